@@ -29,7 +29,7 @@ from app.storage.accounts import Accounts
 from app.storage.charges import Charges
 from app.storage.database import Database, retry_while_unavailable
 from app.storage.grants import Grants
-from app.storage.runs.journal import Journal
+from app.storage.runs.journal import OpenTexts
 from app.storage.runs.record import Records
 from app.storage.tool_cache import ToolCache
 from app.storage.turns import Turns
@@ -198,12 +198,12 @@ class TurnRun:
             await to_the_end(context.call_hooks(TurnEnded(context.owner, context.recorder.turn)))
 
     async def _load_leftovers(self, turns: Turns, view: LiveView) -> frozenset[CallKey]:
-        """Loads what earlier attempts left besides the turn's rows: open text, from the journal into the view, and the
+        """Loads what earlier attempts left besides the turn's rows: open text, as it is stored, into the view, and the
         calls that were started and have no outcome, which are returned.
         """
         if not view.turn.rounds:
             return frozenset()
-        view.adopt(view.turn, await Journal(self._services.database).open_block(view.turn))
+        view.adopt(view.turn, await OpenTexts(self._services.database).open_block(view.turn))
         return await turns.started_calls(view.turn.id)
 
     async def _carry_out(self, executor: Executor, recorder: Recorder) -> None:

@@ -43,7 +43,7 @@ from app.storage.chat_changes import ChatUpdates
 from app.storage.database import Database
 from app.storage.owner_changes import OwnerChanges
 from app.storage.retention import AgedRows, OldChats, Sweeps, present_turns
-from app.storage.runs.journal import Journal
+from app.storage.runs.journal import Journal, OpenTexts
 from app.storage.runs.queue import Queue
 from app.storage.runs.session import ReplicaSession
 from app.storage.runs.snapshots import Snapshots
@@ -130,7 +130,6 @@ async def started(
     titles = [] if model is None else [TitleWriter(database, models.provider_for, model, side_calls, notify)]
     all_hooks = [*deliveries, *titles, *hooks]
     worker = Worker(database, queue, directory, models.provider_for, toolset, policy, clock, all_hooks, feed.notify)
-    journal = Journal(database)
 
     def look() -> None:
         """Notifications may have been lost until now: everything that waits for one looks at the rows."""
@@ -138,7 +137,8 @@ async def started(
         chat_wakeups.broadcast.wake_all()
         feed.broadcast.wake_all()
 
-    monitor = ReplicaMonitor(queue, journal, Actions(database), settings.lease, worker.wake, look, worker.begin_drain)
+    texts, actions = OpenTexts(database), Actions(database)
+    monitor = ReplicaMonitor(queue, texts, actions, settings.lease, worker.wake, look, worker.begin_drain)
 
     def receive(payload: str) -> None:
         monitor.receive(payload)
@@ -156,7 +156,7 @@ async def started(
                 clock.watch,
                 monitor.run,
                 RoundWriter(database, directory, settings.journal_interval).run,
-                JournalWriter(journal, directory, settings.journal_interval).run,
+                JournalWriter(Journal(database, queue.replica), directory, settings.journal_interval).run,
                 Mirror(Snapshots(database), directory, settings.journal_interval / 2).run,
                 ReplicaSession(url, session_key, receive, monitor.doubt, look).run,
                 chat_wakeups.broadcast.run,

@@ -539,8 +539,20 @@ waiting_webhooks = Table(
     Index("ix_waiting_webhooks_due", "due_at", postgresql_where=literal_column("due_at IS NOT NULL")),
 )
 
-# The journal: the open text of running turns, in pieces from offset `start`. UNLOGGED: a piece matters only while its
-# block is open, and a running executor still has the text if Postgres restarts.
+# The journal: the open text of running turns. Each replica has a log of its own, one row per tick, with the new pieces
+# of all its turns as JSON (app.storage.runs.journal.JournalEntry). Those of ticks up to `checkpoint` are stored, too.
+# UNLOGGED: a running executor still has the text if Postgres restarts. No foreign key: it would lock a logged row.
+journal_ticks = Table(
+    "journal_ticks",
+    metadata,
+    Column("replica", Uuid, primary_key=True),
+    Column("tick", BigInteger, primary_key=True),
+    Column("checkpoint", BigInteger, nullable=False),
+    Column("pieces", Text, nullable=False),
+    prefixes=["UNLOGGED"],
+)
+
+# What checkpoints have stored of it, in pieces from offset `start`, until the block is closed.
 open_text = Table(
     "open_text",
     metadata,
@@ -553,7 +565,6 @@ open_text = Table(
     Column("tool_use_id", Text),
     Column("name", Text),
     Column("text", Text, nullable=False),
-    prefixes=["UNLOGGED"],
 )
 
 replicas = Table(

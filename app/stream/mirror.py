@@ -1,4 +1,4 @@
-"""The mirror: views of turns that run on other replicas, updated from rows and journal by one query per tick."""
+"""The mirror: views of turns that run on other replicas, updated from rows and journal by one snapshot per tick."""
 
 import asyncio
 
@@ -55,9 +55,10 @@ class Mirror:
 
 
 def _position(view: LiveView) -> MirrorPosition:
-    last = view.marks[-1]
-    # A replica that releases a turn writes its whole open text to the journal anew, from the first character on:
-    # a view of a turn that does not run is read once more from the beginning.
-    if view.turn.status != "running" or not isinstance(last, BlockStart):
+    # A replica that releases a turn stores its whole open text anew, from the first character on: a view of a turn that
+    # does not run is read once more from the beginning, like one that has not seen the journal yet.
+    if view.turn.status != "running" or view.provisional:
         return MirrorPosition(view.turn)
-    return MirrorPosition(view.turn, last.attempt, view.open_length)
+    last = view.marks[-1]
+    attempt = last.attempt if isinstance(last, BlockStart) else 0
+    return MirrorPosition(view.turn, attempt, view.open_length, complete=True)

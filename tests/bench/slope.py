@@ -1,28 +1,40 @@
 """`python -m tests.bench.slope`: what the journal and block ends cost, for more and more turns at once.
 
-Prints a row of docs/scaling.md for each size: CPU time of this process and of Postgres, for one tick and for one row.
+Prints the rows of docs/scaling.md. For each load the journal is kept in two forms, by turns: as a log, as it is, and in
+rows of blocks, as it was before (an unlogged row for each open block and tick).
 """
 
 import asyncio
 import secrets
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from uuid import UUID
 
 from app.domain.blocks import Block
+from app.domain.events import BlockStart
+from app.domain.turns import Turn
+from app.engine.upkeep import journal_writer
+from app.engine.upkeep.journal_writer import JournalWriter
 from app.kit.ids import new_id
 from app.storage.database import Database, Statement, connect
 from app.storage.migrations import upgrade
-from app.storage.runs.journal import Journal, JournalEntry
+from app.storage.owners import ERASE_OPEN_TEXT
+from app.storage.runs.journal import Journal, JournalEntry, OpenTexts
 from app.storage.runs.record import Records
+from app.storage.turns import Turns
+from app.stream.directory import Directory
+from app.stream.live import LiveView
 from tests.bench.database import Postgres, bench_database
 
-SIZES = (10, 100, 500, 2000)
-TICKS = 20
-# A tenth of a second of a fast model: 50 deltas a second of four characters each.
-TEXT = "abcd" * 5
+# Turns, and deltas of four characters in a second of each.
+LOADS = ((10, 10), (50, 10), (100, 10), (200, 50), (1000, 50))
+ROUNDS = 3
+SECONDS = 4  # of a block; its text is deleted when it is closed
+TICKS = 10  # a second
 BLOCK = "abcd" * 250
 
 INSERT_CHAT = Statement("INSERT INTO chats (id, owner) VALUES (:chat, 'bench') RETURNING id")
@@ -35,58 +47,128 @@ INSERT_USER_TURN = Statement(
 INSERT_TURNS = Statement(
     """
     INSERT INTO turns (id, chat_id, parent_id, role, status, attempt, request, replica)
-    SELECT id, :chat, :parent, 'assistant', 'running', 1, '{}', :parent FROM unnest(CAST(:turns AS uuid[])) AS id
+    SELECT id, :chat, :parent, 'assistant', 'running', 1, '{"model": "bench"}', :parent
+    FROM unnest(CAST(:turns AS uuid[])) AS id
     RETURNING id
     """
 )
+SET_LOGGED = Statement("ALTER TABLE open_text SET LOGGED")
+SET_UNLOGGED = Statement("ALTER TABLE open_text SET UNLOGGED")
+# Rows that vacuum has to remove; those of TOAST, which has the text of large ticks, are its pieces of 2 kB.
+GET_WRITTEN = Statement(
+    """
+    SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn AS wal, (
+        SELECT sum(n_tup_upd + n_tup_del) FROM pg_stat_all_tables
+        WHERE relid IN (
+            SELECT unnest(ARRAY[oid, reltoastrelid]) FROM pg_class WHERE relname IN ('open_text', 'journal_ticks')
+        )
+    ) AS dead
+    """
+)
+FLUSH_STATISTICS = Statement("SELECT pg_stat_force_next_flush()")
 
 
-async def measure(work: Callable[[int], Awaitable[None]], postgres: Postgres, times: int) -> tuple[float, float]:
-    """CPU milliseconds of us and of Postgres, for each of `times`."""
+class RowsOfBlocks(Journal):
+    """The journal as it was before."""
+
+    def __init__(self, database: Database) -> None:
+        super().__init__(database, new_id())
+        self._texts = OpenTexts(database)
+
+    async def append(self, entries: Sequence[JournalEntry]) -> bool:
+        await self._texts.store(entries)
+        return True
+
+    async def checkpoint(self, entries: Sequence[JournalEntry]) -> None:
+        pass
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """CPU seconds, bytes and rows."""
+
+    server: float = 0.0
+    postgres: float = 0.0
+    wal: float = 0.0
+    dead: float = 0.0
+
+    def __add__(self, other: "Cost") -> "Cost":
+        return Cost(
+            self.server + other.server, self.postgres + other.postgres, self.wal + other.wal, self.dead + other.dead
+        )
+
+    def shown(self, pieces: int) -> str:
+        """For each of `pieces`, in microseconds."""
+        ours, theirs = self.server / pieces * 1e6, self.postgres / pieces * 1e6
+        return f"{ours:.1f} | {theirs:.1f} | {self.wal / pieces:.0f} | {self.dead / pieces:.2f}"
+
+
+async def cost_of(work: Callable[[], Awaitable[None]], database: Database, postgres: Postgres) -> Cost:
+    await database.row(FLUSH_STATISTICS)
+    before = await database.row(GET_WRITTEN)
     ours, theirs = time.process_time(), postgres.cpu_seconds()
-    for number in range(times):
-        await work(number)
-    return (time.process_time() - ours) * 1000 / times, (postgres.cpu_seconds() - theirs) * 1000 / times
+    await work()
+    ours, theirs = time.process_time() - ours, postgres.cpu_seconds() - theirs
+    await database.row(FLUSH_STATISTICS)
+    after = await database.row(GET_WRITTEN)
+    assert before is not None
+    assert after is not None
+    return Cost(ours, theirs, float(after["wal"] - before["wal"]), float(after["dead"] - before["dead"]))
 
 
 async def measure_all(postgres: Postgres) -> None:
-    print("| open blocks | server, ms per tick | µs per row | Postgres, ms per tick | µs per row |")
-    print("|---|---|---|---|---|")
-    async with connect(postgres.url, size=10) as database:
-        journal = Journal(database)
-        await journal.begin()
-        for size in SIZES:
-            turns = await running_turns(database, size)
-
-            async def tick(number: int, turns: list[UUID] = turns) -> None:
-                block = Block(0, 1, 1, "text")
-                await journal.append([JournalEntry(turn, block, number * len(TEXT), TEXT) for turn in turns])
-
-            await tick(0)
-            ours, theirs = await measure(lambda number: tick(number + 1), postgres, TICKS)
-            cells = (f"{ours:.2f}", f"{ours / size * 1000:.1f}", f"{theirs:.2f}", f"{theirs / size * 1000:.1f}")
-            print(f"| {size} | {' | '.join(cells)} |")
-        ours, theirs = await measure_block_ends(database, postgres)
-        print(f"\nOne block end: server {ours:.3f} ms, Postgres {theirs:.3f} ms.")
+    print("| turns | form | server, µs per turn and tick | Postgres, µs | WAL, bytes | dead rows |")
+    print("|---|---|---|---|---|---|")
+    async with connect(postgres.url, size=1) as database:  # one backend: statistics are each backend's own at first
+        for count, rate in LOADS:
+            turns = await running_turns(database, count)
+            costs = {"rows of blocks": Cost(), "log": Cost()}
+            for form in [*costs] * ROUNDS:
+                is_log = form == "log"
+                await database.row(SET_LOGGED if is_log else SET_UNLOGGED)
+                journal = Journal(database, new_id()) if is_log else RowsOfBlocks(database)
+                costs[form] += await cost_of(partial(a_block, database, journal, turns, rate), database, postgres)
+            for form, cost in costs.items():
+                print(f"| {count} of {rate}/s | {form} | {cost.shown(count * SECONDS * TICKS * ROUNDS)} |", flush=True)
+        print(f"\nOne block end: {await block_end(database, postgres)}.")
 
 
-async def running_turns(database: Database, count: int) -> list[UUID]:
+async def a_block(database: Database, journal: Journal, turns: Sequence[Turn], rate: int) -> None:
+    """The journal of one open block of each turn, from its start to its end."""
+    directory = Directory()
+    writer = JournalWriter(journal, directory, 1 / TICKS)
+    with ExitStack() as running:
+        views = [LiveView(turn) for turn in turns]
+        for view in views:
+            view.open_block(BlockStart(1, 0, 1, "text", None, None))
+            running.enter_context(directory.host(view, "bench"))
+        for tick in range(SECONDS * TICKS):
+            for view in views:
+                view.append("abcd" * (rate // TICKS))
+            journal_writer.CHECKPOINT = 3600.0 if (tick + 1) % TICKS else 0.0
+            await writer.flush()
+    await database.row(ERASE_OPEN_TEXT, turns=[turn.id for turn in turns])
+
+
+async def running_turns(database: Database, count: int) -> list[Turn]:
     chat, parent, turns = new_id(), new_id(), [new_id() for _ in range(count)]
     await database.row(INSERT_CHAT, chat=chat)
     await database.row(INSERT_USER_TURN, chat=chat, turn=parent)
     await database.row(INSERT_TURNS, chat=chat, parent=parent, turns=turns)
-    return turns
+    *_, first = await Turns(database).path("bench", chat, turns[0])
+    return [replace(first, id=turn) for turn in turns]
 
 
-async def measure_block_ends(database: Database, postgres: Postgres) -> tuple[float, float]:
+async def block_end(database: Database, postgres: Postgres) -> str:
     turns = await running_turns(database, 100)
-    records = [Records(database, new_id(), turn, 1) for turn in turns]
+    records = [Records(database, new_id(), turn.id, 1) for turn in turns]
 
-    async def close(number: int) -> None:
-        block = Block(number // 100, 1, 1, "text", BLOCK)
-        await records[number % 100].close_blocks([block])
+    async def close() -> None:
+        for number in range(1000):
+            await records[number % 100].close_blocks([Block(number // 100, 1, 1, "text", BLOCK)])
 
-    return await measure(close, postgres, 1000)
+    cost = await cost_of(close, database, postgres)
+    return f"server {cost.server:.3f} ms, Postgres {cost.postgres:.3f} ms, {cost.wal / 1000:.0f} bytes of WAL"
 
 
 def main() -> None:

@@ -17,7 +17,7 @@ from app.domain.turns import RecoveryPolicy, Turn
 from app.engine.tool_gate import OUTCOME_UNKNOWN
 from app.llm.conversation.messages import build_messages
 from app.storage.database import Database, Statement
-from app.storage.runs.journal import Journal
+from app.storage.runs.snapshots import MirrorPosition, Snapshots
 from app.storage.turns import Turns
 from app.stream.live import LiveView
 from tests.faults.reader import Reader, told
@@ -40,7 +40,8 @@ class Rows:
         path = await Turns(database).path(LOCAL_OWNER, turn.chat_id, turn.id)
         calls = await database.rows(_GET_CALLS, turn=turn.id)
         states = {(row["round"], row["tool_use_id"]): row["state"] for row in calls}
-        return cls(path[-1], path, await Journal(database).open_block(path[-1]), states)
+        found = await Snapshots(database).take({turn.id: MirrorPosition(path[-1])})
+        return cls(path[-1], path, found[turn.id].open_block, states)
 
     @property
     def results(self) -> dict[Key, Block]:

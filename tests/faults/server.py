@@ -3,8 +3,9 @@ standard input. A line is a JSON object: the environment of the server.
 
 FAULTS_DIE_AT names its kill point, FAULTS_SEEN a file for the points that it reached, FAULTS_EFFECTS one for effects
 of its tools, FAULTS_LOG one for its log. Its model and its tools take up to FAULTS_PACE seconds for each step; without
-it the model sends the next batch when rows, journal and all readers have the one before. FAULTS_NOTIFICATIONS_LOST is
-the share of notifications that it loses. With FAULTS_ROUNDS_LATE the rows of rounds come with their first blocks.
+it every tick of the journal is a checkpoint, and the model sends the next batch when rows, journal and all readers have
+the one before. FAULTS_NOTIFICATIONS_LOST is the share of notifications that it loses. With FAULTS_ROUNDS_LATE the rows
+of rounds come with their first blocks.
 """
 
 import asyncio
@@ -30,13 +31,13 @@ from app.config import Settings
 from app.domain.errors import PermanentError
 from app.domain.events import BlockStart
 from app.domain.turns import ToolSpec
-from app.engine.upkeep import recovery
+from app.engine.upkeep import journal_writer, recovery
 from app.engine.upkeep.round_writer import RoundWriter
 from app.engine.worker import Worker
 from app.llm.models.catalog import Models, ProviderModels
 from app.llm.provider import ModelRequest, Part
 from app.storage.database import Statement
-from app.storage.runs.journal import APPEND_TEXT
+from app.storage.runs.journal import CHECKPOINT
 from app.storage.runs.queue import Queue
 from app.stream.live import LiveView
 from app.telemetry import configure_logging
@@ -62,7 +63,7 @@ class Delivery:
         self._journaled: dict[UUID, Position] = {}
 
     def written(self, statement: Statement, values: dict[str, Any]) -> None:
-        if statement is APPEND_TEXT:
+        if statement is CHECKPOINT:
             for piece in json.loads(values["pieces"]):
                 length = piece["start"] + len(piece["text"])
                 self._journaled[UUID(piece["turn"])] = (piece["attempt"], piece["index"], length)
@@ -170,6 +171,8 @@ def serve(environment: dict[str, str]) -> None:
     points.watch_commits(quiet.written)
     lose_notifications(float(environment.get("FAULTS_NOTIFICATIONS_LOST", "0")))
     pace = float(environment["FAULTS_PACE"]) if "FAULTS_PACE" in environment else None
+    if pace is None:
+        journal_writer.CHECKPOINT = 0.0
     watched = [WatchedTool(tool, points, pace) for tool in tools(Path(environment["FAULTS_EFFECTS"]))]
     models = Models([ProviderModels(ScriptedModel(points, quiet, pace), [MODEL])])
     settings = Settings(_env_file=None)

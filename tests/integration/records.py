@@ -21,9 +21,9 @@ async def claimed(harness: Harness, asked: Asked, replica: UUID | None = None) -
     return await harness.turn(asked)
 
 
-async def begun(harness: Harness, asked: Asked) -> Turn:
+async def begun(harness: Harness, asked: Asked, replica: UUID | None = None) -> Turn:
     """With a round that has begun."""
-    turn = await claimed(harness, asked)
+    turn = await claimed(harness, asked, replica)
     assert await begin_rounds(harness.database, {turn.id: first_round(turn.attempt)}) == {turn.id}
     return await harness.turn(asked)
 

@@ -55,6 +55,7 @@ TOKEN: Row = {"id": USER, "owner": "ada", "name": "laptop", "hash": bytes(32)}
 REPLICA_ROW: Row = {"id": REPLICA, "address": "here", "session": 1, "lease_until": NOW}
 ACTIVITY: Row = {"replica": REPLICA, "turns": "{}"}
 OPEN_TEXT: Row = {**BLOCK, "start": 0}
+TICK: Row = {"replica": REPLICA, "tick": 1, "checkpoint": 0, "pieces": "[]"}
 DOCUMENT: Row = {"owner": "ada", "path": "a/b.md", "content": "x", "searchable": 10}
 
 WEBHOOK: Row = {"turn_id": ASSISTANT}
@@ -127,6 +128,7 @@ VALID: list[tuple[str, Row]] = [
     ("tokens", TOKEN),
     ("replicas", REPLICA_ROW),
     ("activity", ACTIVITY),
+    ("journal_ticks", TICK),
     ("open_text", OPEN_TEXT),
     ("documents", DOCUMENT),
     ("uploads", UPLOAD),
@@ -200,6 +202,7 @@ WRONG: dict[str, list[Row]] = {
     "uq_uploads_owner_digest": [{**UPLOAD, "id": USER}],
     "ck_uploads_digest_is_sha256": [{**UPLOAD, "id": USER, "digest": b"x"}],
     "ck_documents_path_shape": [{**DOCUMENT, "path": path} for path in ("", "/a", "a//b", "x" * 1025)],
+    "pk_journal_ticks": [TICK],
     "pk_open_text": [OPEN_TEXT],
     "pk_activity": [ACTIVITY],
     "fk_activity_replica": [{**ACTIVITY, "replica": NEW}],

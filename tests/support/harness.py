@@ -31,7 +31,7 @@ from app.llm.provider import Provider
 from app.storage.actions import Actions
 from app.storage.database import Database, Statement
 from app.storage.exchanges import Exchanges, Target
-from app.storage.runs.journal import Journal
+from app.storage.runs.journal import Journal, OpenTexts
 from app.storage.runs.queue import Queue
 from app.storage.runs.session import ReplicaSession
 from app.storage.runs.snapshots import Snapshots
@@ -167,14 +167,14 @@ class Harness:
         toolset = toolset or Toolset(tools, max_result_chars=1000, patience=TICK)
         worker = KillableWorker(self.database, queue, directory, provider_for, toolset, policy, clock, hooks)
         rounds = RoundWriter(self.database, directory, TICK)
-        journaling = JournalWriter(Journal(self.database), directory, TICK)
+        journaling = JournalWriter(Journal(self.database, queue.replica), directory, TICK)
         work: list[Coroutine[Any, Any, None]] = [
             rounds.run(),
             journaling.run(),
             Mirror(Snapshots(self.database), directory, TICK).run(),
             *([ReplicaSession(self.url, session, worker.receive).run()] if listens else []),
         ]
-        await ReplicaMonitor(queue, Journal(self.database), Actions(self.database), 60, worker.wake).start()
+        await ReplicaMonitor(queue, OpenTexts(self.database), Actions(self.database), 60, worker.wake).start()
         replica = Replica(self.database, directory, worker, queue, rounds, journaling)
         replica.tasks = [asyncio.create_task(worker.run()), *map(asyncio.create_task, work)]
         try:

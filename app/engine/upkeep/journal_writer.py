@@ -1,14 +1,14 @@
-"""The journal writer: stores the open text of all running turns, in one statement per tick. No turn waits for it."""
+"""The journal writer: appends the open text of all running turns to this replica's log, in one row per tick, and stores
+it durably about once a second. No turn waits for it.
+"""
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Sequence
+from dataclasses import dataclass
 from time import perf_counter
-from typing import NamedTuple
 
 import structlog
 
-from app.domain.blocks import Block
 from app.domain.errors import StorageUnavailable
 from app.domain.events import BlockStart
 from app.storage.runs.journal import Journal, JournalEntry
@@ -18,15 +18,18 @@ from app.telemetry import JOURNAL_LAG_SECONDS, PERSIST_SECONDS
 
 log = structlog.get_logger(__name__)
 
+CHECKPOINT = 1.0  # seconds between two checkpoints; with a longer tick there is one in every tick
 
-class Written(NamedTuple):
-    """An open block: its mark, its head in the journal, and how many characters of its text the journal has (-1 before
-    the first entry).
+
+@dataclass(slots=True, eq=False)
+class OpenBlock:
+    """A block that is open, and how many characters of its text the log has, and the stored text (-1: not even its
+    beginning).
     """
 
     start: BlockStart
-    head: Block
-    done: int
+    logged: int = -1
+    stored: int = -1
 
 
 class JournalWriter:
@@ -36,52 +39,87 @@ class JournalWriter:
         self._journal = journal
         self._directory = directory
         self._interval = interval
-        self._written: dict[LiveView, Written] = {}
-        self._flushed = perf_counter()
+        self._open: dict[LiveView, OpenBlock] = {}
+        self._flushed = self._stored = perf_counter()
 
     async def run(self) -> None:
         """Writes for ever."""
-        with suppress(StorageUnavailable):
-            await self._journal.begin()
         while True:
             await asyncio.sleep(self._interval)
             await self.flush()
 
     async def flush(self) -> None:
-        """Does one tick."""
-        written: dict[LiveView, Written] = {}
-        entries = dict(self._entries(written))
-        if entries:
-            start = perf_counter()
+        """Does one tick, and a checkpoint if one is due."""
+        start = perf_counter()
+        is_due = start - self._stored >= CHECKPOINT
+        entries, before = self._new_text()
+        # A tick without text lets the log end, so that the text of its last ticks is deleted too.
+        if entries or (is_due and self._journal.has_text):
             try:
-                written_now = await self._journal.append(list(entries.values()))
-                if written_now < len(entries) and await self._journal.begin():
-                    # The journal is an unlogged table: Postgres has crashed and emptied it. All is written again.
-                    written.clear()
+                is_whole = await self._journal.append(entries)
             except StorageUnavailable as error:
-                JOURNAL_LAG_SECONDS.set(start - self._flushed)
-                log.warning("journal.waits", error=str(error))
                 # The next tick writes the same text from the same offsets: mirrors rely on the offsets.
+                for block, logged in before:
+                    block.logged = logged
+                self._wait(error)
                 return
             PERSIST_SECONDS.labels("journal").observe(perf_counter() - start)
             JOURNAL_LAG_SECONDS.set(start - self._flushed)
+            if not is_whole:
+                self._open.clear()
+            elif is_due:
+                await self._checkpoint()
         else:
             JOURNAL_LAG_SECONDS.set(0)
-        self._written, self._flushed = written, perf_counter()
+        self._flushed = perf_counter()
 
-    def _entries(self, written: dict[LiveView, Written]) -> Iterator[tuple[LiveView, JournalEntry]]:
+    def _wait(self, error: StorageUnavailable) -> None:
+        JOURNAL_LAG_SECONDS.set(perf_counter() - self._flushed)
+        log.warning("journal.waits", error=str(error))
+
+    def _new_text(self) -> tuple[Sequence[JournalEntry], Sequence[tuple[OpenBlock, int]]]:
+        """What the log lacks, at most one piece of each turn, and how much of these blocks it has without that."""
+        entries: list[JournalEntry] = []
+        before: list[tuple[OpenBlock, int]] = []
+        known, self._open = self._open, {}
         for view in self._directory.here():
             start = view.marks[-1]
             if not isinstance(start, BlockStart):
                 continue
-            known = self._written.get(view)
-            if known is None or known.start is not start:
-                kind, call, name = start.type, start.tool_use_id, start.name
-                head = Block(start.index, start.round, view.attempt, kind, tool_use_id=call, name=name)
-                known = Written(start, head, -1)
-            if view.open_length > known.done:
-                done = max(known.done, 0)
-                text = view.open_text(done)
-                yield view, JournalEntry(view.turn.id, known.head, done, text)
-                known = Written(start, known.head, done + len(text))
-            written[view] = known
+            block = known.get(view)
+            if block is None or block.start is not start:
+                block = OpenBlock(start)
+            self._open[view] = block
+            if view.open_length > block.logged:
+                entry = _piece(view, start, max(block.logged, 0))
+                entries.append(entry)
+                before.append((block, block.logged))
+                block.logged = entry.start + len(entry.text)
+        return entries, before
+
+    async def _checkpoint(self) -> None:
+        """Stores what the log has, of the blocks that are still open."""
+        begin = perf_counter()
+        entries: list[JournalEntry] = []
+        blocks = [(view, block) for view, block in self._open.items() if view.marks[-1] is block.start]
+        for view, block in blocks:
+            done = block.stored
+            while done < block.logged:
+                entry = _piece(view, block.start, max(done, 0))
+                entries.append(entry)
+                done = entry.start + len(entry.text)
+        try:
+            await self._journal.checkpoint(entries)
+        except StorageUnavailable as error:
+            self._wait(error)  # the next one stores more
+            return
+        for _, block in blocks:
+            block.stored = block.logged
+        self._stored = begin
+        PERSIST_SECONDS.labels("checkpoint").observe(perf_counter() - begin)
+
+
+def _piece(view: LiveView, start: BlockStart, offset: int) -> JournalEntry:
+    turn, text = view.turn, view.open_text(offset)
+    call, name = start.tool_use_id, start.name
+    return JournalEntry(turn.id, turn.attempt, start.index, offset, start.round, start.type, text, call, name)

@@ -10,7 +10,7 @@ import structlog
 
 from app.domain.errors import StorageError, StorageUnavailable
 from app.storage.actions import Actions
-from app.storage.runs.journal import Journal
+from app.storage.runs.journal import OpenTexts
 from app.storage.runs.queue import Peer, Queue
 
 log = structlog.get_logger(__name__)
@@ -33,7 +33,7 @@ class ReplicaMonitor:
     def __init__(
         self,
         queue: Queue,
-        journal: Journal,
+        texts: OpenTexts,
         actions: Actions,
         lease: float,
         wake: Callable[[], None],
@@ -41,7 +41,7 @@ class ReplicaMonitor:
         drain: Callable[[], None] = lambda: None,
     ) -> None:
         self._queue = queue
-        self._journal = journal
+        self._texts = texts
         self._actions = actions
         self._lease = lease
         self._wake = wake
@@ -118,7 +118,7 @@ class ReplicaMonitor:
         if now - self._swept > SWEEP:
             self._swept = now
             await self._take_over(())  # turns of replicas that have no row any more
-            await self._journal.sweep()
+            await self._texts.sweep()
 
     def _gone(self, peers: Sequence[Peer], now: float) -> list[UUID]:
         """The peers that have had no session for long enough, or whose lease has expired. After Postgres was away, all

@@ -11,6 +11,7 @@ from app.domain.errors import StorageError
 from app.kit.clock import CLOCK
 from app.storage.database import Database, Statement
 from app.storage.rows import OPEN_STATUSES
+from app.storage.runs.journal import END_LOGS
 from app.storage.runs.session import CHANNEL
 from app.storage.webhooks import WebhookKind
 
@@ -84,19 +85,31 @@ GET_PEERS = Statement(
     FROM replicas WHERE id <> :replica
     """
 )
-# The attempt stays: the next claim raises it, which fences off an owner that is only slow.
+# The attempt stays: the next claim raises it, which fences off an owner that is only slow. What such an owner still
+# appends to its log is read by nobody: the turn's row names no replica, or the next one.
 TAKE_OVER = Statement(
-    """
+    f"""
     WITH gone AS (
         DELETE FROM replicas WHERE id = ANY(CAST(:gone AS uuid[]))
-    )
-    UPDATE turns SET status = 'queued', replica = NULL, recoveries = recoveries + 1
-    WHERE status = 'running'
-      AND (replica = ANY(CAST(:gone AS uuid[])) OR NOT EXISTS (SELECT FROM replicas WHERE id = turns.replica))
-    RETURNING id
+    ), taken AS (
+        UPDATE turns SET status = 'queued', replica = NULL, recoveries = recoveries + 1
+        WHERE status = 'running'
+          AND (replica = ANY(CAST(:gone AS uuid[])) OR NOT EXISTS (SELECT FROM replicas WHERE id = turns.replica))
+        RETURNING id, attempt
+    ), {END_LOGS}
+    SELECT id FROM taken
     """
 )
-LEAVE = Statement("DELETE FROM replicas WHERE id = :replica RETURNING id")
+# The log stays for a takeover where a turn could not be released.
+LEAVE = Statement(
+    """
+    WITH ended AS (
+        DELETE FROM journal_ticks
+        WHERE replica = :replica AND NOT EXISTS (SELECT FROM turns WHERE replica = :replica AND status = 'running')
+    )
+    DELETE FROM replicas WHERE id = :replica RETURNING id
+    """
+)
 NOTIFY = Statement(f"SELECT pg_notify({CHANNEL}, :payload)")
 
 
@@ -169,11 +182,13 @@ class Queue:
         return [Peer(row["id"], row["connected"], row["lapsed"], row["replaced"]) for row in rows]
 
     async def take_over(self, gone: Sequence[UUID]) -> Sequence[UUID]:
-        """Puts the running turns of these replicas, and of replicas without a row, back into the queue."""
+        """Puts the running turns of these replicas, and of replicas without a row, back into the queue, with the text
+        that their logs have.
+        """
         return [row["id"] for row in await self._database.rows(TAKE_OVER, gone=gone)]
 
     async def leave(self) -> None:
-        """Deletes the row of this replica. A replica that cannot is detected by its expired lease."""
+        """Deletes the row of this replica, and its log. A replica that cannot is detected by its expired lease."""
         with suppress(StorageError):
             await self._database.row(LEAVE, replica=self.replica)
 

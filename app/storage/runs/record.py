@@ -5,7 +5,7 @@ and then finds its attempt gone.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
@@ -21,7 +21,7 @@ from app.domain.turns import Status, Turn
 from app.storage.charges import CHARGES, charging, columns_of_charges
 from app.storage.database import Database, Row, Statement, retry_while_unavailable
 from app.storage.rows import columns_of, columns_of_rounds, to_json
-from app.storage.runs.journal import Journal, JournalEntry
+from app.storage.runs.journal import JournalEntry, OpenTexts
 
 log = structlog.get_logger(__name__)
 
@@ -87,7 +87,7 @@ _CHARGE_ROUNDS = ", " + charging(
     held="EXISTS (SELECT FROM fenced)",
 )
 
-_CLEAR_JOURNAL = ", cleared AS (DELETE FROM open_text USING fenced WHERE turn_id = fenced.id)"
+_CLEAR_TEXT = ", cleared AS (DELETE FROM open_text USING fenced WHERE turn_id = fenced.id)"
 
 # One whose row another statement holds is left out, so that none waits for all others.
 BEGIN_ROUNDS = Statement(
@@ -104,11 +104,11 @@ BEGIN_ROUNDS = Statement(
 
 # The first blocks of a round may bring its row along.
 CLOSE_BLOCKS = Statement(
-    _fence() + _CLEAR_JOURNAL + ", begun AS (" + INSERT_ROUNDS + ")" + INSERT_BLOCKS + " RETURNING turn_id"
+    _fence() + _CLEAR_TEXT + ", begun AS (" + INSERT_ROUNDS + ")" + INSERT_BLOCKS + " RETURNING turn_id"
 )
 
 _SEALED = f"""
-    {_CLEAR_JOURNAL}
+    {_CLEAR_TEXT}
     {_CHARGE_ROUNDS}
     , unwritten AS ({INSERT_BLOCKS}), sealed AS ({INSERT_ROUNDS})
 """
@@ -163,7 +163,7 @@ VOID_ROUND = Statement(
         """,
         columns="id, chat_id",
     )
-    + _CLEAR_JOURNAL
+    + _CLEAR_TEXT
     + _CHARGE_ROUNDS
     + """
     , forgotten AS (
@@ -288,7 +288,7 @@ _ENDED = """
     )
     SELECT held.whole, ended.ended_at, ended.followed FROM held LEFT JOIN ended ON true
 """
-END_TURN = Statement(_END_FENCE + _CLEAR_JOURNAL + _ENDED)
+END_TURN = Statement(_END_FENCE + _CLEAR_TEXT + _ENDED)
 # The end of a turn whose last reply has just come whole: its last block, its seal and its end in one commit.
 SEAL_AND_END = Statement(_END_FENCE + _SEALED + _ENDED)
 
@@ -422,12 +422,15 @@ class Records:
         await self._write(COUNT_HOOK_FAILURES, count=count)
 
     async def release(self, open_block: Block | None, begun: Sequence[Round] = ()) -> None:
-        """Puts the turn back into the queue, and stores the round that has `begun`, if there is one. `open_block`,
-        which was being written, goes to the journal for the next owner.
+        """Puts the turn back into the queue, and stores the round that has `begun`, if there is one. The text of
+        `open_block`, which was being written, is stored for the next owner.
         """
-        if open_block is not None:
-            piece = JournalEntry(self._turn, replace(open_block, attempt=self.attempt), 0, open_block.text)
-            await retry_while_unavailable(lambda: Journal(self._database).append([piece]))
+        if block := open_block:
+            call, name = block.tool_use_id, block.name
+            whole = JournalEntry(
+                self._turn, self.attempt, block.index, 0, block.round, block.type, block.text, call, name
+            )
+            await retry_while_unavailable(lambda: OpenTexts(self._database).store([whole]))
         await self._write(RELEASE_TURN, **self._columns(begun))
 
     async def _write_whole(self, statement: Statement, turn: Turn, **values: object) -> Row:

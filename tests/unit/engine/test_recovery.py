@@ -11,7 +11,7 @@ from app.domain.errors import StorageUnavailable
 from app.engine.upkeep import recovery
 from app.engine.upkeep.recovery import JOINED, KNOWN, MISSED, SWEEP, ReplicaMonitor
 from app.storage.actions import Actions
-from app.storage.runs.journal import Journal
+from app.storage.runs.journal import OpenTexts
 from app.storage.runs.queue import Peer, Queue
 
 LEASE = 10.0
@@ -19,7 +19,7 @@ ADA, BEN = UUID(int=1), UUID(int=2)
 
 
 class Rows:
-    """Stands in for queue and journal."""
+    """Stands in for the queue and for the stored open text."""
 
     def __init__(self) -> None:
         self.peers_now: list[Peer] = []
@@ -70,7 +70,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def monitor_of(rows: Rows, wake: Callable[[], None] = lambda: None) -> ReplicaMonitor:
-    return ReplicaMonitor(cast("Queue", rows), cast("Journal", rows), cast("Actions", rows), LEASE, wake)
+    return ReplicaMonitor(cast("Queue", rows), cast("OpenTexts", rows), cast("Actions", rows), LEASE, wake)
 
 
 async def test_a_replica_is_alone_for_a_moment_after_a_look_that_found_nobody(clock: Clock) -> None:
@@ -99,7 +99,12 @@ async def test_a_replica_announces_itself_and_looks_once_more_when_all_must_know
     """Until then another one may think that it is alone, and notify nobody."""
     rows, looks = Rows(), list[float]()
     monitor = ReplicaMonitor(
-        cast("Queue", rows), cast("Journal", rows), cast("Actions", rows), LEASE, lambda: None, lambda: looks.append(1)
+        cast("Queue", rows),
+        cast("OpenTexts", rows),
+        cast("Actions", rows),
+        LEASE,
+        lambda: None,
+        lambda: looks.append(1),
     )
     await monitor.start()
     assert rows.notified == [JOINED]
@@ -236,7 +241,7 @@ async def test_an_order_to_drain_is_read_with_the_renewal_of_the_lease(clock: Cl
     rows, ordered = Rows(), list[float]()
     monitor = ReplicaMonitor(
         cast("Queue", rows),
-        cast("Journal", rows),
+        cast("OpenTexts", rows),
         cast("Actions", rows),
         LEASE,
         lambda: None,

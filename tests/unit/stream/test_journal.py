@@ -1,85 +1,98 @@
 """What is read back from the journal, whatever order its pieces were written in."""
 
 import itertools
-from collections.abc import Sequence
-from typing import Any, cast
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from app.domain.blocks import Block
 from app.domain.turns import Turn
-from app.storage.database import Row
-from app.storage.runs.journal import open_block_from
-from tests.support.turns import begun, sealed, text, turn_of, voided
+from app.storage.runs.journal import JournalEntry, open_block_from
+from app.storage.runs.snapshots import ReplicaLog, Tick
+from tests.support.turns import TURN, begun, sealed, text, turn_of, voided
 
 
-def _row(start: int, content: str, attempt: int = 1, index: int = 0) -> dict[str, Any]:
-    return {
-        "attempt": attempt,
-        "index": index,
-        "start": start,
-        "round": 1,
-        "type": "text",
-        "tool_use_id": None,
-        "name": None,
-        "text": content,
-    }
+def _piece(start: int, content: str, attempt: int = 1, index: int = 0) -> JournalEntry:
+    return JournalEntry(TURN, attempt, index, start, 1, "text", content)
 
 
-def _open(turn: Turn, *rows: dict[str, Any]) -> Block | None:
-    stored = sorted(rows, key=lambda row: (row["attempt"], row["index"], row["start"]))
-    block, _ = open_block_from(turn, cast("Sequence[Row]", stored))
+def _open(turn: Turn, *pieces: JournalEntry) -> Block | None:
+    block, _ = open_block_from(turn, pieces)
     return block
+
+
+def _tick(number: int, checkpoint: int = 0, *pieces: JournalEntry) -> Tick:
+    return Tick(number, checkpoint, {piece.turn: piece for piece in pieces})
 
 
 WRITING = turn_of(rounds=[begun()])
 
 
 def test_pieces_are_put_together() -> None:
-    assert _open(WRITING, _row(0, "ahoy"), _row(4, " there")) == text(0, 1, "ahoy there", interrupted=True)
+    assert _open(WRITING, _piece(0, "ahoy"), _piece(4, " there")) == text(0, 1, "ahoy there", interrupted=True)
 
 
 def test_nothing_is_open_where_nothing_was_written_or_no_round_is_unsealed() -> None:
     assert _open(WRITING) is None
-    assert _open(turn_of(rounds=[sealed()]), _row(0, "ahoy")) is None
-    assert _open(turn_of(rounds=[voided()]), _row(0, "ahoy")) is None
+    assert _open(turn_of(rounds=[sealed()]), _piece(0, "ahoy")) is None
+    assert _open(turn_of(rounds=[voided()]), _piece(0, "ahoy")) is None
 
 
 def test_journal_entries_of_closed_blocks_and_voided_rounds_are_ignored() -> None:
-    assert _open(turn_of(text(), rounds=[begun()]), _row(0, "ahoy")) is None
+    assert _open(turn_of(text(), rounds=[begun()]), _piece(0, "ahoy")) is None
     again = turn_of(rounds=[voided(1), begun(1, attempt=2)], attempt=2)
-    assert _open(again, _row(0, "draft")) is None
-    assert _open(again, _row(0, "draft"), _row(0, "final", attempt=2)) == text(0, 1, "final", 2, interrupted=True)
+    assert _open(again, _piece(0, "draft")) is None
+    assert _open(again, _piece(0, "draft"), _piece(0, "final", attempt=2)) == text(0, 1, "final", 2, interrupted=True)
 
 
 def test_text_without_its_beginning_is_no_text() -> None:
-    assert _open(WRITING, _row(4, " there")) is None
+    assert _open(WRITING, _piece(4, " there")) is None
 
 
 def test_text_ends_where_a_piece_is_missing() -> None:
-    assert _open(WRITING, _row(0, "ahoy"), _row(9, "re")) == text(0, 1, "ahoy", interrupted=True)
+    assert _open(WRITING, _piece(0, "ahoy"), _piece(9, "re")) == text(0, 1, "ahoy", interrupted=True)
 
 
 def test_the_rest_of_a_text_begins_in_what_is_known() -> None:
-    def rest(known: int, *rows: dict[str, Any]) -> tuple[Block | None, int]:
-        return open_block_from(WRITING, cast("Sequence[Row]", rows), known)
-
-    assert rest(6, _row(4, " there"), _row(10, "!")) == (text(0, 1, " there!", interrupted=True), 4)
-    assert rest(6, _row(7, "ere")) == (None, 0), "a piece is missing"
+    rest = open_block_from(WRITING, [_piece(10, "!"), _piece(4, " there")], 6)
+    assert rest == (text(0, 1, " there!", interrupted=True), 4)
+    assert open_block_from(WRITING, [_piece(7, "ere")], 6) == (None, 0), "a piece is missing"
 
 
 @given(st.text(min_size=1), st.data())
 def test_a_journal_that_was_begun_anew_keeps_the_longest_text(whole: str, data: st.DataObject) -> None:
     """After a flush that failed all is written again, in other pieces than before; the old ones may still be there."""
     cuts = st.lists(st.integers(0, len(whole)), max_size=5).map(sorted)
-    rows: dict[int, dict[str, Any]] = {}
+    pieces: list[JournalEntry] = []
     reached = 0
     for end in (data.draw(st.integers(0, len(whole))), len(whole)):
         starts = [0, *(cut for cut in data.draw(cuts) if cut < end), end]
         for start, stop in itertools.pairwise(starts):
-            rows[start] = _row(start, whole[start:stop])
+            pieces.append(_piece(start, whole[start:stop]))
             reached = max(reached, stop)
-    block = _open(WRITING, *rows.values())
+    block = _open(WRITING, *data.draw(st.permutations(pieces)))
     assert block is not None
     assert block.text == whole[:reached]
+
+
+def test_a_log_is_read_on_where_no_tick_is_missing() -> None:
+    seen = ReplicaLog().extended([_tick(4), _tick(5)])
+    assert (seen.last, seen.continues) == (5, False), "what was before is not known"
+    more = seen.extended([_tick(6, 0, _piece(4, " there"))])
+    assert (more.last, more.continues) == (6, True)
+    assert list(more.entries(TURN, more.new)) == [_piece(4, " there")]
+    assert list(more.extended([]).entries(TURN, more.extended([]).new)) == []
+    assert not seen.extended([_tick(7)]).continues, "tick 6 was deleted before it was read"
+    assert not ReplicaLog().extended([]).continues, "its replica keeps no log"
+
+
+def test_of_a_log_only_that_is_kept_which_is_not_stored() -> None:
+    seen = ReplicaLog().extended([_tick(1, 0, _piece(0, "ahoy")), _tick(2, 0, _piece(4, ","))])
+    more = seen.extended([_tick(3, 1, _piece(5, " you"))])
+    assert [tick.number for tick in more.ticks] == [2, 3]
+    assert list(more.entries(TURN)) == [_piece(4, ","), _piece(5, " you")]
+    assert list(more.entries(TURN, more.new)) == [_piece(5, " you")]
+    rest = more.extended([_tick(4, 3, _piece(9, "!")), _tick(5, 4)])
+    assert [tick.number for tick in rest.ticks] == [4, 5]
+    assert list(rest.entries(TURN, rest.new)) == [_piece(9, "!")], "what is new is not known, though it is stored"
+    assert [tick.number for tick in rest.extended([]).ticks] == [5]

@@ -47,7 +47,18 @@ async def test_a_look_queries_only_for_new_text() -> None:
     await mirror.look()
     await mirror.look()
     assert view.open_text(0) == "ahoy there"
-    assert snapshots.asked[1] == {TURN: MirrorPosition(OPEN.turn, attempt=1, length=4)}
+    assert snapshots.asked[1] == {TURN: MirrorPosition(OPEN.turn, attempt=1, length=4, complete=True)}
+
+
+async def test_a_view_between_two_blocks_or_of_a_turn_that_does_not_run_has_no_open_text() -> None:
+    directory = Directory()
+    between, queued = turn_of(rounds=[begun()]), turn_of(status="queued", rounds=[begun()])
+    snapshots = FakeSnapshots(Snapshot(between, None), Snapshot(queued, None), None)
+    view, mirror = directory.view(turn_of()), Mirror(snapshots, directory, 1)
+    for _ in range(3):
+        await mirror.look()
+    assert view.ended
+    assert snapshots.asked[1:] == [{TURN: MirrorPosition(between, complete=True)}, {TURN: MirrorPosition(queued)}]
 
 
 async def test_a_turn_that_was_deleted_vanishes() -> None:
