@@ -64,6 +64,31 @@ async def test_signs_part_words_and_scripts_without_blanks_have_pairs(
     assert await found(api, q) == {"t": marked}
 
 
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ("Ahoy, (you)! ahoy", "ahoy you"),
+        (f"a {'x' * 100} {'y' * 101}", f"a {'x' * 100}"),
+        (f"{'漢' * 2} {'é' * 50} {'ü' * 51}", f"漢漢 漢 {'é' * 50}"),
+        ("", ""),
+    ],
+)
+async def test_each_word_is_kept_once_unless_it_is_too_long(database: Locker, said: str, words: str) -> None:
+    kept = await database.connection.fetchval("SELECT tsvector_to_array(search_vector('simple', $1))", said)
+    assert sorted(kept) == sorted(words.split())
+
+
+async def test_a_chat_is_found_from_its_first_words_on_whether_they_are_a_title_or_a_message(
+    api: Client, database: Locker
+) -> None:
+    named, asked = await api.chat(), await api.chat()
+    known = "SELECT count(*) FROM search_chats WHERE owner = $1"
+    assert await database.connection.fetchval(known, api.owner) == 0
+    await api.json("PATCH", named, json={"title": "A harbour"})
+    await api.ask(asked, "Where is the harbour?")
+    assert len(await found(api, "harbour")) == 2
+
+
 async def test_titles_come_first_then_words_in_one_message_then_whole_words(api: Client) -> None:
     for title, messages in (
         ("apart", ["A harbour.", "A light."]),
