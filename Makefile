@@ -24,10 +24,10 @@ NPM := $(shell command -v npm >/dev/null && node -e 'const [a, b] = process.vers
 NODE_TOOLS := $(if $(NPM),node_modules/installed.stamp)
 TYPES := app/web/static/turnstream.d.ts
 GENERATED_TYPES := node_modules/.types/$(TYPES)
-JAVASCRIPT := app/web/static/*.js tests/javascript/*.js tests/javascript/*.mjs tests/node/*.mjs eslint.config.js
-TYPESCRIPT := app/web/static/protocol.d.ts tests/node/*.mts
+JAVASCRIPT := app/web/static/*.js tests/javascript/*.js tests/javascript/*.mjs tests/node/*.mjs eslint.config.js app/web/packages/*/*.js
+TYPESCRIPT := app/web/static/protocol.d.ts app/web/static/client.d.ts tests/node/*.mts
 
-.PHONY: help run test cover live image check bench migrations lock upgrade fmt clean vendor check-format check-lint check-types check-floors check-javascript
+.PHONY: help run test cover live image check bench migrations lock upgrade fmt clean types vendor check-format check-lint check-types check-floors check-javascript
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
@@ -138,6 +138,10 @@ lock: $(UV) ## pin what pyproject.toml asks for, keeping the pins that still hol
 
 upgrade: ## pin the newest versions of everything
 	@$(MAKE) lock LOCK_ARGS=--upgrade
+
+types: $(DEV) ## the types of the packages for JavaScript, from /openapi.json and from the modules (needs npm)
+	@cd tests/node && npm ci --silent
+	@$(BIN)/python -m tests.node.types
 
 vendor: ## fetch the libraries of the page again, and verify them (needs npm)
 	@app/web/vendor.sh

@@ -16,6 +16,6 @@ export default [
       'prefer-template': 'error',
     },
   },
-  { files: ['app/web/static/*.js'], languageOptions: { globals: globals.browser } },
+  { files: ['app/web/static/*.js', 'app/web/packages/**'], languageOptions: { globals: globals.browser } },
   { files: ['tests/**'], languageOptions: { globals: { ...globals.node, ...globals['shared-node-browser'] } } },
 ]

@@ -335,6 +335,8 @@ ENDPOINTS = (
         "For `useChat` of the AI SDK: the newest answer from its beginning; 204 when it ended more than a minute ago",
         gives="text/event-stream",
         statuses=(200, 204),
+        problems=(404, 422),
+        queries=(Query("turn", "the id of an answer: this one, however long ago it ended"),),
         events="UiMessageStream",
         reach="handler",
     ),

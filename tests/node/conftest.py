@@ -1,10 +1,12 @@
 import asyncio
 import json
+import shutil
 import subprocess
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from fcntl import LOCK_EX, flock
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -19,6 +21,7 @@ from tests.support.server_process import Server
 
 FOLDER = Path(__file__).parent
 ROOT = FOLDER.parents[1]
+WEB = ROOT / "app/web"
 
 Json = dict[str, Any]
 Process = asyncio.subprocess.Process
@@ -37,15 +40,50 @@ def node() -> str:
 def _install(npm: str) -> None:
     """Once for each state of the lock, however many processes of tests there are."""
     wanted = (FOLDER / "package-lock.json").read_text(encoding="utf-8")
-    stamp = FOLDER / "node_modules" / ".installed"
+    with _once(FOLDER / "node_modules/.installed", wanted) as todo:
+        if todo:
+            run(FOLDER, npm, "ci", "--loglevel=error")
+
+
+@pytest.fixture(scope="session")
+def packages(node: str) -> Path:
+    """A fresh folder, in which the packages of this tree are installed as npm packs them. Their peers are above it."""
+    npm, folder = path_of("npm"), FOLDER / ".packages"
+    sources = [
+        *WEB.glob("static/*.ts"),
+        WEB / "static/turnstream.js",
+        *WEB.glob("*/package.json"),
+        *WEB.glob("packages/*/*"),
+    ]
+    digest = sha256(b"".join(path.read_bytes() for path in sorted(sources))).hexdigest()
+    with _once(folder / "installed", digest) as todo:
+        if todo:
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+            (folder / "package.json").write_text('{"private": true, "type": "module"}', encoding="utf-8")
+            run(ROOT, npm, "pack", "--workspaces", "--pack-destination", folder)
+            packed = sorted(folder.glob("*.tgz"))
+            run(folder, npm, "install", "--offline", "--legacy-peer-deps", "--no-package-lock", *packed)
+    return folder
+
+
+@contextmanager
+def _once(stamp: Path, wanted: str) -> Iterator[bool]:
+    """Whether something is still to be done for the state `wanted`, by this process alone."""
     with (FOLDER / ".install.lock").open("w") as lock:
         flock(lock, LOCK_EX)
-        if stamp.exists() and stamp.read_text(encoding="utf-8") == wanted:
-            return
-        done = subprocess.run([npm, "ci", "--loglevel=error"], cwd=FOLDER, capture_output=True, text=True, check=False)
-        if done.returncode:
-            pytest.fail(f"npm ci failed:\n{done.stdout}{done.stderr}", pytrace=False)
-        stamp.write_text(wanted, encoding="utf-8")
+        todo = not stamp.exists() or stamp.read_text(encoding="utf-8") != wanted
+        yield todo
+        if todo:
+            stamp.write_text(wanted, encoding="utf-8")
+
+
+def run(folder: Path, *command: str | Path) -> str:
+    """What the command prints. Fails the test where the command does."""
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+    if done.returncode:
+        pytest.fail(f"{' '.join(map(str, command))}:\n{done.stdout}{done.stderr}", pytrace=False)
+    return done.stdout
 
 
 class ScriptServer(Server):
@@ -82,9 +120,14 @@ class Page:
         assert self.state.get("failed") is None, self.state["failed"]
         return self.state
 
-    async def open(self, messages: Any = None, *, resume: bool = False, documented: bool = False) -> Json:
-        """`documented`: with the functions of docs/ai-sdk.md, which stop and come back."""
+    async def open(
+        self, messages: Any = None, *, resume: bool = False, documented: bool = False, packages: Path | None = None
+    ) -> Json:
+        """`documented`: with the functions of docs/ai-sdk.md, which stop and come back. `packages`: with the transport
+        that is installed there.
+        """
         about = {"url": self._server.url, "id": self._id, "resume": resume, "documented": documented}
+        about["packages"] = packages and str(packages)
         return await self("open", **about, messages=messages or [])
 
     async def stored(self) -> list[Json]:

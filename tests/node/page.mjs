@@ -1,5 +1,6 @@
 // What a page does with the AI SDK, told line by line: commands on standard input, the page after each on standard output.
 import { readFileSync } from 'node:fs'
+import { createRequire } from 'node:module'
 import { createInterface } from 'node:readline'
 import { Chat, useChat } from '@ai-sdk/react'
 import {
@@ -48,16 +49,21 @@ const part = (state, name) =>
 const text = () => (chat.messages.at(-1)?.parts ?? []).map((one) => (one.type === 'text' ? one.text : '')).join('')
 
 const commands = {
-  async open({ url, id, messages, resume, documented }) {
+  async open({ url, id, messages, resume, documented, packages }) {
     const { api, stopping, comeBack } = recipe(url)
-    Object.assign(seen, { finished: 0, transient: [], toolCalls: [] })
+    const own = packages && (await import(createRequire(`${packages}/`).resolve('@turnstream/ai-sdk')))
+    const Transport = own?.TurnstreamChatTransport ?? DefaultChatTransport
+    Object.assign(seen, { finished: 0, errors: 0, transient: [], toolCalls: [] })
     component?.unmount()
     shown = undefined
     chat = new Chat({
       id,
       messages,
-      transport: new DefaultChatTransport({ api, body: { turnstream }, ...(documented && { fetch: stopping }) }),
-      onError: (error) => documented && comeBack(error, () => shown.resumeStream()),
+      transport: new Transport({ api, body: { turnstream }, ...(documented && { fetch: stopping }) }),
+      onError: (error) => {
+        seen.errors++
+        if (documented) comeBack(error, () => shown.resumeStream())
+      },
       sendAutomaticallyWhen: (all) =>
         lastAssistantMessageIsCompleteWithToolCalls(all) || lastAssistantMessageIsCompleteWithApprovalResponses(all),
       onFinish: () => void seen.finished++,
@@ -75,6 +81,7 @@ const commands = {
   },
   settled: () => going,
   resume: () => shown.resumeStream(),
+  replace: () => void shown.resumeStream(),
   regenerate: () => shown.regenerate(),
   stop: () => shown.stop(),
   async approve({ approved, reason }) {

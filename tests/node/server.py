@@ -41,9 +41,9 @@ async def send_mail(to: str) -> str:
 
 
 def _replies(word: str) -> Sequence[Reply]:
-    """The model calls of one turn."""
+    """The model calls of one turn. What follows a comma is for the one after the calls of tools."""
     end = message_of(text("That ", "is ", "it."))
-    match word:
+    match word.partition(",")[0]:
         case "tools":
             calls = [tool_use("weather", {"city": "Zürich"}, "w1"), tool_use("explode", {}, "e1")]
             return [message_of(thinking("Let me ", "look."), text("One moment."), *calls), end]
@@ -74,7 +74,9 @@ class Model(ScriptedProvider):
         return replies[rounds]
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[Part], None]:
-        word = _word(request)
+        first, _, word = _word(request).rpartition(", ")
+        if first and request.messages[-1].blocks[0].type != TOOL_RESULT:
+            word = first
         hung = Path(os.environ[HUNG], word.rpartition(" ")[2])
         hangs = word == "hang" or (word.startswith("hang once ") and not hung.exists())
         breaks = word.startswith("break once ") and not hung.exists()

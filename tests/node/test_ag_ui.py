@@ -16,7 +16,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 class Agent(Page):
-    async def open(self, messages: Any = None, **_: bool) -> Json:
+    async def open(self, messages: Any = None, **_: Any) -> Json:
         return await self("open", url=self._server.url, id=self._id, messages=messages or [])
 
     async def thread(self) -> Json:

@@ -50,6 +50,7 @@ CLIENT_TOOL = f"{TOOLS_PAGE}test_the_example_of_a_client_tool_works"
 APPROVAL = f"{TOOLS_PAGE}test_the_example_of_an_approval_with_another_input_works"
 OPENAI_PAGE = "tests/integration/api/test_openai_page.py::"
 AG_UI = "tests/node/test_ag_ui.py::test_the_examples_of_the_page_work_as_they_stand"
+PACKAGES = "tests/node/test_packages.py::test_the_examples_of_the_page_fit_the_packages"
 CONFORMANCE = "tests/contracts/test_conformance.py::"
 HERE = "tests/unit/test_examples.py::"
 MODELS = "tests/unit/test_models_page.py::"
@@ -63,6 +64,9 @@ CHECKED = {
     ("docs/ai-sdk.md", "With assistant-ui", "jsx"): "JSX needs a bundler, and the packages of assistant-ui their like",
     ("docs/ai-sdk.md", "The same chats", "js"): f"{HERE}test_examples_in_javascript_are_valid",
     ("docs/ai-sdk.md", "Events and chunks", "js"): f"{HERE}test_examples_in_javascript_are_valid",
+    ("docs/packages.md", "The client", "ts"): PACKAGES,
+    ("docs/packages.md", "React", "jsx"): PACKAGES,
+    ("docs/packages.md", "The AI SDK", "jsx"): PACKAGES,
     ("docs/ag-ui.md", "AG-UI", "js"): AG_UI,
     ("docs/ag-ui.md", "Events", "js"): AG_UI,
     ("docs/api.md", "Refusals", "json"): f"{HERE}test_answers_of_the_api_page_fit_their_schemas",

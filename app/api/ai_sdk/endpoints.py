@@ -26,7 +26,7 @@ from app.api.foreign import (
     turn_of,
     with_page,
 )
-from app.api.http.reading import read_body
+from app.api.http.reading import id_in_query, read_body
 from app.api.http.validation import invalid
 from app.api.schemas.requests import NewTurn
 from app.api.services import Services, begin, identity_of, path_for
@@ -63,12 +63,13 @@ async def converse(request: Request) -> Response:
 
 
 async def resume_answer(request: Request) -> Response:
-    """Streams the newest answer from its beginning, unless it ended more than a minute ago."""
+    """Streams an answer from its beginning: the one that is named, or the newest if it has not ended long ago."""
     services, owner = begin(request)
     id = await chat_of(services, identity_of(request), request.path_params["id"])
-    newest = await services.storage.turns.newest(owner, id)
-    turn = await services.storage.turns.get(owner, id, newest) if newest else None
-    if turn is None or (turn.ended_at is not None and turn.ended_at < CLOCK.now() - _RECENTLY):
+    named = id_in_query(request, "turn")
+    found = named or await services.storage.turns.newest(owner, id)
+    turn = await services.storage.turns.get(owner, id, found) if found else None
+    if turn is None or not (named or turn.ended_at is None or turn.ended_at > CLOCK.now() - _RECENTLY):
         return Response(status_code=204)
     services.streams.check(owner)
     return await passed_on(request, turn) or ui_stream(services, owner, turn)

@@ -1,0 +1,28 @@
+/**
+ * Comes back after a cut, behind the steps that the page has; sends the last message alone; stops the answer when the page
+ * stops.
+ * @template {UIMessage} [Message=UIMessage]
+ * @extends {DefaultChatTransport<Message>}
+ */
+export class TurnstreamChatTransport<Message extends UIMessage = UIMessage<any, import("ai").UIDataTypes, import("ai").UITools>> extends DefaultChatTransport<Message> {
+    /**
+     * @param {HttpChatTransportInitOptions<Message> & {stopOnAbort?: boolean}} [options] those of DefaultChatTransport;
+     *   `stopOnAbort`: false lets an answer go on when the page stops
+     */
+    constructor({ api, stopOnAbort, ...options }?: HttpChatTransportInitOptions<Message> & {
+        stopOnAbort?: boolean;
+    });
+    stopOnAbort: boolean;
+    /**
+     * Cancels the answer of a chat.
+     * @param {{chatId: string, headers?: HeadersInit}} options
+     */
+    stop({ chatId, headers }: {
+        chatId: string;
+        headers?: HeadersInit;
+    }): Promise<void>;
+    #private;
+}
+import type { UIMessage } from 'ai';
+import { DefaultChatTransport } from 'ai';
+import type { HttpChatTransportInitOptions } from 'ai';

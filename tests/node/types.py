@@ -1,0 +1,100 @@
+"""`python -m tests.node.types` writes the types of the packages: of the OpenAPI document, and of their modules."""
+
+import json
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from subprocess import run
+from typing import Any
+
+from app.api.http.openapi import openapi
+from app.api.routes import ENDPOINTS
+
+FOLDER = Path(__file__).parent
+WEB = FOLDER.parents[1] / "app/web"
+_HEADER = "// Made of the schemas of /openapi.json by `make types`: do not edit.\n\n"
+# What the client sends, receives and follows.
+_ROOTS = (
+    "NewTurnInNewChat",
+    "ForkIn",
+    "ActionsIn",
+    "ExchangeOut",
+    "ChatOut",
+    "PathPage",
+    "ChatPage",
+    "WaitingPage",
+    "GrantsOut",
+)
+_STREAMS = ("StreamEvent", "ChatStreamEvent", "FeedEvent")
+_OPTIONS = {
+    "target": "es2024",
+    "lib": ["es2024", "dom", "dom.iterable", "dom.asynciterable"],
+    "module": "nodenext",
+    "types": [],
+    "allowJs": True,
+    "checkJs": True,
+    "strict": True,
+    "skipLibCheck": True,
+    "declaration": True,
+    "emitDeclarationOnly": True,
+    "rootDir": ".",
+    "paths": {"@turnstream/client": [f"{WEB}/static/client.d.ts"]},
+}
+
+
+def types() -> Iterator[tuple[Path, str]]:
+    """Each file with its content. Raises RuntimeError where a module contradicts its own types."""
+    yield WEB / "static/schema.d.ts", _of_document()
+    yield from _of_modules()  # which read the first
+
+
+def _of_document() -> str:
+    document = openapi(ENDPOINTS)
+    schemas = document["components"]["schemas"]
+    rest, reached = [*_ROOTS, *_STREAMS], set()
+    while rest:
+        name = rest.pop()
+        if name not in reached:
+            reached.add(name)
+            rest += re.findall('"#/components/schemas/(\\w+)"', json.dumps(schemas[name]))
+    parts = {"schemas": {name: _untitled(schemas[name]) for name in sorted(reached)}}
+    with tempfile.TemporaryDirectory() as folder:
+        source, written = Path(folder, "openapi.json"), Path(folder, "schema.d.ts")
+        source.write_text(json.dumps({**document, "paths": {}, "components": parts}), encoding="utf-8")
+        _run("openapi-typescript", source, "--output", written, "--default-non-nullable=false")
+        return _HEADER + written.read_text(encoding="utf-8")
+
+
+def _of_modules() -> Iterator[tuple[Path, str]]:
+    """The compiler reads copies, because beside a module it would read its types. React and the SDK are above them."""
+    with tempfile.TemporaryDirectory(dir=FOLDER / "node_modules") as folder:
+        copies = shutil.copytree(WEB / "packages", Path(folder, "packages"), ignore=shutil.ignore_patterns("*.d.ts"))
+        config = copies / "tsconfig.json"
+        config.write_text(json.dumps({"compilerOptions": _OPTIONS, "include": ["*/*.js"]}), encoding="utf-8")
+        (copies / "package.json").write_text('{"type": "module"}', encoding="utf-8")
+        _run("tsc", "--project", config)
+        for path in sorted(copies.glob("*/*.d.ts")):
+            yield WEB / "packages" / path.relative_to(copies), path.read_text(encoding="utf-8")
+
+
+def _run(program: str, *arguments: str | Path) -> None:
+    command = [FOLDER / "node_modules/.bin" / program, *arguments]
+    done = run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(done.stdout + done.stderr)
+
+
+def _untitled(schema: Any) -> Any:
+    """The schema without titles, which only repeat the names of members."""
+    if isinstance(schema, list):
+        return list(map(_untitled, schema))
+    if not isinstance(schema, dict):
+        return schema
+    return {key: _untitled(value) for key, value in schema.items() if key != "title" or isinstance(value, dict)}
+
+
+if __name__ == "__main__":
+    for path, content in types():
+        path.write_text(content, encoding="utf-8")
