@@ -8,8 +8,9 @@ from types import ModuleType
 
 import click
 
+from app.client.errors import ClientError
 from app.domain.errors import RequestRefused, TurnstreamError
-from app.terminal.errors import TerminalError
+from app.terminal.errors import explained
 
 # Command → the module that defines it. Only the module of the called command is imported, so the terminal client starts
 # without loading the server's libraries.
@@ -71,7 +72,11 @@ def main() -> None:
     """Prints errors that a person can fix as one sentence. Other exceptions are bugs and keep their traceback."""
     try:
         commands()
-    except (TurnstreamError, TerminalError) as error:
+    except ClientError as error:
+        detail = explained(error)
+    except TurnstreamError as error:
         detail = error.detail if isinstance(error, RequestRefused) else str(error)
-        click.echo(f"turnstream: {detail}", err=True)
-        sys.exit(1)
+    else:
+        return
+    click.echo(f"turnstream: {detail}", err=True)
+    sys.exit(1)

@@ -12,10 +12,13 @@ import click
 from rich.console import Console
 from rich.text import Text
 
+from app.client.assembler import Assembler
+from app.client.errors import RequestRejected
+from app.client.events import Json
+from app.client.http import AsyncClient
 from app.config import read_settings
 from app.lab.comparison import options_of
 from app.terminal.approvals import ApprovalLoop, ApprovalPrompt, answer_commands
-from app.terminal.assembler import Assembler, Json
 from app.terminal.chat_list import plain_chats, print_chats
 from app.terminal.chat_session import ChatSession
 from app.terminal.console import (
@@ -27,8 +30,6 @@ from app.terminal.console import (
     prepare_prompt,
     read_line,
 )
-from app.terminal.errors import RequestRejected
-from app.terminal.http_client import Client
 from app.terminal.prompt import ChatPrompt
 from app.terminal.turn_view import LiveTurnView, PlainTurnView, TurnView
 
@@ -91,7 +92,7 @@ def chat(
     if no_input and not lists and question is None:
         raise click.UsageError("--no-input needs a QUESTION: without one the command opens a prompt.")
     options = options_of(f"params.{param}" for param in params)
-    client = Client(server or local_server_url(), token)
+    client = AsyncClient(server or local_server_url(), token)
     with asyncio.Runner() as runner:
         try:
             if lists:
@@ -131,7 +132,7 @@ def _question(words: tuple[str, ...]) -> str | None:
     return question if words else None
 
 
-async def _choose(client: Client, prefix: str | None, newest: bool) -> Json | None:
+async def _choose(client: AsyncClient, prefix: str | None, newest: bool) -> Json | None:
     if prefix is not None:
         return await client.find_chat(prefix)
     if not newest:

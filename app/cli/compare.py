@@ -10,6 +10,8 @@ import msgspec
 from rich.console import Console
 
 from app.cli.chat import local_server_url
+from app.client.errors import ClientError
+from app.client.http import AsyncClient
 from app.domain.errors import TurnstreamError
 from app.lab.comparison import (
     Answers,
@@ -23,8 +25,6 @@ from app.lab.comparison import (
     table_of,
 )
 from app.lab.judging import Judge, Score, ended_turn, function_judge, rubric_judge, shortfall
-from app.terminal.errors import TerminalError
-from app.terminal.http_client import Client
 
 _PIPE_WIDTH = 160  # columns of the table when the output is not a terminal
 
@@ -85,7 +85,7 @@ def compare(
         raise click.UsageError("--judge and --rubric exclude each other; name one.")
     if (least is not None or most_worse is not None) and not (judge or rubric):
         raise click.UsageError("--least and --most-worse need scores; name a judge by --judge or --rubric.")
-    client = Client(server or local_server_url(), token)
+    client = AsyncClient(server or local_server_url(), token)
     judges = [function_judge(judge)] if judge else []
     if rubric:
         judges.append(rubric_judge(client, rubric.read_text(encoding="utf-8"), judge_model))
@@ -104,7 +104,7 @@ def compare(
 
 
 async def _compare(
-    client: Client, plan: ComparisonPlan, at_once: int, repeat: int, judge: Judge | None = None
+    client: AsyncClient, plan: ComparisonPlan, at_once: int, repeat: int, judge: Judge | None = None
 ) -> Answers:
     """Runs both settings at the same time, so that a busy provider slows both alike."""
     slots = asyncio.Semaphore(at_once)
@@ -126,7 +126,7 @@ async def _compare(
                 side: [[group.create_task(ask(question, side)) for _ in range(repeat)] for question in plan.questions]
                 for side in plan.sides
             }
-    except* (TurnstreamError, TerminalError) as errors:
+    except* (TurnstreamError, ClientError) as errors:
         raise errors.exceptions[0] from None
     finally:
         await client.aclose()

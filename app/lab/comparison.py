@@ -12,9 +12,9 @@ import click
 from rich.table import Table
 from rich.text import Text
 
+from app.client.events import Json
 from app.domain.rounds import exact_sum
 from app.lab.judging import Score, Standing, standing_of
-from app.terminal.assembler import Json
 from app.terminal.text import one_line
 
 _LIMITS: Final = frozenset(

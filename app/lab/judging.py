@@ -13,8 +13,9 @@ from uuid import uuid4
 import click
 import msgspec
 
-from app.terminal.assembler import Assembler, Json
-from app.terminal.http_client import Client, TurnFollower
+from app.client.assembler import Assembler
+from app.client.events import Json
+from app.client.http import AsyncClient
 
 # In the form that providers hold a model to: bounds are checked here.
 _SCHEMA: Final = {
@@ -42,12 +43,12 @@ class Score:
 Judge = Callable[[Json], Awaitable[Score]]
 
 
-async def ended_turn(client: Client, text: str, options: Json) -> Json:
+async def ended_turn(client: AsyncClient, text: str, options: Json) -> Json:
     """Posts a message to a new chat, and returns the turn that answers it once it has ended."""
     exchange = await client.post_turn(None, text, None, str(uuid4()), options)
     turn: Json = exchange["assistant_turn"]
     ids, state = (turn["chat_id"], turn["id"]), Assembler.of(turn)
-    async for event in TurnFollower(client, *ids, turn["cursor"]).events():
+    async for event in client.follow(*ids, turn["cursor"]):
         state.apply(event.name, event.data)
         if state.waits:  # for a person, and nobody is there to answer
             await client.cancel(*ids)
@@ -76,7 +77,7 @@ def function_judge(reference: str) -> Judge:
     return judge
 
 
-def rubric_judge(client: Client, rubric: str, model: str | None) -> Judge:
+def rubric_judge(client: AsyncClient, rubric: str, model: str | None) -> Judge:
     """A judge that asks a model of the server, which answers with a structured output."""
 
     async def judge(answer: Json) -> Score:

@@ -11,9 +11,11 @@ from rich.highlighter import JSONHighlighter
 from rich.padding import Padding
 from rich.text import Text
 
-from app.terminal.assembler import Assembler, Json
+from app.client.assembler import Assembler
+from app.client.errors import RequestRejected
+from app.client.events import Json
 from app.terminal.chat_session import CallKey, call_key
-from app.terminal.errors import RequestRejected
+from app.terminal.errors import explained
 from app.terminal.text import duration, indented_json, json_line, one_line, printable, same_json, sentence
 
 T = TypeVar("T")
@@ -92,7 +94,7 @@ class ApprovalLoop:
             try:
                 self._run(self._session.answer_call(call, action))
             except RequestRejected as error:
-                self._approver.notify(str(error))
+                self._approver.notify(explained(error))
 
 
 # --- questions -------------------------------------------------------------------------------------------------------

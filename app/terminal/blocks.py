@@ -9,7 +9,7 @@ from rich.padding import Padding
 from rich.rule import Rule
 from rich.text import Text
 
-from app.terminal.assembler import Json
+from app.client.events import Json
 from app.terminal.text import one_line, printable
 
 _REMARKS: Final[Mapping[str, str]] = {

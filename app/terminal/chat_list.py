@@ -7,7 +7,7 @@ from typing import Final
 from rich.console import Console
 from rich.text import Text
 
-from app.terminal.assembler import Json
+from app.client.events import Json
 from app.terminal.text import common_length, one_line
 
 # An id begins with its time in milliseconds (12 digits and a hyphen), so this length is nearly always unique.

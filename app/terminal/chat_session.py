@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from typing import Final
 from uuid import uuid4
 
-from app.terminal.assembler import Assembler, Json
-from app.terminal.errors import ConnectionLost, RequestRejected
-from app.terminal.http_client import Client, TurnFollower
+from app.client.assembler import Assembler
+from app.client.errors import ConnectionLost, RequestRejected
+from app.client.events import Json
+from app.client.http import AsyncClient, StreamFollower
 from app.terminal.turn_view import TurnView
 
 # Id and input digest: the same id with another input is another question to the person.
@@ -25,7 +26,7 @@ class _FollowedTurn:
     """`closed` are calls that cannot be answered any more."""
 
     turn: Json
-    follower: TurnFollower
+    follower: StreamFollower
     view: TurnView
     closed: set[CallKey] = field(default_factory=set)
 
@@ -44,7 +45,7 @@ class ChatSession:
 
     def __init__(
         self,
-        client: Client,
+        client: AsyncClient,
         open_view: Callable[[Assembler], TurnView],
         model: str | None = None,
         options: Json | None = None,
@@ -115,7 +116,7 @@ class ChatSession:
 
     async def _follow(self, turn: Json, view: TurnView) -> Assembler:
         view.state = Assembler.of(turn)
-        follower = TurnFollower(self._client, turn["chat_id"], turn["id"], turn["cursor"])
+        follower = self._client.follow(turn["chat_id"], turn["id"], turn["cursor"])
         self._current = _FollowedTurn(turn, follower, view)
         return await self._show(self._current, frozenset())
 
@@ -127,6 +128,8 @@ class ChatSession:
 
         try:
             waits = await _feed_view(current.follower, view, needs_a_person)
+            if not waits and view.state.end is None:  # it ended before the stream was read: the rest is in the rows
+                view.state = Assembler.of(await self._client.turn(*current.ids))
         except asyncio.CancelledError:
             # Ctrl-C: asyncio.Runner cancels the task once. The turn is stopped in the same task, so the request to
             # stop must be able to await again.
@@ -157,7 +160,7 @@ def call_key(call: Json) -> CallKey:
     return call["tool_use_id"], call["input_digest"]
 
 
-async def _feed_view(follower: TurnFollower, view: TurnView, is_enough: Callable[[], bool]) -> bool:
+async def _feed_view(follower: StreamFollower, view: TurnView, is_enough: Callable[[], bool]) -> bool:
     """Feeds events until the turn has ended (returns False) or `is_enough` holds (returns True)."""
     if view.state.end is not None or is_enough():
         return view.state.end is None

@@ -9,14 +9,16 @@ from uuid import uuid4
 
 from rich.text import Text
 
+from app.client.assembler import Assembler
+from app.client.errors import ClientError, RequestRejected
+from app.client.events import Json
+from app.client.http import AsyncClient
 from app.terminal.approvals import ApprovalLoop
-from app.terminal.assembler import Assembler, Json
 from app.terminal.blocks import full_blocks
 from app.terminal.chat_list import print_chats, short_ids, title_of
 from app.terminal.chat_session import ChatSession
 from app.terminal.console import ForegroundRunner
-from app.terminal.errors import RequestRejected, TerminalError
-from app.terminal.http_client import Client
+from app.terminal.errors import explained
 from app.terminal.text import json_line, one_line, printable, sentence
 
 HELP: Final = """\
@@ -40,7 +42,9 @@ _LINES_SHOWN: Final = 12
 class ChatPrompt:
     """`approvals` asks about waiting calls; `run` runs coroutines in the foreground of the terminal."""
 
-    def __init__(self, client: Client, session: ChatSession, approvals: ApprovalLoop, run: ForegroundRunner) -> None:
+    def __init__(
+        self, client: AsyncClient, session: ChatSession, approvals: ApprovalLoop, run: ForegroundRunner
+    ) -> None:
         self._client = client
         self._session = session
         self._approvals = approvals
@@ -149,8 +153,8 @@ class ChatPrompt:
     def _report_errors(self, work: Callable[[], None]) -> None:
         try:
             work()
-        except TerminalError as error:
-            message = str(error)
+        except ClientError as error:
+            message = explained(error)
             if isinstance(error, RequestRejected) and error.status == 409:
                 message = f"{message.rstrip('.')} (/open shows it)"
                 if self._last is not None and self._last.waits:

@@ -7,7 +7,8 @@ from typing import Final, Literal
 
 from rich.markdown import Markdown
 
-from app.terminal.assembler import Assembler, Json
+from app.client.assembler import Assembler
+from app.client.events import Json
 from app.terminal.blocks import (
     degraded_line,
     edited_input,

@@ -6,8 +6,8 @@ from typing import Final, Protocol
 
 from rich.console import Console
 
-from app.terminal.assembler import Assembler
-from app.terminal.http_client import ConnectionEvent, ServerEvent
+from app.client.assembler import Assembler
+from app.client.events import ConnectionEvent, ServerEvent
 from app.terminal.render import EMPTY_LINE, Renderer, ScreenLine
 from app.terminal.screen import Display, TerminalSize, TextOutput
 from app.terminal.text import duration

@@ -7,7 +7,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from app.terminal.assembler import Assembler
+from app.client.assembler import Assembler
 from tests.acceptance.conftest import StartServer
 from tests.support.http_client import Event, Parser
 from tests.support.server_process import TURNSTREAM, Server, clean_environment

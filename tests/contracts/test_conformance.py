@@ -13,6 +13,9 @@ import pytest
 from click.testing import CliRunner
 
 from app.cli import commands
+from app.client.assembler import Assembler
+from app.client.errors import RequestRejected
+from app.client.http import AsyncClient
 from app.conformance import server as servers
 from app.conformance.client import ScriptedServer, Session, StreamBody, command, examine, scripted_server, visitor
 from app.conformance.origin import Request, Response, origin
@@ -20,9 +23,6 @@ from app.conformance.report import Report
 from app.conformance.scenarios import SCENARIOS, Stream
 from app.llm.demo.provider import DemoProvider
 from app.llm.models.catalog import ProviderModels
-from app.terminal.assembler import Assembler
-from app.terminal.errors import RequestRejected
-from app.terminal.http_client import Client, TurnFollower
 from tests.support.http_server import serving
 from tests.support.programs import path_of
 
@@ -30,18 +30,17 @@ ROOT = Path(__file__).parents[2]
 PATIENCE = 50  # seconds, for a machine that is busy with other tests; the longest scenario takes seven
 
 
-async def terminal(url: str, session: Session) -> None:
-    """The client of `turnstream chat`, without its terminal."""
-    client, state = Client(url, "secret"), Assembler()
+async def python(url: str, session: Session) -> None:
+    client, state = AsyncClient(url, "secret"), Assembler()
     chat, turn = str(session.chat), str(session.turn)
     try:
         if session.scenario.posts is not None:
-            state = Assembler.of((await client.post_turn(chat, "When is high tide?", None, "key"))["assistant_turn"])
-        async with aclosing(TurnFollower(client, chat, turn).events()) as events:
+            state = Assembler.of((await client.post_turn(chat, "When is high tide?"))["assistant_turn"])
+        async with aclosing(client.follow(chat, turn).events()) as events:
             async for event in events:
                 state.apply(event.name, event.data)
         if state.end is None:
-            state = Assembler.of(await client.turn(chat, turn))
+            state = await client.answer(chat, turn)
     except RequestRejected:
         pass
     finally:
@@ -88,9 +87,9 @@ def held(report: Report) -> None:
     assert {result.status for result in report.results} == {"held"}
 
 
-async def test_the_terminal_client_holds_every_duty_of_a_client() -> None:
+async def test_the_client_in_python_holds_every_duty_of_a_client() -> None:
     async with scripted_server(0, PATIENCE) as (url, server):
-        held(await examine(url, server, terminal, "turnstream chat"))
+        held(await examine(url, server, python, "turnstream-client"))
 
 
 @pytest.mark.needs("Node")

@@ -3,8 +3,8 @@
 import asyncio
 import json
 
+from app.client.assembler import ENDS, Assembler
 from app.domain.cursor import START, Cursor
-from app.terminal.assembler import ENDS, Assembler
 from tests.support.http_client import Event, Parser
 
 

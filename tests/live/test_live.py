@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from app.client.assembler import Assembler
 from app.config import read_environment
 from app.domain.rounds import Prices
 from app.llm.models.catalog import Model
 from app.llm.models.registry import read_registry
-from app.terminal.assembler import Assembler
 from tests.support.http_client import Client, Event, Json, Said, turn_url, words_of
 from tests.support.server_process import Server
 

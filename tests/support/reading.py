@@ -6,8 +6,8 @@ from typing import Any
 
 import httpx2
 
+from app.client.assembler import Assembler
 from app.domain.cursor import START, Cursor
-from app.terminal.assembler import Assembler
 from tests.support.http_client import Client, Json, Parser
 
 _AGAIN = frozenset({502, 503, 504})

@@ -52,6 +52,7 @@ OPENAI_PAGE = "tests/integration/api/test_openai_page.py::"
 AG_UI = "tests/node/test_ag_ui.py::test_the_examples_of_the_page_work_as_they_stand"
 PACKAGES = "tests/node/test_packages.py::test_the_examples_of_the_page_fit_the_packages"
 CONFORMANCE = "tests/contracts/test_conformance.py::"
+PYTHON = "tests/integration/test_python_client.py::test_the_client_installed_alone_talks_to_a_server_as_the_page_says"
 HERE = "tests/unit/test_examples.py::"
 MODELS = "tests/unit/test_models_page.py::"
 
@@ -180,6 +181,8 @@ CHECKED = {
             "Retry safely",
         )
     },
+    **{("docs/python-client.md", heading, "python"): PYTHON for heading in ("An answer", "Events", "Approvals")},
+    ("docs/python-client.md", "The client in Python", "sh"): PYTHON,
     ("docs/quickstart.md", "In the terminal", "text"): "a screen; tests/acceptance/test_terminal_approvals.py reads it",
     ("docs/replay.md", "The demo", "sh"): REPLAY,
     ("docs/replay.md", "The demo", "text"): REPLAY,
@@ -306,7 +309,7 @@ def test_examples_in_python_need_no_more_than_make_run_installs(block: Block) ->
     }
     locked = set(re.findall(r"^([\w.-]+)==", (ROOT / "requirements.lock").read_text(encoding="utf-8"), re.MULTILINE))
     homes = packages_distributions()
-    foreign = imports - sys.stdlib_module_names - {"app", "fastapi"}  # who embeds turnstream there has it
+    foreign = imports - sys.stdlib_module_names - {"app", "fastapi", "turnstream_client"}  # of those who use it
     names = {name: {home.lower().replace("_", "-") for home in homes.get(name, ())} for name in foreign}
     assert [name for name in foreign if not names[name] & locked] == []
 

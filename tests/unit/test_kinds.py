@@ -16,6 +16,7 @@ from app.api.ai_sdk.chunks import UiEncoder
 from app.api.ai_sdk.messages import ui_message
 from app.api.codec import block_json
 from app.api.openai.events import ResponseEvents
+from app.client.assembler import Assembler
 from app.domain.blocks import REJECTED, Block
 from app.domain.compaction import COMPACTION
 from app.domain.events import BlockStop
@@ -40,7 +41,6 @@ from app.llm.conversation.messages import build_messages
 from app.llm.openai.chat.render import render as render_chat
 from app.llm.openai.responses.render import render as render_responses
 from app.llm.provider import Message, ModelRequest
-from app.terminal.assembler import Assembler
 from app.terminal.turn_parts import BlockActivity, PartBuilder, Prose, SummaryLine, TurnPart, UserText
 from tests.support.turns import USER_TURN, call, sealed, text, turn_of
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from app.terminal.http_client import Client
+from app.client.http import AsyncClient
 
 
 @dataclass
@@ -41,7 +41,7 @@ class ScriptedServer:
         await writer.wait_closed()
 
 
-Connect = Callable[[], Awaitable[Client]]
+Connect = Callable[[], Awaitable[AsyncClient]]
 
 
 @pytest.fixture
@@ -55,8 +55,8 @@ async def scripted() -> AsyncIterator[ScriptedServer]:
 
 
 @pytest.fixture
-async def client(scripted: ScriptedServer) -> AsyncIterator[Client]:
-    client = Client(scripted.url, "secret")
+async def client(scripted: ScriptedServer) -> AsyncIterator[AsyncClient]:
+    client = AsyncClient(scripted.url, "secret")
     yield client
     await client.aclose()
 

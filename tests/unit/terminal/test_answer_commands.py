@@ -2,8 +2,9 @@ import shlex
 
 import msgspec
 
+from app.client.assembler import Assembler
+from app.client.events import Json
 from app.terminal.approvals import answer_commands
-from app.terminal.assembler import Assembler, Json
 
 TURN = "http://127.0.0.1:8000/api/chats/c/turns/t/actions"
 

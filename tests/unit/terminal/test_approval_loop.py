@@ -3,10 +3,11 @@
 from collections.abc import Coroutine, Set
 from typing import Any, TypeVar
 
+from app.client.assembler import Assembler
+from app.client.errors import RequestRejected
+from app.client.events import Json
 from app.terminal.approvals import ApprovalLoop
-from app.terminal.assembler import Assembler, Json
 from app.terminal.chat_session import CallKey
-from app.terminal.errors import RequestRejected
 
 T = TypeVar("T")
 

@@ -6,14 +6,15 @@ import pytest
 
 from app.api.codec import block_json
 from app.api.events import frame
+from app.client.assembler import Assembler
+from app.client.errors import StreamError
+from app.client.events import Json
 from app.domain.blocks import Block
 from app.domain.cursor import START, Cursor
 from app.domain.log import next_event, resume
 from app.domain.rounds import Round
 from app.domain.turns import Turn
 from app.stream.live import LiveView
-from app.terminal.assembler import Assembler, Json
-from app.terminal.errors import StreamError
 
 BLOCKS = (
     Block(0, 1, 1, "thinking", "Let me see. 😀", data='{"type":"thinking","thinking":"","signature":"c2ln"}'),

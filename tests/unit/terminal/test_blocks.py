@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from app.terminal.assembler import Json
+from app.client.events import Json
 from app.terminal.blocks import degraded_line, edited_input, file_labels, full_blocks, reason_not_run, result_remarks
 
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from app.terminal.assembler import Json
+from app.client.events import Json
 from app.terminal.chat_list import plain_chats, print_chats, short_ids
 
 CHATS: list[Json] = [

@@ -4,10 +4,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from app.terminal.assembler import Json
+from app.client.errors import RequestRejected
+from app.client.events import Json
+from app.client.http import AsyncClient
 from app.terminal.chat_session import ChatSession, call_key
-from app.terminal.errors import RequestRejected
-from app.terminal.http_client import Client
 from app.terminal.turn_view import PlainTurnView
 from tests.unit.terminal.conftest import ScriptedServer, answer, sse, stream
 
@@ -57,7 +57,7 @@ def json_answer(value: Json, status: str = "200 OK") -> bytes:
 
 
 @pytest.fixture
-def session(client: Client) -> ChatSession:
+def session(client: AsyncClient) -> ChatSession:
     return ChatSession(client, lambda state: PlainTurnView(io.StringIO(), io.StringIO(), state))
 
 

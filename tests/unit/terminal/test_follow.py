@@ -2,16 +2,17 @@ from contextlib import aclosing
 
 import pytest
 
-from app.terminal.errors import RequestRejected
-from app.terminal.http_client import Client, ConnectionEvent, ServerEvent, TurnFollower
+from app.client.errors import RequestRejected
+from app.client.events import ConnectionEvent, ServerEvent
+from app.client.http import AsyncClient
 from tests.unit.terminal.conftest import ScriptedServer, answer, sse, stream
 
 SOON = "retry: 1\n\n"
 END = sse("1-9-0", "turn_complete", '{"stop_reason":"end_turn","usage":{}}')
 
 
-async def follow(client: Client, cursor: str | None = None) -> list[ServerEvent]:
-    async with aclosing(TurnFollower(client, "c", "t", cursor).events()) as events:
+async def follow(client: AsyncClient, cursor: str | None = None) -> list[ServerEvent]:
+    async with aclosing(client.follow("c", "t", cursor).events()) as events:
         return [event async for event in events]
 
 
@@ -19,7 +20,7 @@ def names(events: list[ServerEvent]) -> list[str]:
     return [event.name for event in events]
 
 
-async def test_events_are_yielded_in_order_until_the_end(client: Client, scripted: ScriptedServer) -> None:
+async def test_events_are_yielded_in_order_until_the_end(client: AsyncClient, scripted: ScriptedServer) -> None:
     scripted.answers = [stream(SOON, sse("1-1-0", "turn_start"), ": a comment\n\n", END)]
     assert names(await follow(client)) == [ConnectionEvent.OPENED, "turn_start", "turn_complete"]
     (request,) = scripted.requests
@@ -29,7 +30,7 @@ async def test_events_are_yielded_in_order_until_the_end(client: Client, scripte
 
 
 async def test_a_lost_connection_resumes_after_the_last_complete_event(
-    client: Client, scripted: ScriptedServer
+    client: AsyncClient, scripted: ScriptedServer
 ) -> None:
     scripted.answers = [
         stream(SOON, sse("1-1-0", "turn_start"), 'id: 1-2-0\nevent: round_start\ndata: {"round"'),
@@ -46,20 +47,20 @@ async def test_a_lost_connection_resumes_after_the_last_complete_event(
     assert [request.headers.get("last-event-id") for request in scripted.requests] == [None, "1-1-0", "1-2-0"]
 
 
-async def test_it_begins_at_the_given_cursor(client: Client, scripted: ScriptedServer) -> None:
+async def test_it_begins_at_the_given_cursor(client: AsyncClient, scripted: ScriptedServer) -> None:
     scripted.answers = [stream(END)]
     await follow(client, "1-4-7")
     assert scripted.requests[0].headers["last-event-id"] == "1-4-7"
 
 
-async def test_no_content_is_the_end(client: Client, scripted: ScriptedServer) -> None:
+async def test_no_content_is_the_end(client: AsyncClient, scripted: ScriptedServer) -> None:
     scripted.answers = [answer(status="204 No Content")]
     assert await follow(client, "1-9-0") == []
 
 
-async def test_a_reader_that_stops_can_continue_there(client: Client, scripted: ScriptedServer) -> None:
+async def test_a_reader_that_stops_can_continue_there(client: AsyncClient, scripted: ScriptedServer) -> None:
     scripted.answers = [stream(sse("1-1-0", "turn_start"), sse("1-2-0", "round_start")), stream(END)]
-    follower = TurnFollower(client, "c", "t")
+    follower = client.follow("c", "t")
     async with aclosing(follower.events()) as events:
         async for event in events:
             if event.name == "turn_start":
@@ -70,7 +71,7 @@ async def test_a_reader_that_stops_can_continue_there(client: Client, scripted: 
     assert scripted.requests[1].headers["last-event-id"] == "1-1-0"
 
 
-async def test_a_busy_server_is_asked_again(client: Client, scripted: ScriptedServer) -> None:
+async def test_a_busy_server_is_asked_again(client: AsyncClient, scripted: ScriptedServer) -> None:
     scripted.answers = [
         stream(SOON),
         answer(b"", "503 Service Unavailable", "text/plain", "Retry-After: 0"),
@@ -87,13 +88,15 @@ async def test_a_busy_server_is_asked_again(client: Client, scripted: ScriptedSe
     assert events[2].data["reason"] == "the server answered 503 Service Unavailable"
 
 
-async def test_a_turn_that_is_gone_is_not_asked_for_again(client: Client, scripted: ScriptedServer) -> None:
+async def test_a_turn_that_is_gone_is_not_asked_for_again(client: AsyncClient, scripted: ScriptedServer) -> None:
     scripted.answers = [answer(b'{"title":"Not found","status":404,"detail":"there is no turn t"}', "404 Not Found")]
     with pytest.raises(RequestRejected, match="there is no turn t"):
         await follow(client)
 
 
-async def test_a_response_that_is_no_stream_is_not_asked_for_again(client: Client, scripted: ScriptedServer) -> None:
+async def test_a_response_that_is_no_stream_is_not_asked_for_again(
+    client: AsyncClient, scripted: ScriptedServer
+) -> None:
     scripted.answers = [answer(b"<html>", kind="text/html")]
     with pytest.raises(RequestRejected, match="does not answer like a turnstream server"):
         await follow(client)

@@ -1,8 +1,11 @@
+import re
+
 import msgspec
 import pytest
 
-from app.terminal.errors import ConnectionLost, RequestRejected, ServerUnreachable
-from app.terminal.http_client import Backoff, Client
+from app.client.errors import ConnectionLost, RequestRejected, ServerUnreachable
+from app.client.http import AsyncClient, Backoff
+from app.terminal.errors import explained
 from tests.support.server_process import free_port
 from tests.unit.terminal.conftest import ScriptedServer, answer
 
@@ -15,7 +18,7 @@ def page(chats: list[str], next: str | None = None) -> bytes:
 
 
 async def test_a_turn_whose_response_was_lost_is_posted_again_with_the_same_key(
-    client: Client, scripted: ScriptedServer
+    client: AsyncClient, scripted: ScriptedServer
 ) -> None:
     scripted.answers = [b"", answer(status="503 Service Unavailable"), answer(EXCHANGE, "201 Created")]
     exchange = await client.post_turn(None, "Hello", "demo", "key-1")
@@ -27,7 +30,9 @@ async def test_a_turn_whose_response_was_lost_is_posted_again_with_the_same_key(
     }
 
 
-async def test_a_chat_is_found_by_the_beginning_of_its_id_on_any_page(client: Client, scripted: ScriptedServer) -> None:
+async def test_a_chat_is_found_by_the_beginning_of_its_id_on_any_page(
+    client: AsyncClient, scripted: ScriptedServer
+) -> None:
     scripted.answers = [page(CHATS[:1], next="more"), page(CHATS[1:])]
     assert (await client.find_chat("01A2005F-4b"))["id"] == CHATS[1]
     assert scripted.requests[1].path.endswith("before=more")
@@ -38,14 +43,14 @@ async def test_a_chat_is_found_by_the_beginning_of_its_id_on_any_page(client: Cl
     [("01a2", "2 chats have an id that begins with 01a2"), ("02", "no chat has an id that begins with 02")],
 )
 async def test_an_unknown_or_ambiguous_beginning_of_an_id_is_rejected(
-    client: Client, scripted: ScriptedServer, prefix: str, sentence: str
+    client: AsyncClient, scripted: ScriptedServer, prefix: str, sentence: str
 ) -> None:
     scripted.answers = [page(CHATS)]
     with pytest.raises(RequestRejected, match=sentence):
         await client.find_chat(prefix)
 
 
-async def test_no_more_chats_are_requested_than_the_limit(client: Client, scripted: ScriptedServer) -> None:
+async def test_no_more_chats_are_requested_than_the_limit(client: AsyncClient, scripted: ScriptedServer) -> None:
     scripted.answers = [page(CHATS, next="more")]
     assert len(await client.chats(1)) == 1
     assert scripted.requests[0].path == "/api/chats?limit=1"
@@ -57,32 +62,38 @@ async def test_no_more_chats_are_requested_than_the_limit(client: Client, script
         ("422 Unprocessable", b'{"title":"Wrong","detail":"model: there is no x"}', "^model: there is no x$"),
         ("409 Conflict", b'{"title":"Conflict with the present state"}', "^Conflict with the present state$"),
         ("403 Forbidden", b"<html>", "^the server answered 403 Forbidden$"),
-        ("401 Unauthorized", b'{"detail":"send a token"}', "tokens create NAME.*TURNSTREAM_TOKEN"),
+        (
+            "401 Unauthorized",
+            b'{"detail":"send a token"}',
+            "^the server needs a token: send a token. Make.*tokens create",
+        ),
         ("200 OK", b"<html>", "does not answer like a turnstream server; check --server"),
     ],
 )
 async def test_a_refusal_is_a_sentence(
-    client: Client, scripted: ScriptedServer, status: str, body: bytes, sentence: str
+    client: AsyncClient, scripted: ScriptedServer, status: str, body: bytes, sentence: str
 ) -> None:
     scripted.answers = [answer(body, status)]
-    with pytest.raises(RequestRejected, match=sentence):
+    with pytest.raises(RequestRejected) as raised:
         await client.path("c", 1)
+    assert re.search(sentence, explained(raised.value))
 
 
 async def test_the_error_of_an_unreachable_server_tells_how_to_start_one() -> None:
-    client = Client(f"http://127.0.0.1:{free_port()}")
-    with pytest.raises(ServerUnreachable, match=r"no server answers at .* start one with `turnstream serve`"):
+    client = AsyncClient(f"http://127.0.0.1:{free_port()}")
+    with pytest.raises(ServerUnreachable) as raised:
         await client.post_turn(None, "Hello", None, "key-1")
+    assert re.search(r"no server answers at .* start one with `turnstream serve`", explained(raised.value))
     await client.aclose()
 
 
 @pytest.mark.parametrize("url", ["ftp://127.0.0.1", "127.0.0.1:8000", "http://127.0.0.1:port"])
 async def test_an_invalid_url_is_rejected(url: str) -> None:
     with pytest.raises(RequestRejected, match="is not the URL of a server"):
-        await Client(url).chats(1)
+        await AsyncClient(url).chats(1)
 
 
-async def test_a_connection_that_breaks_is_lost(client: Client, scripted: ScriptedServer) -> None:
+async def test_a_connection_that_breaks_is_lost(client: AsyncClient, scripted: ScriptedServer) -> None:
     scripted.answers = [b""]
     with pytest.raises(ConnectionLost, match="was lost"):
         await client.chats(1)

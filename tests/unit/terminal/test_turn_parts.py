@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from app.terminal.assembler import Assembler, Json
+from app.client.assembler import Assembler
+from app.client.events import Json
 from app.terminal.blocks import full_blocks
 from app.terminal.turn_parts import (
     BlockActivity,

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from app.terminal.assembler import Assembler
-from app.terminal.http_client import ConnectionEvent, ServerEvent
+from app.client.assembler import Assembler
+from app.client.events import ConnectionEvent, ServerEvent
 from app.terminal.render import THEME
 from app.terminal.screen import AppendOnlyScreen, Screen
 from app.terminal.turn_view import LiveTurnView, PlainTurnView

@@ -3,9 +3,8 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from app.terminal.errors import StreamError
-
-Json = dict[str, Any]
+from .errors import StreamError
+from .events import Json
 
 ENDS: Final = frozenset({"turn_complete", "turn_cancelled", "turn_error"})
 

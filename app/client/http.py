@@ -1,19 +1,19 @@
 """HTTP client of a turnstream server: its calls with retries, and the stream of a turn over many connections."""
 
 import asyncio
+import json
 import random
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Set
 from contextlib import aclosing, asynccontextmanager, contextmanager
-from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any, Final
+from uuid import uuid4
 
 import httpx2
-import msgspec
 
-from app.terminal.assembler import ENDS, Json
-from app.terminal.errors import ConnectionLost, RequestRejected, ServerUnreachable
-from app.terminal.sse import FrameParser, StreamFrame
+from .assembler import ENDS, Assembler
+from .errors import ConnectionLost, NotTurnstream, RequestRejected, ServerUnreachable
+from .events import ConnectionEvent, Json, ServerEvent, event_of
+from .sse import FrameParser, StreamFrame
 
 # All in seconds.
 _HEARTBEAT: Final = 15.0  # of a server that does not say otherwise
@@ -44,8 +44,10 @@ class Backoff:
         return max(pause, at_least or 0.0) * random.uniform(1.0, 1.5)  # noqa: S311, a pause is no secret
 
 
-class Client:
-    """`server` is a URL. Every call raises ConnectionLost or RequestRejected."""
+class AsyncClient:
+    """`server` is a URL. Calls of which `chat` or `turn` is a parameter take ids. Every call raises ConnectionLost or
+    RequestRejected.
+    """
 
     def __init__(self, server: str, token: str | None = None) -> None:
         self.server = server.rstrip("/")
@@ -60,6 +62,12 @@ class Client:
                 0, f"{server} is not the URL of a server ({error}); write it as http://HOST:PORT or https://HOST"
             ) from None
         self._has_connected = False
+
+    async def __aenter__(self) -> "AsyncClient":
+        return self
+
+    async def __aexit__(self, *_error: object) -> None:
+        await self.aclose()
 
     async def aclose(self) -> None:
         await self._http.aclose()
@@ -91,29 +99,36 @@ class Client:
         return await self._call("GET", f"/api/chats/{chat}/turns", params={"limit": limit})
 
     async def post_turn(
-        self, chat: str | None, text: str, model: str | None, key: str, options: Json | None = None
+        self, chat: str | None, text: str, model: str | None = None, key: str | None = None, options: Json | None = None
     ) -> Json:
-        """Posts to a new chat where `chat` is None. `key` makes a retry safe; `options` are further members."""
+        """Posts a message, to a new chat where `chat` is None, and returns both turns. `options` are further members of
+        the body, such as `parent_id`, `on_busy`, `blocks`. The idempotency `key`, or a new one, makes a retry safe.
+        """
         body: Json = {"blocks": [{"type": "text", "text": text}], **(options or {})}
         body |= {"model": model} if model else {}
-        path = f"/api/chats/{chat}/turns" if chat else "/api/turns"
-        return await self._retry("POST", path, _RETRY_FOR, json=body, headers={"Idempotency-Key": key})
+        return await self._post(f"/api/chats/{chat}/turns" if chat else "/api/turns", body, key)
 
-    async def fork(self, chat: str, key: str) -> Json:
-        """Copies the chat, up to its newest turn, into a new one. `key` makes a retry safe."""
+    async def regenerate(self, chat: str, turn: str, options: Json | None = None, key: str | None = None) -> Json:
+        """Answers the same message again, and returns both turns. `options` are members of the body: `model`, …"""
+        return await self._post(f"/api/chats/{chat}/turns/{turn}/regenerate", options or {}, key)
+
+    async def fork(self, chat: str, key: str | None = None) -> Json:
+        """Copies the chat, up to its newest turn, into a new one."""
         turns = (await self.path(chat, 1))["turns"]
         if not turns:
             raise RequestRejected(404, "this chat has no turn yet that could be copied")
-        path, body = f"/api/chats/{chat}/turns/{turns[-1]['id']}/fork", {"into": "chat"}
-        return await self._retry("POST", path, _RETRY_FOR, json=body, headers={"Idempotency-Key": key})
+        return await self._post(f"/api/chats/{chat}/turns/{turns[-1]['id']}/fork", {"into": "chat"}, key)
+
+    async def upload(self, data: bytes) -> Json:
+        """Stores an image, a PDF or a text, for blocks to refer to by its `id`. What is there already is found."""
+        return await self._retry("POST", "/api/uploads", _RETRY_FOR, content=data)
 
     async def turn(self, chat: str, turn: str) -> Json:
         return await self._retry("GET", f"/api/chats/{chat}/turns/{turn}", _RETRY_FOR)
 
-    async def answer_call(self, chat: str, turn: str, action: Json, key: str) -> Json:
-        """Answers a waiting call and returns the turn. The idempotency `key` makes a retry safe."""
-        path, body = f"/api/chats/{chat}/turns/{turn}/actions", {"actions": [action]}
-        return await self._retry("POST", path, _RETRY_FOR, json=body, headers={"Idempotency-Key": key})
+    async def answer_call(self, chat: str, turn: str, action: Json, key: str | None = None) -> Json:
+        """Answers a waiting call and returns the turn."""
+        return await self._post(f"/api/chats/{chat}/turns/{turn}/actions", {"actions": [action]}, key)
 
     async def grants(self, chat: str) -> list[Json]:
         """Returns the approvals that are remembered for a chat."""
@@ -126,12 +141,36 @@ class Client:
     async def cancel(self, chat: str, turn: str) -> Json:
         return await self._retry("POST", f"/api/chats/{chat}/turns/{turn}/cancel", _RETRY_CANCEL_FOR)
 
+    def follow(self, chat: str, turn: str, cursor: str | None = None) -> "StreamFollower":
+        """The events of a turn after `cursor`, to its last one."""
+        return StreamFollower(self, f"/api/chats/{chat}/turns/{turn}/stream", ENDS, cursor)
+
+    def follow_chat(self, chat: str, cursor: str | None = None) -> "StreamFollower":
+        """The events of a chat and all its turns after `cursor`, until it is deleted."""
+        return StreamFollower(self, f"/api/chats/{chat}/stream", frozenset({"chat_deleted"}), cursor)
+
+    def feed(self, cursor: str | None = None) -> "StreamFollower":
+        """The changes in all chats of the owner after `cursor`, without end."""
+        return StreamFollower(self, "/api/stream", frozenset(), cursor)
+
+    async def answer(self, chat: str, turn: str) -> Assembler:
+        """Follows a turn until it has ended or waits for a person, and returns it assembled."""
+        page = await self.turn(chat, turn)
+        state = Assembler.of(page)
+        is_settled = state.waits or state.end is not None
+        if not is_settled:
+            async with aclosing(self.follow(chat, turn, page["cursor"]).events()) as events:
+                async for event in events:
+                    state.apply(event.name, event.data)
+                    is_settled = state.waits or state.end is not None
+                    if is_settled:
+                        break
+        # A turn that ended where the stream had nothing to send is in the rows.
+        return state if is_settled else Assembler.of(await self.turn(chat, turn))
+
     @asynccontextmanager
-    async def stream(
-        self, chat: str, turn: str, cursor: str | None
-    ) -> AsyncIterator[AsyncIterator[StreamFrame] | None]:
-        """Yields the events after `cursor` until the connection ends; None where the turn has no more."""
-        path = f"/api/chats/{chat}/turns/{turn}/stream"
+    async def stream(self, path: str, cursor: str | None) -> AsyncIterator[AsyncIterator[StreamFrame] | None]:
+        """Yields the events after `cursor` until the connection ends; None where there are no more."""
         headers = {"Accept": "text/event-stream", **({"Last-Event-ID": cursor} if cursor else {})}
         # How long a stream may be silent, its own heartbeat says.
         timeout = httpx2.Timeout(_RESPONSE_TIMEOUT, connect=_CONNECT_TIMEOUT, read=None)
@@ -160,6 +199,10 @@ class Client:
             page = await self._call("GET", path, params={"limit": limit, "before": page["next"]})
             yield page
 
+    async def _post(self, path: str, body: Json, key: str | None) -> Json:
+        headers = {"Idempotency-Key": key or str(uuid4())}
+        return await self._retry("POST", path, _RETRY_FOR, json=body, headers=headers)
+
     async def _retry(self, method: str, path: str, seconds: float, **request: Any) -> Json:
         """Retries for `seconds`, unless no server has answered yet: a wrong address must fail at once."""
         clock, backoff = asyncio.get_running_loop().time, Backoff(0.3)
@@ -180,14 +223,13 @@ class Client:
         self._has_connected = True
         _raise_for_status(response)
         try:
-            data: Json = msgspec.json.decode(response.content)
+            data: Json = json.loads(response.content)
         except ValueError:
             raise self._not_turnstream(response) from None
         return data
 
-    def _not_turnstream(self, response: httpx2.Response) -> RequestRejected:
-        message = f"{self.server} does not answer like a turnstream server; check --server and TURNSTREAM_URL"
-        return RequestRejected(response.status_code, message)
+    def _not_turnstream(self, response: httpx2.Response) -> NotTurnstream:
+        return NotTurnstream(response.status_code, f"{self.server} does not answer like a turnstream server")
 
     @contextmanager
     def _errors_translated(self) -> Iterator[None]:
@@ -224,7 +266,7 @@ def _raise_for_status(response: httpx2.Response) -> None:
         return
     status = response.status_code
     try:
-        problem = msgspec.json.decode(response.content)
+        problem = json.loads(response.content)
         detail = str(problem.get("detail") or problem["title"])
     except (ValueError, AttributeError, KeyError):  # it is no problem document
         detail = f"the server answered {status} {response.reason_phrase}"
@@ -232,47 +274,34 @@ def _raise_for_status(response: httpx2.Response) -> None:
         after = response.headers.get("retry-after", "")
         raise ConnectionLost(detail, float(after) if after.isdecimal() else None)
     if status == 401:
-        detail = (
-            f"the server needs a token: {detail.rstrip('.')}. Make one where the server runs with"
-            " `turnstream tokens create NAME`, then set TURNSTREAM_TOKEN or give --token"
-        )
+        detail = f"the server needs a token: {detail.rstrip('.')}"
     raise RequestRejected(status, detail)
 
 
-# --- the events of a turn --------------------------------------------------------------------------------------------
+# --- streams --------------------------------------------------------------------------------------------
 
 
-class ConnectionEvent(StrEnum):
-    """Names of the events that the client adds to those of the server."""
-
-    OPENED = "connected"
-    LOST = "disconnected"  # data: `reason`, and `seconds` until the next try
-
-
-@dataclass(frozen=True, slots=True)
-class ServerEvent:
-    name: str
-    data: Json
-
-
-class TurnFollower:
-    """The events of one turn, however many connections they take. `cursor` is the id of the last event that was
+class StreamFollower:
+    """The events of one stream, however many connections they take. `cursor` is the id of the last event that was
     yielded: a reader that stops can call `events` again and continues there.
     """
 
-    def __init__(self, client: Client, chat: str, turn: str, cursor: str | None = None) -> None:
+    def __init__(self, client: AsyncClient, path: str, ends: Set[str], cursor: str | None) -> None:
         self.cursor = cursor
         self._client = client
-        self._chat = chat
-        self._turn = turn
+        self._path = path
+        self._ends = ends
+
+    def __aiter__(self) -> AsyncIterator[ServerEvent]:
+        return self.events()
 
     async def events(self) -> AsyncGenerator[ServerEvent, None]:
-        """Yields events until the turn has ended. Reconnects for ever. Raises RequestRejected."""
+        """Yields events to the last one. Reconnects for ever. Raises RequestRejected."""
         backoff = Backoff()
         while True:
             lost = ConnectionLost("the server closed the stream")
             try:
-                async with self._client.stream(self._chat, self._turn, self.cursor) as stream:
+                async with self._client.stream(self._path, self.cursor) as stream:
                     if stream is None:
                         return
                     yield ServerEvent(ConnectionEvent.OPENED, {})
@@ -282,8 +311,8 @@ class TurnFollower:
                         self.cursor = event.id or self.cursor
                         if event.data:
                             backoff.reset()
-                            yield ServerEvent(event.event, msgspec.json.decode(event.data))
-                            if event.event in ENDS:
+                            yield event_of(event.event, json.loads(event.data), event.id or None)
+                            if event.event in self._ends:
                                 return
             except ConnectionLost as error:
                 lost = error

@@ -1,0 +1,107 @@
+"""The client for programs without an event loop: the same calls, which block."""
+
+import asyncio
+import threading
+from collections.abc import AsyncGenerator, Coroutine, Iterator
+from typing import Any, TypeVar
+
+from .assembler import Assembler
+from .events import Json, ServerEvent
+from .http import AsyncClient, StreamFollower
+
+Result = TypeVar("Result")
+
+
+class Client:
+    """An `AsyncClient` on an event loop of its own, in a thread of its own. Any thread may call it."""
+
+    def __init__(self, server: str, token: str | None = None) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="turnstream-client", daemon=True)
+        self._thread.start()
+        try:
+            self._client = self._run(_opened(server, token))
+        except BaseException:
+            self._stop()
+            raise
+
+    def __enter__(self) -> "Client":
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._run(self._client.aclose())
+        self._stop()
+
+    def chats(self, limit: int) -> list[Json]:
+        return self._run(self._client.chats(limit))
+
+    def path(self, chat: str, limit: int) -> Json:
+        return self._run(self._client.path(chat, limit))
+
+    def post_turn(
+        self, chat: str | None, text: str, model: str | None = None, key: str | None = None, options: Json | None = None
+    ) -> Json:
+        return self._run(self._client.post_turn(chat, text, model, key, options))
+
+    def regenerate(self, chat: str, turn: str, options: Json | None = None, key: str | None = None) -> Json:
+        return self._run(self._client.regenerate(chat, turn, options, key))
+
+    def fork(self, chat: str, key: str | None = None) -> Json:
+        return self._run(self._client.fork(chat, key))
+
+    def upload(self, data: bytes) -> Json:
+        return self._run(self._client.upload(data))
+
+    def turn(self, chat: str, turn: str) -> Json:
+        return self._run(self._client.turn(chat, turn))
+
+    def answer_call(self, chat: str, turn: str, action: Json, key: str | None = None) -> Json:
+        return self._run(self._client.answer_call(chat, turn, action, key))
+
+    def cancel(self, chat: str, turn: str) -> Json:
+        return self._run(self._client.cancel(chat, turn))
+
+    def answer(self, chat: str, turn: str) -> Assembler:
+        return self._run(self._client.answer(chat, turn))
+
+    def follow(self, chat: str, turn: str, cursor: str | None = None) -> Iterator[ServerEvent]:
+        return self._events(self._client.follow(chat, turn, cursor))
+
+    def follow_chat(self, chat: str, cursor: str | None = None) -> Iterator[ServerEvent]:
+        return self._events(self._client.follow_chat(chat, cursor))
+
+    def feed(self, cursor: str | None = None) -> Iterator[ServerEvent]:
+        return self._events(self._client.feed(cursor))
+
+    def _events(self, follower: StreamFollower) -> Iterator[ServerEvent]:
+        """Takes one event from the loop at a time: what is not asked for yet stays in the connection."""
+        events = follower.events()
+        try:
+            while (event := self._run(_next(events))) is not None:
+                yield event
+        finally:
+            self._run(events.aclose())
+
+    def _run(self, work: Coroutine[Any, Any, Result]) -> Result:
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:  # a KeyboardInterrupt too: nobody waits for the work any more
+            future.cancel()
+            raise
+
+    def _stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+async def _opened(server: str, token: str | None) -> AsyncClient:
+    return AsyncClient(server, token)
+
+
+async def _next(events: AsyncGenerator[ServerEvent, None]) -> ServerEvent | None:
+    return await anext(events, None)

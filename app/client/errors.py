@@ -1,0 +1,43 @@
+"""Errors of the client, each a sentence.
+
+ClientError
+├── StreamError          events are missing, repeated or out of order
+├── ConnectionLost       the server cannot be reached now; a retry may help
+│   └── ServerUnreachable    nothing listens at the address
+└── RequestRejected      the server answered no, and would again
+    └── NotTurnstream        something else answers at the address
+"""
+
+
+class ClientError(Exception):
+    pass
+
+
+class StreamError(ClientError):
+    def __init__(self, problem: str) -> None:
+        super().__init__(f"the stream is out of order: {problem}; read the turn again and follow it from its cursor")
+
+
+class ConnectionLost(ClientError):
+    """`reason` says what happened. `retry_after` is the wait the server asks for, in seconds."""
+
+    def __init__(self, reason: str, retry_after: float | None = None) -> None:
+        self.reason = reason.rstrip(".")
+        self.retry_after = retry_after
+        super().__init__(self.reason)
+
+
+class ServerUnreachable(ConnectionLost):
+    pass
+
+
+class RequestRejected(ClientError):
+    """`status` is the HTTP status, or 0 where no request was sent."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class NotTurnstream(RequestRejected):
+    pass
