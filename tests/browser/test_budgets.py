@@ -9,7 +9,8 @@ import pytest
 from axe_playwright_python.async_playwright import Axe  # type: ignore[import-untyped]
 from playwright.async_api import Route, expect
 
-from app.llm.scripted import Pause, message_of, text
+from app.llm.models.catalog import ProviderModels
+from app.llm.scripted import Pause, ScriptedProvider, message_of, text
 from tests.browser.conftest import SitDown
 from tests.browser.person import Person
 from tests.browser.scenes import Harbour, one_call, paused, three_calls
@@ -231,6 +232,28 @@ async def _busy_share(ada: Person, site: Server, api: Client, deltas: int, words
     after = await _metrics(session)
     await ada.sees_end()
     return (after["TaskDuration"] - before["TaskDuration"]) / (after["Timestamp"] - before["Timestamp"])
+
+
+async def test_turns_out_of_sight_are_not_drawn_and_nothing_moves_when_they_are(
+    people: SitDown, site: Server, api: Client
+) -> None:
+    words = "\n\n".join([PROSE * 3] * 4)
+    site.scripts.offers.append(ProviderModels(ScriptedProvider(lambda _: message_of(text(words))), ["wordy"]))
+    chat = await use(api, "wordy")
+    for number in range(12):
+        await api.ask(f"/api/chats/{chat}", f"Question {number}")
+    ada = await people(site.url, chat)
+    await expect(ada.page.locator("#turns > .turn.drawn")).to_have_count(24)
+    is_drawn = "(turn) => turn.querySelector('.content > *').checkVisibility({ contentVisibilityAuto: true })"
+    drawn = [await turn.evaluate(is_drawn) for turn in await ada.page.locator("#turns > .turn").all()]
+    assert drawn[0] is False
+    assert drawn[-1] is True
+    assert sum(drawn) < 12
+    height = "document.querySelector('#transcript').scrollHeight"
+    before = await ada.page.evaluate(height)
+    await ada.page.locator("#turns > .turn").first.scroll_into_view_if_needed()
+    await ada.page.wait_for_function(f"() => ({is_drawn})(document.querySelector('#turns > .turn'))")
+    assert await ada.page.evaluate(height) == before
 
 
 async def _metrics(session: Any) -> dict[str, float]:

@@ -118,7 +118,7 @@ async def test_the_list_marks_chats_with_an_answer_that_nobody_has_seen_and_a_no
     await ada.page.evaluate("Object.defineProperty(document, 'hidden', { value: true, configurable: true })")
     pause.go.set()
     await ada.page.get_by_role("img", name="A new answer").wait_for()
-    await ada.page.wait_for_function("window.noted.length")
+    await ada.page.wait_for_function("() => window.noted.length")
     assert await ada.page.evaluate("window.noted") == [["Tides", "The answer is complete."]]
     await ada.page.evaluate("delete document.hidden")
     await ada.reload()

@@ -52,16 +52,17 @@ export class Transcript {
     }
     for (const [place, turn] of path.entries()) this.#place(turn, place)
     this.older.hidden = !older
-    find('#welcome').hidden = path.length > 0
     if (this.sticks) this.toEnd()
   }
 
   #place(turn, place) {
-    if (!this.views.has(turn.id)) this.views.set(turn.id, new TurnView(turn, this.actions))
+    const isNew = !this.views.has(turn.id)
+    if (isNew) this.views.set(turn.id, new TurnView(turn, this.actions))
     const view = this.views.get(turn.id)
     if (this.turns.children[place] !== view.element)
       this.turns.insertBefore(view.element, this.turns.children[place] ?? null)
     view.update(turn)
+    if (isNew) afterDrawing(() => view.element.classList.add('drawn'))
   }
 
   #change(turn, event) {
@@ -99,6 +100,11 @@ export class Transcript {
     await this.conversation.readOlder()
     this.scroller.scrollTop = scrollTop + this.scroller.scrollHeight - scrollHeight
   }
+}
+
+/** Calls `work` when what is new has been laid out once, so that the browser knows how high it is. */
+function afterDrawing(work) {
+  requestAnimationFrame(() => requestAnimationFrame(work))
 }
 
 /** Announces to screen readers that an answer began, waits or ended; never its text while it grows. */

@@ -22,7 +22,7 @@ export class TurnView {
     this.stage = h('span', { class: 'stage' })
     this.why = h('p', { class: 'hint why', role: 'status' })
     this.steers = h('div', { class: 'pending-steers' })
-    this.failure = h('div', { class: 'failure' })
+    this.failure = h('div', { class: 'failure', hidden: true })
     this.degraded = h('p', { class: 'hint' })
     this.siblings = h('span', { class: 'siblings' })
     this.buttons = h('span', { class: 'buttons' })
@@ -99,6 +99,7 @@ export class TurnView {
     const shape = JSON.stringify(failure)
     if (shape === this.shownFailure) return
     this.shownFailure = shape
+    this.failure.hidden = !failure
     const { text, bad, ways } = failure ?? { text: '', bad: false, ways: [] }
     const actions = {
       again: () => this.actions.regenerate(this.turn),

@@ -20,6 +20,7 @@ export class Unsent {
     clearTimeout(this.soon)
     const entries = this.outbox.of(this.conversation.id)
     const [first] = entries
+    find('#welcome').hidden = this.conversation.path.length + entries.length > 0
     const age = Date.now() - first?.at
     if (entries.length === 1 && !first.away && !first.reason && !first.missing.length && age < BRIEF) {
       this.soon = setTimeout(() => this.draw(), BRIEF - age)
