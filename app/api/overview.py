@@ -33,31 +33,47 @@ from app.storage.database import Database
 from app.storage.operations import Operations, ReplicaState
 from app.storage.turn_counts import TurnCounts
 
-_LOOK = 2.0  # seconds between two looks of a watcher, and the least age of `now`
-_HOUR_KEPT = 10.0  # seconds
-_SPEND_KEPT = 60.0
+_LOOK = 2.0  # seconds between two looks of a watcher, and between two times that `now` is made
+_HOURS = 10.0  # seconds between two times that `hour` is made
+_SPENDS = 60.0
+_MOST_EFFORT = 20  # the time between them is at least so many times what it takes
+_PATIENCE = 1.0  # seconds for which a watcher waits for a part of which it has the last one
 _MOST_TURNS = 50  # of each status
 _MOST_SPENDERS = 10
 _SHOWN: Sequence[Status] = ("running", "waiting", "queued")
 
 
 class _Part:
-    """A part of the overview as JSON, made anew when it is asked for and older than `keep` seconds."""
+    """A part of the overview as JSON. It is made anew when it is asked for, every `every` seconds, and more seldom
+    where that would take more than a twentieth of the time.
+    """
 
-    def __init__(self, make: Callable[[], Awaitable[BaseModel]], keep: float) -> None:
+    def __init__(self, make: Callable[[], Awaitable[BaseModel]], every: float) -> None:
         self._make = make
-        self._keep = keep
-        self._lock = asyncio.Lock()
-        self._made_at = float("-inf")
+        self._every = every
+        self._making: asyncio.Task[None] | None = None
+        self._due = self._old = float("-inf")
         self._json = b""
 
     async def get(self) -> bytes:
-        """Raises StorageError."""
-        async with self._lock:
-            if monotonic() - self._made_at >= self._keep:
-                self._json = (await self._make()).model_dump_json().encode()
-                self._made_at = monotonic()
-            return self._json
+        """The part, which may be the last one while it takes long to make it anew. Raises StorageError."""
+        now, making = monotonic(), self._making
+        if making is None and now >= self._due:
+            making = self._making = asyncio.create_task(self._renew())
+        if making is not None:
+            await asyncio.wait({making}, timeout=None if now >= self._old else _PATIENCE)
+            if making.done():
+                making.result()
+        return self._json
+
+    async def _renew(self) -> None:
+        start = monotonic()
+        try:
+            self._json = (await self._make()).model_dump_json().encode()
+            every = max(self._every, _MOST_EFFORT * (monotonic() - start))
+            self._due, self._old = start + every, start + 2 * every
+        finally:
+            self._making = None
 
 
 class Overview:
@@ -71,8 +87,8 @@ class Overview:
         self._models = models
         self._parts = {
             "now": _Part(self._now, _LOOK),
-            "hour": _Part(self._hour, _HOUR_KEPT),
-            "spend": _Part(self._spend, _SPEND_KEPT),
+            "hour": _Part(self._hour, _HOURS),
+            "spend": _Part(self._spend, _SPENDS),
         }
 
     async def parts(self) -> Mapping[str, bytes]:

@@ -257,8 +257,8 @@ class Operations:
                 values = {"kind": "replica.drained", "owner": None, "actor": actor, "details": [to_json(detail)]}
                 await transaction.rows(NOTE, **values)
             await _notify(transaction, f"{DRAIN} {replica}")
-        (state,) = [each for each in await self.replicas() if each.id == replica]
-        return state
+            (state,) = [each for each in await transaction.rows(GET_REPLICAS) if each["id"] == replica]
+        return ReplicaState(**dict(state))
 
 
 def _minutes(minutes: Sequence[Row], sample: Sequence[Row], failures: Sequence[Row]) -> Sequence[MinuteFigures]:

@@ -10,7 +10,9 @@ from uuid import uuid4
 import pytest
 import pytest_asyncio
 from click.testing import CliRunner, Result
+from pydantic import BaseModel
 
+from app.api import overview
 from app.api.overview import Overview
 from app.cli import commands
 from app.domain.errors import NotFound, PermanentError
@@ -124,8 +126,8 @@ async def test_the_last_hour_has_calls_failures_slow_tools_and_spend(database_ur
         fails = server.scripts.model([PermanentError("authentication", "The key is wrong.")])
         for model in (done, fails):
             await client.ask(await client.chat(), model=model)
-        overview = await client.json("GET", "/api/admin/overview")
-    hour, spend = overview["hour"], overview["spend"]
+        seen = await client.json("GET", "/api/admin/overview")
+    hour, spend = seen["hour"], seen["spend"]
     assert sum(minute["calls"] for minute in hour["minutes"]) == 2
     assert sum(minute["failed"] for minute in hour["minutes"]) == 1
     assert any(minute["first_text_median"] is not None for minute in hour["minutes"])
@@ -182,11 +184,47 @@ async def test_the_overview_is_made_once_for_all_that_watch(database_url: str, m
 
     monkeypatch.setattr(Database, "rows", counted)
     async with connect(database_url, size=5) as database:
-        overview = Overview(database, Models(), None)
-        await overview.parts()
+        watched = Overview(database, Models(), None)
+        await watched.parts()
         alone = len(made)
-        await asyncio.gather(*(overview.parts() for _ in range(50)))
+        await asyncio.gather(*(watched.parts() for _ in range(50)))
         assert len(made) < 2 * alone, "at most the part that is made every two seconds, once more"
+
+
+class Figures(BaseModel):
+    number: int
+
+
+async def test_a_part_that_takes_long_is_made_seldom_and_the_last_one_is_shown_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now, made, go = 100.0, list[float](), asyncio.Event()
+
+    async def make() -> Figures:
+        nonlocal now
+        made.append(now)
+        await go.wait()
+        now += 1
+        return Figures(number=len(made))
+
+    monkeypatch.setattr(overview, "monotonic", lambda: now)
+    monkeypatch.setattr(overview, "_PATIENCE", 0)
+    part = overview._Part(make, 2)
+    first = [asyncio.create_task(part.get()) for _ in range(3)]
+    await asyncio.sleep(0)
+    go.set()
+    assert set(await asyncio.gather(*first)) == {b'{"number":1}'}, "there is none to be shown meanwhile"
+    go.clear()
+    now = 119.0
+    assert (await part.get(), made) == (b'{"number":1}', [100])
+    now = 121.0
+    assert [await part.get() for _ in range(2)] == [b'{"number":1}'] * 2
+    assert made == [100, 121]
+    now = 170.0
+    late = asyncio.create_task(part.get())
+    await asyncio.sleep(0)
+    go.set()
+    assert await late == b'{"number":2}', "the last one is too old to be shown"
 
 
 async def called(*words: str) -> Result:
