@@ -78,14 +78,12 @@ async def test_each_word_is_kept_once_unless_it_is_too_long(database: Locker, sa
     assert sorted(kept) == sorted(words.split())
 
 
-async def test_a_chat_is_found_from_its_first_words_on_whether_they_are_a_title_or_a_message(
-    api: Client, database: Locker
-) -> None:
-    named, asked = await api.chat(), await api.chat()
-    known = "SELECT count(*) FROM search_chats WHERE owner = $1"
-    assert await database.connection.fetchval(known, api.owner) == 0
-    await api.json("PATCH", named, json={"title": "A harbour"})
-    await api.ask(asked, "Where is the harbour?")
+async def test_first_messages_of_chats_do_not_wait_for_one_another(api: Client, database: Locker) -> None:
+    chats = [await api.chat() for _ in range(2)]
+    lock = "SELECT FROM search_segments WHERE owner = $1 FOR UPDATE"
+    async with database.holding(lock, api.owner):
+        for number, chat in enumerate(chats):
+            await api.ask(chat, f"Where is harbour {number}?")
     assert len(await found(api, "harbour")) == 2
 
 
