@@ -25,7 +25,7 @@ NODE_TOOLS := $(if $(NPM),node_modules/installed.stamp)
 TYPES := app/web/static/turnstream.d.ts
 GENERATED_TYPES := node_modules/.types/$(TYPES)
 JAVASCRIPT := app/web/static/*.js tests/javascript/*.js tests/javascript/*.mjs tests/node/*.mjs eslint.config.js app/web/packages/*/*.js
-TYPESCRIPT := app/web/static/protocol.d.ts app/web/static/client.d.ts tests/node/*.mts
+FORMATTED := app/web/static/protocol.d.ts app/web/static/client.d.ts tests/node/*.mts tests/browser/*.jsx
 
 .PHONY: help run test cover live image check bench migrations lock upgrade fmt clean types vendor check-format check-lint check-types check-floors check-javascript
 
@@ -65,7 +65,7 @@ check-floors:
 
 check-javascript: $(NODE_TOOLS)
 ifdef NPM
-	@node_modules/.bin/prettier --check --log-level=warn $(JAVASCRIPT) $(TYPESCRIPT) || { echo 'not formatted: run `make fmt`'; exit 1; }
+	@node_modules/.bin/prettier --check --log-level=warn $(JAVASCRIPT) $(FORMATTED) || { echo 'not formatted: run `make fmt`'; exit 1; }
 	@node_modules/.bin/eslint --max-warnings 0 $(JAVASCRIPT)
 	@node_modules/.bin/tsc
 	@node_modules/.bin/tsc --project tsconfig.client.json
@@ -82,7 +82,7 @@ fmt: $(DEV) $(NODE_TOOLS) ## format, and fix what can be fixed
 	@$(BIN)/ruff format
 ifdef NPM
 	@node_modules/.bin/eslint --fix --quiet $(JAVASCRIPT) >/dev/null || true
-	@node_modules/.bin/prettier --write --log-level=warn $(JAVASCRIPT) $(TYPESCRIPT)
+	@node_modules/.bin/prettier --write --log-level=warn $(JAVASCRIPT) $(FORMATTED)
 	@node_modules/.bin/tsc --project tsconfig.client.json && cp $(GENERATED_TYPES) $(TYPES)
 endif
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.node.conftest import FOLDER, ScriptServer
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(180)]  # npm may install first
 
 # Within the folder of the packages, so that they are found.
 GENERATED = FOLDER / "node_modules" / ".generated"

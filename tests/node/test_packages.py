@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 
-from tests.node.conftest import FOLDER, ROOT, ScriptServer, run
+from tests.node.conftest import BINARIES, FOLDER, ROOT, ScriptServer, run
 from tests.node.types import types
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(180)]  # npm may install first
 
-BINARIES = FOLDER / "node_modules/.bin"
 MOST_BYTES = 5_000
 SCENES: dict[str, Any] = {
     "chat": {
