@@ -2,6 +2,9 @@
 
 import { h } from './dom.js'
 import { highlighted, prettyJson } from './highlight.js'
+import { TEXTS } from './texts.js'
+
+const { asks: texts } = TEXTS
 
 /** The tools that this page runs. The first turn of a chat declares them, as any client declares its own. */
 export const PAGE_TOOLS = [
@@ -51,7 +54,7 @@ export function askForm(action, written, answer) {
 function expiry({ expires_at: until }) {
   if (!until) return null
   const time = new Date(until).toLocaleTimeString([], { hour: '2-digit', minute: '2-digit' })
-  return h('p', { class: 'hint' }, `Until ${time}`)
+  return h('p', { class: 'hint' }, texts.until(time))
 }
 
 // --- approvals -------------------------------------------------------------------------------------------------------
@@ -59,19 +62,19 @@ function expiry({ expires_at: until }) {
 function approval(action, send, text) {
   const shown = h(
     'pre',
-    { class: 'input', tabindex: 0, role: 'group', 'aria-label': 'Input', dir: 'ltr' },
+    { class: 'input', tabindex: 0, role: 'group', 'aria-label': texts.input, dir: 'ltr' },
     highlighted(text, 'json'),
   )
   const input = h('textarea', {
-    'aria-label': `Input of ${action.name}`,
+    'aria-label': texts.inputOf(action.name),
     rows: Math.min(12, text.split('\n').length),
     spellcheck: 'false',
     hidden: true,
   })
   const reason = h('input', {
     type: 'text',
-    placeholder: 'Reason (optional); the model reads it',
-    'aria-label': 'Reason',
+    placeholder: texts.reasonHint,
+    'aria-label': texts.reason,
     maxlength: 10_000,
   })
   input.value = text
@@ -96,19 +99,19 @@ function approval(action, send, text) {
     if (!input.hidden) input.focus()
   }
   return [
-    h('p', {}, h('strong', {}, action.name), ' wants to run with:'),
+    h('p', {}, h('strong', {}, action.name), texts.wants),
     shown,
     input,
     h(
       'div',
       { class: 'choices' },
-      h('button', { type: 'button', class: 'primary', onclick: () => allow('call') }, 'Allow'),
-      action.can_remember && h('button', { type: 'button', onclick: () => allow('chat') }, 'Allow for this chat'),
-      h('button', { type: 'button', onclick: edit }, 'Edit'),
+      h('button', { type: 'button', class: 'primary', onclick: () => allow('call') }, texts.allow),
+      action.can_remember && h('button', { type: 'button', onclick: () => allow('chat') }, texts.allowForChat),
+      h('button', { type: 'button', onclick: edit }, texts.edit),
       h(
         'button',
         { type: 'button', class: 'danger', onclick: () => send({ type: 'deny', input_digest, reason: reason.value }) },
-        'Deny',
+        texts.deny,
       ),
       reason,
     ),
@@ -125,10 +128,10 @@ function memberBoxes(input) {
       'label',
       { class: 'tick' },
       h('input', { type: 'checkbox', name: 'only', value: name }),
-      h('span', {}, `${name} is ${JSON.stringify(value)}`),
+      h('span', {}, TEXTS.settings.is(name, JSON.stringify(value))),
     ),
   )
-  return h('details', { class: 'only' }, h('summary', {}, 'For this chat, only where …'), ...boxes)
+  return h('details', { class: 'only' }, h('summary', {}, texts.onlyWhere), ...boxes)
 }
 
 function conditionOf(only, input) {
@@ -151,15 +154,15 @@ function elicitation({ name, input, input_digest }, send) {
   }
   const isWeb = url && /^https?:/i.test(url)
   return [
-    h('p', {}, h('strong', {}, name), ' asks you:'),
+    h('p', {}, h('strong', {}, name), texts.asks),
     h('p', { dir: 'auto' }, message),
     isWeb && h('p', {}, h('a', { href: url, target: '_blank', rel: 'noopener noreferrer' }, url)),
     ...fields.map(({ element }) => element),
     h(
       'div',
       { class: 'choices' },
-      h('button', { type: 'button', class: 'primary', onclick: accept }, url ? 'I have done that' : 'Answer'),
-      h('button', { type: 'button', class: 'danger', onclick: () => answer('decline') }, 'Decline'),
+      h('button', { type: 'button', class: 'primary', onclick: accept }, url ? texts.done : texts.answer),
+      h('button', { type: 'button', class: 'danger', onclick: () => answer('decline') }, texts.decline),
     ),
   ]
 }
@@ -204,12 +207,12 @@ const CLIENT_TOOLS = { confirm, geolocation }
 function confirm({ input }, send) {
   const reply = (confirmed) => () => send({ type: 'result', output: { confirmed } })
   return [
-    h('p', { dir: 'auto' }, String(input?.question ?? 'Yes or no?')),
+    h('p', { dir: 'auto' }, String(input?.question ?? texts.confirm)),
     h(
       'div',
       { class: 'choices' },
-      h('button', { type: 'button', class: 'primary', onclick: reply(true) }, 'Yes'),
-      h('button', { type: 'button', onclick: reply(false) }, 'No'),
+      h('button', { type: 'button', class: 'primary', onclick: reply(true) }, texts.yes),
+      h('button', { type: 'button', onclick: reply(false) }, texts.no),
     ),
   ]
 }
@@ -224,16 +227,16 @@ function geolocation({ input }, send) {
       { timeout: 20_000 },
     )
   return [
-    h('p', {}, 'The model asks where you are.'),
+    h('p', {}, texts.place),
     input?.reason ? h('p', { class: 'hint', dir: 'auto' }, String(input.reason)) : null,
     h(
       'div',
       { class: 'choices' },
-      h('button', { type: 'button', class: 'primary', onclick: locate }, 'Share my place'),
+      h('button', { type: 'button', class: 'primary', onclick: locate }, texts.share),
       h(
         'button',
         { type: 'button', onclick: () => refuse('The user does not want to say where they are.') },
-        'Do not share',
+        texts.doNotShare,
       ),
     ),
   ]
@@ -242,15 +245,15 @@ function geolocation({ input }, send) {
 /** A tool that another client declared. The person may give its result here. */
 function anyClientTool(action, send, text) {
   const output = h('textarea', {
-    'aria-label': `Result of ${action.name}`,
+    'aria-label': texts.resultOf(action.name),
     rows: 3,
-    placeholder: 'What the tool returns',
+    placeholder: texts.resultHint,
   })
   return [
-    h('p', {}, h('strong', {}, action.name), ' is run by another page. You may answer in its place:'),
+    h('p', {}, h('strong', {}, action.name), texts.otherPage),
     h(
       'pre',
-      { class: 'input', tabindex: 0, role: 'group', 'aria-label': 'Input', dir: 'ltr' },
+      { class: 'input', tabindex: 0, role: 'group', 'aria-label': texts.input, dir: 'ltr' },
       highlighted(text, 'json'),
     ),
     output,
@@ -260,7 +263,7 @@ function anyClientTool(action, send, text) {
       h(
         'button',
         { type: 'button', class: 'primary', onclick: () => send({ type: 'result', output: output.value }) },
-        'Send',
+        texts.send,
       ),
       h(
         'button',
@@ -269,7 +272,7 @@ function anyClientTool(action, send, text) {
           class: 'danger',
           onclick: () => send({ type: 'result', is_error: true, output: output.value || 'It cannot be run.' }),
         },
-        'It failed',
+        texts.failed,
       ),
     ),
   ]

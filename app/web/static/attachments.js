@@ -3,7 +3,10 @@
 
 import { find, h, icon, iconButton } from './dom.js'
 import { nameOf } from './files.js'
+import { TEXTS } from './texts.js'
 import { isPassing, pause } from './turnstream.js'
+
+const { files: texts } = TEXTS
 
 const IMAGES = ['image/png', 'image/jpeg', 'image/gif', 'image/webp']
 const ACCEPTED = { images: IMAGES.join(), documents: 'application/pdf,text/*,application/json' }
@@ -99,7 +102,7 @@ export class Attachments {
       this.#discard(item)
       this.field.focus()
     }
-    chip.append(iconButton('cross', `Do not attach ${name}`, remove))
+    chip.append(iconButton('cross', texts.detach(name), remove))
     return item
   }
 
@@ -107,8 +110,7 @@ export class Attachments {
     const { id, media_type, created } = await this.#send(file, item)
     Object.assign(item, { id, created })
     const image = IMAGES.includes(media_type)
-    if (!this.allowed[image ? 'images' : 'documents'])
-      throw new Error(`the model of this chat takes no ${image ? 'images' : 'documents'}`)
+    if (!this.allowed[image ? 'images' : 'documents']) throw new Error(image ? texts.noImages : texts.noDocuments)
     const source = { type: 'upload', id }
     item.block = image ? { type: 'image', source } : { type: 'document', source, title: file.name.slice(0, 300) }
     item.chip.dataset.state = 'ready'
@@ -183,7 +185,7 @@ export function listenToDrops(documents, attachments) {
   const mark = (event) => {
     if (!hasFiles(event)) return
     event.preventDefault()
-    document.body.dataset.dropping = toMessage() ? 'Into the message' : 'Into the documents'
+    document.body.dataset.dropping = toMessage() ? texts.intoMessage : texts.intoDocuments
   }
   const drop = async (event) => {
     if (!hasFiles(event)) return

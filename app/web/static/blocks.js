@@ -6,7 +6,10 @@ import { FileButton, isFile } from './files.js'
 import { highlighted, prettyJson } from './highlight.js'
 import { asideOf } from './notes.js'
 import { Plain, Prose } from './prose.js'
+import { TEXTS } from './texts.js'
 import { joined } from './turnstream.js'
+
+const { blocks: texts } = TEXTS
 
 export class Blocks {
   constructor(element, tools) {
@@ -138,7 +141,7 @@ class ThinkingView extends View {
   }
 
   show(block) {
-    setText(this.label, block.open ? 'Thinking …' : 'Thought')
+    setText(this.label, block.open ? texts.thinking : texts.thought)
     this.#extend()
   }
 
@@ -222,7 +225,7 @@ class UnknownView extends View {
   constructor({ type }) {
     super()
     this.content = h('pre', { class: 'input', tabindex: 0, role: 'group', 'aria-label': type, dir: 'ltr' })
-    const label = type === 'redacted_thinking' ? 'Thought, hidden by the provider' : type.replaceAll('_', ' ')
+    const label = type === 'redacted_thinking' ? texts.hidden : type.replaceAll('_', ' ')
     this.element = h('details', { class: 'thinking' }, h('summary', {}, h('span', {}, label)), this.content)
   }
 

@@ -5,6 +5,9 @@ import { FileButton, isFile } from './files.js'
 import { highlighted, prettyJson, unmasked } from './highlight.js'
 import { remarksOf } from './notes.js'
 import { Plain } from './prose.js'
+import { TEXTS } from './texts.js'
+
+const { cards: texts } = TEXTS
 
 const MAX_SHOWN = 20_000 // characters of an input or a result; a button shows the rest
 
@@ -22,15 +25,10 @@ export class Card {
     this.time = h('span', { class: 'time' })
     this.brief = h('span', { class: 'brief', dir: 'ltr' })
     this.status = h('span', { class: 'news', dir: 'auto' })
-    this.input = h('pre', { class: 'input', tabindex: 0, role: 'group', 'aria-label': 'Input', dir: 'ltr' })
+    this.input = h('pre', { class: 'input', tabindex: 0, role: 'group', 'aria-label': texts.input, dir: 'ltr' })
     this.result = h('div', { class: 'result' })
-    this.data = h('pre', { class: 'input', tabindex: 0, role: 'group', 'aria-label': 'Data', dir: 'ltr' })
-    this.moreData = h(
-      'details',
-      { class: 'data', hidden: true },
-      h('summary', {}, 'Data that the model does not get'),
-      this.data,
-    )
+    this.data = h('pre', { class: 'input', tabindex: 0, role: 'group', 'aria-label': texts.data, dir: 'ltr' })
+    this.moreData = h('details', { class: 'data', hidden: true }, h('summary', {}, texts.dataNote), this.data)
     this.moreData.addEventListener('toggle', () => this.#unfold())
     const summary = h(
       'summary',
@@ -45,7 +43,7 @@ export class Card {
     this.form = h('div', { class: 'action' })
     this.element = h(
       'section',
-      { class: 'card', role: 'group', 'aria-label': `Tool ${call.name ?? ''}` },
+      { class: 'card', role: 'group', 'aria-label': texts.name(call.name ?? '') },
       this.more,
       this.returned,
       this.form,
@@ -75,7 +73,7 @@ export class Card {
   #show(state) {
     this.element.dataset.state = state
     const sign = { done: icon('check'), failed: icon('cross'), waiting: icon('hand') }[state]
-    this.state.replaceChildren(sign ?? h('span', { class: 'dot' }), h('span', { class: 'unseen' }, WORDS[state]))
+    this.state.replaceChildren(sign ?? h('span', { class: 'dot' }), h('span', { class: 'unseen' }, texts.states[state]))
   }
 
   #showForm(action) {
@@ -114,7 +112,7 @@ export class Card {
     if (!result && this.preliminary !== undefined && this.shownPreliminary !== this.preliminary) {
       this.shownPreliminary = this.preliminary
       const text = new Plain(this.preliminary)
-      this.result.replaceChildren(h('p', { class: 'notes' }, 'so far'), text.element)
+      this.result.replaceChildren(h('p', { class: 'notes' }, texts.preliminary), text.element)
     }
     this.moreData.hidden = result?.data === undefined
     if (this.moreData.open && this.shownData !== result?.data) {
@@ -125,7 +123,7 @@ export class Card {
 
   #resultParts(result) {
     const text = new Plain(result.text.slice(0, MAX_SHOWN))
-    Object.assign(text.element, { tabIndex: 0, role: 'group', ariaLabel: 'Result' })
+    Object.assign(text.element, { tabIndex: 0, role: 'group', ariaLabel: texts.result })
     const notes = remarksOf(result)
     const remarks = notes.length ? [h('p', { class: 'notes' }, notes.join(' · '))] : []
     const hidden = result.text.length - MAX_SHOWN
@@ -133,12 +131,10 @@ export class Card {
       return [
         ...remarks,
         text.element,
-        this.#more(text, `Show ${hidden.toLocaleString('en')} more characters`, async () =>
-          result.text.slice(MAX_SHOWN),
-        ),
+        this.#more(text, texts.more(hidden.toLocaleString('en')), async () => result.text.slice(MAX_SHOWN)),
       ]
     if (result.notes?.cut || result.notes?.summarised)
-      return [...remarks, text.element, this.#more(text, 'Show all that the tool returned', () => this.#rest(result))]
+      return [...remarks, text.element, this.#more(text, texts.whole, () => this.#rest(result))]
     return [...remarks, text.element]
   }
 
@@ -152,17 +148,8 @@ export class Card {
   }
 
   async #rest(result) {
-    return `\n\n— all of it —\n\n${(await this.wholeResult(result.tool_use_id)).text}`
+    return `\n\n${texts.wholeMark}\n\n${(await this.wholeResult(result.tool_use_id)).text}`
   }
-}
-
-const WORDS = {
-  written: 'is being called',
-  running: 'runs',
-  waiting: 'waits for you',
-  done: 'done',
-  failed: 'failed',
-  cut: 'was not called',
 }
 
 function stateOf(call, result, action, running) {
@@ -175,7 +162,7 @@ function stateOf(call, result, action, running) {
 
 function statusOf(state, result, progress) {
   if (result) return result.text.slice(0, 200).replace(/\s+/g, ' ')
-  return state === 'running' && progress ? progress : (WORDS[state] ?? '')
+  return state === 'running' && progress ? progress : (texts.states[state] ?? '')
 }
 
 const ending = (text) => (text.length > 60 ? `…${text.slice(-60)}` : text)

@@ -7,6 +7,8 @@ import { FeedSubscription } from './subscription.js'
 import { TEXTS } from './texts.js'
 import { hasEnded } from './turnstream.js'
 
+const { chats: texts } = TEXTS
+
 const PAGE = 100
 const QUIET = 250 // milliseconds after the last keystroke before the search is sent
 const MAX_NEWS = 500 // chats
@@ -179,14 +181,14 @@ export class Chats extends EventTarget {
       const page = await this.#read(words, null, signal)
       if (!signal.aborted) this.#show(page.chats, page.next)
     } catch (error) {
-      const reason = error instanceof TypeError ? 'the server cannot be reached' : error.message
-      if (!signal.aborted) this.#show([], null, `Nothing was searched: ${reason}`)
+      const reason = error instanceof TypeError ? texts.away : error.message
+      if (!signal.aborted) this.#show([], null, texts.notSearched(reason))
     }
   }
 
   #show(found, next, trouble) {
     Object.assign(this, { found, nextFound: next })
-    setText(find('#no-chats'), trouble ?? 'No chats.')
+    setText(find('#no-chats'), trouble ?? texts.none)
     this.#draw()
   }
 
@@ -219,19 +221,19 @@ export class Chats extends EventTarget {
 
   #item(chat) {
     const state = this.#stateOf(chat.id)
-    const mark = state && h('span', { class: `state ${state}`, role: 'img', 'aria-label': TEXTS.states[state] })
+    const mark = state && h('span', { class: `state ${state}`, role: 'img', 'aria-label': texts.states[state] })
     const link = h('a', { 'aria-current': chat.id === this.open ? 'page' : null }, labelOf(chat))
     const turn = chat.excerpt?.turn
     link.href = turn ? `#${chat.id}/${turn}` : `#${chat.id}`
     link.addEventListener('click', () => (this.sought = turn))
-    const edit = iconButton('edit', `Rename ${titleOf(chat)}`, () => this.#rename(item, chat))
-    const bin = iconButton('bin', `Delete ${titleOf(chat)}`, () => this.#delete(chat))
+    const edit = iconButton('edit', texts.rename(titleOf(chat)), () => this.#rename(item, chat))
+    const bin = iconButton('bin', texts.remove(titleOf(chat)), () => this.#delete(chat))
     const item = h('li', { 'data-chat': chat.id }, link, mark || null, edit, bin)
     return item
   }
 
   #rename(item, chat) {
-    const field = h('input', { type: 'text', 'aria-label': 'Title', maxlength: 300 })
+    const field = h('input', { type: 'text', 'aria-label': texts.title, maxlength: 300 })
     field.value = titleOf(chat)
     const finish = async (title) => {
       if (this.renaming !== field) return
@@ -254,8 +256,8 @@ export class Chats extends EventTarget {
   }
 
   async #delete(chat) {
-    const question = `Delete “${titleOf(chat)}”?`
-    if (!(await confirmed(question, 'All of its turns are deleted with it, for good.', 'Delete'))) return
+    const question = texts.removeQuestion(titleOf(chat))
+    if (!(await confirmed(question, texts.removeNote, TEXTS.remove))) return
     await this.client.request('DELETE', `/api/chats/${chat.id}`)
     this.#drop(chat.id)
     this.#draw()
@@ -263,7 +265,7 @@ export class Chats extends EventTarget {
   }
 }
 
-export const titleOf = (chat) => chat?.title || 'Without a title'
+export const titleOf = (chat) => chat?.title || texts.untitled
 
 /** The title, and the excerpt that a search found. The title may have changed since. */
 function labelOf({ title, excerpt }) {
@@ -278,7 +280,7 @@ function labelOf({ title, excerpt }) {
 function ageOf({ updated_at }) {
   const midnight = new Date().setHours(0, 0, 0, 0)
   const days = (midnight - Date.parse(updated_at)) / 86_400_000
-  if (days < 0) return 'Today'
-  if (days < 1) return 'Yesterday'
-  return days < 7 ? 'This week' : 'Earlier'
+  if (days < 0) return texts.today
+  if (days < 1) return texts.yesterday
+  return days < 7 ? texts.thisWeek : texts.earlier
 }

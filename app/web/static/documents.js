@@ -4,6 +4,8 @@ import { asked, confirmed, find, h, icon, iconButton, setText } from './dom.js'
 import { Plain } from './prose.js'
 import { TEXTS } from './texts.js'
 
+const { documents: texts } = TEXTS
+
 const address = (path) => `/api/documents/${path.split('/').map(encodeURIComponent).join('/')}`
 
 export class Documents {
@@ -38,11 +40,11 @@ export class Documents {
   async #put(files) {
     const refused = []
     for (const [place, [path, file]] of files.entries()) {
-      setText(this.report, `Adding ${place + 1} of ${files.length}: ${path}`)
+      setText(this.report, texts.adding(place + 1, files.length, path))
       await this.client.request('PUT', address(path), file).catch((error) => refused.push(`${path}: ${error.message}`))
     }
     const added = files.length - refused.length
-    setText(this.report, [`${added} ${added === 1 ? 'document' : 'documents'} added.`, ...refused].join('\n'))
+    setText(this.report, [texts.added(texts.count(added)), ...refused].join('\n'))
     await this.#draw()
   }
 
@@ -85,12 +87,12 @@ export class Documents {
     )
     const details = h('details', { open: this.open.has(folder.path) }, label, this.#list(folder))
     details.addEventListener('toggle', () => this.open[details.open ? 'add' : 'delete'](folder.path))
-    const count = `${folder.paths.length} ${folder.paths.length === 1 ? 'document' : 'documents'}`
+    const count = texts.count(folder.paths.length)
     return h(
       'li',
       {},
       details,
-      iconButton('bin', `Remove the folder ${name}`, () => this.#remove(`the folder “${name}”`, count, folder.paths)),
+      iconButton('bin', texts.removeFolder(name), () => this.#remove(texts.folder(name), count, folder.paths)),
     )
   }
 
@@ -106,7 +108,7 @@ export class Documents {
       'li',
       { 'data-path': path },
       label,
-      iconButton('bin', `Remove ${path}`, () => this.#remove(`“${name}”`, path, [path])),
+      iconButton('bin', texts.remove(path), () => this.#remove(texts.file(name), path, [path])),
     )
   }
 
@@ -116,7 +118,7 @@ export class Documents {
       const content = await this.client.request('GET', address(path))
       const { element } = new Plain(await content.text())
       Object.assign(element, { tabIndex: 0, role: 'group', ariaLabel: path })
-      element.classList.add('document')
+      element.classList.add('document-text')
       await asked(path, element, h('footer', {}, h('button', { value: '' }, TEXTS.close)))
     } catch (error) {
       setText(this.report, `${path}: ${error.message}`)
@@ -124,9 +126,9 @@ export class Documents {
   }
 
   async #remove(name, summary, paths) {
-    if (!(await confirmed(`Remove ${name}?`, `The tools will not find it any more: ${summary}.`, 'Remove'))) return
+    if (!(await confirmed(texts.removeQuestion(name), texts.removeNote(summary), texts.removeAction))) return
     for (const path of paths) await this.client.request('DELETE', address(path))
-    setText(this.report, `Removed ${name}.`)
+    setText(this.report, texts.removed(name))
     await this.#draw()
   }
 }

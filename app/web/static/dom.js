@@ -1,5 +1,8 @@
 // Elements, without a framework.
 
+import { TEXTS } from './texts.js'
+
+const { questions: texts } = TEXTS
 /** Creates an element with attributes, listeners (`onclick`) and children. It never parses HTML. */
 export function h(tag, attributes = {}, ...children) {
   const element = document.createElement(tag)
@@ -118,6 +121,6 @@ export function asked(question, ...content) {
 
 /** Asks whether to do what cannot be undone. */
 export async function confirmed(question, consequence, action) {
-  const buttons = [h('button', { value: '' }, 'Keep'), h('button', { value: 'yes', class: 'danger' }, action)]
+  const buttons = [h('button', { value: '' }, texts.keep), h('button', { value: 'yes', class: 'danger' }, action)]
   return (await asked(question, h('p', {}, consequence), h('footer', {}, buttons))) === 'yes'
 }

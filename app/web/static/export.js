@@ -3,6 +3,9 @@
 import { titleOf } from './chats.js'
 import { save } from './dom.js'
 import { isFile, nameOf } from './files.js'
+import { TEXTS } from './texts.js'
+
+const { export: texts } = TEXTS
 
 export async function exportChat(client, conversation, form) {
   const chat = await client.request('GET', `/api/chats/${conversation.id}`)
@@ -32,17 +35,17 @@ export function markdownOf(chat, turns) {
 
 function turnText({ role, blocks }) {
   const parts = blocks.map(blockText).filter(Boolean)
-  return [role === 'user' ? '## You' : '## Answer', ...parts].join('\n\n')
+  return [role === 'user' ? texts.question : texts.answer, ...parts].join('\n\n')
 }
 
 function blockText(block) {
   const { type, name, text, is_error } = block
   if (type === 'text') return text
   if (isFile(block)) return `*${nameOf(block)}*`
-  if (type === 'user_text') return `> **You:** ${text.replaceAll('\n', '\n> ')}`
+  if (type === 'user_text') return `> **${texts.steer}** ${text.replaceAll('\n', '\n> ')}`
   if (type === 'tool_use') return `**${name}**\n\n${fenced(text || '{}', 'json')}`
   if (type === 'tool_result')
-    return `${is_error ? 'Error' : 'Result'} of **${name}**\n\n${fenced(resultText(block), '')}`
+    return `${is_error ? texts.error : texts.result} **${name}**\n\n${fenced(resultText(block), '')}`
   return ''
 }
 

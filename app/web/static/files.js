@@ -1,6 +1,9 @@
 // A file in a turn: a small picture, or the name of a document. Its bytes are fetched with the token in a header.
 
 import { h, icon, save, setText } from './dom.js'
+import { TEXTS } from './texts.js'
+
+const { files: texts } = TEXTS
 
 export const isFile = ({ type }) => type === 'image' || type === 'document'
 
@@ -12,7 +15,7 @@ export function inputOf({ type, text, data: { source, title } }) {
 }
 
 export function nameOf({ type, data }) {
-  return data.title ?? (type === 'image' ? 'Image' : 'Document')
+  return data.title ?? (type === 'image' ? texts.image : texts.document)
 }
 
 export class FileButton {
@@ -52,8 +55,8 @@ export class FileButton {
       return bytes
     } catch (error) {
       this.element.disabled = error.status === 404
-      const what = this.block.type === 'image' ? 'The image' : 'It'
-      setText(this.trouble, error.status === 404 ? `${what} is gone` : `${what} could not be read. Press to try again`)
+      const labels = this.block.type === 'image' ? texts.ofImage : texts.ofDocument
+      setText(this.trouble, error.status === 404 ? labels.gone : labels.unread)
       return null
     }
   }
@@ -66,7 +69,7 @@ export class FileButton {
 }
 
 function enlarge(url, name) {
-  const close = h('button', { class: 'quiet', 'aria-label': 'Close' }, icon('cross'))
+  const close = h('button', { class: 'quiet', 'aria-label': TEXTS.close }, icon('cross'))
   const dialog = h('dialog', { class: 'picture', 'aria-label': name }, h('form', { method: 'dialog' }, close))
   dialog.append(h('img', { src: url, alt: name }))
   dialog.addEventListener('close', () => dialog.remove())

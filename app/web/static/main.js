@@ -19,6 +19,8 @@ import { hasEnded } from './turnstream.js'
 import { Unsent } from './unsent.js'
 import { Waiting } from './waiting.js'
 
+const { page: texts } = TEXTS
+
 const BRIEF = 800 // milliseconds: a connection that is back within this is not reported as lost
 
 const client = new Session()
@@ -100,9 +102,8 @@ function branch(turn) {
 }
 
 async function remove(turn) {
-  const all = turn.role === 'user' ? 'The message, its answers' : 'The answer'
-  const consequence = `${all} and all that follows is deleted for good. With its only answer, a message is deleted too.`
-  if (await confirmed('Delete from here?', consequence, 'Delete')) await attempt(() => conversation.remove(turn))
+  const consequence = turn.role === 'user' ? texts.removeMessage : texts.removeAnswer
+  if (await confirmed(texts.removeQuestion, consequence, TEXTS.remove)) await attempt(() => conversation.remove(turn))
 }
 
 /** Returns the reason of a refusal, for the form to show. A 409 is none: another person answered first. */
@@ -125,7 +126,7 @@ async function attempt(work) {
     await work()
     return true
   } catch (error) {
-    report(error instanceof TypeError ? 'The server cannot be reached. Try again.' : error.message)
+    report(error instanceof TypeError ? texts.away : error.message)
     return false
   }
 }
@@ -152,7 +153,7 @@ async function route(anew = false) {
 }
 
 function showHead() {
-  const title = conversation.id ? titleOf(chats.get(conversation.id)) : 'New chat'
+  const title = conversation.id ? titleOf(chats.get(conversation.id)) : texts.newChat
   setText(find('#title'), title)
   document.title = conversation.id ? `${title} · turnstream` : 'turnstream'
   for (const button of findAll('[data-export]')) button.disabled = !conversation.id
@@ -188,7 +189,7 @@ function showConnection(state) {
   clearTimeout(lost)
   const line = find('#connection')
   if (state === 'open') setText(line, '')
-  else lost = setTimeout(() => setText(line, state === 'lost' ? 'Reconnecting …' : state), BRIEF)
+  else lost = setTimeout(() => setText(line, state === 'lost' ? texts.reconnecting : state), BRIEF)
 }
 
 let announced = ''
@@ -201,15 +202,7 @@ function announceTurn(turn) {
   if (state === 'complete') showModel()
   if (key === announced) return
   announced = key
-  announce(
-    {
-      running: 'Answering',
-      waiting: `Waiting for you: ${turn.actions[0]?.name}`,
-      complete: 'The answer is complete',
-      cancelled: 'Stopped',
-      error: 'The answer failed',
-    }[state],
-  )
+  announce(state === 'waiting' ? texts.waiting(turn.actions[0].name) : texts.announced[state])
 }
 
 conversation.on('connection', showConnection)
@@ -241,8 +234,8 @@ function nextTheme() {
   const theme = THEMES[(THEMES.indexOf(dataset.theme ?? 'auto') + 1) % THEMES.length]
   dataset.theme = theme
   localStorage.setItem('turnstream.theme', theme)
-  find('#theme').setAttribute('aria-label', `Colours: ${theme}`)
-  find('#theme').title = `Colours: ${theme}`
+  find('#theme').setAttribute('aria-label', texts.colours(theme))
+  find('#theme').title = texts.colours(theme)
 }
 
 function newChat() {

@@ -1,65 +1,33 @@
 // The server's notes in words: its own blocks among those of a model (results sent shortened, turns summarised, an output
 // accepted or not), and the notes on tool results.
 
-const POLICIES = {
-  retries: 'tried again',
-  timeout: 'timed out',
-  breaker: 'not called: it failed too often',
-  fallback: 'answered by another tool',
-  cut: 'the model got a part of it',
-  data_left_out: 'its data for the page was left out',
-  waited: 'waited for a slot',
-  calls_per_turn: 'called too often',
-  summarised: 'the model got a summary of it',
-  summary_failed: 'could not be summarised',
-  cached: 'answer that was kept',
-  memo: 'result of an earlier call',
-}
-const DECISIONS = {
-  approve: 'allowed',
-  remembered: 'allowed for this chat',
-  denied: 'not allowed',
-  expired: 'nobody answered in time',
-  superseded: 'another message came first',
-}
+import { TEXTS } from './texts.js'
+
+const { notes: texts } = TEXTS
 
 /** The notes on a tool result: what a person decided about the call, and the policies it needed. */
 export function remarksOf({ notes }) {
   const { approval, ...others } = typeof notes === 'object' && notes ? notes : {}
-  const policies = Object.keys(others).filter((note) => note in POLICIES)
+  const policies = Object.keys(others).filter((note) => note in texts.policies)
   const decision = approval
-    ? [approval.input ? 'allowed, with another input' : (DECISIONS[approval.decision] ?? approval.decision)]
+    ? [approval.input ? texts.otherInput : (texts.decisions[approval.decision] ?? approval.decision)]
     : []
-  return [...decision, ...policies.map((note) => (note === 'cached' ? keptFor(others.cached) : POLICIES[note]))]
+  return [...decision, ...policies.map((note) => (note === 'cached' ? keptFor(others.cached) : texts.policies[note]))]
 }
 
-const keptFor = (age) =>
-  `answer that was kept, ${age < 90 ? `${Math.round(age)} s` : `${Math.round(age / 60)} min`} old`
-
-// Of the turn as a whole, or of one of its replies.
-const OF_TURNS = {
-  continued: 'The answer was interrupted and continued',
-  rewritten: 'A part of the answer was interrupted and written anew',
-  fallback_model: 'Another model has helped out',
-  assembled_answer: 'No model could answer: this is what the tools have found',
-  all_tools_failed: 'All tools failed',
-  max_rounds: 'The limit of tool rounds was reached',
-  hard_max_rounds: 'The limit of tool rounds was reached',
-  max_calls: 'The limit of tool calls was reached',
-  budget_tokens: 'The budget of tokens is used up',
-  budget_cost: 'The budget is used up',
-  budget_seconds: 'The time for this answer is used up',
-}
+const keptFor = (age) => texts.kept(age < 90 ? `${Math.round(age)} s` : `${Math.round(age / 60)} min`)
 
 /** What the turn needed besides the policies of its results, in words. */
 export function degradedText(degraded) {
-  const lines = degraded.filter(({ what }) => what in OF_TURNS).map((item) => `${OF_TURNS[item.what]}${costOf(item)}.`)
+  const lines = degraded
+    .filter(({ what }) => what in texts.ofTurns)
+    .map((item) => `${texts.ofTurns[item.what]}${costOf(item)}.`)
   return [...new Set(lines)].join(' ')
 }
 
 function costOf({ output_tokens: tokens, estimated, limit, used }) {
-  if (limit !== null && limit !== undefined) return ` (${number(used)} of ${number(limit)})`
-  return tokens ? ` (${estimated ? 'about ' : ''}${number(tokens)} tokens before that)` : ''
+  if (limit !== null && limit !== undefined) return texts.used(number(used), number(limit))
+  return tokens ? texts.spent(number(tokens), estimated) : ''
 }
 
 // --- blocks of the server --------------------------------------------------------------------------------------------
@@ -76,45 +44,40 @@ export function asideOf(block, turn) {
 }
 
 function shortened({ data }, turn) {
-  if (!data) return { line: 'Older tool results are sent shortened' }
+  if (!data) return { line: texts.shortened }
   const { first, last, head, results, left_out, files = 0 } = data
   const where = [
-    ['From', place(first, turn)],
-    ['To', place(last, turn)],
+    [texts.from, place(first, turn)],
+    [texts.to, place(last, turn)],
   ]
-  const what = `${counted(results, 'older tool result')} sent shortened`
+  const what = texts.resultsShortened(results)
   if (files) {
-    const less = `${number(left_out)} characters and ${counted(files, 'file')}`
-    return { line: `${what} · without ${less}`, facts: [...where, ['Left out', less]] }
+    const less = texts.leftOut(number(left_out), files)
+    return { line: texts.without(what, less), facts: [...where, [texts.leftOutName, less]] }
   }
   const sent = results * head
   const [before, after] = [number(sent + left_out), number(sent)]
   return {
-    line: `${what} · ${before} → ${after} characters`,
-    facts: [
-      ...where,
-      ['Before', `${before} characters`],
-      ['Now', `${after} characters, the first ${number(head)} of each`],
-    ],
+    line: texts.lengths(what, before, after),
+    facts: [...where, [texts.before, texts.characters(before)], [texts.now, texts.firstOfEach(after, number(head))]],
   }
 }
 
 function place({ turn, round }, own) {
-  return `round ${round} of ${turn === own ? 'this answer' : 'an earlier answer'}`
+  return turn === own ? texts.roundHere(round) : texts.roundBefore(round)
 }
 
 function summary({ open }) {
-  return { line: open ? 'Summarising the turns before …' : 'The turns before were summarised' }
+  return { line: open ? texts.summarising : texts.summarised }
 }
 
 function verdict({ data, text }) {
-  if (data?.taken) return { sign: 'check', line: 'Output accepted' }
+  if (data?.taken) return { sign: 'check', line: texts.accepted }
   const wrong = text.replace(/^The output is not right\. /, '').replace(/\s+/g, ' ')
   return {
     sign: 'cross',
-    line: `Output not accepted: ${wrong.length > MAX_LINE ? `${wrong.slice(0, MAX_LINE)}…` : wrong}`,
+    line: texts.notAccepted(wrong.length > MAX_LINE ? `${wrong.slice(0, MAX_LINE)}…` : wrong),
   }
 }
 
 const number = (value) => value.toLocaleString('en')
-const counted = (count, what) => `${number(count)} ${what}${count === 1 ? '' : 's'}`

@@ -3,7 +3,10 @@
 
 import { PAGE_TOOLS } from './asks.js'
 import { Store } from './store.js'
+import { TEXTS } from './texts.js'
 import { isPassing, newKey, pause } from './turnstream.js'
+
+const { unsent: texts } = TEXTS
 
 /**
  * @typedef {object} Entry an unsent message
@@ -107,8 +110,7 @@ export class Outbox extends EventTarget {
   /** The entry with its files and tools, stored before it is sent for the first time. Null where nothing is left of it. */
   async #complete(/** @type {Entry} */ entry) {
     const attachments = this.attachments.get(entry.key)
-    if (entry.missing.length && !attachments)
-      throw new Error(`Not uploaded before the page was closed: ${entry.missing.join(', ')}`)
+    if (entry.missing.length && !attachments) throw new Error(texts.missing(entry.missing.join(', ')))
     await Promise.all((attachments ?? []).map((one) => one.uploaded))
     const { options } = entry
     const complete = { ...entry, ...(attachments && filesOf(attachments)) }

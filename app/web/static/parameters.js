@@ -1,31 +1,15 @@
 // Controls for the parameters that a model takes: made of the JSON Schemas of their values in GET /api/models.
 
 import { h } from './dom.js'
+import { TEXTS } from './texts.js'
 
-// By the path of the value. Parameters that are not here are edited as JSON.
-const LABELS = {
-  max_tokens: 'Longest answer, tokens',
-  'output_config.effort': 'Effort',
-  reasoning_effort: 'Reasoning effort',
-  'thinking.type': 'Thinking',
-  'thinking.budget_tokens': 'Tokens for thinking',
-  temperature: 'Temperature',
-  top_p: 'Top p',
-  top_k: 'Top k',
-  min_p: 'Min p',
-  presence_penalty: 'Presence penalty',
-  frequency_penalty: 'Frequency penalty',
-  repetition_penalty: 'Repetition penalty',
-  seed: 'Seed',
-  verbosity: 'Length',
-  service_tier: 'Service tier',
-}
+const { parameters: texts } = TEXTS
 
 /** Labels with controls for those of `params` (of a model) that have one, filled with `values`. */
 export function controlsOf(params, values) {
   const schemas = Object.fromEntries(params.map(({ name, values: schema }) => [name, schema]))
   const notes = Object.fromEntries(params.map(({ name, description }) => [name, description]))
-  return Object.entries(LABELS).flatMap(([path, label]) => {
+  return Object.entries(texts.labels).flatMap(([path, label]) => {
     const [name, member] = path.split('.')
     const schema = member ? schemas[name]?.properties?.[member] : schemas[name]
     if (!schema || (path === 'reasoning_effort' && schemas.output_config?.properties?.effort)) return []
@@ -40,12 +24,23 @@ export function controlsOf(params, values) {
 
 function choiceOf(options, value) {
   const all = value === undefined || options.includes(value) ? options : [...options, value]
-  return h('select', {}, h('option', { value: '' }, 'default'), ...all.map((one) => h('option', { value: one }, one)))
+  return h(
+    'select',
+    {},
+    h('option', { value: '' }, texts.standard),
+    ...all.map((one) => h('option', { value: one }, one)),
+  )
 }
 
 function numberOf({ type, minimum, maximum, exclusiveMinimum }) {
   const step = type === 'integer' ? 1 : 'any'
-  return h('input', { type: 'number', min: minimum ?? exclusiveMinimum, max: maximum, step, placeholder: 'default' })
+  return h('input', {
+    type: 'number',
+    min: minimum ?? exclusiveMinimum,
+    max: maximum,
+    step,
+    placeholder: texts.standard,
+  })
 }
 
 /** `values` with those of the controls that are not empty. */

@@ -3,6 +3,9 @@
 
 import { h, setText } from './dom.js'
 import { blocksOf, CodeView, nodesOf } from './markdown.js'
+import { TEXTS } from './texts.js'
+
+const { prose: texts } = TEXTS
 
 const MAX_BLOCK = 64_000 // characters; a longer block is shown as plain text
 const CHUNK = 8_000
@@ -108,7 +111,7 @@ export class Prose {
       this.limit += MAX_SHOWN
       this.update(text, this.open)
     }
-    setText(this.button, `Show more (${more.toLocaleString('en')} characters are hidden)`)
+    setText(this.button, texts.more(more.toLocaleString('en')))
     if (!this.button.isConnected) this.element.append(this.button)
   }
 }

@@ -1,7 +1,10 @@
 // The client of the page. It asks for a token once, keeps it in this browser, and sends it in a header, never in a URL.
 
 import { find } from './dom.js'
+import { TEXTS } from './texts.js'
 import { Client, Refused } from './turnstream.js'
+
+const { page: texts } = TEXTS
 
 // The address of the server, with the prefix under which it may be mounted.
 const BASE = import.meta.url.split('/static/')[0]
@@ -42,7 +45,7 @@ export class Session extends Client {
   #askForToken(reason, used) {
     this.asking ??= new Promise((resolve) => {
       const dialog = find('#ask-token')
-      find('#why-token').textContent = used ? reason : 'This server wants to know who you are.'
+      find('#why-token').textContent = used ? reason : texts.token
       dialog.returnValue = ''
       dialog.showModal()
       const close = () => resolve(dialog.returnValue === OTHER_TAB || storeToken(dialog))

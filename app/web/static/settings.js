@@ -3,6 +3,9 @@
 import { PAGE_TOOLS } from './asks.js'
 import { find, findAll, h } from './dom.js'
 import { changesOf, controlsOf, withControls, withoutControls } from './parameters.js'
+import { TEXTS } from './texts.js'
+
+const { settings: texts } = TEXTS
 
 export class Settings {
   constructor(client, conversation) {
@@ -102,7 +105,11 @@ export class Settings {
         'li',
         {},
         h('span', {}, h('strong', {}, grant.tool), ` ${conditionText(grant.when)}`),
-        h('button', { type: 'button', 'aria-label': `Revoke ${grant.tool}`, onclick: () => revoke(grant) }, 'Revoke'),
+        h(
+          'button',
+          { type: 'button', 'aria-label': texts.revokeTool(grant.tool), onclick: () => revoke(grant) },
+          texts.revoke,
+        ),
       ),
     )
     find('#grants ul').replaceChildren(...items)
@@ -169,13 +176,13 @@ export class Settings {
 function conditionText(when) {
   const parts = Object.entries(when ?? {}).map(([name, { const: value, enum: values, minimum, maximum }]) =>
     [
-      value === undefined ? '' : `${name} is ${JSON.stringify(value)}`,
-      values && `${name} is one of ${JSON.stringify(values)}`,
-      minimum !== undefined && `${name} is at least ${minimum}`,
-      maximum !== undefined && `${name} is at most ${maximum}`,
+      value === undefined ? '' : texts.is(name, JSON.stringify(value)),
+      values && texts.isOneOf(name, JSON.stringify(values)),
+      minimum !== undefined && texts.isAtLeast(name, minimum),
+      maximum !== undefined && texts.isAtMost(name, maximum),
     ]
       .filter(Boolean)
       .join(', '),
   )
-  return parts.length ? `where ${parts.join(', ')}` : 'with any input'
+  return parts.length ? texts.where(parts.join(', ')) : texts.anyInput
 }

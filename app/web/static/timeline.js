@@ -3,6 +3,9 @@
 import { seconds } from './cards.js'
 import { h } from './dom.js'
 import { amount } from './models.js'
+import { TEXTS } from './texts.js'
+
+const { timeline: texts } = TEXTS
 
 /** A table with a bar in each row, and the sums. */
 export function timeline(turn) {
@@ -10,7 +13,7 @@ export function timeline(turn) {
   const start = Math.min(...rows.map((row) => row.from))
   const end = Math.max(...rows.map((row) => row.to))
   const body = rows.map((row) => rowElement(row, start, Math.max(end - start, 1)))
-  const names = ['step', `0 – ${seconds((end - start) / 1000)}`, 'time', 'tokens']
+  const names = [texts.step, `0 – ${seconds((end - start) / 1000)}`, texts.time, texts.tokens]
   const head = h(
     'tr',
     {},
@@ -19,11 +22,11 @@ export function timeline(turn) {
   const table = h(
     'table',
     {},
-    h('caption', { class: 'unseen' }, 'Where the time of this answer went'),
+    h('caption', { class: 'unseen' }, texts.caption),
     h('thead', {}, head),
     h('tbody', {}, body),
   )
-  return [h('div', { class: 'wide', tabindex: 0, role: 'group', 'aria-label': 'Steps' }, table), totals(turn)]
+  return [h('div', { class: 'wide', tabindex: 0, role: 'group', 'aria-label': texts.steps }, table), totals(turn)]
 }
 
 function rowsOf(turn) {
@@ -31,12 +34,12 @@ function rowsOf(turn) {
   const rounds = turn.rounds.filter((round) => round.started_at)
   /** @type {any[]} */
   const rows = [
-    { kind: 'queue', name: 'Queue', from: begun, to: time(rounds[0]?.started_at) ?? time(turn.ended_at) ?? begun },
+    { kind: 'queue', name: texts.queue, from: begun, to: time(rounds[0]?.started_at) ?? time(turn.ended_at) ?? begun },
   ]
   if (rows[0].to - begun < 50) rows.pop()
   for (const [place, round] of rounds.entries())
     rows.push(roundRow(round, turn), ...toolRows(round, rounds[place + 1], turn))
-  return rows.length ? rows : [{ kind: 'queue', name: 'Queue', from: begun, to: begun }]
+  return rows.length ? rows : [{ kind: 'queue', name: texts.queue, from: begun, to: begun }]
 }
 
 function roundRow(round, turn) {
@@ -44,11 +47,11 @@ function roundRow(round, turn) {
   const to = time(round.sealed_at) ?? time(turn.ended_at) ?? Date.now()
   return {
     kind: round.stop_reason === 'voided' ? 'voided' : 'model',
-    name: `Round ${round.round}`,
+    name: texts.round(round.round),
     from,
     first: time(round.first_delta_at),
     to,
-    awaited: 'the first word',
+    awaited: texts.firstWord,
     usage: round.usage,
   }
 }
@@ -67,9 +70,9 @@ function toolRow({ name, is_error, notes }, sealed, after) {
   const ran = time(notes?.started_at)
   // A person was asked for approval, or (no notes: it did not run on the server) for the result of a client tool.
   const waited = notes?.approval || (!notes && !is_error)
-  if (!ran) return waited && { kind, name, from: sealed, first: after, to: after, awaited: 'you' }
+  if (!ran) return waited && { kind, name, from: sealed, first: after, to: after, awaited: texts.you }
   const to = ran + notes.seconds * 1000
-  return waited ? { kind, name, from: sealed, first: ran, to, awaited: 'you' } : { kind, name, from: ran, to }
+  return waited ? { kind, name, from: sealed, first: ran, to, awaited: texts.you } : { kind, name, from: ran, to }
 }
 
 function rowElement(row, start, span) {
@@ -83,7 +86,7 @@ function rowElement(row, start, span) {
   }
   const length = seconds((row.to - row.from) / 1000)
   const waited = row.first ? seconds((row.first - row.from) / 1000) : ''
-  const title = waited ? `${length}, of which ${waited} waiting for ${row.awaited}` : length
+  const title = waited ? texts.waited(length, waited, row.awaited) : length
   return h(
     'tr',
     {},
@@ -98,23 +101,23 @@ const number = (value) => (value ?? 0).toLocaleString('en')
 
 function tokensOf({ input_tokens, output_tokens, cache_read_input_tokens: read, cache_creation_input_tokens: write }) {
   const sent = (input_tokens ?? 0) + (read ?? 0) + (write ?? 0)
-  return `${number(sent)} in${read ? ` (${number(read)} cached)` : ''} · ${number(output_tokens)} out`
+  return texts.usage(number(sent), read ? number(read) : '', number(output_tokens))
 }
 
 function totals(turn) {
   const { usage } = turn
   const sums = h('dl', { class: 'totals' })
   const add = (name, value) => value && sums.append(h('div', {}, h('dt', {}, name), h('dd', {}, value)))
-  add('Model', turn.model)
+  add(texts.model, turn.model)
   add(
-    'Sent',
+    texts.sent,
     number((usage.input_tokens ?? 0) + (usage.cache_read_input_tokens ?? 0) + (usage.cache_creation_input_tokens ?? 0)),
   )
-  add('Read from cache', usage.cache_read_input_tokens && number(usage.cache_read_input_tokens))
-  add('Written to cache', usage.cache_creation_input_tokens && number(usage.cache_creation_input_tokens))
-  add('Answered', number(usage.output_tokens))
-  add('Cost', turn.cost && amount(turn.cost))
-  add('Hooks that failed', turn.hook_failures && number(turn.hook_failures))
+  add(texts.read, usage.cache_read_input_tokens && number(usage.cache_read_input_tokens))
+  add(texts.written, usage.cache_creation_input_tokens && number(usage.cache_creation_input_tokens))
+  add(texts.answered, number(usage.output_tokens))
+  add(texts.cost, turn.cost && amount(turn.cost))
+  add(texts.hooks, turn.hook_failures && number(turn.hook_failures))
   return sums
 }
 

@@ -11,6 +11,8 @@ import { TEXTS } from './texts.js'
 import { timeline } from './timeline.js'
 import { hasEnded, joined } from './turnstream.js'
 
+const { turn: texts } = TEXTS
+
 export class TurnView {
   /**
    * `actions` of the buttons: answer, wholeResult, readUpload, regenerate, anotherModel, goOn, edit, choose, cancel,
@@ -28,8 +30,8 @@ export class TurnView {
     this.buttons = h('span', { class: 'buttons' })
     this.figures = h('span', { class: 'figures' })
     this.bar = h('footer', { class: 'bar-of-turn' }, this.stage, this.siblings, this.buttons, this.figures)
-    this.timeline = h('section', { class: 'timeline', role: 'group', 'aria-label': 'Timeline', hidden: true })
-    const label = turn.role === 'user' ? 'You' : 'Answer'
+    this.timeline = h('section', { class: 'timeline', role: 'group', 'aria-label': texts.timeline, hidden: true })
+    const label = turn.role === 'user' ? texts.question : texts.answer
     this.element = h(
       'article',
       { class: `turn ${turn.role}`, 'data-turn': turn.id, 'aria-label': label },
@@ -91,8 +93,8 @@ export class TurnView {
   notice({ event, data }) {
     if (event === 'tool_progress') this.blocks.setProgress(data)
     if (event === 'tool_output') this.blocks.setPreliminary(data)
-    if (event === 'status' && data.stage) this.stageText = STAGES[data.stage] ?? ''
-    if (event === 'retry') this.stageText = `${data.message} ${data.model} is called in ${Math.ceil(data.seconds)} s`
+    if (event === 'status' && data.stage) this.stageText = texts.stages[data.stage] ?? ''
+    if (event === 'retry') this.stageText = texts.retry(data.message, data.model, Math.ceil(data.seconds))
   }
 
   #showFailure(failure) {
@@ -113,26 +115,24 @@ export class TurnView {
     )
   }
 
-  #showSteers(texts) {
-    if (String(texts) === this.shownSteers) return
-    this.shownSteers = String(texts)
-    this.steers.replaceChildren(...texts.map((text) => h('div', { class: 'user-text plain', dir: 'auto' }, text)))
+  #showSteers(steers) {
+    if (String(steers) === this.shownSteers) return
+    this.shownSteers = String(steers)
+    this.steers.replaceChildren(...steers.map((text) => h('div', { class: 'user-text plain', dir: 'auto' }, text)))
   }
 
   #stage(turn) {
-    if (turn.actions.length) return 'Waiting for you'
-    if (turn.status === 'queued' && !turn.blocks.length) return 'Waiting for its turn'
+    if (turn.actions.length) return texts.waiting
+    if (turn.status === 'queued' && !turn.blocks.length) return texts.queued
     const last = turn.blocks.at(-1)
-    if (last?.open) return last.type === 'thinking' ? 'Thinking' : 'Writing'
-    return this.stageText || 'Working'
+    if (last?.open) return last.type === 'thinking' ? texts.thinking : texts.stages.streaming
+    return this.stageText || texts.working
   }
 
   #drawButtons(shape, turn, ended) {
     this.shape = shape
     this.siblings.replaceChildren(...this.#siblingArrows(turn))
-    const buttons = ended
-      ? this.#endedButtons(turn)
-      : [iconButton('stop', 'Stop this answer', () => this.actions.cancel(turn))]
+    const buttons = ended ? this.#endedButtons(turn) : [iconButton('stop', texts.stop, () => this.actions.cancel(turn))]
     this.buttons.replaceChildren(...buttons)
   }
 
@@ -141,30 +141,31 @@ export class TurnView {
     const place = siblings.indexOf(id)
     const arrow = (name, label, other) =>
       iconButton(name, label, () => this.actions.choose(other), { disabled: !other })
-    const noun = role === 'user' ? 'question' : 'answer'
+    const labels = role === 'user' ? texts.questions : texts.answers
     return [
-      arrow('left', `Previous ${noun}`, siblings[place - 1]),
+      arrow('left', labels.previous, siblings[place - 1]),
       h('span', { class: 'place' }, `${place + 1} / ${siblings.length}`),
-      arrow('right', `Next ${noun}`, siblings[place + 1]),
+      arrow('right', labels.next, siblings[place + 1]),
     ]
   }
 
   #endedButtons(turn) {
-    const copying = iconButton('copy', 'Copy', () => copy(copying, textOf(this.turn)))
+    const copying = iconButton('copy', texts.copy, () => copy(copying, textOf(this.turn)))
     const ways = [
-      ['New chat from here', () => this.actions.fork(this.turn)],
-      ['Delete from here', () => this.actions.remove(this.turn)],
+      [texts.fork, () => this.actions.fork(this.turn)],
+      [texts.remove, () => this.actions.remove(this.turn)],
     ]
-    if (turn.role === 'user') return [copying, iconButton('edit', 'Edit', () => this.edit()), menu('More', ways)]
-    if (turn.blocks.length > 1) ways.unshift(['Branch after a part', () => this.#offerCuts()])
-    ways.unshift(['Branch from here', () => this.actions.branch(this.turn)])
-    ways.unshift(['Answer again with …', () => this.actions.anotherModel(this.turn)])
-    const details = iconButton('clock', 'Timeline', () => this.#toggle(details), { 'aria-expanded': 'false' })
+    if (turn.role === 'user')
+      return [copying, iconButton('edit', texts.edit, () => this.edit()), menu(texts.more, ways)]
+    if (turn.blocks.length > 1) ways.unshift([texts.cut, () => this.#offerCuts()])
+    ways.unshift([texts.branch, () => this.actions.branch(this.turn)])
+    ways.unshift([texts.anotherModel, () => this.actions.anotherModel(this.turn)])
+    const details = iconButton('clock', texts.timeline, () => this.#toggle(details), { 'aria-expanded': 'false' })
     return [
       copying,
-      iconButton('again', 'Answer again', () => this.actions.regenerate(this.turn)),
+      iconButton('again', texts.again, () => this.actions.regenerate(this.turn)),
       details,
-      menu('More', ways),
+      menu(texts.more, ways),
     ]
   }
 
@@ -178,7 +179,7 @@ export class TurnView {
         for (const other of this.content.querySelectorAll('.cut')) other.remove()
         this.actions.cut(this.turn, endOf(this.turn, Number(block.dataset.block)))
       }
-      block.after(h('button', { type: 'button', class: 'cut', onclick: cut }, 'Branch after this part'))
+      block.after(h('button', { type: 'button', class: 'cut', onclick: cut }, texts.cutHere))
     }
   }
 
@@ -197,7 +198,7 @@ export class TurnView {
   /** Opens the text of a user turn in a field. What is sent becomes a sibling of the turn. */
   edit() {
     if (this.editor) return
-    const words = h('textarea', { 'aria-label': 'Edit what you said', rows: 3 })
+    const words = h('textarea', { 'aria-label': texts.editing, rows: 3 })
     words.value = textOf(this.turn)
     const close = () => {
       this.editor.replaceWith(this.content)
@@ -218,8 +219,8 @@ export class TurnView {
       h(
         'div',
         { class: 'choices' },
-        h('button', { class: 'primary' }, 'Send'),
-        h('button', { type: 'button', onclick: close }, 'Keep as it was'),
+        h('button', { class: 'primary' }, texts.send),
+        h('button', { type: 'button', onclick: close }, TEXTS.keep),
       ),
     )
     this.content.replaceWith(this.editor)
@@ -232,8 +233,6 @@ export class TurnView {
 }
 
 const QUIET = 10_000 // milliseconds
-
-const STAGES = { processing: 'Asking the model', streaming: 'Writing', executing: 'Running tools' }
 
 /** The index of a block; of a call, that of its result, with which it is shown. */
 function endOf({ blocks }, index) {

@@ -2,6 +2,9 @@
 
 import { find, h, icon } from './dom.js'
 import { nameOf } from './files.js'
+import { TEXTS } from './texts.js'
+
+const { unsent: texts } = TEXTS
 
 const BRIEF = 300 // milliseconds: a message that arrives within this is shown as a turn at once
 
@@ -36,15 +39,15 @@ export class Unsent {
   #message(entry, isFirst) {
     const { text, reason } = entry
     const state = h('p', { class: reason ? 'trouble' : 'hint', role: 'status' }, stateOf(entry, isFirst))
-    const again = entry.missing.length ? 'Send without it' : 'Try again'
+    const again = entry.missing.length ? texts.without : texts.again
     const buttons = [
       reason && button(again, () => this.outbox.retry(entry)),
-      (reason || entry.away || !isFirst) && button('Edit', () => this.edit(text, this.outbox.remove(entry))),
-      reason && button('Delete', () => this.outbox.remove(entry)),
+      (reason || entry.away || !isFirst) && button(texts.edit, () => this.edit(text, this.outbox.remove(entry))),
+      reason && button(TEXTS.remove, () => this.outbox.remove(entry)),
     ]
     return h(
       'article',
-      { class: 'turn user unsent', 'aria-label': 'Not sent yet' },
+      { class: 'turn user unsent', 'aria-label': texts.name },
       this.#files(entry),
       text && h('div', { class: 'user-text plain', dir: 'auto' }, text),
       h('div', { class: 'choices' }, state, buttons),
@@ -57,7 +60,7 @@ export class Unsent {
     const chips = attachments
       ? attachments.filter((one) => !one.removed).map((one) => one.chip)
       : [...files.map((block) => nameOf({ ...block, data: block })), ...missing].map(chipOf)
-    return chips.length ? h('ul', { class: 'chips', 'aria-label': 'Attached' }, chips) : null
+    return chips.length ? h('ul', { class: 'chips', 'aria-label': texts.files }, chips) : null
   }
 }
 
@@ -65,8 +68,8 @@ const button = (label, onclick) => h('button', { type: 'button', onclick }, labe
 const chipOf = (name) => h('li', { class: 'chip' }, icon('file'), h('bdi', {}, name))
 
 function stateOf({ reason, away, missing }, isFirst) {
-  if (reason) return `Not sent. ${reason}`
-  if (!isFirst) return 'Not sent yet. It waits for the message before it.'
-  if (away) return 'Not sent yet. It goes when the server can be reached.'
-  return missing.length ? 'Waiting for its files …' : 'Sending …'
+  if (reason) return texts.refused(reason)
+  if (!isFirst) return texts.behind
+  if (away) return texts.away
+  return missing.length ? texts.uploading : texts.sending
 }

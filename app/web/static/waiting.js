@@ -1,6 +1,9 @@
 // The calls that wait for the owner, in all chats: how many there are, and for how long they wait.
 
 import { find, h, setText } from './dom.js'
+import { TEXTS } from './texts.js'
+
+const { waiting: texts } = TEXTS
 
 const SHOWN = 20
 const SOON = 200 // milliseconds in which several events of the feed lead to one request
@@ -29,8 +32,8 @@ export class Waiting {
 
   #draw({ calls, count }) {
     this.element.hidden = !count
-    setText(find('#waiting summary'), `${count === 1 ? '1 call waits' : `${count} calls wait`} for you`)
-    const more = count > calls.length ? [h('li', { class: 'hint' }, `and ${count - calls.length} more`)] : []
+    setText(find('#waiting summary'), texts.count(count))
+    const more = count > calls.length ? [h('li', { class: 'hint' }, texts.more(count - calls.length))] : []
     find('#waiting ul').replaceChildren(...calls.map(item), ...more)
   }
 }
@@ -40,14 +43,14 @@ function item({ chat, title, turn, name, input, since }) {
     'a',
     { href: `#${chat}/${turn}`, title: input },
     h('strong', {}, name),
-    h('span', { dir: 'auto' }, ` in ${title || 'a chat without a title'}, ${ageOf(since)}`),
+    h('span', { dir: 'auto' }, texts.place(title || texts.untitled, ageOf(since))),
   )
   return h('li', {}, link)
 }
 
 function ageOf(since) {
   const minutes = Math.max(0, Math.floor((Date.now() - Date.parse(since)) / 60_000))
-  if (minutes < 1) return 'just now'
-  if (minutes < 60) return `for ${minutes} min`
-  return minutes < 60 * 24 ? `for ${Math.floor(minutes / 60)} h` : `for ${Math.floor(minutes / 60 / 24)} d`
+  if (minutes < 1) return texts.now
+  if (minutes < 60) return texts.minutes(minutes)
+  return minutes < 60 * 24 ? texts.hours(Math.floor(minutes / 60)) : texts.days(Math.floor(minutes / 60 / 24))
 }
