@@ -1,15 +1,19 @@
 """The files of a deployment: they agree with each other, and Prometheus finds its metrics."""
 
 import asyncio
+import json
 import os
 import re
 import socket
 import subprocess
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import asyncpg
+import httpx2
 import kubernetes_validate  # type: ignore[import-untyped]
 import pytest
 import yaml  # type: ignore[import-untyped]
@@ -20,11 +24,13 @@ from app.storage.embedded.cluster import program
 from app.storage.embedded.server import EmbeddedPostgres
 from app.storage.migrations import upgrade
 from tests.faults.replicas import ROOT
-from tests.support.http_client import Client
+from tests.support.http_client import Client, said
 from tests.support.programs import path_of
-from tests.support.server_process import Server
+from tests.support.server_process import Server, free_port
 
 DEPLOY = ROOT / "docs/deploy"
+# When Prometheus has asked the server the last time.
+SCRAPED = "max(timestamp(turnstream_turns_running))"
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -149,3 +155,73 @@ async def test_the_metrics_are_valid_and_include_those_that_operators_watch(data
         "turnstream_first_delta_seconds",
         "turnstream_event_loop_lag_seconds",
     }
+
+
+@pytest.mark.needs("prometheus")
+async def test_prometheus_finds_data_for_every_panel_of_the_dashboard_and_takes_the_alarms(
+    database_url: str, tmp_path: Path
+) -> None:
+    replica = Server(database_url, tmp_path, {})
+    await replica.start()
+    try:
+        async with Client(replica.url) as client, prometheus(tmp_path, replica.url.removeprefix("http://")) as query:
+            for words in ("/call doc_list {}", "/fail overloaded", "/say Hello."):
+                asked = await client.json("POST", "/api/turns", 201, json=said(words))
+                await client.events(asked["stream_url"])
+            for _ in range(3):  # scrapes behind the turns, for a rate
+                ((_, seen),) = [each["value"] for each in (await query("query", query=SCRAPED))["result"]]
+                while not (await query("query", query=f"{SCRAPED} > {seen}"))["result"]:
+                    pass
+            shown = text_string_to_metric_families((await client.get("/metrics")).text)
+            with_data = {family.name for family in shown if family.samples}
+            panels = json.loads((DEPLOY / "grafana.json").read_text())["panels"]
+            empty = [
+                panel["title"]
+                for panel in panels
+                for target in panel.get("targets", ())
+                if panel["title"].removesuffix("_total") in with_data
+                and not (await query("query", query=target["expr"].replace("$__rate_interval", "1m")))["result"]
+            ]
+            (rules,) = (await query("rules"))["groups"]
+            while any(rule["health"] == "unknown" for rule in rules["rules"]):
+                (rules,) = (await query("rules"))["groups"]
+    finally:
+        await replica.close()
+    assert empty == []
+    assert len({panel["title"].removesuffix("_total") for panel in panels} & with_data) > 25
+    assert {rule["health"] for rule in rules["rules"]} == {"ok"}
+
+
+@asynccontextmanager
+async def prometheus(folder: Path, target: str) -> AsyncIterator[Callable[..., Awaitable[Any]]]:
+    """A Prometheus with the files of docs/deploy, which scrapes the target each second. Yields its API."""
+    port, text = free_port(), (DEPLOY / "prometheus.yml").read_text()
+    text = re.sub(r"targets: \[.*\]", f"targets: ['{target}']", text)
+    text = text.replace("scrape_interval: 15s", "scrape_interval: 1s\n  evaluation_interval: 1s")
+    text = text.replace("alerts.yml", str(DEPLOY / "alerts.yml"))
+    (folder / "prometheus.yml").write_text(text)
+    with (folder / "prometheus.log").open("wb") as log:
+        process = await asyncio.create_subprocess_exec(
+            path_of("prometheus"),
+            f"--config.file={folder / 'prometheus.yml'}",
+            f"--storage.tsdb.path={folder / 'series'}",
+            f"--web.listen-address=127.0.0.1:{port}",
+            stdout=log,
+            stderr=log,
+        )
+    try:
+        async with Client(f"http://127.0.0.1:{port}") as client:
+
+            async def query(path: str, **parameters: str) -> Any:
+                return (await client.json("GET", f"/api/v1/{path}", params=parameters))["data"]
+
+            while True:
+                assert process.returncode is None, (folder / "prometheus.log").read_text()
+                with suppress(httpx2.TransportError, AssertionError):  # it does not listen, or is not ready, yet
+                    if (await query("query", query=SCRAPED))["result"]:
+                        break
+                await asyncio.sleep(0.05)
+            yield query
+    finally:
+        process.terminate()
+        await process.wait()

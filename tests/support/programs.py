@@ -25,6 +25,7 @@ PROGRAMS: Mapping[str, Program] = {
     "Caddy": Program(("caddy",), "caddy"),
     "faketime": Program(("faketime",), "faketime"),
     "promtool": Program(("promtool",), "prometheus"),
+    "prometheus": Program(("prometheus",), "prometheus"),
     "buildah": Program(("buildah",), "buildah"),
     "debootstrap": Program(("debootstrap", "/usr/sbin/debootstrap"), "debootstrap"),
     "systemd-analyze": Program(("systemd-analyze",), "systemd"),
