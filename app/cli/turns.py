@@ -38,7 +38,8 @@ def why(turn: UUID) -> None:
         state = await activities.of(turn)
         click.echo(f"{state.status}, attempt {state.attempt}, owner {state.owner}, chat {state.chat}")
         if state.replica is not None:
-            click.echo(f"on the replica {state.replica}, reported {state.reported:.0f} s ago")
+            reported = f"reported {state.reported:.0f} s ago" if state.activity else "which has reported nothing of it"
+            click.echo(f"on the replica {state.replica}, {reported}")
         if state.trace is not None:
             click.echo(f"trace {state.trace}")
         for sentence in reasons(state):

@@ -36,6 +36,9 @@ _LONGEST_WAIT = 1.0
 # Seconds for a statement whose work grows with the data: a sweep, or the deletion of a chat.
 LONG = 120.0
 
+# Seconds for a connection outside of a pool to open, and for each of its statements.
+ANSWER_TIMEOUT = 10.0
+
 # Seconds for the last writes of a server that stops, and again for its connections to close.
 FINAL_WRITE_TIMEOUT = 5.0
 
@@ -256,6 +259,19 @@ def plain_url(url: str) -> str:
     if not mark or scheme not in {"postgres", "postgresql", "postgresql+asyncpg"}:
         raise ConfigError("DATABASE_URL must be an address such as postgresql://user:password@host/database.")
     return f"postgresql://{rest}"
+
+
+@asynccontextmanager
+async def single_connection(url: str, **options: Any) -> AsyncIterator[Any]:
+    """A connection of the driver, for a few statements. Raises TimeoutError, with words, where Postgres is silent."""
+    try:
+        connection = await asyncpg.connect(url, timeout=ANSWER_TIMEOUT, command_timeout=ANSWER_TIMEOUT, **options)
+        try:
+            yield connection
+        finally:
+            await connection.close(timeout=FINAL_WRITE_TIMEOUT)
+    except TimeoutError as error:
+        raise TimeoutError(f"it does not answer within {ANSWER_TIMEOUT:g} seconds") from error
 
 
 def in_schema(url: str, schema: str) -> str:

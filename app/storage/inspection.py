@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import asyncpg
 
 from app.domain.errors import ConfigError
-from app.storage.database import plain_url
+from app.storage.database import plain_url, single_connection
 
 _FACTS = """
 SELECT current_setting('server_version') AS version, current_setting('server_encoding') AS encoding,
@@ -69,15 +69,12 @@ class PostgresFacts:
 async def inspect_postgres(url: str) -> PostgresFacts:
     """Raises ConfigError where it does not answer."""
     try:
-        connection = await asyncpg.connect(plain_url(url))
-        try:
+        async with single_connection(plain_url(url)) as connection:
             before = datetime.now(UTC)
             facts = dict((await connection.fetch(_FACTS))[0])
             middle = before + (datetime.now(UTC) - before) / 2
             has_tables = await connection.fetchval("SELECT to_regclass('replicas') IS NOT NULL")
             replicas = await connection.fetchval(_REPLICAS) if has_tables else 0
-        finally:
-            await connection.close()
     except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
         raise ConfigError(f"Postgres does not answer: {error}.") from error
     ahead = (facts.pop("clock") - middle).total_seconds()

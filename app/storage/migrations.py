@@ -12,7 +12,7 @@ import asyncpg
 from asyncpg.types import ServerVersion
 
 from app.domain.errors import ConfigError
-from app.storage.database import plain_url
+from app.storage.database import plain_url, single_connection
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -69,20 +69,19 @@ async def upgrade_in_thread(url: str) -> None:
 async def present_revision(url: str) -> str | None:
     """The revision of the database, None for one without tables. Raises ConfigError where it cannot be migrated."""
     try:
-        connection = await asyncpg.connect(plain_url(url))
-        try:
+        # One snapshot: another process may migrate now, and commits the tables together with their revision.
+        async with (
+            single_connection(plain_url(url)) as connection,
+            connection.transaction(isolation="repeatable_read", readonly=True),
+        ):
             _refuse_old_postgres(connection.get_server_version())
-            # One snapshot: another process may migrate now, and commits the tables together with their revision.
-            async with connection.transaction(isolation="repeatable_read", readonly=True):
-                schema = await connection.fetchval("SELECT current_schema()")
-                present = {each["relname"] for each in await connection.fetch(RELATIONS)}
-                revisions = {
-                    table: [each["version_num"] for each in await connection.fetch(f"SELECT version_num FROM {table}")]
-                    for table in (_VERSIONS, _USUAL_VERSIONS)
-                    if table in present
-                }
-        finally:
-            await connection.close()
+            schema = await connection.fetchval("SELECT current_schema()")
+            present = {each["relname"] for each in await connection.fetch(RELATIONS)}
+            revisions = {
+                table: [each["version_num"] for each in await connection.fetch(f"SELECT version_num FROM {table}")]
+                for table in (_VERSIONS, _USUAL_VERSIONS)
+                if table in present
+            }
     except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
         raise _unusable(error) from error
     known = [each for each in revisions.get(version_table(present), []) if _OURS.fullmatch(each)]

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 import asyncpg
 
 from app.domain.errors import ConfigError
+from app.storage.database import single_connection
 
 # The role of an embedded Postgres.
 API_ROLE: Final = "turnstream_api"
@@ -86,11 +87,8 @@ def policies_of(tables: Iterable[str]) -> str:
 
 async def embedded_api_url(url: str) -> str:
     """The URL of the API's role in the embedded Postgres at `url`, where it is made if need be."""
-    connection = await asyncpg.connect(url)
-    try:
+    async with single_connection(url) as connection:
         await connection.execute(_CREATE_ROLE)
-    finally:
-        await connection.close()
     parts = urlsplit(url)
     return parts._replace(netloc=f"{API_ROLE}@{parts.netloc.rpartition('@')[2]}").geturl()
 
@@ -100,26 +98,19 @@ async def admit(url: str, api_url: str, *, grant: bool = True) -> None:
     `grant` it is only checked. Raises ConfigError for a role that no policy would hold.
     """
     try:
-        connection = await asyncpg.connect(api_url, statement_cache_size=0)  # it may pass a pooler
-        try:
+        async with single_connection(api_url, statement_cache_size=0) as connection:  # it may pass a pooler
             (role,) = await connection.fetch(_ROLE)
-        finally:
-            await connection.close()
-        connection = await asyncpg.connect(url)
-        try:
-            # Two processes that grant the same at the same time would be refused.
-            async with connection.transaction():
-                await connection.execute("SELECT pg_advisory_xact_lock($1)", _LOCK)
-                tables = await connection.fetch(_TABLES, role["rolname"])
-                if role["unlimited"] or any(table["owned"] for table in tables):
-                    raise ConfigError(
-                        f"TURNSTREAM_API_DATABASE_URL names the role {role['rolname']}, to which row-level security"
-                        " does not apply; it must be no superuser, have no BYPASSRLS, and own no table of turnstream."
-                    )
-                if grant and (missing := [table["relname"] for table in tables if not table["granted"]]):
-                    name = role["rolname"].replace("'", "''")
-                    await connection.execute(_GRANT.format(role=name, tables=", ".join(missing)))
-        finally:
-            await connection.close()
+        # Two processes that grant the same at the same time would be refused.
+        async with single_connection(url) as connection, connection.transaction():
+            await connection.execute("SELECT pg_advisory_xact_lock($1)", _LOCK)
+            tables = await connection.fetch(_TABLES, role["rolname"])
+            if role["unlimited"] or any(table["owned"] for table in tables):
+                raise ConfigError(
+                    f"TURNSTREAM_API_DATABASE_URL names the role {role['rolname']}, to which row-level security"
+                    " does not apply; it must be no superuser, have no BYPASSRLS, and own no table of turnstream."
+                )
+            if grant and (missing := [table["relname"] for table in tables if not table["granted"]]):
+                name = role["rolname"].replace("'", "''")
+                await connection.execute(_GRANT.format(role=name, tables=", ".join(missing)))
     except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
         raise ConfigError(f"TURNSTREAM_API_DATABASE_URL names a role that cannot be used: {error}") from error

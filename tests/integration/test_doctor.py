@@ -3,6 +3,7 @@
 import base64
 import json
 import logging
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -158,6 +159,14 @@ async def test_too_few_connections_and_a_wrong_address_are_faults(database_url: 
     assert [each.status for each in (*checks["database"], *checks["access"])] == ["fault", "note"]
     checks = await found(settings(database_url, api_database_url=database_url))
     assert "to which row-level security does not apply" in checks["API role"][0].text
+
+
+async def test_a_postgres_that_is_silent_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.storage.database.ANSWER_TIMEOUT", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as frozen:  # the system accepts connections, and nobody reads
+        checks = await found(settings(f"postgresql://postgres@127.0.0.1:{frozen.getsockname()[1]}/postgres"))
+    assert checks["database"][0].status == "fault"
+    assert checks["database"][0].text.endswith("cannot be used: it does not answer within 0.1 seconds")
 
 
 async def test_an_address_that_is_in_use_is_a_note(database_url: str) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from structlog.testing import capture_logs
 
 from app.domain.blocks import Block
 from app.domain.errors import StorageUnavailable
@@ -210,12 +211,13 @@ async def test_text_whose_fate_is_not_known_is_written_anew(desk: Desk, monkeypa
 
     with desk.directory.host(desk.view, OWNER):
         await desk.write("Ahoy", ", ")
-        with monkeypatch.context() as patch:
+        with monkeypatch.context() as patch, capture_logs() as lines:
             patch.setattr(Journal, "append", lose_the_answer)
-            await desk.write("you")
+            await desk.write("y", "o", "u")
         await desk.write(".", " Hm?")
     assert await desk.journaled() == "Ahoy, you. Hm?"
     assert await desk.recalled() == "Ahoy, you. Hm?"
+    assert [line["event"] for line in lines] == ["journal.waits"], "one line in ten seconds"
 
 
 @pytest.mark.parametrize("stored", [True, False])

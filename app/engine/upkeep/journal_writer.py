@@ -18,6 +18,7 @@ from app.telemetry import JOURNAL_LAG_SECONDS, PERSIST_SECONDS
 
 log = structlog.get_logger(__name__)
 
+_BETWEEN_LINES = 10.0  # seconds between two lines of the log: a full disk may be that of the log, too
 CHECKPOINT = 1.0  # seconds between two checkpoints; with a longer tick there is one in every tick
 
 
@@ -40,7 +41,7 @@ class JournalWriter:
         self._directory = directory
         self._interval = interval
         self._open: dict[LiveView, OpenBlock] = {}
-        self._flushed = self._stored = perf_counter()
+        self._flushed = self._stored = self._next_line = perf_counter()
 
     async def run(self) -> None:
         """Writes for ever."""
@@ -75,7 +76,9 @@ class JournalWriter:
 
     def _wait(self, error: StorageUnavailable) -> None:
         JOURNAL_LAG_SECONDS.set(perf_counter() - self._flushed)
-        log.warning("journal.waits", error=str(error))
+        if (now := perf_counter()) >= self._next_line:
+            log.warning("journal.waits", error=str(error))
+            self._next_line = now + _BETWEEN_LINES
 
     def _new_text(self) -> tuple[Sequence[JournalEntry], Sequence[tuple[OpenBlock, int]]]:
         """What the log lacks, at most one piece of each turn, and how much of these blocks it has without that."""
