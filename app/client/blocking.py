@@ -38,8 +38,17 @@ class Client:
     def chats(self, limit: int) -> list[Json]:
         return self._run(self._client.chats(limit))
 
-    def path(self, chat: str, limit: int) -> Json:
-        return self._run(self._client.path(chat, limit))
+    def search(self, words: str, limit: int) -> list[Json]:
+        return self._run(self._client.search(words, limit))
+
+    def models(self) -> list[Json]:
+        return self._run(self._client.models())
+
+    def path(self, chat: str, limit: int, through: str | None = None) -> Json:
+        return self._run(self._client.path(chat, limit, through))
+
+    def siblings(self, chat: str, turn: str) -> list[Json]:
+        return self._run(self._client.siblings(chat, turn))
 
     def post_turn(
         self, chat: str | None, text: str, model: str | None = None, key: str | None = None, options: Json | None = None

@@ -94,9 +94,26 @@ class AsyncClient:
         remedy = "/list at the prompt and `turnstream chat --list` show the ids"
         raise RequestRejected(404, f"{matches} an id that begins with {prefix}; {remedy}")
 
-    async def path(self, chat: str, limit: int) -> Json:
-        """Returns the newest `limit` turns of the chat, oldest first; `next` is set if there are older ones."""
-        return await self._call("GET", f"/api/chats/{chat}/turns", params={"limit": limit})
+    async def search(self, words: str, limit: int) -> list[Json]:
+        """Returns the first `limit` chats in which the words are found, each with an `excerpt`."""
+        found: list[Json] = (await self._call("GET", "/api/chats", params={"q": words, "limit": limit}))["chats"]
+        return found
+
+    async def models(self) -> list[Json]:
+        found: list[Json] = (await self._call("GET", "/api/models"))["models"]
+        return found
+
+    async def path(self, chat: str, limit: int, through: str | None = None) -> Json:
+        """Returns the newest `limit` turns of the path to the newest turn, or to the newest one that follows the turn
+        `through`, oldest first; `next` is set if there are older ones.
+        """
+        params = {"limit": limit, **({"through": through} if through else {})}
+        return await self._call("GET", f"/api/chats/{chat}/turns", params=params)
+
+    async def siblings(self, chat: str, turn: str) -> list[Json]:
+        """Returns all turns with the same parent, the turn included."""
+        found: list[Json] = (await self._call("GET", f"/api/chats/{chat}/turns/{turn}/siblings"))["turns"]
+        return found
 
     async def post_turn(
         self, chat: str | None, text: str, model: str | None = None, key: str | None = None, options: Json | None = None

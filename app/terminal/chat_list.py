@@ -1,6 +1,6 @@
 """Lists of chats, for a person who chooses one and for other programs."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Final
 
@@ -25,9 +25,10 @@ def short_ids(ids: Sequence[str]) -> dict[str, str]:
     return short
 
 
-def print_chats(console: Console, chats: Sequence[Json], now: datetime) -> None:
+def print_chats(console: Console, chats: Sequence[Json], now: datetime, excerpts: bool = False) -> None:
+    """With `excerpts` the chats were searched for, and each match stands below its chat."""
     if not chats:
-        console.print(Text("There are no chats yet.", "dim"))
+        console.print(Text("Nothing was found." if excerpts else "There are no chats yet.", "dim"))
     short = short_ids([chat["id"] for chat in chats])
     for number, chat in enumerate(chats, start=1):
         changed = datetime.fromisoformat(chat["updated_at"]).astimezone(now.tzinfo)
@@ -37,6 +38,21 @@ def print_chats(console: Console, chats: Sequence[Json], now: datetime) -> None:
         line.append(short[chat["id"]])
         line.append(f"  {when:>10}  ", "dim")
         line.append(title_of(chat))
+        console.print(line)
+        if excerpts and chat["excerpt"]:
+            match = Text("     ", no_wrap=True, overflow="ellipsis")
+            for piece in chat["excerpt"]["pieces"]:
+                match.append(one_line(piece["text"]), "bold" if piece["found"] else "dim")
+            console.print(match)
+
+
+def print_turns(console: Console, turns: Sequence[Json], shown: Collection[str]) -> None:
+    """Prints turns of branches with their numbers; those of the branch that is `shown` are marked."""
+    for number, turn in enumerate(turns, start=1):
+        line = Text(no_wrap=True, overflow="ellipsis")
+        line.append(f"{number:>3} {'*' if turn['id'] in shown else ' '} ", "dim")
+        line.append("> " if turn["role"] == "user" else "  ")
+        line.append(one_line(" ".join(block["text"] for block in turn["blocks"] if block["type"] == "text")))
         console.print(line)
 
 

@@ -1,7 +1,8 @@
 """One person's session with a server: sends messages, shows the turn, answers waiting calls, stops it."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Set
+from base64 import b64encode
+from collections.abc import AsyncIterator, Awaitable, Callable, Set
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Final
@@ -37,7 +38,8 @@ class _FollowedTurn:
 
 class ChatSession:
     """`open_view` makes the view of a turn. `model` and further `options` are sent with each message. `chat` is the id
-    of the open chat; None before the first message.
+    of the open chat; None before the first message. `branch` is the turn that the next message follows; None is the
+    newest. `attached` are blocks that go with the next message.
 
     A turn is shown until it ends or waits for a person. Then `pending_calls` returns the calls that wait,
     `answer_call` answers one, and `resume` shows the rest.
@@ -52,23 +54,51 @@ class ChatSession:
     ) -> None:
         self._client = client
         self._open_view = open_view
-        self._model = model
+        self.model = model
         self._options = options
         self._current: _FollowedTurn | None = None
         self.chat: str | None = None
+        self.branch: str | None = None
+        self.attached: list[Json] = []
 
     async def send(self, text: str) -> Assembler:
-        """Sends `text` in the open chat, or in a new one, and shows the answer."""
-        view = self._open_view(Assembler())
+        """Sends `text` with what is attached in the open chat, or in a new one, and shows the answer."""
         text = text.encode(errors="replace").decode()  # input in another encoding arrives as lone surrogates
+        members = dict(self._options or {})
+        if self.branch:
+            members["parent_id"] = self.branch
+        if self.attached:
+            members["blocks"] = [{"type": "text", "text": text}, *self.attached]
+        return await self._show_exchange(self._client.post_turn(self.chat, text, self.model, str(uuid4()), members))
+
+    async def edit(self, turn: Json, text: str) -> Assembler:
+        """Sends `text` in place of a user turn, with its files, and shows the answer."""
+        files = [input_of(block) for block in turn["blocks"] if block["type"] in {"image", "document"}]
+        members = {
+            **(self._options or {}),
+            "parent_id": turn["parent_id"],
+            "on_busy": "branch",
+            "blocks": [{"type": "text", "text": text}, *files],
+        }
+        return await self._show_exchange(
+            self._client.post_turn(turn["chat_id"], text, self.model, str(uuid4()), members)
+        )
+
+    async def retry(self, turn: Json) -> Assembler:
+        """Shows another answer to the same message, beside the assistant turn."""
+        members: Json = {"model": self.model} if self.model else {}
+        return await self._show_exchange(self._client.regenerate(turn["chat_id"], turn["id"], members))
+
+    async def _show_exchange(self, posting: Awaitable[Json]) -> Assembler:
+        view = self._open_view(Assembler())
         try:
             async with _drawing(view):
-                exchange = await self._client.post_turn(self.chat, text, self._model, str(uuid4()), self._options)
+                exchange = await posting
         except BaseException:
             view.finish()
             raise
         turn: Json = exchange["assistant_turn"]
-        self.chat = turn["chat_id"]
+        self.chat, self.branch, self.attached = turn["chat_id"], None, []
         return await self._follow(turn, view)
 
     async def follow(self, turn: Json) -> Assembler:
@@ -154,6 +184,16 @@ class ChatSession:
                 await _feed_view(current.follower, view, lambda: False)
         except (ConnectionLost, TimeoutError):
             raise ConnectionLost("the server did not confirm the stop, so the answer may go on") from None
+
+
+def input_of(block: Json) -> Json:
+    """The block that sends the file of a stored block again."""
+    source, title = block["data"]["source"], block["data"].get("title")
+    if source["type"] != "upload":  # a text, which the block itself has
+        source = {"type": "base64", "data": b64encode(block["text"].encode()).decode()}
+    else:
+        source = {"type": "upload", "id": source["id"]}
+    return {"type": block["type"], "source": source, **({"title": title} if title else {})}
 
 
 def call_key(call: Json) -> CallKey:

@@ -87,11 +87,16 @@ class TurnProbe:
         await self._http.aclose()
 
     async def newest(self) -> Json | None:
+        turns = await self.path()
+        return turns[-1] if turns else None
+
+    async def path(self) -> list[Json]:
+        """The turns of the newest chat, to its newest one."""
         chats = (await self._http.get("/api/chats")).json()["chats"]
         if not chats:
-            return None
+            return []
         turns: list[Json] = (await self._http.get(f"/api/chats/{chats[0]['id']}/turns")).json()["turns"]
-        return turns[-1]
+        return turns
 
     async def until(self, holds: Callable[[Json], bool]) -> Json:
         async with asyncio.timeout(_TIMEOUT):

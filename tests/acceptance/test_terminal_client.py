@@ -183,7 +183,7 @@ async def test_a_chat_is_copied_at_the_prompt_and_goes_on_there(
     terminal = open_terminal(running)
     await terminal.sees_prompt()
     terminal.type("/fork\r")
-    await terminal.sees("No chat is open yet, so there is nothing to copy.")
+    await terminal.sees("No chat is open yet.")
     terminal.type("/list\r")
     await terminal.sees("  1  ")
     terminal.type("/open 1\r")
@@ -193,6 +193,55 @@ async def test_a_chat_is_copied_at_the_prompt_and_goes_on_there(
     await terminal.sees_prompt()
     terminal.type("/list\r")
     await terminal.sees("  2  ")
+    terminal.type("/quit\r")
+    assert await terminal.ended() == 0
+
+
+async def test_a_message_is_edited_and_answered_again_with_files_and_branches_are_shown(
+    server: StartServer, open_terminal: OpenTerminal, tmp_path: Path
+) -> None:
+    (tmp_path / "tide.txt").write_text("Low tide at ten.", encoding="utf-8")
+    running = await server()
+    async with TurnProbe(running) as probe:
+        await probe.ask(QUESTION)
+        first = await probe.until(lambda turn: turn["status"] == "complete")
+        terminal = open_terminal(running, "--continue")
+        await terminal.sees(f"> {QUESTION}", "as far as a script can go")
+        terminal.type("/model nonsense\r")
+        await terminal.sees("There is no model nonsense. /model lists the models.")
+        terminal.type("/model\r")
+        await terminal.sees("* demo")
+        terminal.type("/attach nothing.txt\r")
+        await terminal.sees("nothing.txt cannot be read: No such file or directory.")
+        terminal.type("/attach tide.txt\r")
+        await terminal.sees("tide.txt goes with your next message.")
+        terminal.type("What stands in it?\r")
+        seen = {first["id"]}
+        second = await probe.until(lambda turn: turn["status"] == "complete" and turn["id"] not in seen)
+        await terminal.sees_prompt()
+        terminal.type("/edit And what else stands there?\r")
+        third = await probe.until(
+            lambda turn: turn["status"] == "complete" and turn["id"] not in {first["id"], second["id"]}
+        )
+        await terminal.sees_prompt()
+        terminal.type("/retry\r")
+        await probe.until(lambda turn: turn["status"] == "complete" and len(turn["siblings"]) == 2)
+        path = await probe.path()
+    await terminal.sees_prompt()
+    edited = path[-2]
+    assert [block["type"] for block in edited["blocks"]] == ["text", "document"]
+    assert edited["blocks"][0]["text"] == "And what else stands there?"
+    assert edited["blocks"][1]["data"]["title"] == "tide.txt"
+    assert third["id"] in path[-1]["siblings"]
+    terminal.type("/branches\r")
+    await terminal.sees("1   > What stands in it?", "2 * > And what else stands there?", "4 * ")
+    terminal.type("/branch 1\r")
+    await terminal.sees("> What stands in it?")
+    await terminal.sees_prompt()
+    terminal.type("/cost\r")
+    await terminal.sees("2 answers · ", "no price is known")
+    terminal.type("/search twelfths\r")
+    await terminal.sees("  1  ", "rule of twelfths")
     terminal.type("/quit\r")
     assert await terminal.ended() == 0
 
