@@ -28,20 +28,24 @@ async def stream_overview(request: Request) -> Response:
 
 async def stop_turn(request: Request) -> Response:
     services, _ = begin(request)
-    actor = identity_of(request).credential
-    return _acted(services, await services.storage.operations.stop(id_of(request, "turn"), actor))
+    return _acted(services, await services.storage.operations.stop(id_of(request, "turn"), _actor(request)))
 
 
 async def requeue_turn(request: Request) -> Response:
     services, _ = begin(request)
-    actor = identity_of(request).credential
-    return _acted(services, await services.storage.operations.requeue(id_of(request, "turn"), actor))
+    return _acted(services, await services.storage.operations.requeue(id_of(request, "turn"), _actor(request)))
 
 
 async def drain_replica(request: Request) -> Response:
     services, _ = begin(request)
-    actor = identity_of(request).credential
-    return json_response(replica_out(await services.storage.operations.drain(id_of(request, "replica"), actor)))
+    replica = await services.storage.operations.drain(id_of(request, "replica"), _actor(request))
+    return json_response(replica_out(replica))
+
+
+def _actor(request: Request) -> str:
+    """The credential of the request, as the audit trail names it; the owner, where no credential has an id."""
+    identity = identity_of(request)
+    return identity.credential or f"owner:{identity.owner}"
 
 
 def _acted(services: Services, turn: ActedTurn) -> Response:

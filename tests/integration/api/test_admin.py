@@ -127,6 +127,10 @@ async def test_the_last_hour_has_calls_failures_slow_tools_and_spend(database_ur
         for model in (done, fails):
             await client.ask(await client.chat(), model=model)
         seen = await client.json("GET", "/api/admin/overview")
+        (replica,) = seen["now"]["replicas"]
+        await client.json("POST", f"/api/admin/replicas/{replica['id']}/drain")
+        (entry,) = await AuditTrail(server.services.storage.database).page(None, "replica.", 1, 10)
+        assert entry.actor == "owner:local", "without a token"
     hour, spend = seen["hour"], seen["spend"]
     assert sum(minute["calls"] for minute in hour["minutes"]) == 2
     assert sum(minute["failed"] for minute in hour["minutes"]) == 1
