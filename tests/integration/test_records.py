@@ -1,9 +1,11 @@
 """The writes of a run: each may be written again when its answer was lost, and none under a claim that is lost."""
 
+import asyncio
 import re
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -260,18 +262,28 @@ async def test_a_claim_whose_answer_was_lost_is_found_and_run(
     assert (turn.status, turn.attempt, len(lost)) == ("complete", 1, 1)
 
 
-async def test_a_claim_that_somebody_else_made_meanwhile_is_not_run(harness: Harness) -> None:
+async def test_a_claim_that_somebody_else_made_meanwhile_is_not_run(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The replica is held up between its claim and its first look at the turn."""
+    look, looks, goes_on = Turns.claimed, asyncio.Event(), asyncio.Event()
+
+    async def look_late(turns: Turns, turn: UUID, replica: UUID) -> tuple[str, list[Turn]]:
+        looks.set()
+        await goes_on.wait()
+        return await look(turns, turn, replica)
+
+    monkeypatch.setattr(Turns, "claimed", look_late)
     provider = ScriptedProvider([])
     async with harness.replica(provider) as replica, harness.locker() as locker:
         asked = await harness.ask()
-        async with locker.holding("LOCK TABLE chats IN ACCESS EXCLUSIVE MODE", commit=True):
-            replica.worker.wake()
-            await locker.waiting()
-            (run,) = replica.worker._runs.values()
-            await locker.connection.execute(
-                "UPDATE turns SET attempt = attempt + 1, replica = $2 WHERE id = $1", asked.turn, new_id()
-            )
+        replica.worker.wake()
+        await looks.wait()
+        (run,) = replica.worker._runs.values()
+        await locker.connection.execute(
+            "UPDATE turns SET attempt = attempt + 1, replica = $2 WHERE id = $1", asked.turn, new_id()
+        )
+        goes_on.set()
         await run.task
     assert provider.requests == []
     assert (await harness.turn(asked)).attempt == 2
