@@ -127,3 +127,19 @@ async def test_a_turn_that_waits_can_be_stopped(session: ChatSession, scripted: 
     scripted.answers = [json_answer(turn(BOOK), "202 Accepted"), stream(cancelled)]
     assert (await session.stop()).end == "turn_cancelled"
     assert scripted.requests[0].path == "/api/chats/c/turns/t/cancel"
+
+
+async def test_a_turn_that_ended_before_its_last_event_was_read_is_read_as_json(
+    client: AsyncClient, scripted: ScriptedServer
+) -> None:
+    out = io.StringIO()
+    session = ChatSession(client, lambda state: PlainTurnView(out, io.StringIO(), state))
+    ended = turn(status="complete", stop_reason="end_turn")
+    ended["blocks"].append({"index": 2, "round": 2, "type": "text", "text": "It is booked."})
+    scripted.answers = [answer(status="204 No Content"), json_answer(ended)]
+    state = await session.follow(turn(status="running"))
+    assert (state.end, out.getvalue()) == ("turn_complete", "It is booked.\n")
+    assert [request.path for request in scripted.requests] == [
+        "/api/chats/c/turns/t/stream",
+        "/api/chats/c/turns/t",
+    ]
