@@ -5,16 +5,24 @@ import asyncio
 import click
 
 from app.config import read_settings
-from app.setup.databases import database_name, open_database
+from app.setup.databases import check_present, database_name, database_url, open_database, session_url
+from app.storage.migrations import downgrade_in_thread
 
 
 @click.command()
-def migrate() -> None:
+@click.option("--to", metavar="REVISION", help="Take the database back to the revision that an older version has.")
+def migrate(to: str | None) -> None:
     """Migrate the database, as `serve` does at its start."""
     settings = read_settings()
 
-    async def run() -> None:
+    async def upgrade() -> None:
         async with open_database(settings):
             click.echo(f"Migrated {database_name(settings)} to the newest revision.")
 
-    asyncio.run(run())
+    async def take_back(revision: str) -> None:
+        check_present(settings)
+        async with database_url(settings) as url:
+            await downgrade_in_thread(session_url(settings, url), revision)
+        click.echo(f"Took {database_name(settings)} back to revision {revision}.")
+
+    asyncio.run(upgrade() if to is None else take_back(to))

@@ -66,6 +66,14 @@ async def upgrade_in_thread(url: str) -> None:
         await asyncio.to_thread(_upgrade_checked, url)
 
 
+async def downgrade_in_thread(url: str, revision: str) -> None:
+    """`downgrade` inside an event loop. Raises ConfigError where the database has no such revision behind it."""
+    present, known = await present_revision(url), sorted(_known_revisions())
+    if present is None or revision not in known[: known.index(present) + 1]:
+        raise ConfigError(f"--to must be a revision up to that of the database, {present}, such as {known[0]}.")
+    await asyncio.to_thread(downgrade, url, revision)
+
+
 async def present_revision(url: str) -> str | None:
     """The revision of the database, None for one without tables. Raises ConfigError where it cannot be migrated."""
     try:
@@ -90,8 +98,8 @@ async def present_revision(url: str) -> str | None:
     if unknown := sorted({*known} - _known_revisions()):
         raise ConfigError(
             f"DATABASE_URL: the revision {unknown[0]!r} of the database is not known here: a newer turnstream has used"
-            " it. Run that version, or let it downgrade the database to a revision that this version knows:"
-            " `alembic downgrade REVISION`"
+            " it. Run that version, or let it take the database back to a revision that this version knows:"
+            " `turnstream migrate --to REVISION`"
         )
     return known[0] if known else None
 

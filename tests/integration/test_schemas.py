@@ -1,16 +1,20 @@
 """A database that turnstream shares: with the tables of another program, and with another installation."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
 import asyncpg
 import pytest
+from click.testing import CliRunner
 
+from app.cli import commands
 from app.cli.doctor import examine
 from app.cli.owners import _erase
 from app.config import Settings
 from app.domain.errors import ConfigError
 from app.main import running
+from app.storage.database import in_schema
 from app.storage.migrations import newest_revision, present_revision
 from tests.support.http_client import Client, words_of
 from tests.support.http_server import serving
@@ -99,3 +103,16 @@ async def test_a_database_of_an_earlier_version_keeps_its_table_of_revisions(
     await connection.execute("UPDATE alembic_version SET version_num = '0025'")
     assert await present_revision(database_url) == "0025"
     await connection.close()
+
+
+def test_a_database_is_taken_back_to_the_revision_of_an_older_version(
+    empty_database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DATABASE_URL", empty_database_url)
+    monkeypatch.setenv("TURNSTREAM_DB_SCHEMA", "chat")
+    assert CliRunner().invoke(commands, ["migrate"]).exit_code == 0
+    done = CliRunner().invoke(commands, ["migrate", "--to", "0025"])
+    assert done.output.endswith("back to revision 0025.\n")
+    assert asyncio.run(present_revision(in_schema(empty_database_url, "chat"))) == "0025"
+    refused = CliRunner().invoke(commands, ["migrate", "--to", "0026"])
+    assert "--to must be a revision up to that of the database, 0025" in str(refused.exception)
