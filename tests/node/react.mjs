@@ -31,19 +31,8 @@ async function until(condition) {
   while (!condition()) await new Promise((done) => setTimeout(done, 5))
 }
 const ended = () => shown.turns.length > 0 && !shown.running
-const stored = async (id) => (await client.request('GET', `/api/chats/${id}/turns`)).turns
 const textOf = (turn) => turn.blocks.map((block) => block.text).join('')
-/** What is shown is what the database holds, and what was shown before did not change since. */
-async function checked() {
-  const lengths = seen.map((state) => state.turns.map(textOf).join('').length)
-  const grows = seen === before.seen && before.lengths.every((length, place) => length === lengths[place])
-  const there = await stored(shown.id)
-  await until(() => shown.turns.every((turn) => turn.role === 'user' || turn.cost !== undefined))
-  const parts = (turns) => JSON.stringify(turns.map(({ id, status, blocks }) => [id, status, blocks]))
-  return { grows, same: parts(shown.turns) === parts(there) }
-}
-const before = { seen, lengths: [] }
-const note = () => (before.lengths = seen.map((state) => state.turns.map(textOf).join('').length))
+const lengths = () => seen.map((state) => state.turns.map(textOf).join('').length)
 
 const scenes = {
   /** A chat from its first message on, in StrictMode. */
@@ -53,7 +42,7 @@ const scenes = {
     const empty = shown.status
     await shown.send('tools', { tools })
     await until(ended)
-    note()
+    const before = lengths()
     const first = shown.turns[1].id
     const streams = requests.filter((path) => path.endsWith('/stream')).length
     const titled = shown.chat?.title
@@ -61,9 +50,12 @@ const scenes = {
     await until(() => shown.turns[1]?.id !== first && ended())
     await shown.edit(shown.turns[0], 'plain')
     await until(() => shown.turns[0] && textOf(shown.turns[0]) === 'plain' && shown.turns.length === 2 && ended())
-    const { grows, same } = await checked()
+    const parts = (turns) => JSON.stringify(turns.map(({ id, status, blocks }) => [id, status, blocks]))
+    const same = parts(shown.turns) === parts((await client.request('GET', `/api/chats/${shown.id}/turns`)).turns)
+    const after = lengths()
+    const kept = before.every((length, place) => length === after[place]) // of what was shown before
     root.unmount()
-    return { empty, streams, titled, grows, same, turns: shown.turns.length, last: textOf(shown.turns[1]) }
+    return { empty, streams, titled, kept, same, turns: shown.turns.length, last: textOf(shown.turns[1]) }
   },
 
   /** An approval, a stop, and a chat that is deleted. */

@@ -19,7 +19,7 @@ SCENES: dict[str, Any] = {
         "empty": "ready",
         "streams": 1,
         "titled": "tools",
-        "grows": True,
+        "kept": True,
         "same": True,
         "turns": 2,
         "last": "That is it.",
