@@ -1,9 +1,11 @@
 """Documents, settings, the timeline, exports, keys."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
+from playwright.async_api import expect
 
 from app.llm.models.catalog import ProviderModels
 from app.llm.models.parameters import parameters_of
@@ -125,6 +127,20 @@ async def test_the_parameters_of_the_model_have_controls(people: SitDown, site: 
         "thinking": {"type": "adaptive"},
     }
     assert not ada.troubles()
+
+
+async def test_a_chat_that_is_older_than_those_in_the_list_has_its_title_and_its_model(
+    people: SitDown, site: Server, api: Client
+) -> None:
+    chat = await use(api, site.scripts.model(message_of(text("Yes."))), "Long ago")
+    ada = await people(site.url)
+    await ada.page.route(
+        re.compile(r"/api/chats\?"),
+        lambda route: route.fulfill(json={"chats": [], "next": "before", "cursor": None}),
+    )
+    await ada.open(chat)
+    await expect(ada.page.locator("#title")).to_have_text("Long ago")
+    await expect(ada.page.locator("#model")).to_contain_text("script-")
 
 
 async def test_the_timeline_shows_where_the_time_went(

@@ -30,6 +30,8 @@ export class Chats extends EventTarget {
     this.nextFound = null
     this.open = null
     this.sought = null // the turn of the search result that was chosen
+    /** @type {Map<string, any>} chats that were opened and are not in the list */
+    this.others = new Map()
     /** @type {Map<string, Map<string, string>>} the status of each turn that is open, by chat and turn */
     this.running = new Map()
     /** @type {Map<string, number>} how many calls of a turn wait for a person, where some do */
@@ -49,7 +51,13 @@ export class Chats extends EventTarget {
   }
 
   get(id) {
-    return this.chats.find((chat) => chat.id === id) ?? this.found?.find((chat) => chat.id === id)
+    const listed = this.chats.find((chat) => chat.id === id) ?? this.found?.find((chat) => chat.id === id)
+    return listed ?? this.others.get(id)
+  }
+
+  /** Reads a chat that is older than those in the list. */
+  async know(id) {
+    if (!this.get(id)) this.others.set(id, await this.client.request('GET', `/api/chats/${id}`))
   }
 
   /** Reads the newest chats, and follows the feed from there. Tries again after a failure. */
@@ -85,6 +93,7 @@ export class Chats extends EventTarget {
 
   /** Takes over a chat as the server has it now. */
   put(chat) {
+    if (this.others.has(chat.id)) this.others.set(chat.id, chat)
     const last = this.chats.at(-1)
     const listed = this.chats.some(({ id }) => id === chat.id)
     if (listed || !this.next || chat.updated_at > last.updated_at) {

@@ -144,6 +144,7 @@ async function route(anew = false) {
   const opened = id ? attempt(() => conversation.open(id, through)) : conversation.close()
   showHead() // at once: without a network it may take long to open the chat
   if (id && !(await opened)) conversation.close()
+  else if (id) await attempt(() => chats.know(id))
   if (id !== (conversation.id ?? '')) return
   const sought = through && through === chats.sought
   if (sought) await attempt(() => transcript.reach(through))
