@@ -27,7 +27,7 @@ GENERATED_TYPES := node_modules/.types/$(TYPES)
 JAVASCRIPT := app/web/static/*.js tests/javascript/*.js tests/javascript/*.mjs tests/node/*.mjs eslint.config.js app/web/packages/*/*.js
 FORMATTED := app/web/static/protocol.d.ts app/web/static/client.d.ts tests/node/*.mts tests/browser/*.jsx
 
-.PHONY: help run test cover live image check bench migrations lock upgrade fmt clean types vendor check-format check-lint check-types check-floors check-javascript
+.PHONY: help run test cover soak live image check bench migrations lock upgrade fmt clean types vendor check-format check-lint check-types check-floors check-javascript
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
@@ -41,6 +41,9 @@ test: $(DEV) ## the tests (all with FULL_TESTS=1), and the coverage floors: ever
 
 cover: $(DEV) ## make test, with a page for each file in htmlcov/
 	@$(PYTEST) --cov --cov-report=term --cov-report=html $(PYTEST_ARGS)
+
+soak: $(DEV) ## random schedules of faults for MINUTES=60; the seeds of those that fail are kept
+	@$(BIN)/python -m tests.faults.soak $(or $(MINUTES),60)
 
 live: $(DEV) ## the main job with real models, where a key is set; says first what it may cost (LIVE_CEILING, default 1)
 	@LIVE_TESTS=1 $(BIN)/python -m pytest --quiet tests/live $(PYTEST_ARGS)

@@ -3,9 +3,11 @@
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
+
+import psutil
 
 from app.storage.embedded.server import EmbeddedPostgres
 
@@ -24,6 +26,22 @@ class Postgres:
     @property
     def pid(self) -> int:
         return int((self.folder / "postgres/postmaster.pid").read_text().split()[0])
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """All its processes stand still: connections stay open, and nothing is answered."""
+        server = psutil.Process(self.pid)
+        server.suspend()  # first: it starts no others then
+        everybody = [server, *server.children()]
+        try:
+            for process in everybody:
+                with suppress(psutil.NoSuchProcess):  # it was about to end
+                    process.suspend()
+            yield
+        finally:
+            for process in everybody:
+                with suppress(psutil.NoSuchProcess):
+                    process.resume()
 
     async def stop(self, how: signal.Signals = signal.SIGINT) -> None:
         """SIGINT is `pg_ctl stop -m fast`, SIGQUIT is `-m immediate`: a crash, but for the name. It is gone then."""

@@ -71,7 +71,7 @@ class ForkServer:
                 (await self._processes[int(pid)]).ready.set()
 
     async def close(self) -> None:
-        for process in self._processes.values():
+        for process in list(self._processes.values()):
             await (await process).kill()
         self._process.kill()
         await self._process.wait()

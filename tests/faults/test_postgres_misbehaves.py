@@ -8,7 +8,6 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
 import asyncpg
-import psutil
 import pytest
 
 from tests.faults.fifty_turns import TURNS, Site, check_all_is_well, fifty_turns, leases_are_renewed, refusal, until_all
@@ -22,19 +21,11 @@ Fault = Callable[[Site], AbstractAsyncContextManager[None]]
 
 @asynccontextmanager
 async def frozen(site: Site) -> AsyncIterator[None]:
-    """All processes of Postgres stand still: connections stay open, and nothing is answered."""
-    server = psutil.Process(site.postgres.pid)
-    everybody = [server, *server.children()]
-    for process in everybody:
-        process.suspend()
-    try:
+    with site.postgres.frozen():
         for replica in site.replicas:
             async with Client(replica.url) as client:
                 await refusal(client, "GET", "/readyz")
         yield
-    finally:
-        for process in everybody:
-            process.resume()
 
 
 @asynccontextmanager
