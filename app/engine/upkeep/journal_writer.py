@@ -42,6 +42,7 @@ class JournalWriter:
         self._interval = interval
         self._open: dict[LiveView, OpenBlock] = {}
         self._flushed = self._stored = self._next_line = perf_counter()
+        self._flushing = asyncio.Lock()
 
     async def run(self) -> None:
         """Writes for ever."""
@@ -50,7 +51,13 @@ class JournalWriter:
             await self.flush()
 
     async def flush(self) -> None:
-        """Does one tick, and a checkpoint if one is due."""
+        """Does one tick, and a checkpoint if one is due. What was there at the call is written at the return, even if
+        another tick was under way.
+        """
+        async with self._flushing:
+            await self._flush()
+
+    async def _flush(self) -> None:
         start = perf_counter()
         is_due = start - self._stored >= CHECKPOINT
         entries, before = self._new_text()
