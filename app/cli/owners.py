@@ -24,7 +24,7 @@ from app.storage import archives
 from app.storage.archives import NIL, ArchivePart, ImportCounts, OwnerExport, OwnerImport, Section
 from app.storage.audit import AuditTrail
 from app.storage.database import Database, connect
-from app.storage.moves import OwnerMove, departed_name
+from app.storage.owner_move import OwnerMove, departed_name
 from app.storage.owners import Owners
 from app.storage.runs.queue import CANCEL, NOTIFY
 from app.storage.turns import CANCEL_TURN

@@ -13,7 +13,8 @@ from app.kit.ids import new_id
 from app.storage.chats import Chats
 from app.storage.database import Database, Statement, connect
 from app.storage.documents import Documents
-from app.storage.moves import MOVED, Move, Moves, OwnerMove, departed_name
+from app.storage.moves import Move, Moves
+from app.storage.owner_move import MOVED, OwnerMove, departed_name
 from app.storage.owners import Owners
 from app.storage.runs.queue import Queue
 from app.storage.tables import metadata
@@ -69,7 +70,7 @@ class Cells:
 
 @pytest.fixture(autouse=True)
 def no_replica_needs_to_look(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.storage.moves.LOOK", 0)
+    monkeypatch.setattr("app.storage.owner_move.LOOK", 0)
 
 
 @pytest.fixture
@@ -188,7 +189,7 @@ async def test_an_exchange_that_meets_the_copy_is_not_accepted(cells: Cells) -> 
 
 
 async def test_a_turn_that_does_not_stop_ends_the_move(cells: Cells, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.storage.moves._SETTLE", 0.0)
+    monkeypatch.setattr("app.storage.owner_move._SETTLE", 0.0)
     asked = await cells.harness.ask("Long")
     queue = queue_of(cells.harness.database)
     await queue.renew_lease(60)

@@ -48,6 +48,7 @@ from tests.support.stream_client import Client, encode
 
 OWNER = "ada"
 TICK = 0.01  # seconds
+LOOK = 0.01  # seconds between looks of a mirror; a reader learns so of a turn that ended while its row was read
 GET_CHARGES = Statement("SELECT * FROM charges WHERE turn_id = :turn AND kind = 'round'")
 QUICK = RetryPolicy(most=3, base=0.0001, longest=0.0002, busy=0.0, max_retry_after=0.05)
 # Long intervals: no test passes because of polling, every wait needs its notification.
@@ -171,7 +172,7 @@ class Harness:
         work: list[Coroutine[Any, Any, None]] = [
             rounds.run(),
             journaling.run(),
-            Mirror(Snapshots(self.database), directory, TICK).run(),
+            Mirror(Snapshots(self.database), directory, LOOK).run(),
             *([ReplicaSession(self.url, session, worker.receive).run()] if listens else []),
         ]
         await ReplicaMonitor(queue, OpenTexts(self.database), Actions(self.database), 60, worker.wake).start()

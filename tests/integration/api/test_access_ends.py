@@ -243,12 +243,12 @@ async def test_the_first_token_ends_the_streams_of_an_open_server(
 
 
 async def test_a_stream_that_cannot_be_checked_ends_when_its_credential_does(database_url: str) -> None:
-    answers = [Identity("ada", OF_A_PERSON, datetime.now(UTC) + timedelta(seconds=1))]
+    spans = [timedelta(seconds=1)]  # after that there is no answer
 
     async def once(request: Request) -> Identity | None:
         if request.headers.get("authorization", "").startswith("Bearer ts_"):
             return None
-        return answers.pop()
+        return Identity("ada", OF_A_PERSON, datetime.now(UTC) + spans.pop())
 
     async with (
         serving(database_url, authenticate=once) as server,

@@ -2,7 +2,15 @@ import re
 from itertools import pairwise
 
 from app.domain import errors
-from app.domain.errors import Conflict, ProviderError, RequestRefused, TooMany, TransientError, TurnstreamError
+from app.domain.errors import (
+    Conflict,
+    OfAnotherCell,
+    ProviderError,
+    RequestRefused,
+    TooMany,
+    TransientError,
+    TurnstreamError,
+)
 
 
 def test_the_tree_that_is_drawn_is_the_tree_there_is() -> None:
@@ -29,6 +37,12 @@ def test_a_refusal_says_what_is_wrong_and_where() -> None:
 def test_a_reached_limit_says_when_to_come_again() -> None:
     refused = TooMany("no room", retry_after=5, limit="streams")
     assert (refused.detail, refused.retry_after, refused.limit, refused.status) == ("no room", 5, "streams", 429)
+
+
+def test_another_cell_is_named() -> None:
+    refused = OfAnotherCell("08", "07")
+    assert (refused.cell, refused.status) == ("08", 421)
+    assert refused.detail == "The credential of the request is one of the cell 08; this server is one of 07."
 
 
 def test_a_provider_error_keeps_the_providers_words() -> None:

@@ -31,6 +31,7 @@ def test_a_model_is_found_by_its_id_an_alias_or_a_prefix() -> None:
     assert found.check("x-2") == Model("x-2")
     assert found.provider_for("best") is one
     assert found.provider_for("y-2") is other
+    assert found.provider_name("best") == one.name
     assert found.check("small").can is None
 
 
@@ -61,6 +62,7 @@ def test_an_unknown_model_is_refused_with_those_there_are() -> None:
     assert refused.value.field == "model"
     with pytest.raises(PermanentError, match="model_not_available"):
         found.provider_for("huge")
+    assert found.provider_name("huge") is None
     assert (found.fallbacks("huge"), found.cost("huge", {}), found.longest_reply("huge")) == ((), None, None)
 
 
