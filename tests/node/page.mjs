@@ -20,6 +20,14 @@ let chat, shown, component
 let going = Promise.resolve()
 const seen = {}
 
+const { fetch } = globalThis
+globalThis.fetch = async (url, init) => {
+  if (String(url).endsWith('/stop')) seen.stops++
+  const answer = await fetch(url, init)
+  if (String(url).endsWith('/stream')) seen.resumed++
+  return answer
+}
+
 function Page(options) {
   shown = useChat(options)
   return null
@@ -53,7 +61,7 @@ const commands = {
     const { api, stopping, comeBack } = recipe(url)
     const own = packages && (await import(createRequire(`${packages}/`).resolve('@turnstream/ai-sdk')))
     const Transport = own?.TurnstreamChatTransport ?? DefaultChatTransport
-    Object.assign(seen, { finished: 0, errors: 0, transient: [], toolCalls: [] })
+    Object.assign(seen, { finished: 0, errors: 0, transient: [], toolCalls: [], stops: 0, resumed: 0 })
     component?.unmount()
     shown = undefined
     chat = new Chat({
@@ -81,7 +89,11 @@ const commands = {
   },
   settled: () => going,
   resume: () => shown.resumeStream(),
-  replace: () => void shown.resumeStream(),
+  async replace() {
+    const before = seen.resumed
+    void shown.resumeStream()
+    while (seen.resumed === before) await new Promise((done) => setTimeout(done, 5))
+  },
   regenerate: () => shown.regenerate(),
   stop: () => shown.stop(),
   async approve({ approved, reason }) {

@@ -190,6 +190,17 @@ async def test_with_the_functions_of_the_page_stop_reaches_the_server(page: Page
     await page.until_stored("cancelled")
 
 
+async def test_with_the_functions_of_the_page_a_stream_that_another_replaces_stops_nothing(page: Page) -> None:
+    await page.open(documented=True)
+    await page("begin", text="hang")
+    await page("until", says="That ")
+    await page.open(messages=await page.stored(), resume=True, documented=True)
+    await page("until", says="That ")
+    assert (await page("replace"))["seen"]["stops"] == 0
+    await page("stop")
+    await page.until_stored("cancelled")
+
+
 async def test_with_the_functions_of_the_page_it_comes_back_after_a_cut(page: Page, server: ScriptServer) -> None:
     await page.open(documented=True)
     await page("begin", text="hang once come back")

@@ -141,13 +141,13 @@ class ResponseEvents:
     def end_of_wait(self) -> Iterator[Json]:
         return self._finish(ResponseState("completed"))
 
-    def response(self) -> Json:
-        """The response as it is now."""
+    def response(self, written: Block | None = None) -> Json:
+        """The response as it is now. `written` is the block that is being written, with its text so far."""
         turn = self._turn()
         if self._end is None and self._here == self._part and turn.status == "waiting":
             list(self.end_of_wait())
         queued = turn.status == "queued" and turn.attempt == 0
-        state = self._end or ResponseState("queued" if queued else "in_progress", self._output())
+        state = self._end or ResponseState("queued" if queued else "in_progress", self._output(written))
         return response_json(turn, self._part, state, self._previous)
 
     def take(self, event: Event | Notice) -> Iterator[Json]:
@@ -253,8 +253,17 @@ class ResponseEvents:
         item.done = True
         yield from self._event("response.output_item.done", output_index=item.output_index, item=dict(item.json))
 
-    def _output(self) -> list[Json]:
-        return [dict(item.json) for item in self._items]
+    def _output(self, written: Block | None = None) -> list[Json]:
+        items = [dict(item.json) for item in self._items]
+        if written is not None and self._open is not None and self._open.block == written.index:
+            match self._open.json["type"]:
+                case "message":
+                    items[-1]["content"] = [text_part(written.text)]
+                case "reasoning":
+                    items[-1]["summary"] = [{"type": "summary_text", "text": written.text}]
+                case _:
+                    items[-1]["arguments"] = written.text
+        return items
 
     def _begin_block(self, start: BlockStart) -> Iterator[Json]:
         self._reach(start.attempt)

@@ -1,7 +1,7 @@
 """Handlers of OpenAI's Responses API."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, get_args
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -13,7 +13,7 @@ from app.api.openai.inputs import Input, options_of, origin_of, read_items, spli
 from app.api.openai.items import input_items_of
 from app.api.openai.objects import ResponseId, chat_of_conversation, parts_of
 from app.api.openai.posting import Forgetting, Place, Posting, delete_turn, delivered
-from app.api.openai.schemas import ResponseIn
+from app.api.openai.schemas import Included, ResponseIn
 from app.api.openai.stream import ResponseReader, event_stream, response_now
 from app.api.services import Services, begin, identity_of
 from app.api.streams.turn import passed_on
@@ -47,9 +47,13 @@ async def create_response(request: Request) -> Response:
 
 async def get_response(request: Request) -> Response:
     services, owner = begin(request)
-    _check_query(request, "stream", "starting_after", "include_obfuscation")
+    _check_query(request, "stream", "starting_after", "include", "include[]", "include_obfuscation")
     if request.query_params.get("include_obfuscation", "false") != "false":
         raise RequestRefused("`include_obfuscation` must be false.", field="include_obfuscation")
+    for value in [*request.query_params.getlist("include"), *request.query_params.getlist("include[]")]:
+        if value not in get_args(Included):
+            known = " or ".join(f"`{each}`" for each in get_args(Included))
+            raise RequestRefused(f"`include` must be {known}; {value!r} is not here.", field="include")
     id, turn = await _found(request, services, owner)
     previous = await _previous(services, owner, turn)
     if request.query_params.get("stream") in {"true", "1"}:

@@ -10,6 +10,8 @@ from app.api.schemas.fields import Body, JsonObject, Storable, storable_value
 from app.api.schemas.requests import Labels, ModelName
 
 AnyJson = Annotated[Any, AfterValidator(storable_value)]
+# What a response has in any case, or never has because it is not needed here.
+Included = Literal["message.input_image.image_url", "reasoning.encrypted_content"]
 
 
 class ConversationIn(Body):
@@ -66,8 +68,8 @@ class ResponseIn(Body):
     safety_identifier: Storable | None = None
     prompt_cache_key: Storable | None = None
     service_tier: Storable | None = None
-    include: Annotated[list[Storable] | None, Field(max_length=0)] = None
-    truncation: Literal["auto"] | None = None
+    include: list[Included] | None = None
+    truncation: Literal["auto", "disabled"] | None = None
     stream: bool | None = None
     stream_options: StreamOptionsIn | None = None
     background: bool | None = None

@@ -84,7 +84,7 @@ def response_now(services: Services, turn: Turn, part: int, previous: str | None
     for mark in view.marks:
         for _ in events.take(mark):
             pass
-    return events.response()
+    return events.response(view.block_being_written())
 
 
 def event_stream(services: Services, frames: AsyncGenerator[bytes, None]) -> FrameResponse:

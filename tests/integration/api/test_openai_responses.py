@@ -79,7 +79,8 @@ async def test_a_response_in_the_background_is_resumed_and_cancelled(server: Ser
     made = await client.responses.create(model=model, input="Hi", background=True)
     assert made.status in {"queued", "in_progress"}
     await pause.reached.wait()
-    assert (await client.responses.retrieve(made.id)).status == "in_progress"
+    half = await client.responses.retrieve(made.id)
+    assert (half.status, half.output_text) == ("in_progress", "One ")
     seen = []
     async for event in await client.responses.retrieve(made.id, stream=True):
         seen.append(event.sequence_number)
@@ -95,6 +96,25 @@ async def test_a_response_in_the_background_is_resumed_and_cancelled(server: Ser
     assert (await client.responses.cancel(endless.id)).status == "cancelled"
     ended = [event async for event in await client.responses.retrieve(endless.id, stream=True)]
     assert ended[-1].type == "response.incomplete"
+
+
+@pytest.mark.parametrize(
+    ("block", "so_far"),
+    [
+        (thinking("Let me ", "see."), {"summary": [{"type": "summary_text", "text": "Let me "}]}),
+        (tool_use("look", {"at": "it"}, "l1"), {"arguments": '{"at"'}),
+    ],
+)
+async def test_an_item_that_is_being_written_has_what_there_is_of_it(
+    server: Server, client: AsyncOpenAI, block: Any, so_far: Any
+) -> None:
+    pause, parts = Pause(), list(message_of(block))
+    model = server.scripts.model([*parts[:3], pause, *parts[3:]])
+    made = await client.responses.create(model=model, input="Hi", background=True, tools=[LOOK])
+    await pause.reached.wait()
+    (item,) = (await client.responses.retrieve(made.id)).output
+    assert item.to_dict().items() >= so_far.items()
+    pause.go.set()
 
 
 async def test_functions_are_run_by_the_client_and_their_outputs_come_back(server: Server, client: AsyncOpenAI) -> None:
@@ -177,7 +197,8 @@ async def test_a_response_is_deleted_and_one_that_is_not_stored_is_gone(client: 
         ({"input": "Hi", "top_logprobs": 3}, "top_logprobs"),
         ({"input": "Hi", "seed": 3}, "seed"),
         ({"input": "Hi", "temperature": 0.5}, "temperature"),
-        ({"input": "Hi", "truncation": "disabled"}, "truncation"),
+        ({"input": "Hi", "truncation": "never"}, "truncation"),
+        ({"input": "Hi", "include": ["file_search_call.results"]}, "include[0]"),
         ({"input": "Hi", "tool_choice": "perhaps"}, "tool_choice"),
         ({"input": "Hi", "previous_response_id": "resp_1"}, "previous_response_id"),
         ({"input": [{"type": "computer_call"}]}, "input[0].type"),
@@ -197,10 +218,17 @@ async def test_a_parameter_that_has_no_place_is_refused_by_name(
     assert f"`{refused.value.param}`" in str(refused.value)
 
 
+async def test_what_the_sdks_send_by_themselves_is_taken(client: AsyncOpenAI) -> None:
+    included: Any = ["reasoning.encrypted_content", "message.input_image.image_url"]
+    made = await client.responses.create(input="Hi", include=included, truncation="disabled")
+    assert (made.output_text, made.truncation) == ("Hello.", "auto")
+    assert (await client.responses.retrieve(made.id, include=included)).to_dict() == made.to_dict()
+
+
 async def test_a_parameter_of_a_query_that_has_no_place_is_refused_by_name(client: AsyncOpenAI) -> None:
     made = await client.responses.create(input="Hi")
     with pytest.raises(openai.BadRequestError, match="include"):
-        await client.responses.retrieve(made.id, include=["reasoning.encrypted_content"])
+        await client.responses.retrieve(made.id, include=["file_search_call.results"])
     with pytest.raises(openai.BadRequestError, match="starting_after"):
         await client.responses.retrieve(made.id, stream=True, extra_query={"starting_after": "x"})
     with pytest.raises(openai.BadRequestError, match="order"):
