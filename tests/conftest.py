@@ -57,9 +57,9 @@ _TESTS = Path(__file__).parent
 # always.
 _FULL_ONLY = (
     *("faults/test_cells.py", "faults/test_clock_skew.py", "faults/test_conformance_proxies.py"),
-    *("faults/test_failover.py", "faults/test_poolers.py", "faults/test_postgres_misbehaves.py"),
-    *("faults/test_proxies.py", "faults/test_random_schedules.py", "faults/test_rolling_restart.py"),
-    "faults/test_workers.py",
+    *("faults/test_failover.py", "faults/test_patroni.py", "faults/test_poolers.py"),
+    *("faults/test_postgres_misbehaves.py", "faults/test_proxies.py", "faults/test_random_schedules.py"),
+    *("faults/test_rolling_restart.py", "faults/test_workers.py"),
     *("integration/test_chaos.py", "integration/test_people_property.py", "integration/test_stalled_readers.py"),
     "integration/test_stream_property.py",
     *("acceptance/test_graph_assistant.py", "acceptance/test_live_tests.py", "acceptance/test_package.py"),

@@ -1,8 +1,8 @@
 """Fifty turns in the middle of their work on two replicas, with readers everywhere: a stage for faults."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,7 +10,6 @@ import httpx2
 
 from app.storage.migrations import upgrade_in_thread
 from tests.faults.model import USAGE, Call, Gate, Model, Step, Use, model_api
-from tests.faults.postgres import Postgres, own_postgres
 from tests.faults.replicas import Replica, two_replicas
 from tests.faults.watch import Watch
 from tests.support.http_client import Client, Json, said, turn_url
@@ -35,7 +34,6 @@ class Site:
     """Each turn has a reader on either replica; `near` are those on the replica that runs their turn."""
 
     model: Model
-    postgres: Postgres
     replicas: tuple[Replica, Replica]
     watch: Watch
     turns: Sequence[Json]
@@ -43,29 +41,26 @@ class Site:
     near: Sequence[Reader]
     lease: float
 
+    def go_on(self) -> None:
+        """Lets every turn go on to its last reply."""
+        for gate in ("before the call", "end of text", "effect"):
+            self.model.open(gate)
+
     def of(self, kind: str, readers: Sequence[Reader]) -> list[Reader]:
         return [reader for reader in readers if reader.name.startswith(kind)]
 
 
-Pooler = Callable[[Postgres], AbstractAsyncContextManager[Mapping[str, str]]]
-
-
 @asynccontextmanager
-async def direct(_: Postgres) -> AsyncIterator[Mapping[str, str]]:
-    yield {}
-
-
-@asynccontextmanager
-async def fifty_turns(folder: Path, pooler: Pooler = direct) -> AsyncIterator[Site]:
-    """`pooler` stands before Postgres, and gives the settings that the replicas need for it."""
-    async with own_postgres(folder) as postgres, model_api(script) as model, pooler(postgres) as pooled:
-        await upgrade_in_thread(postgres.url)
-        watch = Watch(postgres.url)
+async def fifty_turns(url: str, folder: Path, **more: str) -> AsyncIterator[Site]:
+    """`more` are settings of the replicas; without a DATABASE_URL among them they use `url`, as the test does."""
+    async with model_api(script) as model:
+        await upgrade_in_thread(url)
+        watch = Watch(url)
         await watch.begin()
         lease = LEASE * slowdown()
         settings = {"TURNSTREAM_LEASE": str(lease), "TURNSTREAM_CONCURRENT_TURNS": str(AT_ONCE)}
         async with (
-            two_replicas(postgres.url, folder, model, **settings, **pooled) as replicas,
+            two_replicas(url, folder, model, **settings, **more) as replicas,
             Client(replicas[0].url) as one,
             Client(replicas[1].url) as other,
         ):
@@ -88,7 +83,7 @@ async def fifty_turns(folder: Path, pooler: Pooler = direct) -> AsyncIterator[Si
                 for reader in readers.values():
                     group.create_task(reader.follow())
                 await until_all(near, lambda reader: reader.text().startswith("I act: "))
-                yield Site(model, postgres, replicas, watch, turns, list(readers.values()), near, lease)
+                yield Site(model, replicas, watch, turns, list(readers.values()), near, lease)
 
 
 async def _begin(client: Client, words: str) -> Json:
@@ -106,6 +101,19 @@ async def refusal(client: Client, method: str, path: str, **request: object) -> 
     while (response := await client.request(method, path, **request)).status_code != 503:  # type: ignore[arg-type]  # noqa: ASYNC110
         await asyncio.sleep(0.01)
     return response
+
+
+async def finish(site: Site) -> None:
+    """After a fault: every turn goes on to its end, and every replica is ready."""
+    site.go_on()
+    await site.model.until_reached("before the end", TURNS)
+    await leases_are_renewed(site.watch)
+    site.model.open("before the end")
+    await until_all(site.readers, lambda reader: reader.turn.end is not None)
+    await check_all_is_well(site)
+    for replica in site.replicas:
+        async with Client(replica.url) as client:
+            assert (await client.get("/readyz")).status_code == 200
 
 
 async def check_all_is_well(site: Site) -> None:

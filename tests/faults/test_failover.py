@@ -1,11 +1,10 @@
-"""Postgres fails over: the primary dies, its synchronous standby is promoted, and both stand in DATABASE_URL."""
+"""Postgres fails over: the primary dies, its standby is promoted, and both stand in DATABASE_URL."""
 
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from functools import partial
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
@@ -14,32 +13,31 @@ import pytest
 
 from app.storage.embedded.account import account_for
 from app.storage.embedded.cluster import program
-from tests.faults.fifty_turns import TURNS, check_all_is_well, fifty_turns, leases_are_renewed, until_all
-from tests.faults.postgres import Postgres
-from tests.support.http_client import Client
+from tests.faults.fifty_turns import fifty_turns, finish
+from tests.faults.postgres import Postgres, own_postgres
 
 pytestmark = pytest.mark.timeout(300)
 
 
 @asynccontextmanager
-async def with_standby(postgres: Postgres, standby: Postgres) -> AsyncIterator[Mapping[str, str]]:
-    """`standby` follows `postgres`, and every commit waits for it. Both are in the URL then."""
-    await _copy(postgres, standby)
-    await standby.start()
-    connection = await asyncpg.connect(postgres.url)
-    await connection.execute("ALTER SYSTEM SET synchronous_standby_names = '*'")
-    await connection.execute("SELECT pg_reload_conf()")
-    while await connection.fetchval("SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'") == 0:  # noqa: ASYNC110
-        await asyncio.sleep(0.02)
-    await connection.close()
-    hosts = [parse_qs(urlsplit(each.url).query)["host"][0] for each in (postgres, standby)]
-    postgres.url = (
-        f"postgresql://postgres@/postgres?host={','.join(hosts)}&port=5432,5432&target_session_attrs=read-write"
-    )
-    try:
-        yield {}
-    finally:
-        await asyncio.to_thread(standby._server.leave)
+async def with_standby(folder: Path) -> AsyncIterator[tuple[Postgres, Postgres, str]]:
+    """A primary, its standby for whom every commit waits, and the URL of both."""
+    async with own_postgres(folder / "primary") as primary:
+        standby = Postgres(folder / "standby")
+        await _copy(primary, standby)
+        await standby.start()
+        try:
+            connection = await asyncpg.connect(primary.url)
+            await connection.execute("ALTER SYSTEM SET synchronous_standby_names = '*'")
+            await connection.execute("SELECT pg_reload_conf()")
+            while await connection.fetchval("SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'") == 0:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+            await connection.close()
+            hosts = ",".join(parse_qs(urlsplit(each.url).query)["host"][0] for each in (primary, standby))
+            url = f"postgresql://postgres@/postgres?host={hosts}&port=5432,5432&target_session_attrs=read-write"
+            yield primary, standby, url
+        finally:
+            await asyncio.to_thread(standby._server.leave)
 
 
 async def _copy(postgres: Postgres, standby: Postgres) -> None:
@@ -53,21 +51,15 @@ async def _copy(postgres: Postgres, standby: Postgres) -> None:
     assert await process.wait() == 0
 
 
+async def _promote(standby: Postgres) -> None:
+    connection = await asyncpg.connect(standby.url)
+    await connection.execute("ALTER SYSTEM SET synchronous_standby_names = ''")
+    assert await connection.fetchval("SELECT pg_promote()")
+    await connection.close()
+
+
 async def test_a_promoted_standby_goes_on_with_every_turn(tmp_path: Path) -> None:
-    standby = Postgres(tmp_path / "standby")
-    async with fifty_turns(tmp_path, partial(with_standby, standby=standby)) as site:
-        os.kill(site.postgres.pid, signal.SIGQUIT)
-        for gate in ("before the call", "end of text", "effect"):
-            site.model.open(gate)
-        connection = await asyncpg.connect(standby.url)
-        await connection.execute("ALTER SYSTEM SET synchronous_standby_names = ''")
-        assert await connection.fetchval("SELECT pg_promote()")
-        await connection.close()
-        await site.model.until_reached("before the end", TURNS)
-        await leases_are_renewed(site.watch)
-        site.model.open("before the end")
-        await until_all(site.readers, lambda reader: reader.turn.end is not None)
-        await check_all_is_well(site)
-        for replica in site.replicas:
-            async with Client(replica.url) as client:
-                assert (await client.get("/readyz")).status_code == 200
+    async with with_standby(tmp_path) as (primary, standby, url), fifty_turns(url, tmp_path) as site:
+        os.kill(primary.pid, signal.SIGQUIT)
+        await _promote(standby)
+        await finish(site)

@@ -1,8 +1,8 @@
 """PgBouncer between the replicas and Postgres, in both of its modes."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
@@ -14,7 +14,7 @@ from app.config import Settings
 from app.domain.errors import ConfigError
 from app.main import running
 from app.storage.embedded.account import account_for
-from tests.faults.fifty_turns import TURNS, Pooler, check_all_is_well, fifty_turns, until_all
+from tests.faults.fifty_turns import TURNS, check_all_is_well, fifty_turns, until_all
 from tests.faults.postgres import Postgres, own_postgres
 from tests.support.programs import path_of
 from tests.support.server_process import free_port
@@ -25,6 +25,8 @@ WEBHOOK = {
     "TURNSTREAM_WEBHOOK_URL": "http://127.0.0.1:1/",
     "TURNSTREAM_WEBHOOK_SECRET": "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw",
 }
+
+Pooler = Callable[[Postgres], AbstractAsyncContextManager[Mapping[str, str]]]
 
 
 def pgbouncer(folder: Path, mode: str) -> Pooler:
@@ -73,12 +75,16 @@ async def _listening(process: asyncio.subprocess.Process, url: str) -> None:
 
 @pytest.mark.parametrize("mode", ["session", "transaction"])
 async def test_fifty_turns_are_whole_behind_a_pooler_and_each_leaves_its_webhook(tmp_path: Path, mode: str) -> None:
-    async with fifty_turns(tmp_path, pgbouncer(tmp_path, mode)) as site:
+    async with (
+        own_postgres(tmp_path) as postgres,
+        pgbouncer(tmp_path, mode)(postgres) as pooled,
+        fifty_turns(postgres.url, tmp_path, **pooled) as site,
+    ):
         for gate in ("before the call", "end of text", "effect", "before the end"):
             site.model.open(gate)
         await until_all(site.readers, lambda reader: reader.turn.end is not None)
         await check_all_is_well(site)
-        connection = await asyncpg.connect(site.postgres.url)
+        connection = await asyncpg.connect(postgres.url)
         assert await connection.fetchval("SELECT count(*) FROM webhooks") == TURNS
         await connection.close()
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.fifty_turns import TURNS, check_all_is_well, fifty_turns, leases_are_renewed, refusal, until_all
+from tests.faults.fifty_turns import TURNS, fifty_turns, finish, refusal, until_all
+from tests.faults.postgres import own_postgres
 from tests.support.http_client import Client, said
 
 pytestmark = pytest.mark.timeout(300)
@@ -18,21 +19,16 @@ AWAY = float(os.environ.get("FAULTS_SECONDS_AWAY", "0"))
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGQUIT], ids=["fast", "immediate"])
 async def test_a_restart_of_postgres_loses_nothing_and_repeats_nothing(tmp_path: Path, how: signal.Signals) -> None:
-    async with fifty_turns(tmp_path) as site:
-        await site.postgres.stop(how)
-        for gate in ("before the call", "end of text", "effect"):
-            site.model.open(gate)
-        await site.postgres.start()
-        await site.model.until_reached("before the end", TURNS)
-        await leases_are_renewed(site.watch)
-        site.model.open("before the end")
-        await until_all(site.readers, lambda reader: reader.turn.end is not None)
-        await check_all_is_well(site)
+    async with own_postgres(tmp_path) as postgres, fifty_turns(postgres.url, tmp_path) as site:
+        await postgres.stop(how)
+        site.go_on()
+        await postgres.start()
+        await finish(site)
 
 
 async def test_while_postgres_is_away_live_text_flows_block_ends_wait_and_requests_are_refused(tmp_path: Path) -> None:
-    async with fifty_turns(tmp_path) as site:
-        await site.postgres.stop()
+    async with own_postgres(tmp_path) as postgres, fifty_turns(postgres.url, tmp_path) as site:
+        await postgres.stop()
         gone = asyncio.get_running_loop().time()
         talking = site.of("text", site.near)
         site.model.open("before the call")
@@ -50,12 +46,5 @@ async def test_while_postgres_is_away_live_text_flows_block_ends_wait_and_reques
             assert "block_stop" not in reader.seen
         assert len(site.model.effects) == TURNS // 2, "a tool ran before its call was on record"
 
-        await site.postgres.start()
-        await site.model.until_reached("before the end", TURNS)
-        await leases_are_renewed(site.watch)
-        site.model.open("before the end")
-        await until_all(site.readers, lambda reader: reader.turn.end is not None)
-        await check_all_is_well(site)
-        for replica in site.replicas:
-            async with Client(replica.url) as client:
-                assert (await client.get("/readyz")).status_code == 200
+        await postgres.start()
+        await finish(site)

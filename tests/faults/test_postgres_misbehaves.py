@@ -10,18 +10,19 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from tests.faults.fifty_turns import TURNS, Site, check_all_is_well, fifty_turns, leases_are_renewed, refusal, until_all
+from tests.faults.fifty_turns import Site, fifty_turns, finish, refusal
+from tests.faults.postgres import Postgres, own_postgres
 from tests.support.effort import FULL
 from tests.support.http_client import Client
 
 pytestmark = pytest.mark.timeout(300)
 
-Fault = Callable[[Site], AbstractAsyncContextManager[None]]
+Fault = Callable[[Postgres, Site], AbstractAsyncContextManager[None]]
 
 
 @asynccontextmanager
-async def frozen(site: Site) -> AsyncIterator[None]:
-    with site.postgres.frozen():
+async def frozen(postgres: Postgres, site: Site) -> AsyncIterator[None]:
+    with postgres.frozen():
         for replica in site.replicas:
             async with Client(replica.url) as client:
                 await refusal(client, "GET", "/readyz")
@@ -29,18 +30,18 @@ async def frozen(site: Site) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def read_only(site: Site) -> AsyncIterator[None]:
+async def read_only(postgres: Postgres, _: Site) -> AsyncIterator[None]:
     """As in a planned switchover: every session is cut, and the new ones can only read."""
-    await _administer(site, "ALTER SYSTEM SET default_transaction_read_only = on", cut=True)
+    await _administer(postgres, "ALTER SYSTEM SET default_transaction_read_only = on", cut=True)
     yield
-    await _administer(site, "SET default_transaction_read_only = off", "ALTER SYSTEM RESET ALL", cut=True)
+    await _administer(postgres, "SET default_transaction_read_only = off", "ALTER SYSTEM RESET ALL", cut=True)
 
 
 @asynccontextmanager
-async def locked_with_lock_timeout(site: Site) -> AsyncIterator[None]:
+async def locked_with_lock_timeout(postgres: Postgres, _: Site) -> AsyncIterator[None]:
     """DDL holds every table, and the operator lets no statement wait for a lock."""
-    await _administer(site, "ALTER SYSTEM SET lock_timeout = '100ms'", cut=True)
-    connection = await asyncpg.connect(site.postgres.url)
+    await _administer(postgres, "ALTER SYSTEM SET lock_timeout = '100ms'", cut=True)
+    connection = await asyncpg.connect(postgres.url)
     try:
         tables = await connection.fetch("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")
         async with connection.transaction():
@@ -50,11 +51,11 @@ async def locked_with_lock_timeout(site: Site) -> AsyncIterator[None]:
             yield
     finally:
         await connection.close()
-    await _administer(site, "ALTER SYSTEM RESET ALL", cut=True)
+    await _administer(postgres, "ALTER SYSTEM RESET ALL", cut=True)
 
 
 @asynccontextmanager
-async def all_replicas_stopped(site: Site) -> AsyncIterator[None]:
+async def all_replicas_stopped(_: Postgres, site: Site) -> AsyncIterator[None]:
     """SIGSTOP: a pause of the machine. Whoever wakes first finds all leases expired."""
     for replica in site.replicas:
         os.kill(replica.pid, signal.SIGSTOP)
@@ -63,8 +64,8 @@ async def all_replicas_stopped(site: Site) -> AsyncIterator[None]:
         os.kill(replica.pid, signal.SIGCONT)
 
 
-async def _administer(site: Site, *statements: str, cut: bool) -> None:
-    connection = await asyncpg.connect(site.postgres.url)
+async def _administer(postgres: Postgres, *statements: str, cut: bool) -> None:
+    connection = await asyncpg.connect(postgres.url)
     for statement in statements:
         await connection.execute(statement)
     await connection.execute("SELECT pg_reload_conf()")
@@ -78,16 +79,8 @@ FAULTS = (frozen, read_only, locked_with_lock_timeout, all_replicas_stopped)
 
 @pytest.mark.parametrize("fault", FAULTS if FULL else FAULTS[:2])
 async def test_the_fleet_lives_and_no_turn_is_run_twice(tmp_path: Path, fault: Fault) -> None:
-    async with fifty_turns(tmp_path) as site:
-        async with fault(site):
-            for gate in ("before the call", "end of text", "effect"):
-                site.model.open(gate)
+    async with own_postgres(tmp_path) as postgres, fifty_turns(postgres.url, tmp_path) as site:
+        async with fault(postgres, site):
+            site.go_on()
             await asyncio.sleep(2 * site.lease)  # the fault is a matter of time
-        await site.model.until_reached("before the end", TURNS)
-        await leases_are_renewed(site.watch)
-        site.model.open("before the end")
-        await until_all(site.readers, lambda reader: reader.turn.end is not None)
-        await check_all_is_well(site)
-        for replica in site.replicas:
-            async with Client(replica.url) as client:
-                assert (await client.get("/readyz")).status_code == 200
+        await finish(site)

@@ -24,6 +24,8 @@ PROGRAMS: Mapping[str, Program] = {
     "HAProxy": Program(("haproxy", "/usr/sbin/haproxy"), "haproxy"),
     "Caddy": Program(("caddy",), "caddy"),
     "faketime": Program(("faketime",), "faketime"),
+    "Patroni": Program(("patroni",), "patroni"),
+    "etcd": Program(("etcd",), "etcd-server"),
     "promtool": Program(("promtool",), "prometheus"),
     "prometheus": Program(("prometheus",), "prometheus"),
     "buildah": Program(("buildah",), "buildah"),
