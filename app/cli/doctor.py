@@ -43,7 +43,7 @@ class _Nothing(Database):
     """A database without rows: what a first start would find."""
 
     def __init__(self) -> None:
-        super().__init__(None, 0)
+        """It needs no connections."""
 
     async def rows(self, statement: Statement, **values: Any) -> Sequence[Row]:  # noqa: ARG002, of the base class
         return ()

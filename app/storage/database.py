@@ -11,7 +11,6 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from contextvars import ContextVar
-from functools import partial
 from time import monotonic, perf_counter
 from typing import Any, Final, TypeVar
 from urllib.parse import parse_qs, urlsplit
@@ -22,6 +21,7 @@ import structlog
 
 from app.domain.errors import ConfigError, StatementRefused, StorageError, StorageUnavailable
 from app.kit.clock import CLOCK
+from app.storage.pool import Pool
 from app.telemetry import POOL_IN_USE, POOL_WAIT_SECONDS
 
 log = structlog.get_logger(__name__)
@@ -155,7 +155,7 @@ class Database:
     StatementRefused when it never will.
     """
 
-    def __init__(self, pool: Any, timeout: float, by_owner: bool = False) -> None:
+    def __init__(self, pool: Pool, timeout: float, by_owner: bool = False) -> None:
         self._pool = pool
         self._timeout = timeout
         self._by_owner = by_owner
@@ -178,40 +178,46 @@ class Database:
         async with self._connection() as raw, raw.transaction(isolation=isolation, readonly=snapshot):
             yield Transaction(raw, self._by_owner)
 
-    @asynccontextmanager
-    async def _share(self) -> AsyncIterator[None]:
+    async def _acquire(self, share: asyncio.Semaphore | None) -> Any:
+        """Waits for a place in the owner's share, then for a connection."""
+        waits = not self._pool.has_idle or (share is not None and share.locked())
+        async with asyncio.timeout(self._timeout if waits else None):
+            if share is None:
+                return await self._pool.acquire()
+            await share.acquire()
+            try:
+                return await self._pool.acquire()
+            except BaseException:
+                share.release()
+                raise
+
+    def _share(self) -> asyncio.Semaphore | None:
         """Half of the connections at most for the requests of one owner: some are left for the others."""
         owner = OWNER.get()
-        if not owner:
-            yield
-            return
-        share = self._shares.get(owner)
-        if share is None:
-            share = self._shares[owner] = asyncio.Semaphore(max(1, self._pool.get_max_size() // 2))
-        async with asyncio.timeout(self._timeout):
-            await share.acquire()
-        try:
-            yield
-        finally:
-            share.release()
+        share = self._shares.get(owner) if owner else None
+        if owner and share is None:
+            share = self._shares[owner] = asyncio.Semaphore(max(1, self._pool.size // 2))
+        return share
 
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[Any]:
-        acquired, start = False, perf_counter()
+        raw, start, share = None, perf_counter(), self._share()
         try:
-            async with self._share(), self._pool.acquire(timeout=self._timeout) as raw:
-                acquired = True
-                self._wait_seconds.observe(perf_counter() - start)
-                self._in_use.inc()
-                try:
-                    yield raw
-                finally:
-                    self._in_use.dec()
+            raw = await self._acquire(share)
+            self._wait_seconds.observe(perf_counter() - start)
+            self._in_use.inc()
+            try:
+                yield raw
+            finally:
+                self._in_use.dec()
+                self._pool.release(raw)
+                if share is not None:
+                    share.release()
         except TimeoutError as error:
-            if not acquired:
+            if raw is None:
                 raise StorageUnavailable("All connections to Postgres are busy, or none can be opened.") from error
             # A host that is gone, or a frozen one: the other connections lead there too.
-            await self._pool.expire_connections()
+            self._pool.expire()
             raise StorageUnavailable("Postgres does not answer.") from error
         except _ERRORS as error:
             raise _sorted(error) from error
@@ -315,24 +321,28 @@ async def connect(
     where the tables must be found. Raises ConfigError where it cannot be opened, or leads to another schema.
     """
     name = "TURNSTREAM_API_DATABASE_URL" if by_owner else "DATABASE_URL"
-    try:
-        pool = await asyncpg.create_pool(
-            url,
-            min_size=min(2, size),
-            max_size=size,
-            timeout=statement_timeout,
-            command_timeout=statement_timeout,
-            reset=_keep_session_state,
-            statement_cache_size=statement_cache,
-            init=partial(_prepare, actor),
+
+    async def opened() -> Any:
+        connection = await asyncpg.connect(
+            url, timeout=statement_timeout, command_timeout=statement_timeout, statement_cache_size=statement_cache
         )
-        async with pool.acquire() as connection:  # before the first id is made
-            asked = monotonic()
-            CLOCK.learn(await connection.fetchval("SELECT clock_timestamp()"), asked, monotonic())
-    except _ERRORS as error:  # past a pooler Postgres may answer all the same
-        raise ConfigError(f"{name} names a database that cannot be used: {error}") from error
+        keep_alive(connection)
+        if actor:
+            await connection.execute("SELECT set_config('turnstream.actor', $1, false)", actor)
+        return connection
+
+    pool = Pool(opened, size)
     try:
-        found = await pool.fetchval("SELECT current_schema()") if schema else None
+        try:
+            connection = await pool.acquire()
+            try:
+                asked = monotonic()
+                CLOCK.learn(await connection.fetchval("SELECT clock_timestamp()"), asked, monotonic())
+                found = await connection.fetchval("SELECT current_schema()") if schema else None
+            finally:
+                pool.release(connection)
+        except _ERRORS as error:  # past a pooler Postgres may answer all the same
+            raise ConfigError(f"{name} names a database that cannot be used: {error}") from error
         if found != schema:
             raise ConfigError(
                 f"{name} leads to the schema {found}, and TURNSTREAM_DB_SCHEMA is {schema}: its user needs the search"
@@ -343,16 +353,6 @@ async def connect(
         with suppress(TimeoutError):
             async with asyncio.timeout(FINAL_WRITE_TIMEOUT):
                 await pool.close()
-
-
-async def _keep_session_state(_connection: object) -> None:
-    """Replaces the driver's reset, a round trip: no statement here leaves session state behind."""
-
-
-async def _prepare(actor: str, connection: Any) -> None:
-    keep_alive(connection)
-    if actor:
-        await connection.execute("SELECT set_config('turnstream.actor', $1, false)", actor)
 
 
 def keep_alive(connection: Any) -> None:

@@ -134,7 +134,7 @@ async def test_a_statement_without_an_answer_is_given_up_and_its_connection_repl
 
 async def test_the_kernel_ends_connections_whose_other_end_is_silent(database_url: str) -> None:
     async with proxied(database_url) as (way, _), connect(way, size=1) as database, database._connection() as raw:
-        link = raw._con._transport.get_extra_info("socket")
+        link = raw._transport.get_extra_info("socket")
         assert link.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
         if sys.platform == "linux":
             options = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT, socket.TCP_USER_TIMEOUT)

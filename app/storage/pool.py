@@ -1,0 +1,101 @@
+"""A pool of connections to Postgres. The driver's own takes a task, three timers and a proxy for each loan, several
+times the cost of a statement.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import asyncpg
+
+
+class Pool:
+    """Up to `size` connections, each lent to one task at a time. `connect` opens one where none is idle; they are kept.
+    The one that was used last is lent first. Tasks that wait are served in their order.
+    """
+
+    def __init__(self, connect: Callable[[], Awaitable[Any]], size: int) -> None:
+        self.size = size
+        self._connect = connect
+        self._valid: set[Any] = set()  # those that are lent again when they come back
+        self._idle: list[Any] = []
+        self._places = size  # connections that may be opened besides
+        self._waiting: deque[asyncio.Future[Any]] = deque()
+        self._closing = False
+
+    @property
+    def has_idle(self) -> bool:
+        return bool(self._idle)
+
+    async def acquire(self) -> Any:
+        """Waits for a connection, without a limit of its own. It must be given back to `release`."""
+        if self._closing:
+            raise asyncpg.InterfaceError("the pool is closed")
+        connection = await self._taken()
+        if connection is not None:
+            if not connection.is_closed():
+                return connection
+            self._valid.discard(connection)
+        try:
+            connection = await self._connect()
+        except BaseException:
+            self._pass_on(None)
+            raise
+        self._valid.add(connection)
+        return connection
+
+    def release(self, connection: Any) -> None:
+        """Lends the connection to the next task. It is closed where it was expired, or is left in a transaction."""
+        if connection in self._valid and not connection.is_closed() and not connection.is_in_transaction():
+            self._pass_on(connection)
+            return
+        self._valid.discard(connection)
+        connection.terminate()
+        self._pass_on(None)
+
+    def expire(self) -> None:
+        """Closes all connections; those that are lent, when they come back."""
+        self._valid.clear()
+        while self._idle:
+            self._idle.pop().terminate()
+            self._places += 1
+
+    async def close(self) -> None:
+        """Waits for the connections that are lent, and closes all; at once where it is cancelled."""
+        self._closing = True
+        try:
+            for _ in range(self.size):
+                if (connection := await self._taken()) is not None:
+                    await connection.close()
+        finally:
+            for connection in self._valid:
+                connection.terminate()
+
+    async def _taken(self) -> Any:
+        """An idle connection, or None as the place of a new one."""
+        if self._idle:
+            return self._idle.pop()
+        if self._places:
+            self._places -= 1
+            return None
+        future = asyncio.get_running_loop().create_future()
+        self._waiting.append(future)
+        try:
+            return await future
+        except asyncio.CancelledError:
+            if not future.cancelled():  # it was served before it could notice
+                self._pass_on(future.result())
+            raise
+
+    def _pass_on(self, connection: Any) -> None:
+        """To the first task that waits. None is a place."""
+        while self._waiting:
+            future = self._waiting.popleft()
+            if not future.done():
+                future.set_result(connection)
+                return
+        if connection is None:
+            self._places += 1
+        else:
+            self._idle.append(connection)
