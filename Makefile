@@ -42,8 +42,9 @@ test: $(DEV) ## the tests (all with FULL_TESTS=1), and the coverage floors: ever
 cover: $(DEV) ## make test, with a page for each file in htmlcov/
 	@$(PYTEST) --cov --cov-report=term --cov-report=html $(PYTEST_ARGS)
 
-soak: $(DEV) ## random schedules of faults for MINUTES=60; the seeds of those that fail are kept
-	@$(BIN)/python -m tests.faults.soak $(or $(MINUTES),60)
+# A schedule waits more than it works.
+soak: $(DEV) ## random schedules of faults for MINUTES=60 on SITES=3, beside a churn without any; seeds that fail are kept
+	@$(BIN)/python -m tests.faults.soak $(or $(MINUTES),60) $(or $(SITES),3)
 
 live: $(DEV) ## the main job with real models, where a key is set; says first what it may cost (LIVE_CEILING, default 1)
 	@LIVE_TESTS=1 $(BIN)/python -m pytest --quiet tests/live $(PYTEST_ARGS)

@@ -1,15 +1,22 @@
-"""A Postgres of a test's own, which it may stop and start, or crash."""
+"""A Postgres of a test's own, which it may stop and start, or crash; and two of which one follows the other."""
 
 import asyncio
 import os
+import shutil
 import signal
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
 
+import asyncpg
 import psutil
 
+from app.storage.embedded import cluster
+from app.storage.embedded.account import account_for
 from app.storage.embedded.server import EmbeddedPostgres
+
+_IS_FOLLOWED = "SELECT true FROM pg_stat_replication WHERE sync_state = 'sync'"
 
 
 class Postgres:
@@ -17,11 +24,37 @@ class Postgres:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder / "cluster"
-        self._server = EmbeddedPostgres(self.folder, {"max_connections": "200"})
+        self._server = EmbeddedPostgres(self.folder, {"max_connections": "200", "wal_retrieve_retry_interval": "100ms"})
         self.url = ""
 
     async def start(self) -> None:
         self.url = await asyncio.to_thread(self._server.enter)
+
+    async def copy(self, primary: "Postgres") -> None:
+        """Makes the folder anew from a base backup, with the settings of a standby."""
+        data = self.folder / "postgres"
+        shutil.rmtree(data, ignore_errors=True)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        account = account_for(primary.folder / "postgres", cluster.program("initdb"), self.folder.parent)
+        account.own(self.folder)
+        source = ("-h", primary.sockets, "-U", "postgres", "-D", str(data), "-R", "--checkpoint=fast", "--no-sync")
+        process = await asyncio.create_subprocess_exec(
+            *account.prefix, cluster.program("pg_basebackup"), *source, stderr=asyncio.subprocess.PIPE
+        )
+        _, errors = await process.communicate()
+        assert process.returncode == 0, errors.decode()
+
+    @asynccontextmanager
+    async def connected(self) -> AsyncIterator["asyncpg.Connection[asyncpg.Record]"]:
+        connection = await asyncpg.connect(self.url)
+        try:
+            yield connection
+        finally:
+            await connection.close()
+
+    @property
+    def sockets(self) -> str:
+        return parse_qs(urlsplit(self.url).query)["host"][0]
 
     @property
     def pid(self) -> int:
@@ -46,6 +79,10 @@ class Postgres:
     async def stop(self, how: signal.Signals = signal.SIGINT) -> None:
         """SIGINT is `pg_ctl stop -m fast`, SIGQUIT is `-m immediate`: a crash, but for the name. It is gone then."""
         os.kill(self.pid, how)
+        await self.leave()
+
+    async def leave(self) -> None:
+        """Stops it in order, if it runs."""
         await asyncio.to_thread(self._server.leave)
 
 
@@ -56,4 +93,52 @@ async def own_postgres(folder: Path) -> AsyncIterator[Postgres]:
     try:
         yield postgres
     finally:
-        await asyncio.to_thread(postgres._server.leave)
+        await postgres.leave()
+
+
+class Pair:
+    """A primary and its standby, for which every commit waits. They may change places; `url` stays the same."""
+
+    def __init__(self, folder: Path) -> None:
+        self.primary, self.standby = Postgres(folder / "one"), Postgres(folder / "other")
+        self.url = ""
+
+    async def start(self) -> None:
+        await self.primary.start()
+        await self._follow()
+        sockets = f"{self.primary.sockets},{self.standby.sockets}"
+        self.url = f"postgresql://postgres@/postgres?host={sockets}&port=5432,5432&target_session_attrs=read-write"
+
+    async def fail_over(self, seconds: float) -> None:
+        """The primary crashes; the standby is promoted so many seconds later, and gets a standby of its own."""
+        await self.primary.stop(signal.SIGQUIT)
+        await asyncio.sleep(seconds)
+        await self.promote()
+        await self._follow()
+
+    async def promote(self) -> None:
+        self.primary, self.standby = self.standby, self.primary
+        async with self.primary.connected() as connection:
+            await connection.execute("ALTER SYSTEM SET synchronous_standby_names = ''")
+            await connection.execute("SELECT pg_reload_conf()")
+            assert await connection.fetchval("SELECT pg_promote()")
+
+    async def _follow(self) -> None:
+        await self.standby.copy(self.primary)
+        await self.standby.start()
+        async with self.primary.connected() as connection:
+            await connection.execute("ALTER SYSTEM SET synchronous_standby_names = '*'")
+            await connection.execute("SELECT pg_reload_conf()")
+            while not await connection.fetchval(_IS_FOLLOWED):  # noqa: ASYNC110, Postgres does not notify of this
+                await asyncio.sleep(0.02)
+
+
+@asynccontextmanager
+async def own_pair(folder: Path) -> AsyncIterator[Pair]:
+    pair = Pair(folder)
+    try:
+        await pair.start()
+        yield pair
+    finally:
+        for each in (pair.standby, pair.primary):
+            await each.leave()

@@ -6,29 +6,47 @@ import os
 import signal
 import sys
 from collections import defaultdict
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from time import monotonic
 
+from tests.support.programs import missing
 from tests.support.server_process import clean_environment
 
 ROOT = Path(__file__).parents[2]
 
 
 class Process:
-    """A server process: `ready` is set when it listens, `dead` when it has exited."""
+    """A server process: `ready` is set when it listens, so many seconds after its fork, `dead` when it has exited."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
         self.ready = asyncio.Event()
+        self.ready_after: float | None = None
+        self._forked = monotonic()
         self.dead = asyncio.Event()
         self._handle = os.pidfd_open(pid)
         asyncio.get_running_loop().add_reader(self._handle, self._exited)
 
     def signal(self, number: signal.Signals) -> None:
+        if self.dead.is_set():
+            return
         with suppress(ProcessLookupError):
             signal.pidfd_send_signal(self._handle, number)
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        self.signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self.signal(signal.SIGCONT)
+
+    def listens(self) -> None:
+        self.ready_after = monotonic() - self._forked
+        self.ready.set()
 
     async def kill(self) -> None:
         if not self.dead.is_set():
@@ -68,7 +86,7 @@ class ForkServer:
                 self._processes[int(pid)].set_result(Process(int(pid)))
                 self._forked.put_nowait(int(pid))
             else:
-                (await self._processes[int(pid)]).ready.set()
+                (await self._processes[int(pid)]).listens()
 
     async def close(self) -> None:
         for process in list(self._processes.values()):
@@ -77,16 +95,32 @@ class ForkServer:
         await self._process.wait()
 
 
+def clock_off_by(seconds: int) -> dict[str, str]:
+    """Environment of a process with a wrong clock; empty where that cannot be had. Intervals are as they were."""
+    if missing("faketime"):
+        return {}
+    return {
+        "LD_PRELOAD": "/usr/$LIB/faketime/libfaketime.so.1",
+        "FAKETIME": f"{seconds:+}s",
+        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+        "FAKETIME_CACHE_DURATION": "1",  # seconds after which a forked process has the clock of its own environment
+    }
+
+
 @asynccontextmanager
 async def fork_server(
-    folder: Path, monitor_interval: float | None = None, **environment: str
+    folder: Path, monitor_interval: float | None = None, may_skew: bool = False, **environment: str
 ) -> AsyncIterator[ForkServer]:
-    """`monitor_interval` is the time in seconds between two checks of the other replicas."""
+    """`monitor_interval` is the time in seconds between two checks of the other replicas. With `may_skew`, servers that
+    get `clock_off_by` have a wrong clock.
+    """
     with (folder / "fork-server.log").open("ab") as log:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "tests.faults.server"),
             cwd=ROOT,
-            env=clean_environment() | ({"FAULTS_MONITOR_INTERVAL": str(monitor_interval)} if monitor_interval else {}),
+            env=clean_environment()
+            | ({"FAULTS_MONITOR_INTERVAL": str(monitor_interval)} if monitor_interval else {})
+            | (clock_off_by(0) if may_skew else {}),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=log,

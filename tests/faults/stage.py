@@ -69,7 +69,7 @@ class Stage:
 
 @asynccontextmanager
 async def staged(
-    database_url: str, folder: Path, monitor_interval: float | None = None, **settings: str
+    database_url: str, folder: Path, monitor_interval: float | None = None, may_skew: bool = False, /, **settings: str
 ) -> AsyncIterator[Stage]:
     tagged_url = f"{database_url}{'&' if '?' in database_url else '?'}application_name=server"
     environment = {f"TURNSTREAM_{name}": value for name, value in settings.items()}
@@ -77,7 +77,7 @@ async def staged(
     try:
         async with (
             connect(database_url, size=2) as database,
-            fork_server(folder, monitor_interval, DATABASE_URL=tagged_url, **environment) as server,
+            fork_server(folder, monitor_interval, may_skew, DATABASE_URL=tagged_url, **environment) as server,
         ):
             yield Stage(folder, server, database, connection)
     finally:

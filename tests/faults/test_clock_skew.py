@@ -11,6 +11,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.faults.model import Call, Gate, Model, Step, Use, model_api
+from tests.faults.processes import clock_off_by
 from tests.faults.replicas import replicas_with
 from tests.support.effort import FULL
 from tests.support.http_client import Client, Json, said, turn_url
@@ -27,15 +28,6 @@ def script(call: Call) -> Iterable[Step]:
     if call.words == "ask" and call.rounds == 0:
         return ("I ask. ", Use("ask", {}))
     return ("It ", Gate("middle"), "ends.")
-
-
-def clock_off_by(seconds: int) -> dict[str, str]:
-    """Settings of a process. Intervals are as they were."""
-    return {
-        "LD_PRELOAD": "/usr/$LIB/faketime/libfaketime.so.1",
-        "FAKETIME": f"{seconds:+}s",
-        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-    }
 
 
 @pytest.mark.parametrize("seconds", [600, -600] if FULL else [600])

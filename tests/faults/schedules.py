@@ -1,0 +1,275 @@
+"""Random schedules: turns and readers on three replicas, while replicas and Postgres have faults.
+
+A schedule is drawn from its seed. What the machine makes of it differs from run to run. A site is used for many
+schedules, one after the other: they share two Postgres, a database that grows, and a process that forks replicas.
+"""
+
+import asyncio
+import random
+import signal
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import ExitStack, asynccontextmanager
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from statistics import median
+from time import monotonic
+from typing import Literal, assert_never, get_args
+from uuid import UUID
+
+from app.domain.turns import RecoveryPolicy, Turn
+from app.storage.database import Statement, retry_while_unavailable
+from app.storage.migrations import upgrade_in_thread
+from tests.faults.postgres import Pair, own_pair
+from tests.faults.processes import Process, clock_off_by
+from tests.faults.reader import Reader
+from tests.faults.rows import problems_of
+from tests.faults.stage import Stage, staged
+from tests.support.server_process import free_port
+
+FaultOfPostgres = Literal["freeze", "stall", "lock", "read-only", "cut", "crash", "failover"]
+
+REPLICAS = 3
+TURNS = 10
+READERS_OF_A_TURN = 2
+ROUNDS_OF_FAULTS = 4
+FAULTY_SECONDS = 60  # no fault begins after so long: a loaded machine has fewer of them
+TIME_LIMIT = 300  # seconds in which all turns of a schedule have ended
+# A frozen replica loses its lease and wakes up as a zombie. On a loaded machine a live one would lose a short lease
+# too, over and over and its turns with it, so the lease follows the time that this machine takes to start a server.
+LEASE = 0.8  # seconds, on a quiet machine
+QUIET_START = 0.25  # seconds that a server takes to start there
+_SETTINGS = {
+    "JOURNAL_INTERVAL": "0.02",
+    "POLL_INTERVAL": "0.1",
+    "GRACE_PERIOD": "0",
+}
+_FAULTS_OF_POSTGRES: Sequence[FaultOfPostgres] = get_args(FaultOfPostgres)
+_SKEWS = (0, 0, 600, -600)  # seconds by which the clocks of replicas are wrong
+
+# Every block, round and call that a claim writes which is not the turn's own at that moment. A statement that also ends
+# the turn may have ended it first. A later claim writes an interrupted round again, under the attempt that began it:
+# after the write, that is no insertion.
+_WATCH_FOR_ZOMBIES = """
+CREATE TABLE stale_writes (what text, turn uuid, attempt int, owned_by int);
+CREATE FUNCTION note_stale_write() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO stale_writes
+    SELECT TG_TABLE_NAME || ' ' || NEW::text, id, NEW.attempt, turns.attempt FROM turns
+    WHERE id = NEW.turn_id AND (
+        turns.attempt <> NEW.attempt OR (status <> 'running' AND turns.xmin <> pg_current_xact_id()::xid)
+    );
+    RETURN NEW;
+END $$;
+CREATE TRIGGER fence AFTER INSERT ON rounds FOR EACH ROW EXECUTE FUNCTION note_stale_write();
+CREATE TRIGGER fence BEFORE INSERT OR UPDATE ON tool_calls FOR EACH ROW EXECUTE FUNCTION note_stale_write();
+CREATE TRIGGER fence BEFORE INSERT ON blocks FOR EACH ROW WHEN (NOT NEW.interrupted AND NEW.round > 0)
+    EXECUTE FUNCTION note_stale_write();
+"""
+_STALE_WRITES = Statement("SELECT * FROM stale_writes WHERE turn = ANY(CAST(:turns AS uuid[]))")
+_CUT = """
+SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'
+"""
+_TURNS_AT = Statement(
+    "SELECT count(*) FROM turns JOIN replicas ON replicas.id = replica WHERE status = 'running' AND address LIKE :port"
+)
+
+
+class Site:
+    """Where schedules take place, one after the other."""
+
+    def __init__(self, pair: Pair, stage: Stage) -> None:
+        self.pair = pair
+        self.stage = stage
+        self.starts: deque[float] = deque([QUIET_START], maxlen=3 * REPLICAS)  # seconds that servers took
+
+    @property
+    def lease(self) -> float:
+        """Seconds, as this machine is now."""
+        return LEASE * min(8.0, max(1.0, median(self.starts) / QUIET_START))
+
+
+@asynccontextmanager
+async def site_in(folder: Path) -> AsyncIterator[Site]:
+    async with own_pair(folder) as pair:
+        await upgrade_in_thread(pair.url)
+        async with staged(pair.url, folder, 0.1, True, **_SETTINGS) as stage:
+            stage.fork_server.environment.update(FAULTS_PACE="0.03", FAULTS_NOTIFICATIONS_LOST="0.5")
+            await stage.connection.execute(_WATCH_FOR_ZOMBIES)
+            yield Site(pair, stage)
+
+
+class Replica:
+    """An address at which processes come and go. One that ends is followed by the next, as a service manager does it: a
+    server that starts while Postgres is away ends, too.
+    """
+
+    def __init__(self, site: Site, lease: float, skew: int, log: Path) -> None:
+        self.port = free_port()
+        self.process: Process | None = None
+        self._site = site
+        self._lease = lease
+        self._log = log
+        self._settings = {
+            "TURNSTREAM_PORT": str(self.port),
+            "TURNSTREAM_LEASE": str(lease),
+            "FAULTS_LOG": str(log),
+            **clock_off_by(skew),
+        }
+        self._pause = 0.0
+
+    async def run(self) -> None:
+        """Starts processes for ever."""
+        while True:
+            self.process = await self._site.stage.fork_server.server(**self._settings)
+            await self.process.dead.wait()
+            if self.process.ready_after is not None:
+                self._site.starts.append(self.process.ready_after)
+            await asyncio.sleep(self._pause)
+
+    async def inject_fault(self, chance: random.Random) -> None:
+        """One fault; `run` starts the next process."""
+        process, self._pause = self.process, chance.choice([0.1, 0.1, self._lease])
+        fault, length = chance.choice(["kill", "kill", "freeze", "freeze", "terminate"]), chance.uniform(0.5, 3)
+        if process is None or process.dead.is_set():
+            return
+        match fault:
+            case "freeze":
+                with process.frozen():
+                    await asyncio.sleep(self._lease * length)
+            case "kill":
+                await process.kill()
+            case _:
+                process.signal(signal.SIGTERM)
+                await process.dead.wait()
+
+    async def become_stale(self) -> None:
+        """It is frozen with turns at hand, until others have them all, and finds out when it wakes up."""
+        await _until(self._has_turns)
+        assert self.process is not None
+        with self.process.frozen():
+            await _until(self._has_none)
+        await _until(self._has_lost_its_claims)
+
+    async def _has_lost_its_claims(self) -> bool:
+        return "claim.lost" in self._log.read_text()
+
+    async def _has_none(self) -> bool:
+        return not await self._has_turns()
+
+    async def _has_turns(self) -> bool:
+        row = await self._site.stage.database.row(_TURNS_AT, port=f"%:{self.port}")
+        return row is not None and row["count"] > 0
+
+
+async def _until(happened: Callable[[], Awaitable[bool]]) -> None:
+    while not await happened():  # noqa: ASYNC110, it happens in another process
+        await asyncio.sleep(0.01)
+
+
+async def problems_of_schedule(site: Site, seed: int) -> list[str]:
+    """Raises TimeoutError where turns do not end, and what a reader asserts."""
+    chance = random.Random(seed)
+    lease, log = site.lease, site.stage.folder / f"servers-{seed}.log"
+    replicas = [Replica(site, lease, chance.choice(_SKEWS), log) for _ in range(REPLICAS)]
+    try:
+        async with asyncio.timeout(TIME_LIMIT), asyncio.TaskGroup() as group:
+            running = [group.create_task(replica.run()) for replica in replicas]
+            shows = group.create_task(_run_all_turns(site.stage, replicas, chance))
+            faults = group.create_task(_all_faults(site.pair, replicas, lease, chance))
+            await asyncio.wait([shows, faults])
+            for each in running:
+                each.cancel()
+    finally:
+        for replica in replicas:
+            if replica.process is not None:
+                await replica.process.kill()
+    turns = shows.result()
+    stale = await retry_while_unavailable(lambda: site.stage.database.rows(_STALE_WRITES, turns=[*turns]))
+    return [*chain.from_iterable(turns.values()), *(f"stale write {dict(row)}" for row in stale)]
+
+
+async def _all_faults(pair: Pair, replicas: list[Replica], lease: float, chance: random.Random) -> None:
+    """Never all replicas at once for long, so that work goes on."""
+    if chance.random() < 0.3:
+        await chance.choice(replicas).become_stale()
+    until = monotonic() + FAULTY_SECONDS
+    for _ in range(ROUNDS_OF_FAULTS):
+        if monotonic() > until:
+            break
+        faults = [replica.inject_fault(chance) for replica in chance.sample(replicas, REPLICAS - 1)]
+        if chance.random() < 0.4:
+            faults.append(_inject_fault_of_postgres(pair, replicas, lease, chance))
+        await asyncio.gather(*faults)
+
+
+async def _inject_fault_of_postgres(pair: Pair, replicas: list[Replica], lease: float, chance: random.Random) -> None:
+    fault, seconds = chance.choice(_FAULTS_OF_POSTGRES), lease * chance.uniform(0.5, 3)
+    match fault:
+        case "freeze":
+            with pair.primary.frozen():
+                await asyncio.sleep(seconds)
+        case "stall":  # of the whole machine
+            with ExitStack() as stall:
+                stall.enter_context(pair.primary.frozen())
+                for replica in replicas:
+                    if replica.process is not None:
+                        stall.enter_context(replica.process.frozen())
+                await asyncio.sleep(seconds)
+        case "lock":  # what a change of the schema does
+            async with pair.primary.connected() as connection, connection.transaction():
+                await connection.execute("LOCK TABLE turns IN ACCESS EXCLUSIVE MODE")
+                await asyncio.sleep(seconds)
+        case "read-only":  # what a planned switchover looks like
+            async with pair.primary.connected() as connection:
+                await connection.execute("ALTER SYSTEM SET default_transaction_read_only = on")
+                await connection.execute("SELECT pg_reload_conf()")
+                await asyncio.sleep(seconds)
+                await connection.execute("ALTER SYSTEM RESET default_transaction_read_only")
+                await connection.execute("SELECT pg_reload_conf()")
+        case "cut":
+            async with pair.primary.connected() as connection:
+                await connection.execute(_CUT)
+        case "crash":
+            await pair.primary.stop(signal.SIGQUIT)
+            await asyncio.sleep(seconds)
+            await pair.primary.start()
+        case "failover":
+            await pair.fail_over(seconds)
+        case _:
+            assert_never(fault)
+
+
+async def _run_all_turns(stage: Stage, replicas: list[Replica], chance: random.Random) -> dict[UUID, list[str]]:
+    """What is wrong with each turn."""
+    async with asyncio.TaskGroup() as group:
+        shows = {}
+        for _ in range(TURNS):
+            policy: RecoveryPolicy = chance.choice(["retry", "continue"])
+            turn = await retry_while_unavailable(partial(stage.ask, policy, max_recoveries=1000))
+            show = _problems_of_turn(stage, replicas, turn, random.Random(chance.random()))
+            shows[turn.id] = group.create_task(show)
+            await asyncio.sleep(chance.uniform(0, 0.6))
+    return {turn: show.result() for turn, show in shows.items()}
+
+
+async def _problems_of_turn(stage: Stage, replicas: list[Replica], turn: Turn, chance: random.Random) -> list[str]:
+    """What is wrong with a turn once all its readers have seen its end."""
+    readers = [stage.reader(turn) for _ in range(READERS_OF_A_TURN)]
+    await asyncio.gather(*(_read_on_changing_replicas(reader, replicas, chance) for reader in readers))
+    rows, effects = await retry_while_unavailable(partial(stage.rows, turn)), stage.effects
+    return [f"turn {turn.id}: {problem}" for reader in readers for problem in problems_of(rows, reader, effects)]
+
+
+async def _read_on_changing_replicas(reader: Reader, replicas: list[Replica], chance: random.Random) -> None:
+    """From replica to replica, sometimes in the middle of an event. Who is frozen is left."""
+    whole = False
+    while not whole:
+        try:
+            async with asyncio.timeout(chance.uniform(0.05, 1.5)):
+                whole = await reader.read(chance.choice(replicas).port)
+        except TimeoutError:
+            continue
+        await asyncio.sleep(0.01)
