@@ -4,13 +4,13 @@ import asyncio
 import os
 from typing import Any
 
-import asyncpg
 from alembic import context
 from sqlalchemy import Connection, pool, text
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.schema import CreateSchema
 
 from app.storage.database import ANSWER_TIMEOUT, in_schema, plain_url, schema_of
+from app.storage.hosts import open_connection
 from app.storage.migrations import RELATIONS, present_revision, version_table
 from app.storage.row_security import policies_of
 from app.storage.tables import metadata
@@ -52,7 +52,7 @@ async def _online() -> None:
     await present_revision(url)  # refuses the tables of another program
     # asyncpg reads the URL as it does for the server's own connections, with `sslmode` and whatever else stands in it.
     engine = create_async_engine(
-        _DIALECT, async_creator=lambda: asyncpg.connect(url, timeout=ANSWER_TIMEOUT), poolclass=pool.NullPool
+        _DIALECT, async_creator=lambda: open_connection(url, timeout=ANSWER_TIMEOUT), poolclass=pool.NullPool
     )
     async with engine.begin() as connection:
         await connection.run_sync(_migrate)

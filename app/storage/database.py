@@ -21,6 +21,7 @@ import structlog
 
 from app.domain.errors import ConfigError, StatementRefused, StorageError, StorageUnavailable
 from app.kit.clock import CLOCK
+from app.storage.hosts import open_connection
 from app.storage.pool import Pool
 from app.telemetry import POOL_IN_USE, POOL_WAIT_SECONDS
 
@@ -271,7 +272,7 @@ def plain_url(url: str) -> str:
 async def single_connection(url: str, **options: Any) -> AsyncIterator[Any]:
     """A connection of the driver, for a few statements. Raises TimeoutError, with words, where Postgres is silent."""
     try:
-        connection = await asyncpg.connect(url, timeout=ANSWER_TIMEOUT, command_timeout=ANSWER_TIMEOUT, **options)
+        connection = await open_connection(url, timeout=ANSWER_TIMEOUT, command_timeout=ANSWER_TIMEOUT, **options)
         try:
             yield connection
         finally:
@@ -323,7 +324,7 @@ async def connect(
     name = "TURNSTREAM_API_DATABASE_URL" if by_owner else "DATABASE_URL"
 
     async def opened() -> Any:
-        connection = await asyncpg.connect(
+        connection = await open_connection(
             url, timeout=statement_timeout, command_timeout=statement_timeout, statement_cache_size=statement_cache
         )
         keep_alive(connection)

@@ -7,6 +7,7 @@ import asyncpg
 import structlog
 
 from app.storage.database import keep_alive
+from app.storage.hosts import open_connection
 
 log = structlog.get_logger(__name__)
 
@@ -49,7 +50,7 @@ class ReplicaSession:
             await asyncio.sleep(_RECONNECT)
 
     async def _live(self) -> None:
-        connection = await asyncpg.connect(self._url, timeout=_PROBE)
+        connection = await open_connection(self._url, timeout=_PROBE)
         keep_alive(connection)
         ended = asyncio.Event()
         connection.add_termination_listener(lambda _connection: ended.set())

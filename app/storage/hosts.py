@@ -1,0 +1,68 @@
+"""Connections to a Postgres of several hosts, of which one is the primary."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+from urllib.parse import parse_qs, urlencode, urlsplit
+
+import asyncpg
+
+# Seconds until the next host is asked as well.
+_PATIENCE = 1.0
+
+
+async def open_connection(url: str, *, timeout: float, **options: Any) -> Any:  # noqa: ASYNC109, the driver's name for it
+    """A connection of the driver to the first host in `url` that is what `target_session_attrs` asks for. A host that
+    is silent, as one that has lost its power, does not keep the next one waiting: the driver alone would give it all of
+    `timeout`, in seconds. Raises the driver's errors, and TimeoutError with words.
+    """
+    waiting = list(_urls_of_hosts(url))
+    tries: list[asyncio.Task[Any]] = []
+    chosen: asyncio.Task[Any] | None = None
+    try:
+        while waiting or not all(each.done() for each in tries):
+            if waiting:
+                tries.append(asyncio.create_task(_connect(waiting.pop(0), timeout, options)))
+            under_way = [each for each in tries if not each.done()]
+            patience = _PATIENCE if waiting else None
+            done, _ = await asyncio.wait(under_way, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+            chosen = next((each for each in done if each.exception() is None), None)
+            if chosen is not None:
+                break
+        return (chosen or tries[-1]).result()
+    finally:
+        for each in tries:
+            if each is not chosen:
+                _give_up(each)
+
+
+async def _connect(url: str, seconds: float, options: Mapping[str, Any]) -> Any:
+    try:
+        return await asyncpg.connect(url, timeout=seconds, **options)
+    except TimeoutError as error:
+        raise TimeoutError(f"it does not answer within {seconds:g} seconds") from error
+
+
+def _give_up(connecting: asyncio.Task[Any]) -> None:
+    if not connecting.done():
+        connecting.cancel()
+    elif not connecting.cancelled() and connecting.exception() is None:
+        connecting.result().terminate()
+
+
+def _urls_of_hosts(url: str) -> Sequence[str]:
+    """`url` for each of its hosts. They stand before the path or, as those of sockets do, in the query."""
+    parts = urlsplit(url)
+    query = {name: values[-1] for name, values in parse_qs(parts.query).items()}
+    user, at, address = parts.netloc.rpartition("@")
+    hosts, ports = query.get("host", address).split(","), query.get("port", "").split(",")
+    if len(hosts) == 1 or len(ports) not in {1, len(hosts)}:  # what is wrong with the latter, the driver says
+        return [url]
+    ports = ports if len(ports) > 1 else ports * len(hosts)
+    urls = []
+    for host, port in zip(hosts, ports, strict=True):
+        place = {"host": host} if "host" in query else {}
+        netloc = parts.netloc if place else f"{user}{at}{host}"
+        own = {**query, **place, **({"port": port} if port else {})}
+        urls.append(parts._replace(netloc=netloc, query=urlencode(own)).geturl())
+    return urls

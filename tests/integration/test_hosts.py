@@ -1,0 +1,70 @@
+"""A Postgres of several hosts: which of them a connection goes to."""
+
+import asyncio
+import socket
+from collections.abc import Iterator
+from urllib.parse import urlsplit
+
+import asyncpg
+import pytest
+
+from app.domain.errors import ConfigError
+from app.storage.database import Statement, connect, single_connection
+from app.storage.hosts import _urls_of_hosts
+from app.storage.migrations import upgrade
+from tests.integration.proxy import proxied
+
+
+@pytest.fixture
+def silent() -> Iterator[str]:
+    """A host that takes connections, and says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+
+
+def with_hosts(url: str, *hosts: str) -> str:
+    parts = urlsplit(url)
+    user, at, _ = parts.netloc.rpartition("@")
+    return parts._replace(netloc=f"{user}{at}{','.join(hosts)}", query="target_session_attrs=read-write").geturl()
+
+
+async def test_a_host_that_is_silent_does_not_keep_the_next_one_waiting(database_url: str, silent: str) -> None:
+    async with proxied(database_url) as (way, _):
+        url = with_hosts(way, silent, urlsplit(way).netloc.rpartition("@")[2])
+        await asyncio.to_thread(upgrade, url)
+        async with connect(url, size=1) as database, single_connection(url) as connection:
+            assert await database.row(Statement("SELECT 1"))
+            assert await connection.fetchval("SELECT 1") == 1
+
+
+async def test_where_no_host_is_what_is_asked_for_the_last_failure_is_told(database_url: str, silent: str) -> None:
+    async with proxied(database_url) as (way, _):
+        here = urlsplit(way).netloc.rpartition("@")[2]
+        url = with_hosts(way, here, here).replace("read-write", "standby")
+        with pytest.raises(asyncpg.TargetServerAttributeNotMatched):
+            async with single_connection(url):
+                pass
+    with pytest.raises(ConfigError, match="does not answer"):
+        async with connect(with_hosts(way, silent, silent), size=1, statement_timeout=0.2):
+            pass
+
+
+@pytest.mark.parametrize(
+    ("url", "hosts"),
+    [
+        ("postgresql://a:b%40c@one/d?x=1", ["postgresql://a:b%40c@one/d?x=1"]),
+        (
+            "postgresql://a:b%40c@one:1,two:2/d?x=1&y=a%20b",
+            ["postgresql://a:b%40c@one:1/d?x=1&y=a+b", "postgresql://a:b%40c@two:2/d?x=1&y=a+b"],
+        ),
+        ("postgresql://one,[::1]:2/d", ["postgresql://one/d", "postgresql://[::1]:2/d"]),
+        (
+            "postgresql://a@/d?host=/one,/two&port=1,2",
+            ["postgresql://a@/d?host=%2Fone&port=1", "postgresql://a@/d?host=%2Ftwo&port=2"],
+        ),
+        ("postgresql://one,two/d?port=1", ["postgresql://one/d?port=1", "postgresql://two/d?port=1"]),
+        ("postgresql://one,two/d?port=1,2,3", ["postgresql://one,two/d?port=1,2,3"]),
+    ],
+)
+def test_a_url_is_split_by_its_hosts(url: str, hosts: list[str]) -> None:
+    assert _urls_of_hosts(url) == hosts
