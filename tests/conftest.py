@@ -52,19 +52,22 @@ _COUNTED = (
 )
 _TESTS = Path(__file__).parent
 
-# A third of the time for a thirtieth of the tests: faults between several processes, long random schedules, and stories
+# Half of the time for a thirtieth of the tests: faults between several processes, long random schedules, and stories
 # of whole programs. A run of all tests has them with FULL_TESTS=1 only, as in `.ci/run`; one that names them has them
 # always.
 _FULL_ONLY = (
     *("faults/test_cells.py", "faults/test_clock_skew.py", "faults/test_conformance_proxies.py"),
-    *("faults/test_failover.py", "faults/test_patroni.py", "faults/test_poolers.py"),
-    *("faults/test_postgres_misbehaves.py", "faults/test_proxies.py", "faults/test_random_schedules.py"),
-    *("faults/test_rolling_restart.py", "faults/test_workers.py"),
+    *("faults/test_deploy.py", "faults/test_failover.py", "faults/test_patroni.py", "faults/test_poolers.py"),
+    *("faults/test_postgres_away.py", "faults/test_postgres_misbehaves.py", "faults/test_proxies.py"),
+    *("faults/test_random_schedules.py", "faults/test_rolling_restart.py", "faults/test_workers.py"),
     *("integration/test_chaos.py", "integration/test_people_property.py", "integration/test_stalled_readers.py"),
     "integration/test_stream_property.py",
-    *("acceptance/test_graph_assistant.py", "acceptance/test_live_tests.py", "acceptance/test_package.py"),
-    *("acceptance/test_replay_page.py", "acceptance/test_terminal_client.py"),
-    *("browser/test_attachments.py", "browser/test_hostile.py", "browser/test_tabs.py"),
+    *("acceptance/test_embedding.py", "acceptance/test_graph_assistant.py", "acceptance/test_live_tests.py"),
+    *("acceptance/test_package.py", "acceptance/test_replay_page.py", "acceptance/test_runbooks.py"),
+    *("acceptance/test_terminal_approvals.py", "acceptance/test_terminal_client.py"),
+    *("browser/test_attachments.py", "browser/test_budgets.py", "browser/test_hostile.py", "browser/test_restart.py"),
+    "browser/test_tabs.py",
+    "node/test_generated_client.py",
 )
 
 # Folders whose tests all run a program that a machine may lack; single tests say so with `needs`.

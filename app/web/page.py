@@ -1,5 +1,6 @@
 """The pages at `/` and `/admin`: static files, read and compressed at start, under a policy that runs no other code."""
 
+import functools
 import gzip
 import hashlib
 from collections.abc import Iterable, Mapping
@@ -89,7 +90,9 @@ def page_routes() -> list[Route]:
     return [Route("/", site.page), Route("/admin", site.operators_page), Route("/static/{path:path}", site.file)]
 
 
+@functools.cache
 def read_site(folder: Path) -> Site:
+    """The files of a folder, read and compressed once in a process."""
     paths = sorted(path for path in folder.rglob("*") if path.suffix in _TYPES)
     contents = {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
     version = hashlib.sha256(b"\0".join(contents.values())).hexdigest()[:12]
