@@ -94,6 +94,11 @@ PERSIST_SECONDS = Histogram(
     buckets=(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1, 5),
 )
 LOOP_LAG_SECONDS = Gauge("turnstream_event_loop_lag_seconds", "How late the event loop's last timer fired")
+FRAME_TICK_SECONDS = Histogram(
+    "turnstream_frame_tick_seconds",
+    "Tick of the frame clock, ten times a second; 0 while deltas pass at once",
+    buckets=(0.0, 0.05),
+)
 LOOP_HELD_SECONDS = Histogram(
     "turnstream_event_loop_held_seconds",
     "How long the event loop did nothing else, by the function that was found at it",

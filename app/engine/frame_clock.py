@@ -6,7 +6,7 @@ from collections import deque
 from typing import Literal
 
 from app.stream.wakeup import Wakeup
-from app.telemetry import LOOP_LAG_SECONDS
+from app.telemetry import FRAME_TICK_SECONDS, LOOP_LAG_SECONDS
 
 Frames = Literal["by-load", "calm", "cheap"]
 
@@ -71,3 +71,4 @@ class FrameClock:
                 self.tick = TICK
             elif self._load < IDLE:
                 self.tick = 0.0
+        FRAME_TICK_SECONDS.observe(self.tick)

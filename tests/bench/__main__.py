@@ -19,7 +19,7 @@ from tests.bench.processes import StartError, cpu_seconds, raise_file_limit, wai
 from tests.bench.programme import Programme, quick_set, whole
 from tests.bench.provider import FakeProvider, fake_provider
 from tests.bench.report import Results, comparison, trial_tables, write_into
-from tests.bench.scenarios import Bench, FaultError, Figures, Scenario, warm_up
+from tests.bench.scenarios import Bench, Figures, Scenario, warm_up
 from tests.bench.trials import Rows, Site, Trial
 
 PAGE = ROOT / "docs" / "benchmarks.md"
@@ -69,11 +69,14 @@ def measure(
         provider = owned.enter_context(fake_provider(folder))
         database = owned.enter_context(nullcontext() if only == "relay" else bench_database(folder))
         run = Run(provider, database, folder)
-        if database is not None:
-            run.try_all(programme.trials, Site(provider, database, folder))
         candidates = [each for each in candidates_for(database) if only in {None, each.name}]
-        if programme.scenarios:
-            run.repeat(candidates, programme.scenarios, repetitions, until)
+        try:
+            if database is not None:
+                run.try_all(programme.trials, Site(provider, database, folder))
+            if programme.scenarios:
+                run.repeat(candidates, programme.scenarios, repetitions, until)
+        except KeyboardInterrupt:
+            run.note_fault("interrupted: the tables have what was measured until then")
         return run.faults, run.pages(load_before)
 
 
@@ -82,6 +85,8 @@ def candidates_for(database: Postgres | None) -> list[Candidate]:
 
 
 class Run:
+    """What fails is named among the `faults`, and costs no figures but its own."""
+
     def __init__(self, provider: FakeProvider, database: Postgres | None, folder: Path) -> None:
         self.results = Results()
         self.tables: dict[Trial, Rows] = {}
@@ -100,8 +105,8 @@ class Run:
         for trial in trials:
             try:
                 rows = trial.run(site)
-            except (FaultError, StartError) as fault:
-                self._note_fault(f"{trial.name}: {fault}")
+            except Exception as fault:  # noqa: BLE001
+                self.note_fault(f"{trial.name}: {fault!r}")
                 continue
             self.tables[trial] = rows
             for measure, figures in rows.items():
@@ -121,8 +126,8 @@ class Run:
             for candidate in candidates if repetition % 2 == 0 else reversed(candidates):
                 try:
                     self._measure(candidate, scenarios)
-                except StartError as error:
-                    self._note_fault(str(error))
+                except Exception as fault:  # noqa: BLE001, its server does not start, or has died
+                    self.note_fault(f"{candidate.name}: {fault!r}")
 
     def _measure(self, candidate: Candidate, scenarios: Iterable[Scenario]) -> None:
         mine = [each for each in scenarios if each.only in {None, candidate.name}]
@@ -139,13 +144,13 @@ class Run:
         name = bench.server.name
         try:
             figures = scenario.run(bench)
-        except FaultError as fault:
-            self._note_fault(f"{name}, {scenario.title}: {fault}")
+        except Exception as fault:  # noqa: BLE001
+            self.note_fault(f"{name}, {scenario.title}: {fault!r}")
             return
         self.results.add(scenario.title, name, figures)
         console.print(f"{name}, {scenario.title}: {one_line(figures)}", soft_wrap=True)
 
-    def _note_fault(self, fault: str) -> None:
+    def note_fault(self, fault: str) -> None:
         self.faults.append(fault)
         console.print(fault, style="red", markup=False, soft_wrap=True)
 

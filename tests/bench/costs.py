@@ -1,46 +1,101 @@
-"""What turns, deltas and readers cost: CPU = turns * a + deltas * b + deltas of further readers * c.
+"""What a server's CPU time consists of, as a sum that predicts it:
 
-a and b are of two loads, short turns and long ones, c of many readers of one turn; a fourth load checks the sum.
+CPU = seconds * s + turns * a + frames * b + deltas * d + frames of further readers * c
+
+A frame is what a reader gets at once. While the frame clock rests that is a delta, as a rule; while it beats, all
+deltas of a tick. Then the streams of a beat share a wake-up, so a second costs more and a frame less: both have two
+values. As many loads as there are values fix them, with the clock held by its setting; two more check the sum, on a
+server that chooses by its load.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
+from app.engine.frame_clock import TICK
 from tests.bench.candidates import Server
 from tests.bench.load import Load
 from tests.bench.processes import cpu_seconds
-from tests.bench.scenarios import OPENINGS, RATE, faultless, paced, warm_up
+from tests.bench.scenarios import OPENINGS, RATE, faultless, ticks_of, warm_up
 from tests.bench.trials import Rows, Site
 
-_SHORT = 2  # deltas
+_SLOW = 10  # deltas a second
+
+# The values of the sum, with the factor by which each is shown, in the order of what a load counts.
+_VALUES = {
+    "s: a second with turns, ms": 1e3,
+    "s: a second while the clock beats, ms": 1e3,
+    "a: a turn, ms": 1e3,
+    "b: a frame, µs": 1e6,
+    "b: a frame while the clock beats, µs": 1e6,
+    "d: a delta in a frame, µs": 1e6,
+    "c: a frame to one more reader, µs": 1e6,
+}
 
 
-def costs(turns: int, streams: int, deltas: int, readers: int) -> Callable[[Site], Rows]:
-    """`turns` short ones; `streams` of `deltas`; `readers` of one more of these; at last four times the streams, of a
-    third of the deltas.
+@dataclass(frozen=True, slots=True)
+class Used:
+    """The CPU seconds of a load, and how often it had what each of the values is for."""
+
+    cpu: float
+    counts: Sequence[float]
+
+
+def costs(turns: int, streams: int, seconds: int, readers: int) -> Callable[[Site], Rows]:
+    """`turns` of two deltas; `streams` that last `seconds`, twice as many, and one alone; `readers` of one more. To
+    check, four times the streams for a third of the time, and slow ones.
     """
+    short = Load(f"deltas=2 rate={RATE}", chats=turns, ramp_seconds=turns / OPENINGS)
+    alone = Load(f"deltas={_SLOW * seconds} rate={_SLOW}")
+    usual = Load(f"deltas={RATE * seconds} rate={RATE}", chats=streams)
+    crowd = replace(usual, chats=2 * streams)
+    dense = Load(f"deltas={4 * RATE * seconds} rate={4 * RATE}", chats=streams)
+    followed = replace(usual, chats=1, readers=readers)
+    many = Load(f"deltas={RATE * seconds // 3} rate={RATE}", chats=4 * streams)
+    slow = replace(alone, chats=streams)
 
     def run(site: Site) -> Rows:
+        with site.served({"TURNSTREAM_FRAMES": "cheap"}) as server:
+            fixing = _used(server, short, alone, crowd, dense)
+        with site.served({"TURNSTREAM_FRAMES": "calm"}) as server:
+            fixing += _used(server, alone, usual, followed)
+        values = solved([[*load.counts, load.cpu] for load in fixing])
         with site.served() as server:
-            warm_up(server)
-            short = _cpu(server, paced(turns, _SHORT, turns / OPENINGS)) / turns
-            long = _cpu(server, paced(streams, deltas)) / streams
-            b = (long - short) / (deltas - _SHORT)
-            a = short - _SHORT * b
-            followed = _cpu(server, Load(f"deltas={deltas} rate={RATE}", readers=readers))
-            c = (followed - a - deltas * b) / (readers * deltas)
-            many, few = 4 * streams, deltas // 3
-            seen, fitted = _cpu(server, paced(many, few)), many * (a + few * b)
-        return {
-            "a: a turn, ms": (a * 1e3, None, None),
-            "b: a delta, µs": (b * 1e6, None, None),
-            "c: a delta to one more reader, µs": (c * 1e6, None, None),
-            f"{many} streams of {few} deltas, CPU s": (fitted, seen, seen / fitted),
-        }
+            checks = _used(server, many, slow)
+        rows: dict[str, tuple[float | None, ...]] = {}
+        for (name, factor), value in zip(_VALUES.items(), values, strict=True):
+            rows[name] = (value * factor, None, None)
+        for load, check in zip((many, slow), checks, strict=True):
+            predicted = sum(count * value for count, value in zip(check.counts, values, strict=True))
+            rows[f"{load.chats} streams, {load.plan}: CPU s"] = (predicted, check.cpu, check.cpu / predicted)
+        return rows
 
     return run
 
 
-def _cpu(server: Server, load: Load) -> float:
-    before = cpu_seconds(server.process)
-    faultless(server.run(load))
-    return cpu_seconds(server.process) - before
+def _used(server: Server, *loads: Load) -> list[Used]:
+    warm_up(server)
+    return [_used_by(server, load) for load in loads]
+
+
+def _used_by(server: Server, load: Load) -> Used:
+    ticks, before = ticks_of(server), cpu_seconds(server.process)
+    result = faultless(server.run(load))
+    cpu = cpu_seconds(server.process) - before
+    beating, own = ticks_of(server).mean_since(ticks) / TICK, load.chats / (load.chats + load.readers)
+    clock, frames = (1 - beating, beating), result.delta_events * own
+    seconds = (result.wall_seconds * share for share in clock)
+    counts = (*seconds, load.chats, *(frames * share for share in clock), result.deltas * own)
+    return Used(cpu, (*counts, result.delta_events * (1 - own)))
+
+
+def solved(equations: Sequence[Sequence[float]]) -> list[float]:
+    """The unknowns of as many linear equations, each their factors and what these sum up to (Gauss and Jordan)."""
+    rows = [list(each) for each in equations]
+    for place in range(len(rows)):
+        largest = max(range(place, len(rows)), key=lambda number: abs(rows[number][place]))
+        rows[place], rows[largest] = rows[largest], rows[place]
+        head = rows[place] = [value / rows[place][place] for value in rows[place]]
+        for number, row in enumerate(rows):
+            if number != place:
+                rows[number] = [value - row[place] * first for value, first in zip(row, head, strict=True)]
+    return [row[-1] for row in rows]

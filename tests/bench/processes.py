@@ -92,6 +92,23 @@ def get(port: int, path: str) -> tuple[int, bytes]:
         connection.close()
 
 
+def metric(port: int, name: str) -> float:
+    """Over all its labels."""
+    _, body = get(port, "/metrics")
+    samples = (line.rsplit(" ", 1) for line in body.decode().splitlines() if not line.startswith("#"))
+    return sum(float(value) for sample, value in samples if sample.partition("{")[0] == name)
+
+
+def wait_until_calm(process: psutil.Process, seconds: float = 30) -> None:
+    """Until the process needs less than a tenth of a CPU."""
+    until = time.monotonic() + seconds
+    while True:
+        before = cpu_seconds(process)
+        time.sleep(0.3)
+        if cpu_seconds(process) - before < 0.03 or time.monotonic() > until:
+            return
+
+
 def cpu_seconds(process: psutil.Process) -> float:
     """Of the process and its living children; the scheduler's nanoseconds where the kernel tells them."""
     return sum(own_cpu_seconds(each) for each in family(process))

@@ -22,7 +22,7 @@ START = ("median", "worst", "target")
 CACHE = ("read", "written", "neither", "read, %", "target, %")
 CHATS = ("cold, ms", "CPU, ms", "warm, ms", "CPU, ms", "longest hold, ms", "target")
 TRACES = ("off", "with traces", "more, %", "target, %")
-COSTS = ("fitted", "measured", "ratio")
+COSTS = ("by the sum", "measured", "ratio")
 REPLICAS = ("one server", "two replicas")
 
 
@@ -50,9 +50,7 @@ def whole() -> Programme:
             Trial("remote", "50 turns of 50/s, each with two readers", REMOTE, remote(50, 500)),
             Trial("journal", "CPU per running turn and second, ms", JOURNAL, journal_cost(200, 2)),
             Trial("traces", "CPU of the server per turn, ms", TRACES, tracing_cost(200, 2)),
-            Trial(
-                "costs", "CPU = turns * a + deltas * b + deltas of further readers * c", COSTS, costs(400, 50, 600, 50)
-            ),
+            Trial("costs", "what the server's CPU time consists of", COSTS, costs(400, 50, 6, 50)),
             Trial("cache", "input tokens of a turn of ten rounds", CACHE, caching),
             Trial("chats", "first delta in a long chat", CHATS, chats(10, 100, 1000, 5000, 10_000)),
             Trial("replicas", "500 streams of 50/s", REPLICAS, replicas(500, 150)),

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from functools import partial
 
 from tests.bench.candidates import Server
+from tests.bench.processes import metric
 from tests.bench.reader import PATIENCE, Reader, begin_turn, check_whole, stored_texts
 from tests.bench.scenarios import RATE, FaultError, warm_up
-from tests.bench.trials import SELDOM, Rows, Site, metric
+from tests.bench.trials import SELDOM, Rows, Site
 
 TURNS = 20
 DELTAS = 3 * RATE

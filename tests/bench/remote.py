@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from tests.bench.processes import TOOLS_CPU
+from tests.bench.processes import TOOLS_CPU, metric
 from tests.bench.scenarios import FaultError, faultless, paced, warm_up
-from tests.bench.trials import SELDOM, Rows, Site, metric
+from tests.bench.trials import SELDOM, Rows, Site
 
 TARGET_MS = 100.0 + 20  # one tick, and a little
 
@@ -13,7 +13,7 @@ TARGET_MS = 100.0 + 20  # one tick, and a little
 def remote(chats: int, deltas: int) -> Callable[[Site], Rows]:
     def run(site: Site) -> Rows:
         with site.served() as owner, site.served(SELDOM, cpu=TOOLS_CPU) as other:
-            warm_up(owner)
+            warm_up(owner, mirror=other)
             result = faultless(owner.run(replace(paced(chats, deltas), mirror_port=other.port)))
             if ran := metric(other.port, "turnstream_turns_total"):
                 raise FaultError(f"{ran:.0f} turns ran on the replica that should only read them")

@@ -3,12 +3,13 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from tests.bench.candidates import Name, Server
 from tests.bench.capacity import highest_passing
 from tests.bench.database import Postgres
 from tests.bench.load import Load, LoadResult, Times
-from tests.bench.processes import cpu_seconds, resident_bytes
+from tests.bench.processes import cpu_seconds, metric, resident_bytes, wait_until_calm
 from tests.bench.provider import FakeProvider
 
 RATE = 50
@@ -41,8 +42,14 @@ class FaultError(Exception):
     """A delta was lost, repeated, out of order or foreign, or a chat failed: figures would be worthless."""
 
 
-def warm_up(server: Server) -> None:
-    server.run(Load("deltas=50 rate=100", chats=5, ramp_seconds=0.1))
+def warm_up(server: Server, mirror: Server | None = None) -> None:
+    """Until both have what they load only after they answer: the code of a provider costs a second of CPU, also where
+    no turn runs.
+    """
+    server.run(Load("deltas=50 rate=100", chats=5, ramp_seconds=0.1, mirror_port=mirror.port if mirror else 0))
+    for each in (server, mirror):
+        if each is not None:
+            wait_until_calm(each.process)
 
 
 def paced(chats: int, deltas: int, ramp_seconds: float = 1.0) -> Load:
@@ -76,11 +83,30 @@ def database_cpu(bench: Bench) -> float:
     return bench.database.cpu_seconds() if bench.database else 0.0
 
 
+class Ticks(NamedTuple):
+    """What the frame clock of a server has counted until now: the sum of its ticks in seconds, and their number."""
+
+    seconds: float
+    number: float
+
+    def mean_since(self, before: "Ticks") -> float:
+        return (self.seconds - before.seconds) / max(self.number - before.number, 1)
+
+
+def ticks_of(server: Server) -> Ticks:
+    name = "turnstream_frame_tick_seconds"
+    return Ticks(metric(server.port, f"{name}_sum"), metric(server.port, f"{name}_count"))
+
+
 def streams(chats: int, deltas: int) -> Callable[[Bench], Figures]:
     def run(bench: Bench) -> Figures:
-        load = paced(chats, deltas)
+        load, has_clock = paced(chats, deltas), bench.server.name == "turnstream"
+        before = ticks_of(bench.server) if has_clock else None
         result, figures = measured(bench, load)
-        figures |= times("added latency", result.delta) | times("first delta", result.first_delta)
+        figures |= times("added latency", result.delta)
+        if before is not None:
+            figures["of this the tick of the frame clock, mean, ms"] = ticks_of(bench.server).mean_since(before) * 1000
+        figures |= times("first delta", result.first_delta)
         return figures | {"longer than planned, s": result.wall_seconds - load.ramp_seconds - deltas / RATE}
 
     return run

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tests.bench.candidates import Server, served, turnstream
 from tests.bench.database import Postgres
-from tests.bench.processes import SERVER_CPU, get
+from tests.bench.processes import SERVER_CPU
 from tests.bench.provider import FakeProvider
 
 Rows = Mapping[str, tuple[float | None, ...]]
@@ -48,10 +48,3 @@ class Trial:
     title: str
     columns: tuple[str, ...]
     run: Callable[[Site], Rows]
-
-
-def metric(port: int, name: str) -> float:
-    """Over all its labels."""
-    _, body = get(port, "/metrics")
-    samples = (line.rsplit(" ", 1) for line in body.decode().splitlines() if not line.startswith("#"))
-    return sum(float(value) for sample, value in samples if sample.partition("{")[0] == name)

@@ -8,9 +8,13 @@ import anthropic
 import pytest
 from anthropic.types import ToolParam
 
+from tests.bench.__main__ import Run
 from tests.bench.capacity import highest_passing
+from tests.bench.costs import solved
+from tests.bench.database import Postgres
 from tests.bench.load import Load, LoadResult, run_load
 from tests.bench.provider import FakeProvider, fake_provider
+from tests.bench.trials import Rows, Site, Trial
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="the benchmark tools need Linux"),
@@ -149,3 +153,20 @@ def test_the_search_for_the_highest_load_comes_close_from_below(limit: int) -> N
     found = highest_passing(lambda value: value <= limit, start=200, ceiling=1500, probes=12)
     assert found <= limit
     assert found >= min(limit * 0.9 - 5, 1500)
+
+
+def test_what_turns_and_frames_cost_is_found_from_as_many_loads() -> None:
+    values, loads = (0.02, 0.008, 0.0001), [(0, 400, 800), (6, 1, 60), (7, 50, 15_000)]
+    equations = [[*counts, sum(map(float.__mul__, map(float, counts), values))] for counts in loads]
+    assert solved(equations) == pytest.approx(values)
+
+
+def test_what_fails_is_named_and_costs_no_figures_but_its_own(provider: FakeProvider, tmp_path: Path) -> None:
+    def fail(_site: Site) -> Rows:
+        raise OSError("it has died")
+
+    trials = [Trial("one", "", (), fail), Trial("two", "what is well", ("seconds",), lambda _site: {"time": (1.5,)})]
+    run = Run(provider, None, tmp_path)
+    run.try_all(trials, Site(provider, Postgres("postgresql://", "18", None), tmp_path))
+    assert run.faults == ["one: OSError('it has died')"]
+    assert "| time | 1.50 |" in run.pages(load_before=0.0)["trials"]
