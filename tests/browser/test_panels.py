@@ -10,9 +10,9 @@ from playwright.async_api import expect
 from app.llm.models.catalog import ProviderModels
 from app.llm.models.parameters import parameters_of
 from app.llm.openai.quirks import OPENAI, QUIRKS
-from app.llm.scripted import ScriptedProvider, message_of, text
+from app.llm.scripted import Pause, ScriptedProvider, message_of, text
 from tests.browser.conftest import SitDown
-from tests.browser.scenes import Harbour, three_calls
+from tests.browser.scenes import Harbour, paused, three_calls
 from tests.browser.test_talk import use
 from tests.support.http_client import Client
 from tests.support.http_server import Server
@@ -201,3 +201,50 @@ async def test_everything_can_be_reached_by_keys(people: SitDown, site: Server, 
     await page.keyboard.press("Control+Shift+O")
     await page.get_by_text("What would you like to know?").wait_for()
     assert await page.evaluate("document.activeElement.id") == "words"
+
+
+async def test_the_list_of_chats_is_one_stop_of_the_tab_key_and_can_be_folded(
+    people: SitDown, site: Server, api: Client
+) -> None:
+    for title in ("Third", "Second", "First"):
+        await api.json("POST", "/api/chats", 201, json={"title": title})
+    ada = await people(site.url)
+    page, focused = ada.page, ada.page.locator(":focus")
+    await page.focus("#search")
+    for key, reached in (("Tab", "First"), ("ArrowDown", "Second"), ("ArrowDown", "Third"), ("ArrowUp", "Second")):
+        await page.keyboard.press(key)
+        await expect(focused).to_have_text(reached)
+    for reached in ("Rename Second", "Delete Second", "Documents"):
+        await page.keyboard.press("Tab")
+        await expect(focused).to_have_accessible_name(reached)
+    await ada.press("Chats")
+    await expect(page.locator("#sidebar")).to_be_hidden()
+    await ada.reload()
+    await expect(page.locator("#sidebar")).to_be_hidden()
+    await page.keyboard.press("Control+K")
+    await expect(page.locator("#search")).to_be_focused()
+
+
+async def test_a_message_has_its_time_and_one_button_stops_the_answer(
+    people: SitDown, site: Server, api: Client
+) -> None:
+    pause = Pause()
+    ada = await people(site.url, await use(api, site.scripts.model(paused(pause, "I begin ", "and end."))))
+    await ada.say("When?")
+    await ada.sees("I begin")
+    await expect(ada.page.get_by_role("button", name=re.compile("Stop"))).to_have_count(1)
+    await expect(ada.page.locator(".turn.user .figures")).to_have_text(re.compile(r"^\d+:\d\d"))
+    await ada.page.get_by_role("button", name="Edit", exact=True).click()
+    await expect(ada.page.locator(".turn.user .bar-of-turn")).to_be_hidden()
+    pause.go.set()
+    await ada.sees_end()
+
+
+async def test_operators_find_their_page(people: SitDown, site: Server) -> None:
+    ada = await people(site.url)
+    link = ada.page.get_by_role("link", name="Page for operators")
+    await expect(link).to_be_hidden()
+    await ada.page.evaluate("localStorage.setItem('turnstream.operator', 'secret')")
+    await ada.reload()
+    assert await link.evaluate("(link) => link.href") == f"{site.url}/admin"
+    await expect(link).to_be_visible()

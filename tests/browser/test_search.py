@@ -118,3 +118,15 @@ async def test_chats_that_were_paged_to_stay_when_a_new_one_is_made(people: SitD
     await more.click()
     await expect(links).to_have_count(202)
     assert await links.all_inner_texts() == ["New", *(f"Chat {number}" for number in reversed(range(201)))]
+
+
+async def test_a_match_at_the_end_of_a_long_title_is_seen_whole(people: SitDown, site: Server, api: Client) -> None:
+    await api.json("POST", "/api/chats", 201, json={"title": "All that was asked of the keeper of the lighthouse"})
+    ada = await people(site.url)
+    await ada.page.fill("#search", "lighthouse")
+    mark = await ada.page.locator("#chats mark").bounding_box()
+    title = await ada.page.locator("#chats .title").bounding_box()
+    assert mark
+    assert title
+    assert mark["x"] + mark["width"] <= title["x"] + title["width"]
+    assert mark["y"] + mark["height"] <= title["y"] + title["height"] + 1

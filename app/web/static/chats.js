@@ -47,6 +47,8 @@ export class Chats extends EventTarget {
     })
     this.search.addEventListener('input', () => this.#search())
     this.search.addEventListener('keydown', (event) => event.key === 'Escape' && this.#clear(event))
+    this.list.addEventListener('focusin', (event) => this.#stopAt(event.target.closest('[data-chat]')))
+    this.list.addEventListener('keydown', (event) => this.#move(event))
     find('#more-chats').addEventListener('click', () => this.#readMore())
   }
 
@@ -220,7 +222,22 @@ export class Chats extends EventTarget {
     const focused = document.activeElement?.closest('[data-chat]')?.getAttribute('data-chat')
     const groups = Object.entries(Object.groupBy(shown, ageOf))
     this.list.replaceChildren(...groups.map(([age, chats]) => this.#group(age, chats)))
-    if (focused) this.list.querySelector(`[data-chat="${focused}"] a`)?.focus()
+    const itemOf = (id) => this.list.querySelector(`[data-chat="${id}"]`)
+    this.#stopAt(itemOf(focused) ?? itemOf(this.open) ?? this.list.querySelector('[data-chat]'))
+    if (focused) itemOf(focused)?.querySelector('a').focus()
+  }
+
+  /** Makes one chat reachable with Tab, not all of them: arrows lead to the others. */
+  #stopAt(item) {
+    for (const part of this.list.querySelectorAll('a, button')) part.tabIndex = item?.contains(part) ? 0 : -1
+  }
+
+  #move(event) {
+    const step = { ArrowDown: 1, ArrowUp: -1 }[event.key]
+    if (!step || this.renaming) return
+    event.preventDefault()
+    const items = [...this.list.querySelectorAll('[data-chat]')]
+    items[items.indexOf(event.target.closest('[data-chat]')) + step]?.querySelector('a').focus()
   }
 
   #group(age, chats) {

@@ -11,7 +11,7 @@ import { markWords } from './marks.js'
 import { amount, Models } from './models.js'
 import { Notifications } from './notifications.js'
 import { Outbox } from './outbox.js'
-import { Session } from './session.js'
+import { isOperator, Session } from './session.js'
 import { Settings } from './settings.js'
 import { TEXTS } from './texts.js'
 import { announce, Transcript } from './transcript.js'
@@ -248,6 +248,14 @@ function newChat() {
 /** @param {boolean} [shown] */
 const showList = (shown) => document.body.classList.toggle('listing', shown)
 
+/** Folds the list, or unfolds it; on a narrow page it is shown above the chat. */
+function toggleList() {
+  if (matchMedia('(max-width: 46rem)').matches) return showList()
+  const { dataset } = document.documentElement
+  dataset.list = dataset.list === 'folded' ? 'open' : 'folded'
+  localStorage.setItem('turnstream.list', dataset.list)
+}
+
 function showKeys() {
   const { title, rows } = TEXTS.keys
   const list = rows.map(([key, does]) => h('div', {}, h('dt', {}, h('kbd', {}, key)), h('dd', {}, does)))
@@ -255,6 +263,7 @@ function showKeys() {
 }
 
 function search() {
+  if (document.documentElement.dataset.list === 'folded') toggleList()
   showList(true)
   find('#search').focus()
 }
@@ -288,7 +297,7 @@ find('#new-chat').addEventListener('click', newChat)
 find('#open-models').addEventListener('click', chooseModel)
 find('#theme').addEventListener('click', nextTheme)
 find('#show-keys').addEventListener('click', showKeys)
-find('#show-list').addEventListener('click', () => showList())
+find('#show-list').addEventListener('click', toggleList)
 find('#veil').addEventListener('click', () => showList(false))
 find('#chats').addEventListener('click', (event) => event.target.closest('a') && showList(false))
 for (const button of findAll('[data-export]'))
@@ -296,6 +305,7 @@ for (const button of findAll('[data-export]'))
 for (const button of findAll('[data-close]')) button.addEventListener('click', () => button.closest('dialog').close())
 for (const button of findAll('[data-say]')) button.addEventListener('click', () => send(button.textContent.trim()))
 
+find('#operate').hidden = !isOperator()
 await chats.load()
 await route(true)
 outbox.resume()

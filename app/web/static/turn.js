@@ -63,7 +63,7 @@ export class TurnView {
     setText(this.degraded, degradedText(turn.degraded ?? []))
     const shape = `${ended} ${turn.siblings}`
     if (this.shape !== shape) this.#drawButtons(shape, turn, ended)
-    setText(this.figures, ended && turn.role === 'assistant' ? figuresOf(turn) : '')
+    setText(this.figures, ended ? figuresOf(turn) : '')
     if (!this.timeline.hidden) this.#draw()
   }
 
@@ -125,14 +125,16 @@ export class TurnView {
     if (turn.actions.length) return texts.waiting
     if (turn.status === 'queued' && !turn.blocks.length) return texts.queued
     const last = turn.blocks.at(-1)
-    if (last?.open) return last.type === 'thinking' ? texts.thinking : texts.stages.streaming
+    if (last?.open && last.type === 'thinking') return '' // the block says so
+    if (last?.open) return texts.stages.streaming
     return this.stageText || texts.working
   }
 
   #drawButtons(shape, turn, ended) {
     this.shape = shape
     this.siblings.replaceChildren(...this.#siblingArrows(turn))
-    const buttons = ended ? this.#endedButtons(turn) : [iconButton('stop', texts.stop, () => this.actions.cancel(turn))]
+    const stop = () => iconButton('stop', texts.stop, () => this.actions.cancel(turn), { class: 'quiet stop' })
+    const buttons = ended ? this.#endedButtons(turn) : [stop()]
     this.buttons.replaceChildren(...buttons)
   }
 
@@ -254,9 +256,17 @@ function pendingSteersOf({ pendingSteers = [], blocks }) {
   return pendingSteers.filter((text) => !applied.includes(text))
 }
 
-function figuresOf({ created_at, ended_at, usage, model, cost }) {
+function figuresOf({ role, created_at, ended_at, usage, model, cost }) {
+  if (role === 'user') return timeOf(created_at)
   if (!created_at || !ended_at) return ''
   const took = seconds((Date.parse(ended_at) - Date.parse(created_at)) / 1000)
   const tokens = usage.output_tokens && TEXTS.tokens(usage.output_tokens)
   return [model, took, tokens, cost && TEXTS.models.cost(amount(cost))].filter(Boolean).join(' · ')
+}
+
+/** The time of day, with the day if that is not today, as this browser writes them. */
+function timeOf(moment) {
+  const date = new Date(moment)
+  const today = date.toDateString() === new Date().toDateString()
+  return date.toLocaleString([], { timeStyle: 'short', ...(!today && { dateStyle: 'medium' }) })
 }
