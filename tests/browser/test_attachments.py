@@ -26,9 +26,8 @@ _BRING = """([name, target, files]) => {
   const transfer = new DataTransfer()
   for (const [name, type, data] of files)
     transfer.items.add(new File([Uint8Array.from(atob(data), (sign) => sign.charCodeAt(0))], name, { type }))
-  const event = name === 'paste'
-    ? new ClipboardEvent('paste', { bubbles: true, cancelable: true, clipboardData: transfer })
-    : new DragEvent(name, { bubbles: true, cancelable: true, dataTransfer: transfer })
+  const event = new Event(name, { bubbles: true, cancelable: true })
+  event[name === 'paste' ? 'clipboardData' : 'dataTransfer'] = transfer // Firefox gives a ClipboardEvent no files
   document.querySelector(target).dispatchEvent(event)
 }"""
 

@@ -19,6 +19,7 @@ class Program:
 
 PROGRAMS: Mapping[str, Program] = {
     "Chromium": Program(("chromium", "chromium-browser", "google-chrome"), "chromium"),
+    "Firefox": Program(("firefox-esr",), "firefox-esr"),
     "nginx": Program(("nginx", "/usr/sbin/nginx"), "nginx"),
     "PgBouncer": Program(("pgbouncer", "/usr/sbin/pgbouncer"), "pgbouncer"),
     "HAProxy": Program(("haproxy", "/usr/sbin/haproxy"), "haproxy"),

@@ -254,7 +254,8 @@ export class Client {
     try {
       /** @type {Record<string, string>} */
       const headers = cursor ? { 'Last-Event-ID': cursor } : {}
-      const response = await this.#fetch(path, { headers, signal: watchdog.signal })
+      // Past the cache: in Firefox a request waits there for another one of the same address, up to twenty seconds.
+      const response = await this.#fetch(path, { headers, signal: watchdog.signal, cache: 'no-store' })
       if (response.status === 204) throw NO_MORE_EVENTS
       watchdog.expect(Number(response.headers.get('Turnstream-Heartbeat')) || HEARTBEAT)
       connection('open')

@@ -24,7 +24,14 @@ export class TurnstreamChatTransport extends DefaultChatTransport {
    *   `stopOnAbort`: false lets an answer go on when the page stops
    */
   constructor({ api = '/api/ai-sdk/chat', stopOnAbort = true, ...options } = {}) {
-    super({ prepareSendMessagesRequest: lastMessageAlone, prepareReconnectToStreamRequest: ofTurn, ...options, api })
+    super({
+      prepareSendMessagesRequest: lastMessageAlone,
+      prepareReconnectToStreamRequest: ofTurn,
+      ...options,
+      api,
+      // Past the cache, where Firefox keeps the streams of two tabs waiting for each other.
+      fetch: (url, init) => (options.fetch ?? fetch)(url, { ...init, cache: 'no-store' }),
+    })
     this.stopOnAbort = stopOnAbort
   }
 
@@ -55,7 +62,7 @@ export class TurnstreamChatTransport extends DefaultChatTransport {
     new Headers(headers).forEach((value, name) => own.set(name, value))
     const credentials = await valueOf(this.credentials)
     const url = `${this.api}/${encodeURIComponent(chatId)}/stop`
-    await (this.fetch ?? fetch)(url, { method: 'POST', headers: own, credentials })
+    await /** @type {typeof fetch} */ (this.fetch)(url, { method: 'POST', headers: own, credentials })
   }
 
   /**
