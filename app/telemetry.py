@@ -85,6 +85,7 @@ POOL_WAIT_SECONDS = Histogram(
     buckets=(0.001, 0.005, 0.025, 0.1, 0.5, 1, 5),
 )
 JOURNAL_LAG_SECONDS = Gauge("turnstream_journal_lag_seconds", "Age of the oldest open text that the journal lacks")
+SEARCH_LAG_SECONDS = Gauge("turnstream_search_lag_seconds", "Age of the oldest text that the search has not indexed")
 STALLED_READERS = Gauge("turnstream_stalled_readers", "Connections whose client does not read what is sent")
 BUILD_INFO = Gauge("turnstream_build_info", "1, with the version that runs", ["version", "python"])
 PERSIST_SECONDS = Histogram(

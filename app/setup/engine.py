@@ -26,6 +26,7 @@ from app.engine.upkeep.journal_writer import JournalWriter
 from app.engine.upkeep.recovery import ReplicaMonitor
 from app.engine.upkeep.refusals import REFUSALS_KEPT_DAYS, RefusedLogins
 from app.engine.upkeep.round_writer import RoundWriter
+from app.engine.upkeep.search_indexer import SearchIndexer
 from app.engine.upkeep.sweeps import HOURS, UNUSED_UPLOADS_KEPT, Sweep, at_once
 from app.engine.upkeep.titles import TitleWriter
 from app.engine.upkeep.webhooks import Receiver, WebhookDeliveries, WebhookPolicy
@@ -163,6 +164,7 @@ async def started(
                 chat_wakeups.watch,
                 feed.broadcast.run,
                 refusals.run,
+                SearchIndexer(Search(database)).run,
                 *(partial(each.run, Sweeps(database)) for each in sweeps_of(settings, database)),
                 *(each.run for each in deliveries),
                 *(each.run for each in titles),

@@ -31,7 +31,7 @@ _PAUSE = 0.1
 _LEFT: Final = frozenset(
     {
         *("audit", "moves", "reservations", "tool_cache"),
-        *("search_segments", "search_chats", "search_texts", "search_backlog"),
+        *("search_segments", "search_chats", "search_texts", "search_pending", "search_backlog"),
     }
 )
 _CREDENTIALS: Final = frozenset({"tokens", "browser_tokens"})
@@ -91,8 +91,6 @@ MARK = Statement(
 NEED_TOKENS = Statement(
     "INSERT INTO token_requirement SELECT FROM tokens WHERE owner = :owner LIMIT 1 ON CONFLICT DO NOTHING"
 )
-# Deferred triggers make texts searchable. They run before the old cell commits.
-CHECK_NOW = Statement("SET CONSTRAINTS ALL IMMEDIATE", timeout=_COPY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,7 +250,6 @@ class OwnerMove:
             )
         await target.rows(MARK, owner=self._owner, cell=self._here, state="arrived")
         await target.rows(NEED_TOKENS, owner=self._owner)
-        await target.rows(CHECK_NOW)
         return counts
 
 

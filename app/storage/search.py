@@ -1,4 +1,4 @@
-"""Search of chats, by an index that triggers write (migration 0026), with excerpts."""
+"""Search of chats, with excerpts, by an index of texts and titles that is written after their commits."""
 
 import asyncio
 from collections.abc import Sequence
@@ -20,6 +20,9 @@ SEARCH_TIMEOUT = 2.0
 _CONCURRENT_SEARCHES = 2
 # A page goes on behind what the search has looked at for the one before, this many times.
 _WINDOWS = 2
+
+# Of an owner's texts that are not indexed yet, a search indexes so many before it searches.
+_PENDING = 50
 
 NEWEST: Final = 2**63 - 1
 
@@ -77,6 +80,11 @@ GET_EXCERPTS = Statement(
     ) AS found
     """
 )
+INDEX_PENDING_OF = Statement("SELECT search_index_of(:owner, CAST(:most AS integer))")
+GET_OLDEST_PENDING = Statement(
+    "SELECT extract(epoch FROM clock_timestamp() - added_at)::float AS lag FROM search_pending ORDER BY id LIMIT 1"
+)
+INDEX_PENDING = Statement("SELECT search_index_next(CAST(:most AS integer)) AS indexed", timeout=LONG)
 CATCH_UP = Statement("SELECT search_catch_up(CAST(:most AS integer)) AS more", timeout=LONG)
 COVER_SEGMENTS = Statement("SELECT search_cover_some(CAST(:after AS bigint)) AS last", timeout=LONG)
 GET_SEARCH_SETTINGS = Statement("SELECT language, tool_results FROM search_owners WHERE owner = :owner")
@@ -153,6 +161,7 @@ class Search:
         except TimeoutError:
             raise _too_slow() from None
         try:
+            await self._database.row(INDEX_PENDING_OF, owner=owner, most=_PENDING)
             async with self._database.transaction() as connection:
                 await connection.rows(LIMIT_TIME, most=f"{SEARCH_TIMEOUT * 1000:.0f}")
                 try:
@@ -171,6 +180,16 @@ class Search:
         await self._database.rows(
             PUT_SEARCH_SETTINGS, owner=owner, language=settings.language, tool_results=settings.tool_results
         )
+
+    async def lag(self) -> float | None:
+        """How many seconds the oldest text that is not indexed has waited; None where there is none."""
+        row = await self._database.row(GET_OLDEST_PENDING)
+        return None if row is None else row["lag"]
+
+    async def index(self) -> bool:
+        """Indexes the oldest of these texts, unless another replica does so. Whether there may be more."""
+        (row,) = await self._database.rows(INDEX_PENDING, most=_STEP)
+        return bool(row["indexed"] == _STEP)
 
     async def catch_up(self) -> int | None:
         """A step of the sweep: indexes some of the texts that are not indexed yet, or not as they should be; then

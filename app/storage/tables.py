@@ -362,8 +362,8 @@ blocks = Table(
     ),
 )
 
-# The index of the search, which triggers write (migration 0026). Chats of an owner stand in segments: what is searched
-# does not grow with the other owners.
+# The index of the search (migrations 0026, 0032). Chats of an owner stand in segments: what is searched does not grow
+# with the other owners.
 search_owners = Table(
     "search_owners",
     metadata,
@@ -424,6 +424,20 @@ search_texts = Table(
         ondelete="CASCADE",
     ),
     Index(None, "segment", "added_at"),
+)
+
+# Texts and titles that are not indexed yet; of a title without a turn. A row is written in the transaction of its text,
+# by triggers (migration 0032), and deleted in that which indexes the text. It refers to nothing: what is gone needs no
+# index.
+search_pending = Table(
+    "search_pending",
+    metadata,
+    Column("id", BigInteger, Identity(), primary_key=True),
+    Column("owner", Text, nullable=False),
+    Column("chat_id", Uuid, nullable=False),
+    Column("turn_id", Uuid),
+    Column("added_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    Index(None, "owner", "id"),
 )
 
 # Chats whose texts are to be indexed by a sweep: those from before the index, and those whose language has changed.

@@ -17,6 +17,7 @@ from app.storage.moves import Move, Moves
 from app.storage.owner_move import MOVED, OwnerMove, departed_name
 from app.storage.owners import Owners
 from app.storage.runs.queue import Queue
+from app.storage.search import Search
 from app.storage.tables import metadata
 from app.storage.tokens import Tokens
 from tests.support.harness import OWNER, Asked, Harness
@@ -32,6 +33,7 @@ LEFT = (
     "search_segments",
     "search_chats",
     "search_texts",
+    "search_pending",
     "replicas",
     "sweeps",
     "token_requirement",
@@ -103,6 +105,7 @@ async def test_every_row_of_the_owner_moves_and_no_other(cells: Cells) -> None:
         DEPARTED: Move("08", "leaving", True),
     }
     assert await Moves(cells.target).all() == {OWNER: Move("07", "arrived", False)}
+    await Search(cells.target).index()
     texts = Statement("SELECT count(*) AS number FROM search_texts WHERE owner = :owner")
     found = await cells.target.row(texts, owner=OWNER)
     assert found is not None

@@ -23,7 +23,7 @@ CHATS = 4_500
 EXCHANGES = 5  # of each of the other chats
 OWNERS = 90
 RECENT = 200  # exchanges of the long chat whose calls were charged within the hour
-BIG = {"turns", "blocks", "rounds", "chats", "charges", "tool_calls", "search_texts", "search_chats"}
+BIG = {"turns", "blocks", "rounds", "chats", "charges", "tool_calls", "search_texts", "search_chats", "search_pending"}
 LOAD = f"""
 SET session_replication_role = replica;
 CREATE FUNCTION id_of(kind text, chat int, number int) RETURNS uuid IMMUTABLE LANGUAGE sql
@@ -84,6 +84,9 @@ UPDATE search_segments SET vocabulary = (
 INSERT INTO search_segments (id, owner, chats, covered_until, vocabulary) SELECT 1000 + part, 'heavy', 250, now(), (
     SELECT array_to_tsvector(array_agg(md5((part * 10000 + number)::text))) FROM generate_series(1, 5000) AS number
 ) FROM generate_series(1, 120) AS part;
+INSERT INTO search_pending (owner, chat_id, turn_id, added_at)
+    SELECT 'owner-' || chat % {OWNERS}, id_of('chat', chat, 0), id_of(role, chat, number), at
+    FROM exchange, unnest(ARRAY['user', 'assistant']) AS role ORDER BY at;
 SET session_replication_role = DEFAULT;
 """
 
@@ -144,6 +147,9 @@ CASES: Mapping[str, tuple[Statement, Mapping[str, Any], int]] = {
         searched(OWNER, "word1", "nothing"),
         400,
     ),
+    "the oldest text that is not indexed": (search.GET_OLDEST_PENDING, {}, 10),
+    "indexing a hundred texts": (search.INDEX_PENDING, {"most": 100}, 7000),
+    "indexing fifty texts of an owner": (search.INDEX_PENDING_OF, {"owner": OWNER, "most": 50}, 5000),
     # Of the last hour, with the pages of the ledger that one entry of its index stands for.
     "the calls of an hour, by minutes": (operations.GET_MINUTES, {}, 300),
     "the sampled calls of an hour": (operations.GET_SAMPLE, {}, 300 + 4 * RECENT),

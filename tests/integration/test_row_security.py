@@ -16,6 +16,7 @@ from app.storage.chats import Chats
 from app.storage.database import OWNER as OWNER_OF_REQUEST
 from app.storage.database import Database, Statement, connect
 from app.storage.row_security import CLOSED, admit, embedded_api_url
+from app.storage.search import Search
 from app.storage.tables import metadata
 from tests.support.harness import OWNER, Harness
 
@@ -34,6 +35,7 @@ OF_OWNER = [
     "deleted_chats SELECT $1, gen_random_uuid(), now()",
     "search_owners SELECT $1, 'english'",
     "search_segments SELECT hashtext($1), $1, 0",
+    "search_pending (owner, chat_id) SELECT $1, gen_random_uuid()",
     "tool_cache (owner, key, tool, content, size, expires_at) SELECT $1, sha256('x'), 't', 'x', 1, now()",
 ]
 OF_CHAT = [
@@ -73,6 +75,7 @@ async def rows(harness: Harness) -> None:
         turns = {OWNER: await harness.ask(), "bob": await harness.ask()}
         for asked in turns.values():
             await harness.finish(replica, asked)
+    await Search(harness.database).index()
     async with harness.locker() as locker:
         execute = locker.connection.execute
         await execute("UPDATE chats SET owner = 'bob' WHERE id = $1", turns["bob"].chat)

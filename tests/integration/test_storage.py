@@ -150,6 +150,7 @@ VALID: list[tuple[str, Row]] = [
     ("search_segments", {"id": 1000, "owner": "ada", "chats": 1}),
     ("search_chats", SEARCH_CHAT),
     ("search_texts", SEARCH_TEXT),
+    ("search_pending", {"id": 1000, "owner": "ada", "chat_id": CHAT}),
     ("search_backlog", {"chat_id": CHAT}),
 ]
 
@@ -186,6 +187,7 @@ WRONG: dict[str, list[Row]] = {
     "fk_search_chats_chat_id": [{**SEARCH_CHAT, "chat_id": NEW}],
     "pk_search_texts": [SEARCH_TEXT],
     "fk_search_texts_turn": [{**SEARCH_TEXT, "turn_id": NEW}],
+    "pk_search_pending": [{"id": 1000, "owner": "bob", "chat_id": NEW}],
     "pk_search_backlog": [{"chat_id": CHAT}],
     "fk_search_backlog_chat_id": [{"chat_id": NEW}],
     "ck_token_requirement_one_row": [{"single": False}],
@@ -296,9 +298,6 @@ async def rows(database_url: str) -> AsyncIterator["asyncpg.Connection[Any]"]:
     """A connection to a database that holds the valid rows."""
     connection = await asyncpg.connect(database_url)
     for table, row in VALID:
-        if table == "search_owners":  # what triggers have written of the rows before
-            await connection.execute("DELETE FROM search_texts")
-            await connection.execute("DELETE FROM search_chats")
         await insert(connection, table, row)
     yield connection
     await connection.close()

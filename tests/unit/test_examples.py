@@ -212,6 +212,7 @@ CHECKED = {
     ("docs/runbooks.md", "Upgrade and downgrade", "sh"): RUNBOOKS,
     ("docs/runbooks.md", "Webhooks fail", "sh"): RUNBOOKS,
     ("docs/runbooks.md", "Postgres is away or slow", "sql"): RUNBOOKS,
+    ("docs/runbooks.md", "The search is behind", "sql"): RUNBOOKS,
     ("docs/runbooks.md", "The disk of Postgres is full", "sql"): RUNBOOKS,
     ("docs/scaling.md", "Moving an owner", "sh"): (
         "tests/faults/test_cells.py::test_an_owner_moves_while_turns_run_and_messages_come"

@@ -140,12 +140,15 @@ async def test_an_owner_sets_language_and_results_of_tools_and_older_texts_follo
     assert await found(api, "haus") == await found(api, word, tools="true") == {}
 
 
-async def test_every_chat_is_on_one_page_of_a_search_over_many_segments(api: Client, database: Locker) -> None:
+async def test_every_chat_is_on_one_page_of_a_search_over_many_segments(
+    api: Client, server: Server, database: Locker
+) -> None:
     await database.connection.execute(
         "INSERT INTO chats (id, owner, title) SELECT gen_random_uuid(), $1, 'even ' || n"
         " FROM generate_series(1, 620) AS n",
         api.owner,
     )
+    await catch_up(server)
     pages: list[list[str]] = []
     before = None
     while before is not None or not pages:
@@ -166,6 +169,7 @@ async def test_chats_from_before_the_index_are_indexed_in_steps_the_newest_first
         await api.ask(await api.chat(title=title), "A harbour.")
     long = await api.chat(title="long")
     ids = [(await api.ask(long, f"A harbour {n}.")).user["id"] for n in range(2)]
+    await catch_up(server)
     for table in ("search_texts", "search_chats", "search_segments"):
         await database.connection.execute(f"DELETE FROM {table} WHERE owner = $1", api.owner)
     assert await found(api, "harbour") == {}
@@ -190,6 +194,7 @@ async def test_a_segment_without_the_words_is_left_out_and_what_came_later_is_fo
     connection = database.connection
     chat = await api.chat(title="one")
     await api.ask(chat, "A harbour.")
+    await catch_up(server)
     part = await connection.fetchval("SELECT id FROM search_segments WHERE owner = $1", api.owner)
     await connection.execute("SELECT search_cover($1, clock_timestamp())", part)
     vocabulary = "SELECT vocabulary::text FROM search_segments WHERE id = $1"
@@ -198,7 +203,7 @@ async def test_a_segment_without_the_words_is_left_out_and_what_came_later_is_fo
     later = await api.ask(chat, "A lighthouse.")
     assert [*await found(api, "light harbour")] == ["one"]
     await api.json("PATCH", chat, json={"title": "two"})
-    assert [*await found(api, "light two")] == ["two"]
+    assert [*await found(api, "light two")] == ["two"], "the search indexes it"
     await connection.execute("SELECT search_cover($1, clock_timestamp())", part)
     assert [*await found(api, "lighthouse two")] == ["two"]
     await connection.execute("UPDATE search_texts SET words = 'secret' WHERE turn_id = $1", UUID(later.user["id"]))

@@ -1,0 +1,120 @@
+"""Texts are indexed after their commit: all of them, once, whatever commits, waits or is deleted beside them."""
+
+from collections.abc import AsyncIterator
+from uuid import UUID
+
+import pytest
+from prometheus_client import REGISTRY
+
+from app.engine.upkeep.search_indexer import SearchIndexer
+from app.kit.ids import new_id
+from app.storage.search import Search
+from tests.support.harness import Harness
+from tests.support.locks import Locker
+
+LAG = "turnstream_search_lag_seconds"
+SAY = """
+WITH made AS (INSERT INTO chats (id, owner, title) VALUES ($1, 'ada', 'Title') RETURNING id), said AS (
+    INSERT INTO turns (id, chat_id, role, status, ended_at) SELECT $2, id, 'user', 'complete', now() FROM made
+)
+INSERT INTO blocks (turn_id, index, round, attempt, type, text) VALUES ($2, 0, 0, 0, 'text', 'Ahoy')
+"""
+
+
+@pytest.fixture
+async def locker(harness: Harness) -> AsyncIterator[Locker]:
+    async with harness.locker() as locker:
+        yield locker
+
+
+@pytest.fixture
+def search(harness: Harness) -> Search:
+    return Search(harness.database)
+
+
+async def say(locker: Locker, chat: UUID | None = None) -> UUID:
+    """Adds a turn in a new chat of that id."""
+    turn = new_id()
+    await locker.connection.execute(SAY, chat or new_id(), turn)
+    return turn
+
+
+async def indexed(locker: Locker) -> set[UUID]:
+    """The turns whose words are in the index."""
+    rows = await locker.connection.fetch("SELECT turn_id FROM search_texts WHERE words = 'ahoy'")
+    return {row["turn_id"] for row in rows}
+
+
+async def test_all_that_waits_is_indexed_in_steps_and_the_lag_is_measured(search: Search, locker: Locker) -> None:
+    turns = {await say(locker) for _ in range(60)}
+    await locker.connection.execute("UPDATE search_pending SET added_at = now() - interval '1 hour'")
+    assert await indexed(locker) == set()
+    assert (await search.lag() or 0) > 3500
+    assert await search.index(), "sixty turns and sixty titles are more than one step"
+    indexer = SearchIndexer(search)
+    await indexer.look()
+    assert (REGISTRY.get_sample_value(LAG) or 0) > 3500
+    assert await indexed(locker) == turns
+    assert await search.lag() is None
+    await indexer.look()
+    assert REGISTRY.get_sample_value(LAG) == 0
+    segments = await locker.connection.fetch("SELECT owner, chats FROM search_segments")
+    assert [tuple(row) for row in segments] == [("ada", 60)]
+
+
+async def test_what_commits_late_is_indexed_too(harness: Harness, search: Search, locker: Locker) -> None:
+    async with harness.locker() as other:
+        async with other.connection.transaction():
+            late = await say(other)
+            early = await say(locker)
+            await search.index()
+            assert await indexed(locker) == {early}
+        await search.index()
+    assert await indexed(locker) == {early, late}
+
+
+@pytest.mark.parametrize("table", ["chats", "turns"])
+async def test_what_another_transaction_deletes_is_left_and_does_not_stop_the_rest(
+    harness: Harness, search: Search, locker: Locker, table: str
+) -> None:
+    chat = new_id()
+    held, free = await say(locker, chat), await say(locker)
+    async with (
+        harness.locker() as other,
+        other.holding(f"DELETE FROM {table} WHERE $1 IN (id::text)", str(chat if table == "chats" else held)),
+    ):
+        await search.index()
+        assert await indexed(locker) == {free}
+        assert await search.lag() is not None
+    await search.index()
+    assert await indexed(locker) == {held, free}
+    assert await search.lag() is None
+
+
+async def test_what_was_deleted_before_is_forgotten(search: Search, locker: Locker) -> None:
+    chat = new_id()
+    turn = await say(locker, chat)
+    await locker.connection.execute("DELETE FROM turns WHERE id = $1", turn)
+    await say(locker)
+    await locker.connection.execute("DELETE FROM chats WHERE id <> $1", chat)
+    await search.index()
+    assert await search.lag() is None
+    assert await indexed(locker) == set()
+
+
+async def test_one_transaction_indexes_at_a_time(harness: Harness, search: Search, locker: Locker) -> None:
+    turn = await say(locker)
+    indexing = "SELECT pg_advisory_xact_lock('search_pending'::regclass::oid::bigint)"
+    async with harness.locker() as other, other.holding(indexing):
+        assert not await search.index()
+        assert await indexed(locker) == set()
+    await search.index()
+    assert await indexed(locker) == {turn}
+
+
+async def test_a_replica_of_an_older_version_indexes_it_by_its_sweep(search: Search, locker: Locker) -> None:
+    turn = await say(locker)
+    while await search.catch_up() is not None:
+        pass
+    assert await indexed(locker) == {turn}
+    assert await search.lag() is None
