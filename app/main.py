@@ -22,6 +22,7 @@ from app.api.neighbours import Neighbours
 from app.api.openai.routes import openai_routes
 from app.api.overview import Overview
 from app.api.plans import OwnerPlans
+from app.api.reads import Reads
 from app.api.resolve import Defaults, Resolver
 from app.api.routes import routes
 from app.api.services import HttpSettings, Live, Services, Storage
@@ -33,7 +34,7 @@ from app.domain.plans import Plan
 from app.engine.hooks import Hooks
 from app.llm.demo.provider import DEMO
 from app.llm.models.catalog import Models
-from app.setup.databases import api_database, database_url, session_url
+from app.setup.databases import api_database, database_url, session_url, standby_database, standby_url
 from app.setup.engine import ProcessPlace, background, started
 from app.setup.identity import allowed_origins
 from app.setup.parts import FROM_SETTINGS, WITH_DATABASE, Given, Parts
@@ -43,6 +44,7 @@ from app.storage.database import connect
 from app.storage.documents import Documents
 from app.storage.migrations import upgrade_in_thread
 from app.storage.moves import Moves
+from app.storage.standby import Standby
 from app.stream.delivery import Deliveries
 from app.tools.outputs import Outputs
 from app.tools.toolset import Toolset
@@ -128,6 +130,7 @@ async def running(
         parts = Parts(settings, Given(models, toolset, outputs, authenticate, plan_of), stack)
         for step in FROM_SETTINGS.values():
             await step(parts)
+        standby_url(settings)  # before the database is touched, too
         url = await stack.enter_async_context(database_url(settings))
         direct_url = session_url(settings, url)
         await upgrade_in_thread(direct_url)
@@ -163,10 +166,14 @@ async def running(
         await stack.enter_async_context(
             background(engine.failed, parts.stored.record_uses, StreamWatch(streams).run, cell.follow)
         )
+        storage = Storage.of(api, database, parts.plans.default.running_turns, settings.cell)
+        copy = await stack.enter_async_context(standby_database(settings))
+        standby = Standby(copy, engine.replica, engine.renewals) if copy else None
         yield Services(
             Authenticator(parts.ways),
             cell,
-            Storage.of(api, database, parts.plans.default.running_turns, settings.cell),
+            storage,
+            Reads(storage.reads, standby, settings.standby_staleness),
             Live(
                 engine.directory,
                 Deliveries() if settings.stream_sender == "direct" else None,

@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from app.api.http.reading import id_of, limit_of, read_body
+from app.api.reads import ReadStorage
 from app.api.schemas.requests import ChatChanges, NewChat
 from app.api.schemas.responses import ChatPage, Deleted
 from app.api.search import of_no_page, search_page, words_of
@@ -17,6 +18,7 @@ from app.api.services import begin, path_for
 from app.api.views import chat_out, json_response, listed_chat
 from app.domain.chats import Chat
 from app.kit.moments import from_microseconds, microseconds_of
+from app.stream.feed import FeedCursor
 
 _TOKEN = re.compile("([0-9]{1,16})_([0-9a-f]{32})")
 
@@ -36,13 +38,17 @@ async def list_chats(request: Request) -> Response:
     before = request.query_params.get("before")
     if words := words_of(request):
         return json_response(await search_page(request, words, limit))
-    # Taken before the chats are read, so that the feed from there misses nothing.
-    cursor = None if before else str(await services.live.feed.cursor())
-    page = await services.storage.chats.page(owner, limit + 1, _position(before) if before else None)
-    chats = [listed_chat(chat) for chat in page]
-    last = chats[limit - 1] if len(chats) > limit else None
-    token = last and f"{microseconds_of(last.updated_at)}_{last.id.hex}"
-    return json_response(ChatPage(chats=chats[:limit], next=token, cursor=cursor))
+
+    async def read(storage: ReadStorage) -> ChatPage:
+        # Taken before the chats are read, so that the feed from there misses nothing.
+        feed = None if before else FeedCursor(storage.time) if storage.time else await services.live.feed.cursor()
+        page = await storage.chats.page(owner, limit + 1, _position(before) if before else None)
+        chats = [listed_chat(chat) for chat in page]
+        last = chats[limit - 1] if len(chats) > limit else None
+        token = last and f"{microseconds_of(last.updated_at)}_{last.id.hex}"
+        return ChatPage(chats=chats[:limit], next=token, cursor=feed and str(feed))
+
+    return json_response(await services.reads.read(request, read))
 
 
 async def get_chat(request: Request) -> Response:

@@ -78,6 +78,7 @@ def _limit(default: int, most: int) -> Query:
 
 
 _KEY = ("Idempotency-Key",)
+_OLD = ("Cache-Control",)  # of what may be read on a standby
 
 ENDPOINTS = (
     Endpoint("POST /api/chats", chats.create_chat, "Create a chat", NewChat, ChatOut, (201,), (422,)),
@@ -100,6 +101,7 @@ ENDPOINTS = (
             Query("until", "with `q`: only messages before this day or time"),
             Query("chat", "with `q`: only in this chat"),
         ),
+        headers=_OLD,
     ),
     Endpoint(
         "GET /api/search/settings",
@@ -166,6 +168,7 @@ ENDPOINTS = (
             Query("before", "only turns before this one, the nearest"),
             Query("after", "only turns after it, the nearest, on the way to `leaf`, or to the newest that follows it"),
         ),
+        headers=_OLD,
     ),
     Endpoint(
         "GET /api/chats/{chat}/stream",
@@ -194,6 +197,7 @@ ENDPOINTS = (
         gives=TurnOut,
         problems=(404,),
         reach="turn",
+        headers=_OLD,
     ),
     Endpoint(
         "DELETE /api/chats/{chat}/turns/{turn}",
@@ -210,6 +214,7 @@ ENDPOINTS = (
         gives=PathPage,
         problems=(404, 422),
         queries=(_limit(100, 500),),
+        headers=_OLD,
     ),
     Endpoint(
         "GET /api/chats/{chat}/turns/{turn}/why",
@@ -225,6 +230,7 @@ ENDPOINTS = (
         "All turns with the same parent, this one included",
         gives=TurnsOut,
         problems=(404,),
+        headers=_OLD,
     ),
     Endpoint(
         "GET /api/chats/{chat}/turns/{turn}/children",
@@ -232,6 +238,7 @@ ENDPOINTS = (
         "All turns that follow this one directly, oldest first",
         gives=TurnsOut,
         problems=(404,),
+        headers=_OLD,
     ),
     Endpoint(
         "GET /api/chats/{chat}/turns/{turn}/stream",
@@ -241,7 +248,7 @@ ENDPOINTS = (
         statuses=(200, 204),
         problems=(400, 404, 409),
         queries=(Query("cursor", "the id of the last event received"),),
-        headers=("Last-Event-ID",),
+        headers=("Last-Event-ID", *_OLD),
         reach="turn",
     ),
     Endpoint(

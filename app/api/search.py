@@ -1,6 +1,7 @@
 """Search of chats, and how the texts of an owner are indexed for it."""
 
 import re
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from uuid import UUID
 
@@ -9,6 +10,7 @@ from starlette.responses import Response
 
 from app.api.http.errors import BadRequest
 from app.api.http.reading import read_body
+from app.api.reads import ReadStorage
 from app.api.schemas.requests import SearchSettingsIn
 from app.api.schemas.responses import ChatPage, SearchSettingsOut
 from app.api.services import begin
@@ -16,7 +18,7 @@ from app.api.views import json_response, listed_chat
 from app.domain.errors import RequestRefused
 from app.kit.moments import from_microseconds, microseconds_of
 from app.kit.text import unstorable
-from app.storage.search import NEWEST, SearchFilter, SearchPosition, SearchSettings
+from app.storage.search import NEWEST, Hit, SearchFilter, SearchPosition, SearchSettings
 
 _LONGEST_SEARCH = 200
 _MOST_WORDS = 8
@@ -28,7 +30,12 @@ async def search_page(request: Request, words: list[str], limit: int) -> ChatPag
     services, owner = begin(request)
     before = request.query_params.get("before")
     position = _position(before) if before else SearchPosition()
-    hits, rest = await services.storage.search.page(owner, words, limit, position, _filter(request))
+    only = _filter(request)
+
+    async def read(storage: ReadStorage) -> tuple[Sequence[Hit], SearchPosition | None]:
+        return await storage.search.page(owner, words, limit, position, only)
+
+    hits, rest = await services.reads.read(request, read)
     chats = [listed_chat(hit.chat, hit.excerpt) for hit in hits]
     return ChatPage(chats=chats, next=rest and _token(rest), cursor=None)
 

@@ -15,6 +15,7 @@ from app.api.identity.authenticator import Authenticator
 from app.api.neighbours import Neighbours
 from app.api.overview import Overview
 from app.api.plans import OwnerPlans
+from app.api.reads import Reads, ReadStorage
 from app.api.resolve import Resolver
 from app.api.streams.response import OwnerStreams
 from app.domain.identity import Identity
@@ -99,6 +100,10 @@ class Storage:
             Operations(everything),
         )
 
+    @property
+    def reads(self) -> ReadStorage:
+        return ReadStorage(self.chats, self.chat_changes, self.search, self.turns)
+
 
 @dataclass(frozen=True, slots=True)
 class Live:
@@ -139,15 +144,16 @@ class HttpSettings:
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """`overview` is what operators see, of all owners. `note_refusal` counts a request that was not authorised, by its
-    address and what was sent as proof. `drain` takes this replica out of service. `failed` is set when a part of the
-    server has failed for good, so that the process must be stopped and started again. `neighbours` are the other
-    processes of the server, where it has several.
+    """`reads` may be made on a standby. `overview` is what operators see, of all owners. `note_refusal` counts a
+    request that was not authorised, by its address and what was sent as proof. `drain` takes this replica out of
+    service. `failed` is set when a part of the server has failed for good, so that the process must be stopped and
+    started again. `neighbours` are the other processes of the server, where it has several.
     """
 
     authenticator: Authenticator
     cell: Cell
     storage: Storage
+    reads: Reads
     live: Live
     resolver: Resolver
     http: HttpSettings

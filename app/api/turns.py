@@ -1,6 +1,7 @@
 """Handlers of turns: post, read, cancel, generate again."""
 
 import asyncio
+from collections.abc import Sequence
 from uuid import UUID
 
 from starlette.requests import Request
@@ -8,8 +9,9 @@ from starlette.responses import Response
 
 from app.api.exchange import cancel_turn, fork_turn, generate_again, post_in_new_chat, post_message
 from app.api.http.reading import id_in_query, id_of, idempotency_key_of, limit_of, read_body
+from app.api.reads import ReadStorage
 from app.api.schemas.requests import ForkIn, NewTurn, NewTurnInNewChat, TurnOptions
-from app.api.schemas.responses import BranchDeleted, ExchangeOut, LifeEventOut, PathPage, TurnsOut, WhyOut
+from app.api.schemas.responses import BranchDeleted, ExchangeOut, LifeEventOut, PathPage, TurnOut, TurnsOut, WhyOut
 from app.api.services import Services, begin, identity_of, path_for
 from app.api.streams.chat import cursor_behind
 from app.api.streams.turn import stream_response
@@ -86,50 +88,63 @@ async def delete_branch(request: Request) -> Response:
 
 async def get_path(request: Request) -> Response:
     services, owner = begin(request)
-    storage, chat = services.storage, id_of(request, "chat")
-    await storage.chats.get(owner, chat)
-    limit = limit_of(request, default=100, most=500)
+    chat, limit = id_of(request, "chat"), limit_of(request, default=100, most=500)
     leaf, through, before, after = (id_in_query(request, name) for name in ("leaf", "through", "before", "after"))
     if before and (leaf or through or after):
         raise RequestRefused("`before` must stand alone: one path leads to a turn.", field="before")
     newest_of = through or (None if leaf else after)
-    while True:
-        state, following = await storage.chat_changes.state(chat), None
-        if newest_of:
-            leaf = await storage.turns.newest_through(chat, newest_of) or newest_of
-        end = before or leaf or state.newest
-        try:
-            if after and end:
-                path, more = await storage.turns.path_after(owner, chat, after, end, limit)
-                following = path[-1].id if more else None
-            else:
-                path = await storage.turns.path(owner, chat, end, limit + bool(before)) if end else []
-        except NotFound:
-            if end != state.newest or leaf or before:
-                raise
-            continue  # it was deleted meanwhile
-        if before:
-            path = path[:-1]
-            following = path[-1].id if path else None
-        # A leaf that was created after the state was read is not covered by the page's cursor: read both again.
-        if not path or place_of(path[-1]) <= state.last:
-            return await _page(services, path, state, following)
+
+    async def read(storage: ReadStorage) -> Response:
+        await storage.chats.get(owner, chat)
+        while True:
+            state, following, last = await storage.chat_changes.state(chat), None, leaf
+            if newest_of:
+                last = await storage.turns.newest_through(chat, newest_of) or newest_of
+            end = before or last or state.newest
+            try:
+                if after and end:
+                    path, more = await storage.turns.path_after(owner, chat, after, end, limit)
+                    following = path[-1].id if more else None
+                else:
+                    path = await storage.turns.path(owner, chat, end, limit + bool(before)) if end else []
+            except NotFound:
+                if end != state.newest or last or before:
+                    raise
+                continue  # it was deleted meanwhile
+            if before:
+                path = path[:-1]
+                following = path[-1].id if path else None
+            # A leaf that was created after the state was read is not covered by the page's cursor: read both again.
+            if not path or place_of(path[-1]) <= state.last:
+                return await _page(services, storage, path, state, following)
+
+    return await services.reads.read(request, read)
 
 
 async def get_path_of_turn(request: Request) -> Response:
     services, owner = begin(request)
     chat = id_of(request, "chat")
     limit = limit_of(request, default=100, most=500)
-    state = await services.storage.chat_changes.state(chat)
-    path = await services.storage.turns.path(owner, chat, id_of(request, "turn"), limit)
-    return await _page(services, path, state)
+
+    async def read(storage: ReadStorage) -> Response:
+        state = await storage.chat_changes.state(chat)
+        path = await storage.turns.path(owner, chat, id_of(request, "turn"), limit)
+        return await _page(services, storage, path, state)
+
+    return await services.reads.read(request, read)
 
 
 async def get_turn(request: Request) -> Response:
     services, owner = begin(request)
-    turn = await services.storage.turns.get(owner, id_of(request, "chat"), id_of(request, "turn"))
-    siblings = await services.storage.turns.siblings([turn.id])
-    return json_response(turn_out(turn, services, siblings[turn.id]))
+    chat, id = id_of(request, "chat"), id_of(request, "turn")
+
+    async def read(storage: ReadStorage) -> TurnOut:
+        turn = await storage.turns.get(owner, chat, id)
+        storage.finished(turn)
+        siblings = await storage.turns.siblings([turn.id])
+        return turn_out(turn, services, siblings[turn.id])
+
+    return json_response(await services.reads.read(request, read))
 
 
 async def get_why(request: Request) -> Response:
@@ -153,19 +168,30 @@ async def get_why(request: Request) -> Response:
 
 async def get_siblings(request: Request) -> Response:
     services, owner = begin(request)
-    storage, chat, turn = services.storage, id_of(request, "chat"), id_of(request, "turn")
-    await storage.turns.get(owner, chat, turn)
-    siblings = await storage.turns.siblings([turn])
-    turns = [await storage.turns.get(owner, chat, sibling) for sibling in siblings[turn]]
-    return json_response(TurnsOut(turns=[turn_out(turn, services) for turn in turns]))
+    chat, turn = id_of(request, "chat"), id_of(request, "turn")
+
+    async def read(storage: ReadStorage) -> TurnsOut:
+        await storage.turns.get(owner, chat, turn)
+        return await _turns(services, storage, owner, chat, (await storage.turns.siblings([turn]))[turn])
+
+    return json_response(await services.reads.read(request, read))
 
 
 async def get_children(request: Request) -> Response:
     services, owner = begin(request)
-    storage, chat, turn = services.storage, id_of(request, "chat"), id_of(request, "turn")
-    await storage.turns.get(owner, chat, turn)
-    turns = [await storage.turns.get(owner, chat, child) for child in await storage.turns.children(chat, turn)]
-    return json_response(TurnsOut(turns=[turn_out(turn, services) for turn in turns]))
+    chat, turn = id_of(request, "chat"), id_of(request, "turn")
+
+    async def read(storage: ReadStorage) -> TurnsOut:
+        await storage.turns.get(owner, chat, turn)
+        return await _turns(services, storage, owner, chat, await storage.turns.children(chat, turn))
+
+    return json_response(await services.reads.read(request, read))
+
+
+async def _turns(services: Services, storage: ReadStorage, owner: str, chat: UUID, ids: Sequence[UUID]) -> TurnsOut:
+    turns = [await storage.turns.get(owner, chat, id) for id in ids]
+    storage.finished(*turns)
+    return TurnsOut(turns=[turn_out(turn, services) for turn in turns])
 
 
 def _exchange_response(request: Request, services: Services, owner: str, exchange: Exchange) -> Response:
@@ -185,8 +211,11 @@ def _exchange_response(request: Request, services: Services, owner: str, exchang
     return json_response(body, 201, {"Location": url})
 
 
-async def _page(services: Services, path: list[Turn], state: ChatState, following: UUID | None = None) -> Response:
-    siblings = await services.storage.turns.siblings([turn.id for turn in path])
+async def _page(
+    services: Services, storage: ReadStorage, path: list[Turn], state: ChatState, following: UUID | None = None
+) -> Response:
+    storage.finished(*path)
+    siblings = await storage.turns.siblings([turn.id for turn in path])
     turns, bodies = [], []
     for turn in path:
         turns.append(turn_out(turn, services, siblings[turn.id]))

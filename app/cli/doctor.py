@@ -17,11 +17,11 @@ from app.config import Settings, read_settings
 from app.domain.errors import ConfigError, StorageError
 from app.engine.upkeep.webhooks import Receiver, ping_receiver
 from app.llm.demo.provider import DEMO
-from app.setup.databases import addressed, check_present, database_name, database_url, session_url
+from app.setup.databases import addressed, check_present, database_name, database_url, session_url, standby_url
 from app.setup.models import ping_providers
 from app.setup.parts import FROM_SETTINGS, WITH_DATABASE, Given, Parts
 from app.storage.database import Database, Row, Statement, connect
-from app.storage.inspection import inspect_postgres
+from app.storage.inspection import inspect_postgres, standby_lag
 from app.storage.migrations import newest_revision, present_revision
 from app.storage.row_security import admit
 from app.telemetry import configure_logging
@@ -184,8 +184,22 @@ async def _database(settings: Settings, stack: AsyncExitStack) -> AsyncIterator[
         role = admit(direct, api_url, grant=False)
         for finding in await _tried("API role", role):
             yield finding
+    if settings.standby_url is not None:
+        yield await _standby(settings, direct)
     if revision is not None:
         yield opened
+
+
+async def _standby(settings: Settings, primary: str) -> Finding:
+    """Without it the server works: the primary answers."""
+    try:
+        lag = await standby_lag(standby_url(settings) or "", primary, settings.standby_staleness)
+    except ConfigError as error:
+        return Finding("standby", "fault", str(error))
+    if lag is None:
+        text = f"more than {settings.standby_staleness:g} seconds behind: all reads are made on the primary"
+        return Finding("standby", "note", text)
+    return Finding("standby", "ok", f"follows the primary within {lag:.1f} seconds")
 
 
 def _connections(settings: Settings, most: int, replicas: int) -> Finding:

@@ -6,13 +6,15 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
+from urllib.parse import urlsplit
 
 from app.config import Settings
 from app.domain.errors import ConfigError
-from app.storage.database import Database, connect, in_schema, plain_url
+from app.storage.database import Database, connect, connect_standby, in_schema, plain_url
 from app.storage.embedded.server import embedded_postgres, is_made
 from app.storage.migrations import upgrade_in_thread
 from app.storage.row_security import admit, embedded_api_url
+from app.storage.standby import PATIENCE
 
 
 @asynccontextmanager
@@ -83,6 +85,35 @@ async def api_database(settings: Settings, url: str, everything: Database, **opt
     await admit(url, api_url)
     async with connect(api_url, by_owner=True, **options) as database:
         yield database
+
+
+@asynccontextmanager
+async def standby_database(settings: Settings) -> AsyncIterator[Database | None]:
+    """The standby of the settings, to which nothing connects before the first read; None where there is none."""
+    url = standby_url(settings)
+    if url is None:
+        yield None
+        return
+    by_owner = settings.api_database_url is not None
+    async with connect_standby(url, settings.pool_size, PATIENCE, settings.statement_cache, by_owner) as database:
+        yield database
+
+
+def standby_url(settings: Settings) -> str | None:
+    """The URL of the standby. Raises ConfigError where it does not fit that of the primary."""
+    if settings.standby_url is None:
+        return None
+    if settings.database_url is None:
+        raise ConfigError("TURNSTREAM_STANDBY_URL must be set with DATABASE_URL: the embedded Postgres has no standby.")
+    url = plain_url(settings.standby_url.get_secret_value(), "TURNSTREAM_STANDBY_URL")
+    if settings.api_database_url is not None:
+        user = urlsplit(plain_url(settings.api_database_url.get_secret_value())).username
+        if urlsplit(url).username != user:
+            raise ConfigError(
+                f"TURNSTREAM_STANDBY_URL must have the user of TURNSTREAM_API_DATABASE_URL, {user}: row-level security"
+                " holds that one to the rows of an owner."
+            )
+    return addressed(settings, url)
 
 
 def check_present(settings: Settings) -> None:

@@ -49,6 +49,7 @@ from app.storage.runs.queue import Queue
 from app.storage.runs.session import ReplicaSession
 from app.storage.runs.snapshots import Snapshots
 from app.storage.search import Search
+from app.storage.standby import Renewals
 from app.storage.tool_cache import ToolCache
 from app.storage.uploads import Uploads
 from app.storage.webhooks import Webhooks
@@ -64,6 +65,8 @@ log = structlog.get_logger(__name__)
 _CHAT_POLL = 5.0
 # How often the reader of a feed looks without a wake-up, in seconds.
 _FEED_LOOK = 10.0
+# Renewals of the lease within the time by which a standby may be old.
+_RENEWALS = 5
 # Seconds before a background task that failed because of Postgres is begun again.
 _RESTART = 1.0
 
@@ -89,6 +92,7 @@ class Engine:
     refusals: RefusedLogins
     failed: asyncio.Event
     replica: UUID
+    renewals: Renewals
 
 
 @asynccontextmanager
@@ -139,7 +143,9 @@ async def started(
         feed.broadcast.wake_all()
 
     texts, actions = OpenTexts(database), Actions(database)
-    monitor = ReplicaMonitor(queue, texts, actions, settings.lease, worker.wake, look, worker.begin_drain)
+    # The reads of a standby are older than the last renewal that it shows.
+    renewal = None if settings.standby_url is None else settings.standby_staleness / _RENEWALS
+    monitor = ReplicaMonitor(queue, texts, actions, settings.lease, worker.wake, look, worker.begin_drain, renewal)
 
     def receive(payload: str) -> None:
         monitor.receive(payload)
@@ -172,7 +178,7 @@ async def started(
         )
         reports = ActivityReports(worker.activity, Activities(database), queue.replica)
         await stack.enter_async_context(background(failed, worker.run, reports.run))
-        yield Engine(worker, directory, chat_wakeups, feed, refusals, failed, queue.replica)
+        yield Engine(worker, directory, chat_wakeups, feed, refusals, failed, queue.replica, queue.renewals)
 
 
 def sweeps_of(settings: Settings, database: Database) -> Sequence[Sweep]:

@@ -60,10 +60,24 @@ def chat_from(row: Row) -> Chat:
     )
 
 
-class Chats:
+class ChatReads:
+    """What a standby can do, too."""
+
     def __init__(self, database: Database) -> None:
         self._database = database
 
+    async def get(self, owner: str, chat: UUID) -> Chat:
+        """Raises NotFound."""
+        return chat_from(_row(await self._database.row(GET_CHAT, owner=owner, chat=chat), chat))
+
+    async def page(self, owner: str, limit: int, before: tuple[datetime, UUID] | None) -> Sequence[Chat]:
+        """Up to `limit` chats, last changed first, those older than `before`."""
+        when, identity = before or (None, None)
+        rows = await self._database.rows(LIST_CHATS, owner=owner, limit=limit, before=when, before_id=identity)
+        return [chat_from(row) for row in rows]
+
+
+class Chats(ChatReads):
     async def create(
         self, owner: str, title: str | None, system_prompt: str | None, settings: Mapping[str, Any]
     ) -> Chat:
@@ -77,16 +91,6 @@ class Chats:
         )
         assert row is not None
         return chat_from(row)
-
-    async def get(self, owner: str, chat: UUID) -> Chat:
-        """Raises NotFound."""
-        return chat_from(_row(await self._database.row(GET_CHAT, owner=owner, chat=chat), chat))
-
-    async def page(self, owner: str, limit: int, before: tuple[datetime, UUID] | None) -> Sequence[Chat]:
-        """Up to `limit` chats, last changed first, those older than `before`."""
-        when, identity = before or (None, None)
-        rows = await self._database.rows(LIST_CHATS, owner=owner, limit=limit, before=when, before_id=identity)
-        return [chat_from(row) for row in rows]
 
     async def change(self, owner: str, chat: UUID, changed: Callable[[Chat], Mapping[str, Any]]) -> Chat:
         """Sets those of title, system_prompt and settings that `changed` returns for the chat as it is, which nothing

@@ -11,6 +11,7 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from contextvars import ContextVar
+from functools import partial
 from time import monotonic, perf_counter
 from typing import Any, Final, TypeVar
 from urllib.parse import parse_qs, urlsplit
@@ -150,17 +151,18 @@ class Transaction:
 
 class Database:
     """A pool of connections. A statement called on it directly is a transaction of its own. A connection is waited for
-    up to `timeout` seconds. `by_owner`: row-level security holds each statement to the rows of OWNER.
+    up to `timeout` seconds. `by_owner`: row-level security holds each statement to the rows of OWNER. `name` is that of
+    the pool in metrics.
 
     Raises StorageUnavailable when Postgres cannot be reached, does not answer in time, or cannot do it now, and
     StatementRefused when it never will.
     """
 
-    def __init__(self, pool: Pool, timeout: float, by_owner: bool = False) -> None:
+    def __init__(self, pool: Pool, timeout: float, by_owner: bool = False, name: str | None = None) -> None:
         self._pool = pool
         self._timeout = timeout
         self._by_owner = by_owner
-        name = "api" if by_owner else "engine"
+        name = name or ("api" if by_owner else "engine")
         self._in_use, self._wait_seconds = POOL_IN_USE.labels(name), POOL_WAIT_SECONDS.labels(name)
         self._shares: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
@@ -260,11 +262,11 @@ def _sorted(error: Exception) -> StorageError:
     return StorageUnavailable(f"Postgres cannot be reached: {error}")
 
 
-def plain_url(url: str) -> str:
-    """`url` in the driver's form, postgresql://…. Raises ConfigError for any other scheme."""
+def plain_url(url: str, setting: str = "DATABASE_URL") -> str:
+    """`url` in the driver's form, postgresql://…. Raises ConfigError, naming its setting, for any other scheme."""
     scheme, mark, rest = url.partition("://")
     if not mark or scheme not in {"postgres", "postgresql", "postgresql+asyncpg"}:
-        raise ConfigError("DATABASE_URL must be an address such as postgresql://user:password@host/database.")
+        raise ConfigError(f"{setting} must be an address such as postgresql://user:password@host/database.")
     return f"postgresql://{rest}"
 
 
@@ -322,17 +324,7 @@ async def connect(
     where the tables must be found. Raises ConfigError where it cannot be opened, or leads to another schema.
     """
     name = "TURNSTREAM_API_DATABASE_URL" if by_owner else "DATABASE_URL"
-
-    async def opened() -> Any:
-        connection = await open_connection(
-            url, timeout=statement_timeout, command_timeout=statement_timeout, statement_cache_size=statement_cache
-        )
-        keep_alive(connection)
-        if actor:
-            await connection.execute("SELECT set_config('turnstream.actor', $1, false)", actor)
-        return connection
-
-    pool = Pool(opened, size)
+    pool = Pool(partial(_opened, url, statement_timeout, statement_cache, actor), size)
     try:
         try:
             connection = await pool.acquire()
@@ -351,9 +343,37 @@ async def connect(
             )
         yield Database(pool, statement_timeout, by_owner)
     finally:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(FINAL_WRITE_TIMEOUT):
-                await pool.close()
+        await _close(pool)
+
+
+@asynccontextmanager
+async def connect_standby(
+    url: str, size: int, statement_timeout: float, statement_cache: int, by_owner: bool
+) -> AsyncIterator[Database]:
+    """The same at a standby. Nothing is connected before the first statement: a standby that is away keeps no server
+    from starting.
+    """
+    pool = Pool(partial(_opened, url, statement_timeout, statement_cache, ""), size)
+    try:
+        yield Database(pool, statement_timeout, by_owner, "standby")
+    finally:
+        await _close(pool)
+
+
+async def _opened(url: str, statement_timeout: float, statement_cache: int, actor: str) -> Any:
+    connection = await open_connection(
+        url, timeout=statement_timeout, command_timeout=statement_timeout, statement_cache_size=statement_cache
+    )
+    keep_alive(connection)
+    if actor:
+        await connection.execute("SELECT set_config('turnstream.actor', $1, false)", actor)
+    return connection
+
+
+async def _close(pool: Pool) -> None:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(FINAL_WRITE_TIMEOUT):
+            await pool.close()
 
 
 def keep_alive(connection: Any) -> None:

@@ -1,8 +1,10 @@
 """Facts about a Postgres, read without changing anything, and whether turnstream can live with them."""
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from time import monotonic
 
 import asyncpg
 
@@ -21,6 +23,9 @@ SELECT current_setting('server_version') AS version, current_setting('server_enc
         - coalesce(current_setting('reserved_connections', true)::int, 0) AS connections,
     clock_timestamp() AS clock
 """
+_SYSTEM = "SELECT system_identifier FROM pg_control_system()"
+_POSITION = "SELECT pg_current_wal_insert_lsn()"
+_HAS_REPLAYED = "SELECT pg_last_wal_replay_lsn() >= CAST($1 AS pg_lsn)"
 _REPLICAS = "SELECT count(*) FROM replicas WHERE lease_until > now()"
 
 
@@ -79,3 +84,23 @@ async def inspect_postgres(url: str) -> PostgresFacts:
         raise ConfigError(f"Postgres does not answer: {error}.") from error
     ahead = (facts.pop("clock") - middle).total_seconds()
     return PostgresFacts(**facts, clock_ahead=ahead, replicas=replicas)
+
+
+async def standby_lag(url: str, primary: str, most: float) -> float | None:
+    """The seconds after which the standby at `url` has what `primary` has now; None for more than `most`. Raises
+    ConfigError for a server that is no standby of it.
+    """
+    try:
+        async with single_connection(url) as connection, single_connection(primary) as other:
+            if await connection.fetchval(_SYSTEM) != await other.fetchval(_SYSTEM):
+                raise ConfigError("TURNSTREAM_STANDBY_URL names a server that is no copy of the one of DATABASE_URL.")
+            if not await connection.fetchval("SELECT pg_is_in_recovery()"):
+                raise ConfigError("TURNSTREAM_STANDBY_URL names a primary; name one that follows it.")
+            position, begun = await other.fetchval(_POSITION), monotonic()
+            while not await connection.fetchval(_HAS_REPLAYED, position):
+                if monotonic() - begun > most:
+                    return None
+                await asyncio.sleep(0.05)
+            return monotonic() - begun
+    except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+        raise ConfigError(f"TURNSTREAM_STANDBY_URL does not answer: {error}.") from error

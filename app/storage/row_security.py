@@ -70,11 +70,13 @@ SELECT relname, pg_has_role($1, relowner, 'MEMBER') AS owned,
 FROM pg_class JOIN pg_policy ON polrelid = pg_class.oid AND polname = 'by_owner'
 WHERE relnamespace = to_regnamespace(current_schema())
 """
+# By the leases the API knows how old a standby is (standby.py).
+_SEES_LEASES = "SELECT has_column_privilege($1, 'replicas', 'lease_until', 'SELECT')"
 _GRANT = """
 DO $$
 BEGIN
     EXECUTE format('GRANT USAGE ON SCHEMA %I TO %I', current_schema(), '{role}');
-    EXECUTE format('GRANT SELECT, INSERT, UPDATE, DELETE ON {tables} TO %I', '{role}');
+    EXECUTE format('GRANT {privileges} TO %I', '{role}');
 END
 $$
 """
@@ -109,8 +111,13 @@ async def admit(url: str, api_url: str, *, grant: bool = True) -> None:
                     f"TURNSTREAM_API_DATABASE_URL names the role {role['rolname']}, to which row-level security"
                     " does not apply; it must be no superuser, have no BYPASSRLS, and own no table of turnstream."
                 )
-            if grant and (missing := [table["relname"] for table in tables if not table["granted"]]):
+            missing = []
+            if closed := [table["relname"] for table in tables if not table["granted"]]:
+                missing.append(f"SELECT, INSERT, UPDATE, DELETE ON {', '.join(closed)}")
+            if not await connection.fetchval(_SEES_LEASES, role["rolname"]):
+                missing.append("SELECT (id, lease_until) ON replicas")
+            for privileges in missing if grant else ():
                 name = role["rolname"].replace("'", "''")
-                await connection.execute(_GRANT.format(role=name, tables=", ".join(missing)))
+                await connection.execute(_GRANT.format(role=name, privileges=privileges))
     except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
         raise ConfigError(f"TURNSTREAM_API_DATABASE_URL names a role that cannot be used: {error}") from error

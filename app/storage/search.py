@@ -143,11 +143,16 @@ class SearchSettings:
     tool_results: bool = False
 
 
-class Search:
-    def __init__(self, database: Database) -> None:
+class SearchReads:
+    """What a standby can do, too. `places` bound the searches that run at once."""
+
+    def __init__(self, database: Database, places: asyncio.Semaphore) -> None:
         self._database = database
-        self._searches = asyncio.Semaphore(_CONCURRENT_SEARCHES)
-        self._covered = -NEWEST  # the last segment that the sweep has looked at
+        self._places = places
+
+    def on(self, database: Database) -> "SearchReads":
+        """The search of another database, in the same places."""
+        return SearchReads(database, self._places)
 
     async def page(
         self, owner: str, words: Sequence[str], limit: int, position: SearchPosition, only: SearchFilter
@@ -157,7 +162,7 @@ class Search:
         """
         try:
             async with asyncio.timeout(SEARCH_TIMEOUT):
-                await self._searches.acquire()
+                await self._places.acquire()
         except TimeoutError:
             raise _too_slow() from None
         try:
@@ -170,7 +175,13 @@ class Search:
                 except QueryCanceledError:
                     raise _too_slow() from None
         finally:
-            self._searches.release()
+            self._places.release()
+
+
+class Search(SearchReads):
+    def __init__(self, database: Database) -> None:
+        super().__init__(database, asyncio.Semaphore(_CONCURRENT_SEARCHES))
+        self._covered = -NEWEST  # the last segment that the sweep has looked at
 
     async def settings(self, owner: str) -> SearchSettings:
         row = await self._database.row(GET_SEARCH_SETTINGS, owner=owner)

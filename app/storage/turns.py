@@ -227,8 +227,10 @@ GET_RESULT = Statement(
 )
 
 
-class Turns:
-    """Reads of turns. An open turn and its contents are read as of one moment, so that they fit together."""
+class TurnReads:
+    """Reads, which a standby can do, too. An open turn and its contents are read as of one moment, so that they fit
+    together.
+    """
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -346,6 +348,8 @@ class Turns:
             found[row["turn"]].append(row["id"])
         return found
 
+
+class Turns(TurnReads):
     async def cancel(self, owner: str, chat: UUID, turn: UUID) -> Turn:
         """Requests the cancellation of a turn. Idempotent: an ended turn is returned as it is. Raises NotFound."""
         found = await self.get(owner, chat, turn)

@@ -19,7 +19,7 @@ _ROWS = {
     "Models and money": ("provider", "model", "tokens", "cost"),
     "Tools": ("tool", "mcp"),
     "Readers and HTTP": ("http", "streams", "stalled"),
-    "Postgres": ("pool", "persist", "journal", "search"),
+    "Postgres": ("pool", "persist", "journal", "search", "standby"),
     "Webhooks and hooks": ("webhooks", "hook"),
     "Process": ("",),
 }

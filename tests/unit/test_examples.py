@@ -70,6 +70,7 @@ CHECKED = {
     ("docs/packages.md", "The AI SDK", "jsx"): PACKAGES,
     ("docs/ag-ui.md", "AG-UI", "js"): AG_UI,
     ("docs/ag-ui.md", "Events", "js"): AG_UI,
+    ("docs/api.md", "Answers that may be old", "http"): "a request; tests/faults/test_standby.py sends such ones",
     ("docs/api.md", "Refusals", "json"): f"{HERE}test_answers_of_the_api_page_fit_their_schemas",
     ("docs/api.md", "Tokens for browsers", "http"): f"{HERE}test_the_exchange_of_the_page_is_accepted",
     ("docs/api.md", "Tokens for browsers", "json"): f"{HERE}test_the_exchange_of_the_page_is_accepted",
@@ -214,6 +215,8 @@ CHECKED = {
     ("docs/runbooks.md", "Postgres is away or slow", "sql"): RUNBOOKS,
     ("docs/runbooks.md", "The search is behind", "sql"): RUNBOOKS,
     ("docs/runbooks.md", "The disk of Postgres is full", "sql"): RUNBOOKS,
+    ("docs/runbooks.md", "The standby is behind or away", "sh"): RUNBOOKS,
+    ("docs/runbooks.md", "The standby is behind or away", "sql"): RUNBOOKS,
     ("docs/scaling.md", "Moving an owner", "sh"): (
         "tests/faults/test_cells.py::test_an_owner_moves_while_turns_run_and_messages_come"
     ),

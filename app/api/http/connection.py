@@ -237,7 +237,8 @@ def connections(heartbeat: float) -> Callable[..., Connection]:
 
 class SafeHeaders:
     """Middleware: no browser guesses the media type of an answer, or runs anything in it, unless the answer has a
-    policy of its own, as the page has. It counts the answers by call, as the last one that sees them all.
+    policy of its own, as the page has; one that a standby gave has its age. It counts the answers by call, as the last
+    one that sees them all.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -249,13 +250,16 @@ class SafeHeaders:
         async def send_safely(message: Message) -> None:
             if message["type"] == "http.response.start":
                 # Only calls of the table: an address that a client made up is no series of its own.
-                endpoint = scope.get("state", {}).get("endpoint")
+                state = scope.get("state", {})
+                endpoint = state.get("endpoint")
                 call = "other" if endpoint is None else endpoint.call
                 HTTP_REQUESTS.labels(call, message["status"]).inc()
                 HTTP_SECONDS.labels(call).observe(perf_counter() - start)
                 headers = MutableHeaders(scope=message)
                 headers.setdefault("X-Content-Type-Options", "nosniff")
                 headers.setdefault("Content-Security-Policy", "default-src 'none'; sandbox")
+                if "age" in state:
+                    headers["Age"] = str(state["age"])
             await send(message)
 
         await self._app(scope, receive, send_safely if scope["type"] == "http" else send)

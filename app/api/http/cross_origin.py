@@ -7,6 +7,7 @@ from starlette.middleware.cors import CORSMiddleware
 
 # A browser hides all headers of an answer that are not named here, but for a few.
 _EXPOSED = (
+    "Age",
     "ETag",
     "Location",
     "Retry-After",

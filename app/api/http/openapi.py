@@ -53,6 +53,8 @@ _REASONS = {
     503: "Try again: the server is not ready, or the database is away",
 }
 _HEADERS = {
+    "Cache-Control": "`max-stale=N`: the answer may be N seconds old, and come from a standby; its header `Age` tells. "
+    "Send at most the seconds since the answer to your last change, and you find that change",
     "Idempotency-Key": "Makes the request safe to repeat: the same key and body give the same answer. "
     "1 to 255 printable characters, of your making",
     "If-None-Match": "The ETag of the client's copy",
@@ -217,6 +219,8 @@ def _answers(endpoint: Endpoint, refs: Refs) -> Iterator[tuple[int, Json]]:
             answer["content"] = _content(endpoint.gives, refs)
         if status == 201 and endpoint.method == "POST":
             answer["headers"] = {"Location": _header("the path of the created object")}
+        if "Cache-Control" in endpoint.headers and endpoint.gives != STREAM:
+            answer["headers"] = {"Age": _header("seconds, of an answer that may be old", required=False)}
         yield status, answer
     if endpoint.streams:
         yield 200, stream
@@ -288,5 +292,5 @@ def _sent(event: str, data: Json) -> Json:
     return {"type": "object", "required": ["event", "data"], "properties": fields}
 
 
-def _header(description: str) -> Json:
-    return {"description": description, "required": True, "schema": {"type": "string"}}
+def _header(description: str, *, required: bool = True) -> Json:
+    return {"description": description, "required": required, "schema": {"type": "string"}}

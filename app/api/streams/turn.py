@@ -11,6 +11,7 @@ from app.api.events import frame
 from app.api.http.errors import BadRequest
 from app.api.http.reading import id_of
 from app.api.neighbours import is_from_neighbour
+from app.api.reads import ReadStorage
 from app.api.services import Services, begin, services_of
 from app.api.streams.direct import TurnResponse
 from app.api.streams.response import HEADERS
@@ -30,7 +31,13 @@ async def stream_turn(request: Request) -> Response:
     field, cursor = requested_cursor(request, Cursor.parse, START)
     view = services.live.directory.running_for(owner, chat, turn_id)
     known = view is not None and view.attempt >= cursor.attempt
-    turn = view.turn if view and known else await services.storage.turns.get(owner, chat, turn_id)
+
+    async def read(storage: ReadStorage) -> Turn:
+        turn = await storage.turns.get(owner, chat, turn_id)
+        storage.finished(turn)
+        return turn
+
+    turn = view.turn if view and known else await services.reads.read(request, read)
     if answer := await passed_on(request, turn):
         return answer
     return stream_response(services, owner, turn, cursor, field)

@@ -25,9 +25,10 @@ SWEEP = 60.0  # seconds between two searches for turns whose replica has no row 
 
 
 class ReplicaMonitor:
-    """Watches the other replicas. `lease` is in seconds. `wake` is called when there are turns to claim; `is_known`,
-    once, when every other replica knows of this one, and notifies it; `drain`, at each renewal of the lease, while an
-    operator's order to drain stands in the row.
+    """Watches the other replicas. `lease` is in seconds; it is renewed after a third of it, or after `renewal` seconds
+    where that is sooner. `wake` is called when there are turns to claim; `is_known`, once, when every other replica
+    knows of this one, and notifies it; `drain`, at each renewal of the lease, while an operator's order to drain stands
+    in the row.
     """
 
     def __init__(
@@ -39,11 +40,13 @@ class ReplicaMonitor:
         wake: Callable[[], None],
         is_known: Callable[[], None] = lambda: None,
         drain: Callable[[], None] = lambda: None,
+        renewal: float | None = None,
     ) -> None:
         self._queue = queue
         self._texts = texts
         self._actions = actions
         self._lease = lease
+        self._renewal = lease / 3 if renewal is None else min(renewal, lease / 3)
         self._wake = wake
         self._is_known = is_known
         self._drain = drain
@@ -95,7 +98,7 @@ class ReplicaMonitor:
                 self._missed.clear()
 
     async def _look(self, now: float) -> None:
-        if now - self._renewed > self._lease / 3:
+        if now - self._renewed > self._renewal:
             if await self._queue.renew_lease(self._lease):
                 self._drain()  # the notification may have been lost
             self._renewed = now

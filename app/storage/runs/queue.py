@@ -13,6 +13,7 @@ from app.storage.database import Database, Statement
 from app.storage.rows import OPEN_STATUSES
 from app.storage.runs.journal import END_LOGS
 from app.storage.runs.session import CHANNEL
+from app.storage.standby import Renewal, Renewals
 from app.storage.webhooks import WebhookKind
 
 # The notifications between replicas. The ids that follow are of a turn, and for the last one of the replica it is for.
@@ -73,7 +74,7 @@ RENEW_LEASE = Statement(
     INSERT INTO replicas (id, address, session, lease_until, webhooks)
     VALUES (:replica, :address, :session, now() + :lease, :webhooks)
     ON CONFLICT (id) DO UPDATE SET lease_until = EXCLUDED.lease_until
-    RETURNING clock_timestamp() AS time, draining_since IS NOT NULL AS draining
+    RETURNING clock_timestamp() AS time, now() AS began, lease_until, draining_since IS NOT NULL AS draining
     """
 )
 GET_PEERS = Statement(
@@ -140,6 +141,7 @@ class Queue:
     ) -> None:
         self._database = database
         self.replica = replica
+        self.renewals = Renewals()
         self._address = address
         self._session = session
         self._webhooks = sorted(webhooks)
@@ -174,6 +176,7 @@ class Queue:
         )
         assert row is not None
         CLOCK.learn(row["time"], asked, monotonic())
+        self.renewals.note(row["lease_until"], Renewal(asked, row["began"]))
         is_draining: bool = row["draining"]
         return is_draining
 
