@@ -59,22 +59,22 @@ def _replies(word: str) -> Sequence[Reply]:
             return [end]
 
 
+def reply_to(request: ModelRequest) -> Reply:
+    """The reply to the n-th call of a turn is the n-th that the user's last word asks for."""
+    replies, rounds = _replies(word_of(request)), 0
+    for message in reversed(request.messages):
+        if message.role == "user" and message.blocks[0].type in {TEXT, USER_TEXT}:
+            break
+        rounds += message.blocks[0].type == TOOL_RESULT
+    return replies[rounds]
+
+
 class Model(ScriptedProvider):
-    """Answers the n-th call of a turn with the n-th reply that the user's last word asks for."""
-
     def __init__(self) -> None:
-        super().__init__(self._reply)
-
-    def _reply(self, request: ModelRequest) -> Reply:
-        replies, rounds = _replies(_word(request)), 0
-        for message in reversed(request.messages):
-            if message.role == "user" and message.blocks[0].type in {TEXT, USER_TEXT}:
-                break
-            rounds += message.blocks[0].type == TOOL_RESULT
-        return replies[rounds]
+        super().__init__(reply_to)
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[Part], None]:
-        first, _, word = _word(request).rpartition(", ")
+        first, _, word = word_of(request).rpartition(", ")
         if first and request.messages[-1].blocks[0].type != TOOL_RESULT:
             word = first
         hung = Path(os.environ[HUNG], word.rpartition(" ")[2])
@@ -92,7 +92,7 @@ class Model(ScriptedProvider):
                 raise PermanentError("invalid_request_error", "It cannot be done.")
 
 
-def _word(request: ModelRequest) -> str:
+def word_of(request: ModelRequest) -> str:
     users = [message for message in request.messages if message.role == "user"]
     return [block.text for message in users for block in message.blocks if block.type == TEXT][-1]
 

@@ -62,7 +62,6 @@ CHECKED = {
     ("README.md", "Try it", "text"): "the pieces of a text depend on its words; README's commands are run",
     ("docs/ai-sdk.md", "The AI SDK", "jsx"): "JSX needs a bundler; tests/node/page.mjs calls useChat in the same way",
     ("docs/ai-sdk.md", "Events and chunks", "jsx"): "JSX; tests/node/test_ai_sdk.py runs the functions that it names",
-    ("docs/ai-sdk.md", "With assistant-ui", "jsx"): "JSX needs a bundler, and the packages of assistant-ui their like",
     ("docs/ai-sdk.md", "The same chats", "js"): f"{HERE}test_examples_in_javascript_are_valid",
     ("docs/ai-sdk.md", "Events and chunks", "js"): f"{HERE}test_examples_in_javascript_are_valid",
     ("docs/packages.md", "The client", "ts"): PACKAGES,
@@ -71,6 +70,10 @@ CHECKED = {
     ("docs/ag-ui.md", "AG-UI", "js"): AG_UI,
     ("docs/ag-ui.md", "Events", "js"): AG_UI,
     ("docs/api.md", "Answers that may be old", "http"): "a request; tests/faults/test_standby.py sends such ones",
+    ("docs/assistant-ui.md", "The runtime", "jsx"): (
+        "tests/browser/test_assistant_ui.py::test_tools_of_server_and_page_approvals_and_another_answer"
+    ),
+    ("docs/assistant-ui.md", "The runtime", "js"): f"{HERE}test_examples_in_javascript_are_valid",
     ("docs/api.md", "Refusals", "json"): f"{HERE}test_answers_of_the_api_page_fit_their_schemas",
     ("docs/api.md", "Tokens for browsers", "http"): f"{HERE}test_the_exchange_of_the_page_is_accepted",
     ("docs/api.md", "Tokens for browsers", "json"): f"{HERE}test_the_exchange_of_the_page_is_accepted",

@@ -3,6 +3,8 @@
 import { DefaultChatTransport } from 'ai'
 import { isPassing, pause } from '@turnstream/client'
 
+/** @typedef {(chatId: string) => string | Promise<string>} IdOf */
+
 /** @import { ChatTransport, HttpChatTransportInitOptions, UIMessage, UIMessageChunk } from 'ai' */
 
 const MAX_TRIES = 7
@@ -20,10 +22,11 @@ export class TurnstreamChatTransport extends DefaultChatTransport {
   #requested = new Map()
 
   /**
-   * @param {HttpChatTransportInitOptions<Message> & {stopOnAbort?: boolean}} [options] those of DefaultChatTransport;
-   *   `stopOnAbort`: false lets an answer go on when the page stops
+   * @param {HttpChatTransportInitOptions<Message> & {stopOnAbort?: boolean, idOf?: IdOf}} [options] those of
+   *   DefaultChatTransport; `stopOnAbort`: false lets an answer go on when the page stops; `idOf` returns the id of a chat on
+   *   the server, where the page has another one
    */
-  constructor({ api = '/api/ai-sdk/chat', stopOnAbort = true, ...options } = {}) {
+  constructor({ api = '/api/ai-sdk/chat', stopOnAbort = true, idOf = (id) => id, ...options } = {}) {
     super({
       prepareSendMessagesRequest: lastMessageAlone,
       prepareReconnectToStreamRequest: ofTurn,
@@ -33,6 +36,7 @@ export class TurnstreamChatTransport extends DefaultChatTransport {
       fetch: (url, init) => (options.fetch ?? fetch)(url, { ...init, cache: 'no-store' }),
     })
     this.stopOnAbort = stopOnAbort
+    this.idOf = idOf
   }
 
   /** @type {ChatTransport<Message>['sendMessages']} */
@@ -42,14 +46,18 @@ export class TurnstreamChatTransport extends DefaultChatTransport {
     const steps = continued ? last.parts.filter(({ type }) => type === 'step-start').length : 0
     this.#watch(options)
     // The same message is stored once, however often it is sent.
-    const stream = await insist(() => super.sendMessages(options), options.abortSignal, MAX_TRIES)
+    const stream = await insist(
+      async () => super.sendMessages({ ...options, chatId: await this.idOf(options.chatId) }),
+      options.abortSignal,
+      MAX_TRIES,
+    )
     return streamOf(this.#chunks(stream, options, steps))
   }
 
   /** @type {ChatTransport<Message>['reconnectToStream']} */
   async reconnectToStream(options) {
     this.#watch(options)
-    const stream = await insist(() => super.reconnectToStream(options), options.abortSignal, MAX_TRIES)
+    const stream = await insist(() => this.#reconnect(options), options.abortSignal, MAX_TRIES)
     return stream && streamOf(this.#chunks(stream, options, 0))
   }
 
@@ -61,7 +69,7 @@ export class TurnstreamChatTransport extends DefaultChatTransport {
     const own = new Headers(await valueOf(this.headers))
     new Headers(headers).forEach((value, name) => own.set(name, value))
     const credentials = await valueOf(this.credentials)
-    const url = `${this.api}/${encodeURIComponent(chatId)}/stop`
+    const url = `${this.api}/${encodeURIComponent(await this.idOf(chatId))}/stop`
     await /** @type {typeof fetch} */ (this.fetch)(url, { method: 'POST', headers: own, credentials })
   }
 
@@ -98,11 +106,15 @@ export class TurnstreamChatTransport extends DefaultChatTransport {
       }
       await pause(tries, signal)
       const metadata = { .../** @type {object} */ (options.metadata), turn }
-      const next = await insist(() => super.reconnectToStream({ ...options, metadata }), signal)
+      const next = await insist(() => this.#reconnect({ ...options, metadata }), signal)
       if (!next) return
       stream = next
       missing = steps
     }
+  }
+
+  async #reconnect(/** @type {Parameters<ChatTransport<Message>['reconnectToStream']>[0]} */ options) {
+    return super.reconnectToStream({ ...options, chatId: await this.idOf(options.chatId) })
   }
 
   /** Stops the answer when the request is aborted, unless another one has taken its place. */

@@ -1,0 +1,102 @@
+"""Pages made of others' packages, over the real server: the code of the documentation, bundled as it stands there."""
+
+import re
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from playwright.async_api import Browser, Page
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+from starlette.routing import Route
+
+from app.llm.models.catalog import ProviderModels
+from app.llm.provider import ModelRequest
+from app.llm.scripted import Pause, Reply, ScriptedProvider
+from app.tools.toolset import Toolset
+from tests.node.conftest import BINARIES, ROOT, run
+from tests.node.server import explode, reply_to, send_mail, weather, word_of
+from tests.support.http_client import Client
+from tests.support.http_server import Server, answering, pausing, serving
+
+SERVER = "https://chat.example"  # in the documentation
+
+
+def code_of(page: str, language: str) -> str:
+    """All code of one language on a page of the documentation."""
+    return "".join(
+        re.findall(rf"^```{language}\n(.*?)^```", (ROOT / page).read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    )
+
+
+def bundled(folder: Path, name: str, documented: str) -> str:
+    """The script of a page, for development: effects run twice. What is `documented` is its `./documented/{name}`."""
+    (folder / "documented").mkdir(exist_ok=True)
+    (folder / "documented" / name).write_text(documented, encoding="utf-8")
+    shutil.copy(Path(__file__).with_name(name), folder)
+    options = ("--bundle", "--jsx=automatic", "--log-level=error", '--define:process.env.NODE_ENV="development"')
+    return run(folder, BINARIES / "esbuild", name, *options)
+
+
+class Model(ScriptedProvider):
+    """Answers as that of `tests.node.server`. An answer to `wait` stops in the middle, at the newest of its pauses."""
+
+    def __init__(self) -> None:
+        super().__init__(self._reply)
+        self.pauses: list[Pause] = []
+
+    def _reply(self, request: ModelRequest) -> Reply:
+        if word_of(request) != "wait":
+            return reply_to(request)
+        self.pauses.append(Pause())
+        return pausing(self.pauses[-1], "One ", "two.")
+
+
+@dataclass(frozen=True)
+class Wiring:
+    origin: str
+    model: Model
+    server: Server
+    api: Client
+
+    async def open(self, browser: Browser) -> Page:
+        page = await (await browser.new_context()).new_page()
+        page.set_default_timeout(20_000)
+        await page.goto(self.origin)
+        return page
+
+    def cut(self) -> None:
+        """Ends all connections of the server."""
+        for connection in list(self.server.uvicorn.server_state.connections):
+            connection.transport.abort()
+
+    async def newest_status(self) -> str:
+        """That of the newest answer of the chat that was changed last, once it has ended."""
+        chat = (await self.api.get("/api/chats")).json()["chats"][0]["id"]
+        turn = (await self.api.get(f"/api/chats/{chat}/turns")).json()["turns"][-1]["id"]
+        await self.api.get(f"/api/chats/{chat}/turns/{turn}/stream")  # to its end
+        status: str = (await self.api.get(f"/api/chats/{chat}/turns/{turn}")).json()["status"]
+        return status
+
+
+@asynccontextmanager
+async def wired(script: str, database_url: str) -> AsyncIterator[Wiring]:
+    """A page with the script, at an origin of its own, and the server that it talks to."""
+    body = ""
+
+    async def page_of(_request: Request) -> Response:
+        return HTMLResponse(f'<!doctype html><meta charset="utf-8"><body></body><script>{body}</script>')
+
+    toolset = Toolset([weather, explode, send_mail], max_result_chars=1000)
+    model = Model()
+    offers = [ProviderModels(model, ["script"])]
+    async with (
+        answering(Starlette(routes=[Route("/", page_of)])) as origin,
+        serving(database_url, toolset, offers, model="script", cors_origins=origin) as server,
+        Client(server.url) as api,
+    ):
+        body = script.replace(SERVER, server.url).replace("</script", "<\\/script")
+        yield Wiring(origin, model, server, api)
