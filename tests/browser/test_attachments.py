@@ -31,6 +31,21 @@ _BRING = """([name, target, files]) => {
   document.querySelector(target).dispatchEvent(event)
 }"""
 
+# The files that this browser keeps: whether there are so many, and to remove them.
+_KEPT = """(count) => new Promise((resolve) => {
+  indexedDB.open('turnstream').onsuccess = ({ target }) => {
+    const counted = target.result.transaction('files').objectStore('files').count()
+    counted.onsuccess = () => resolve(counted.result === count)
+  }
+})"""
+_FORGET = """() => new Promise((resolve) => {
+  indexedDB.open('turnstream').onsuccess = ({ target }) => {
+    const transaction = target.result.transaction('files', 'readwrite')
+    transaction.objectStore('files').clear()
+    transaction.oncomplete = resolve
+  }
+})"""
+
 
 async def bring(ada: Person, event: str, target: str, *files: tuple[str, str, bytes]) -> None:
     encoded = [(name, type, base64.b64encode(content).decode()) for name, type, content in files]
@@ -152,6 +167,60 @@ async def test_a_message_that_waits_for_its_files_goes_to_the_chat_in_which_it_w
     assert (await api.json("GET", f"/api/chats/{chats[1]}/turns"))["turns"] == []
 
 
+async def test_files_of_a_draft_and_of_an_unsent_message_survive_a_reload(
+    people: SitDown, site: Server, api: Client, tmp_path: Path
+) -> None:
+    (tmp_path / "chart.txt").write_text("A chart.")
+    chats = [await use(api, "plain", title) for title in ("One", "Two")]
+    ada = await people(site.url, chats[0])
+    go = await hold_uploads(ada.page)
+    await ada.page.set_input_files("#pick-attachments", tmp_path / "chart.txt")
+    await ada.say("Look")
+    await ada.page.locator("#unsent", has_text="Waiting for its files").wait_for()
+    await bring(ada, "paste", "#words", ("a.txt", "text/plain", b"of a"), ("b.txt", "text/plain", b"of b"))
+    await ada.page.wait_for_function(_KEPT, arg=3)
+    await ada.reload()
+    chips = ada.page.locator("#attached .chip")
+    await expect(chips).to_have_text(["a.txt", "b.txt"])
+    unsent = ada.page.locator("#unsent")
+    await expect(unsent.get_by_role("button", name="Do not attach chart.txt")).to_be_visible()
+    go.set()
+    await ada.sees_end()
+    paper, look = await said_last(api, chats[0])
+    assert (paper["data"]["title"], look["text"]) == ("chart.txt", "Look")
+    await ada.page.get_by_role("link", name="Two").click()
+    await expect(chips).to_have_count(0)
+    await ada.open(chats[0])
+    await ada.press("Do not attach a.txt")
+    await ada.page.wait_for_function(_KEPT, arg=1)
+    await ada.reload()
+    await expect(chips).to_have_text(["b.txt"])
+    await ada.say("And this")
+    await ada.sees("And this")
+    await ada.page.wait_for_function(_KEPT, arg=0)
+
+
+async def test_a_draft_and_its_files_follow_the_token_that_is_asked_for_meanwhile(
+    people: SitDown, site: Server
+) -> None:
+    ada = await people(site.url)
+    ada.expects("401")
+    words, chips = ada.page.locator("#words"), ada.page.locator("#attached .chip[data-state=ready]")
+    await words.fill("Look")
+    await bring(ada, "paste", "#words", ("a.txt", "text/plain", b"of a"))
+    await expect(chips).to_have_text(["a.txt"])
+    token = await site.token("ada")
+    await ada.page.reload()
+    await ada.page.get_by_label("Token", exact=True).fill(token)
+    await ada.page.get_by_label("Keep it in this browser").check()
+    await ada.press("Go on")
+    for _ in range(2):  # at once, and with that token
+        await ada.ready()
+        await expect(words).to_have_value("Look")
+        await expect(chips).to_have_text(["a.txt"])
+        await ada.page.reload()
+
+
 async def test_a_file_that_was_not_uploaded_before_a_reload_is_reported_and_left_out_if_wanted(
     people: SitDown, site: Server, api: Client
 ) -> None:
@@ -160,6 +229,7 @@ async def test_a_file_that_was_not_uploaded_before_a_reload_is_reported_and_left
     await bring(ada, "paste", "#words", ("a.txt", "text/plain", b"of a"))
     await ada.say("Look")
     await ada.page.locator("#unsent", has_text="Waiting for its files").wait_for()
+    await ada.page.evaluate(_FORGET)
     await ada.reload()
     await ada.page.get_by_text("Not sent. Not uploaded before the page was closed: a.txt").wait_for()
     assert await violations(ada) == []

@@ -3,8 +3,9 @@
 
 import { find, h, icon, iconButton } from './dom.js'
 import { nameOf } from './files.js'
+import { draftOf } from './kept-files.js'
 import { TEXTS } from './texts.js'
-import { isPassing, pause } from './turnstream.js'
+import { isPassing, newKey, pause } from './turnstream.js'
 
 const { files: texts } = TEXTS
 
@@ -12,9 +13,10 @@ const IMAGES = ['image/png', 'image/jpeg', 'image/gif', 'image/webp']
 const ACCEPTED = { images: IMAGES.join(), documents: 'application/pdf,text/*,application/json' }
 
 export class Attachments {
-  /** `report` is called with the name of a file that could not be attached, and the reason. */
-  constructor(client, report) {
+  /** `kept`: the files that this browser keeps. `report` is called with the name of one that was refused, and the reason. */
+  constructor(client, kept, report) {
     this.client = client
+    this.kept = kept
     this.report = report
     this.chips = find('#attached')
     this.button = find('#attach')
@@ -22,6 +24,7 @@ export class Attachments {
     this.field = find('#words')
     /** @type {Map<string | null, any[]>} the files of the message that is being written, by chat */
     this.byChat = new Map()
+    this.restored = new Set() // chats whose files of an earlier visit are attached again
     this.open(null)
     this.allow({ images: true, documents: true })
     this.button.addEventListener('click', () => this.picker.click())
@@ -52,12 +55,26 @@ export class Attachments {
   open(chat) {
     this.chat = chat
     this.chips.replaceChildren(...this.items.map((item) => item.chip))
+    this.#restore(chat)
+  }
+
+  /** Attaches the files of an earlier visit again. */
+  async #restore(chat) {
+    if (this.restored.has(chat)) return
+    this.restored.add(chat)
+    for (const { id, file } of await this.kept.of(draftOf(chat))) {
+      const items = this.byChat.get(chat) ?? []
+      if (!items.some((item) => item.id === id)) this.byChat.set(chat, [...items, this.upload(file, id)])
+    }
+    if (chat === this.chat) this.chips.replaceChildren(...this.items.map((item) => item.chip))
   }
 
   /** The new chat has begun: what was attached since goes with it. */
   begin(chat) {
     this.byChat.set(chat, this.items)
     this.byChat.delete(null)
+    this.restored.add(chat)
+    this.#keep(this.items, chat)
     this.open(chat)
   }
 
@@ -75,7 +92,12 @@ export class Attachments {
       .filter((item) => !item.removed && !item.refused)
       .map((item) => (item.chip ? item : this.#restored(item.block)))
     this.byChat.set(this.chat, [...items, ...this.items])
+    this.#keep(items, this.chat)
     this.open(this.chat)
+  }
+
+  #keep(items, chat) {
+    for (const { id, file } of items) if (file) this.kept.keep(id, draftOf(chat), file)
   }
 
   get items() {
@@ -83,14 +105,22 @@ export class Attachments {
   }
 
   #add(file) {
-    const item = this.#item(file.name, pictureOf(file), 'uploading')
-    item.uploaded = this.#upload(file, item).catch((error) => this.#refuse(item, error))
+    const item = this.upload(file, newKey())
+    this.#keep([item], this.chat)
     this.byChat.set(this.chat, [...this.items, item])
     this.chips.append(item.chip)
   }
 
+  /** Begins to upload a file. Returns what is known of it, and what follows: its `block`, or why it was `refused`. */
+  upload(file, id) {
+    const item = Object.assign(this.#item(file.name, pictureOf(file), 'uploading'), { id, file })
+    item.uploaded = this.#upload(file, item).catch((error) => this.#refuse(item, error))
+    return item
+  }
+
   #restored(block) {
-    return { ...this.#item(nameOf({ ...block, data: block }), icon('file'), 'ready'), block, id: block.source.id }
+    const { id } = block.source
+    return { ...this.#item(nameOf({ ...block, data: block }), icon('file'), 'ready'), block, id, upload: id }
   }
 
   /** @returns {any} */
@@ -108,7 +138,7 @@ export class Attachments {
 
   async #upload(file, item) {
     const { id, media_type, created } = await this.#send(file, item)
-    Object.assign(item, { id, created })
+    Object.assign(item, { upload: id, created })
     const image = IMAGES.includes(media_type)
     if (!this.allowed[image ? 'images' : 'documents']) throw new Error(image ? texts.noImages : texts.noDocuments)
     const source = { type: 'upload', id }
@@ -141,13 +171,14 @@ export class Attachments {
   /** Deletes an upload that was stored for this message alone. If that fails, the server sweeps it later. */
   async #discard(item) {
     await item.uploaded
-    const shared = [...this.byChat.values()].flat().some(({ id }) => id === item.id)
+    const shared = [...this.byChat.values()].flat().some(({ upload }) => upload === item.upload)
     if (item.created && !shared)
-      await this.client.request('DELETE', `/api/uploads/${item.id}?if=unused`).catch(() => {})
+      await this.client.request('DELETE', `/api/uploads/${item.upload}?if=unused`).catch(() => {})
   }
 
   #remove(item) {
     item.removed = true
+    this.kept.remove(item.id)
     for (const [chat, items] of this.byChat)
       this.byChat.set(
         chat,

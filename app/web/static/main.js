@@ -7,6 +7,7 @@ import { Conversation } from './conversation.js'
 import { Documents } from './documents.js'
 import { asked, confirmed, find, findAll, h, setText, touches } from './dom.js'
 import { exportChat } from './export.js'
+import { KeptFiles } from './kept-files.js'
 import { markWords } from './marks.js'
 import { amount, Models } from './models.js'
 import { Notifications } from './notifications.js'
@@ -30,8 +31,9 @@ new Settings(client, conversation)
 new Waiting(client, chats)
 new Notifications(chats, report)
 const models = new Models(client)
-const attachments = new Attachments(client, report)
-const outbox = new Outbox(client)
+const kept = new KeptFiles()
+const attachments = new Attachments(client, kept, report)
+const outbox = new Outbox(client, kept, (file, id) => attachments.upload(file, id))
 const composer = new Composer({
   send,
   stop: () => attempt(() => conversation.cancel()),

@@ -2,6 +2,7 @@
 // network or a reload: with the same Idempotency-Key and the same body, so that it arrives once. Knows nothing of the page.
 
 import { PAGE_TOOLS } from './asks.js'
+import { unsentOf } from './kept-files.js'
 import { Store } from './store.js'
 import { TEXTS } from './texts.js'
 import { isPassing, newKey, pause } from './turnstream.js'
@@ -22,10 +23,15 @@ const { unsent: texts } = TEXTS
  */
 
 export class Outbox extends EventTarget {
-  /** Fires `changed`, and `sent` with an entry and the exchange that it made. */
-  constructor(client) {
+  /**
+   * Fires `changed`, and `sent` with an entry and the exchange that it made. `kept`: the files that this browser keeps.
+   * `upload` begins to upload one, and returns an attachment.
+   */
+  constructor(client, kept, upload) {
     super()
     this.client = client
+    this.kept = kept
+    this.upload = upload
     this.store = new Store('unsent')
     /** @type {Map<string, any[]>} the attachments of entries that were written on this page */
     this.attachments = new Map()
@@ -52,6 +58,7 @@ export class Outbox extends EventTarget {
     const at = Math.max(Date.now(), ...this.#all().map((entry) => entry.at + 1))
     const entry = { key: newKey(), at, chat, text, options, ...filesOf(attachments) }
     this.attachments.set(entry.key, attachments)
+    for (const { id, file } of attachments) if (file) this.kept.keep(id, unsentOf(entry.key), file)
     this.#put(entry)
     this.#send(chat)
   }
@@ -72,8 +79,17 @@ export class Outbox extends EventTarget {
     this.#send(entry.chat)
   }
 
-  /** Sends what earlier visits have left. */
-  resume() {
+  /** Sends what earlier visits have left, with their files as far as the browser has kept them. */
+  async resume() {
+    for (const { key, files, missing } of this.#all().filter((entry) => entry.missing.length)) {
+      const kept = await this.kept.of(unsentOf(key))
+      if (this.attachments.has(key) || kept.length !== files.length + missing.length) continue
+      this.attachments.set(
+        key,
+        kept.map(({ id, file }) => this.upload(file, id)),
+      )
+      this.#emit('changed')
+    }
     for (const chat of new Set(this.#all().map((entry) => entry.chat))) this.#send(chat)
   }
 
@@ -138,10 +154,8 @@ export class Outbox extends EventTarget {
       const options = { on_busy: other.options.on_busy, ...(place === 0 && { parent_id: id }) }
       this.store.put(other.key, { ...other, chat: chat_id, options })
     }
-    this.store.remove(entry.key)
-    this.attachments.delete(entry.key)
+    this.#drop(entry.key)
     this.#emit('sent', entry, exchange)
-    this.#emit('changed')
     if (!entry.chat) this.#send(chat_id)
   }
 
@@ -165,6 +179,7 @@ export class Outbox extends EventTarget {
   #drop(key) {
     this.store.remove(key)
     this.attachments.delete(key)
+    this.kept.forget(unsentOf(key))
     this.#emit('changed')
     return null
   }

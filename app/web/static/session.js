@@ -70,13 +70,17 @@ function storeToken(dialog) {
   carryOver(before, shelf())
 }
 
-/** The token was asked for while its owner was at work: what they have not sent yet goes with them. */
+/**
+ * The token was asked for while its owner was at work: what they have not sent yet goes with them. What is kept elsewhere
+ * follows the event.
+ */
 function carryOver(before, after) {
   for (const key of Object.keys(before.storage).filter((key) => key.startsWith(before.prefix))) {
     const value = before.storage.getItem(key)
     before.storage.removeItem(key)
     after.storage.setItem(after.prefix + key.slice(before.prefix.length), value)
   }
+  dispatchEvent(new CustomEvent('carriedover', { detail: [before, after] }))
 }
 
 /** A short name for a text that must not be part of a key itself (FNV-1a). */

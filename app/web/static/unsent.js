@@ -29,7 +29,7 @@ export class Unsent {
       this.soon = setTimeout(() => this.draw(), BRIEF - age)
       entries.pop()
     }
-    const shape = JSON.stringify(entries)
+    const shape = JSON.stringify(entries.map((entry) => [entry, this.outbox.attachments.has(entry.key)]))
     if (shape === this.shape) return
     this.shape = shape
     this.element.replaceChildren(...entries.map((entry) => this.#message(entry, entry === first)))

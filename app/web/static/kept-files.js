@@ -1,0 +1,104 @@
+// Files of messages that are not sent yet, kept in this browser beside their words.
+
+import { shelf } from './session.js'
+
+const MAX_BYTES = 50_000_000 // of all files together: the oldest are forgotten
+const MAX_AGE = 7 * 24 * 3_600_000 // milliseconds
+
+/** What a draft of a chat, or an unsent message, is called here. */
+export const draftOf = (chat) => `draft ${chat ?? 'new'}`
+export const unsentOf = (key) => `unsent ${key}`
+
+export class KeptFiles {
+  /** @type {Promise<IDBDatabase> | undefined} */
+  #opening
+
+  constructor() {
+    addEventListener('carriedover', (event) => this.#carryOver(.../** @type {CustomEvent} */ (event).detail))
+  }
+
+  /**
+   * The files of a message, in the order in which they were attached, each with its `id`. None where the browser offers no
+   * database, or where the token ends with the tab, which no database does.
+   */
+  async of(message) {
+    const { storage, prefix } = shelf()
+    if (storage === sessionStorage) return []
+    const all = (await this.#run('readonly', (store) => store.getAll())) ?? []
+    const own = all.filter((one) => one.owner === prefix && one.message === message)
+    return own.sort((a, b) => a.at - b.at)
+  }
+
+  /** Keeps a file, or that it belongs to another message now. */
+  async keep(id, message, file) {
+    const { storage, prefix } = shelf()
+    if (storage === sessionStorage || file.size > MAX_BYTES) return
+    const at = performance.timeOrigin + performance.now() // of two files at once, one is older
+    await this.#run('readwrite', (store) => store.put({ id, owner: prefix, message, file, at }))
+    await this.#forgetOld()
+  }
+
+  remove(id) {
+    return this.#run('readwrite', (store) => store.delete(id))
+  }
+
+  /** Removes what still belongs to a message. */
+  forget(message) {
+    return this.#forEach((cursor) => cursor.value.message === message && cursor.delete())
+  }
+
+  #carryOver(before, after) {
+    return this.#forEach((cursor) => {
+      if (cursor.value.owner !== before.prefix) return
+      if (after.storage === sessionStorage) cursor.delete()
+      else cursor.update({ ...cursor.value, owner: after.prefix })
+    })
+  }
+
+  async #forgetOld() {
+    const all = (await this.#run('readonly', (store) => store.getAll())) ?? []
+    let bytes = 0
+    const old = all
+      .sort((a, b) => b.at - a.at)
+      .filter(({ at, file }) => (bytes += file.size) > MAX_BYTES || at < Date.now() - MAX_AGE)
+    const isOld = (one) => old.some(({ id, at }) => id === one.id && at === one.at)
+    if (old.length) await this.#forEach((cursor) => isOld(cursor.value) && cursor.delete())
+  }
+
+  /** Calls `work` with a cursor at each file, in one transaction: what is moved to another message meanwhile stays. */
+  #forEach(work) {
+    return this.#run('readwrite', (store) => {
+      const cursors = store.openCursor()
+      cursors.addEventListener('success', () => {
+        const cursor = cursors.result
+        if (cursor) work(cursor)
+        cursor?.continue()
+      })
+      return cursors
+    })
+  }
+
+  /** Resolves to the result of the request that `work` makes, when it is stored; to null where it cannot be. */
+  async #run(mode, work) {
+    try {
+      const transaction = (await this.#open()).transaction('files', mode)
+      const request = work(transaction.objectStore('files'))
+      return await new Promise((resolve, reject) => {
+        transaction.addEventListener('complete', () => resolve(request.result))
+        transaction.addEventListener('abort', () => reject(transaction.error))
+      })
+    } catch {
+      return null
+    }
+  }
+
+  #open() {
+    this.#opening ??= new Promise((resolve, reject) => {
+      const request = indexedDB.open('turnstream', 1)
+      request.addEventListener('upgradeneeded', () => request.result.createObjectStore('files', { keyPath: 'id' }))
+      request.addEventListener('success', () => resolve(request.result))
+      request.addEventListener('error', () => reject(request.error))
+    })
+    return this.#opening
+  }
+}
