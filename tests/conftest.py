@@ -1,9 +1,11 @@
 import asyncio
+import gc
 import os
 import shutil
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from urllib.parse import urlsplit
 from uuid import uuid4
@@ -88,17 +90,33 @@ def _keep_folders_in_memory() -> None:
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(_MEMORY))
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Modules and tests live as long as the run: the garbage collector visits them neither now nor later."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """What a run leaves out is not even imported."""
+    named = config.args_source is pytest.Config.ArgsSource.ARGS
+    left_out = not (FULL or named) and collection_path.is_relative_to(_TESTS)
+    return (left_out and collection_path.relative_to(_TESTS).as_posix() in _FULL_ONLY) or None
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Live tests run only where they are asked for, because they cost money, and so do those of the image, which take
-    minutes, and those of `_FULL_ONLY`; they are not skipped but deselected.
+    minutes; they are not skipped but deselected.
 
     The modules of the tests that are given most time come first, so that no worker is left with one at the end.
     """
     left_out = {name for name, asked_for in {"live": LIVE, "image": IMAGE}.items() if not asked_for}
-    named = config.args_source is pytest.Config.ArgsSource.ARGS
-    later = set() if FULL or named else {_TESTS / path for path in _FULL_ONLY}
-    if deselected := [item for item in items if item.path in later or any(map(item.get_closest_marker, left_out))]:
+    if deselected := [item for item in items if any(map(item.get_closest_marker, left_out))]:
         config.hook.pytest_deselected(items=deselected)
         items[:] = [item for item in items if item not in deselected]
     most: defaultdict[Path, float] = defaultdict(float)
@@ -107,12 +125,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             most[item.path] = max(most[item.path], *limit.args)
     items.sort(key=lambda item: -most[item.path])
     for item in items:
-        counted = any(item.path.is_relative_to(_TESTS / place) for place in _COUNTED)
-        if not counted or item.get_closest_marker("hypothesis"):
+        if not _is_counted(item.path) or item.get_closest_marker("hypothesis"):
             item.add_marker("no_cover")
         programs = [name for marker in item.iter_markers("needs") for name in marker.args]
-        if reason := missing(*programs, *_NEEDED_BY_FOLDER.get(item.path.relative_to(_TESTS).parts[0], ())):
+        if reason := missing(*programs, *_NEEDED_BY_FOLDER.get(item.path.parent.name, ())):
             item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@cache
+def _is_counted(path: Path) -> bool:
+    return any(path.is_relative_to(_TESTS / place) for place in _COUNTED)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,7 @@ PROGRAMS: Mapping[str, Program] = {
 }
 
 
+@cache
 def missing(*names: str) -> str | None:
     """Names the programs that are not on this machine, and the command that installs them; None if all are there."""
     absent = [name for name in names if PROGRAMS[name].path is None]

@@ -6,18 +6,15 @@ import re
 import tokenize
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
-
-import pytest
 
 from app.api.events import CHAT_EVENTS, EVENTS, FEED_EVENTS, OVERVIEW_EVENTS
 from app.storage.tables import metadata
 
 ROOT = Path(__file__).parents[2]
 GLOSSARY = (ROOT / "docs/glossary.md").read_text(encoding="utf-8")
-SOURCES = {path: path.read_text(encoding="utf-8") for path in sorted((ROOT / "app").rglob("*.py"))}
 ALL_EVENTS = {*EVENTS, *CHAT_EVENTS, *FEED_EVENTS, *OVERVIEW_EVENTS}
-TREES = {path: ast.parse(source) for path, source in SOURCES.items()}
 
 # Words of everyday speech where the field has its own: decode, append, notify, return, name, must.
 _EVERYDAY = re.compile(
@@ -26,8 +23,15 @@ _EVERYDAY = re.compile(
 )
 
 
+@cache
+def _modules() -> dict[Path, tuple[str, ast.Module]]:
+    """Text and tree of each."""
+    texts = {path: path.read_text(encoding="utf-8") for path in sorted((ROOT / "app").rglob("*.py"))}
+    return {path: (text, ast.parse(text)) for path, text in texts.items()}
+
+
 def _public_classes() -> Iterator[tuple[str, Path]]:
-    for path, tree in TREES.items():
+    for path, (_, tree) in _modules().items():
         for node in tree.body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 yield node.name, path
@@ -40,7 +44,7 @@ def _entries() -> set[str]:
 
 def _names_of_the_code() -> set[str]:
     names = ALL_EVENTS | set(metadata.tables)
-    for tree in TREES.values():
+    for _, tree in _modules().values():
         for node in ast.walk(tree):
             match node:
                 case ast.ClassDef(name=name) | ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
@@ -72,30 +76,29 @@ def test_a_type_name_exists_once() -> None:
     assert {name: paths for name, paths in homes.items() if len(paths) > 1} == {}
 
 
-def _prose(path: Path) -> Iterator[tuple[int, str]]:
+def _prose(text: str, tree: ast.Module) -> Iterator[tuple[int, str]]:
     """Docstrings and comments with their lines; names in backticks are code, not prose."""
-    for token in tokenize.generate_tokens(io.StringIO(SOURCES[path]).readline):
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type == tokenize.COMMENT:
             yield token.start[0], token.string
-    for node in ast.walk(TREES[path]):
+    for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            text = ast.get_docstring(node) or ""
-            yield getattr(node, "lineno", 1), re.sub(r"`[^`]*`", "", text)
+            yield getattr(node, "lineno", 1), re.sub(r"`[^`]*`", "", ast.get_docstring(node) or "")
 
 
 def test_docstrings_and_comments_use_the_words_of_the_field() -> None:
     found = [
         f"{path.relative_to(ROOT)}:{line}: {word[0]}"
-        for path in SOURCES
-        for line, text in _prose(path)
-        for word in _EVERYDAY.finditer(text)
+        for path, module in _modules().items()
+        for line, prose in _prose(*module)
+        for word in _EVERYDAY.finditer(prose)
     ]
     assert found == []
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_a_module_begins_with_what_it_is_for(path: Path) -> None:
-    header = ast.get_docstring(TREES[path])
-    if TREES[path].body:
-        assert header, "a module without a header"
-        assert not re.match(r"(What|Who|Whom|Where|When|How|Which)\b", header), header
+def test_a_module_begins_with_what_it_is_for() -> None:
+    for path, (_, tree) in _modules().items():
+        header = ast.get_docstring(tree)
+        if tree.body:
+            assert header, f"{path} has no header"
+            assert not re.match(r"(What|Who|Whom|Where|When|How|Which)\b", header), f"{path}: {header}"

@@ -104,23 +104,21 @@ async def test_a_search_for_paths_that_cannot_be_is_refused_by_name(api: Client,
     assert refused["errors"][0]["field"] == name
 
 
-def many_words(letters: str, count: int, separator: str) -> str:
-    return separator.join("".join(word) for word, _ in zip(product(letters, repeat=4), range(count), strict=False))
-
-
 @pytest.mark.parametrize(
-    "text",
+    ("letters", "count", "separator"),
     [
-        many_words("abcdefghijklmnopqrstuvwxyz", 220_000, " "),
-        many_words("бвгджзклмнпрстфхцчшщ", 150_000, " "),
-        many_words("abcdefghijklmnopqrstuvwxyz", 150_000, "-x "),
-        many_words("𐐨𐐩𐐪𐐫𐐬𐐭𐐮𐐯𐐰𐐱𐐲𐐳𐐴𐐵𐐶𐐷𐐸𐐹𐐺𐐻", 150_000, " "),
+        ("abcdefghijklmnopqrstuvwxyz", 220_000, " "),
+        ("бвгджзклмнпрстфхцчшщ", 150_000, " "),
+        ("abcdefghijklmnopqrstuvwxyz", 150_000, "-x "),
+        ("𐐨𐐩𐐪𐐫𐐬𐐭𐐮𐐯𐐰𐐱𐐲𐐳𐐴𐐵𐐶𐐷𐐸𐐹𐐺𐐻", 150_000, " "),
     ],
     ids=["a megabyte of English letters", "of Cyrillic", "of compounds", "of rare letters"],
 )
 async def test_a_document_with_more_words_than_the_search_can_hold_is_kept_whole(
-    api: Client, server: Server, text: str
+    api: Client, server: Server, letters: str, count: int, separator: str
 ) -> None:
+    words = zip(product(letters, repeat=4), range(count), strict=False)
+    text = separator.join("".join(word) for word, _ in words)
     written = await api.put(f"{DOCUMENTS}/words", content=text)
     assert written.status_code == 201
     assert (await api.get(f"{DOCUMENTS}/words")).text == text
