@@ -35,6 +35,8 @@ class ParamRules:
         """Returns parameters as they are sent to the model; null, which removes one, stays. `place` is the field that
         holds them. Raises Invalid with a sentence for each one that is wrong.
         """
+        if not given:
+            return {}
         known = {parameter.name: parameter for parameter in self.models.parameters(model.id)}
         checked: dict[str, Any] = {}
         errors: list[dict[str, str]] = []
@@ -61,6 +63,8 @@ class ParamRules:
         """Returns those of a chat, or of an earlier turn, that the model takes and the operator allows. The others may
         have been set for another model.
         """
+        if not inherited:
+            return {}
         known = {parameter.name: parameter for parameter in self.models.parameters(model.id)}
         fitting = self.models.fitting(model.id, inherited)
         kept = {

@@ -60,9 +60,13 @@ class Spending:
             self.reached = refusal.reached if refusal else None
         return self.reached is None
 
+    def holds_for(self, turn: Turn) -> bool:
+        """Whether this run has reserved something, or an earlier attempt may have."""
+        return self._reserved or (turn.attempt > 1 and self.limits_models)
+
     async def close(self, turn: Turn) -> None:
         """Gives back what was reserved and not used, also by earlier attempts."""
-        if self._reserved or (turn.attempt > 1 and self.limits_models):
+        if self.holds_for(turn):
             await retry_while_unavailable(lambda: self._accounts.release(turn.id, turn.attempt))
         self._held = None
 

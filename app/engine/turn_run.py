@@ -165,7 +165,8 @@ class TurnRun:
                 view.vanish()
                 return False
             finally:
-                await to_the_end(context.spending.close(recorder.turn))
+                if context.spending.holds_for(recorder.turn):
+                    await to_the_end(context.spending.close(recorder.turn))
             services.notify_owner(owner)
             span.set(turnstream__status=view.turn.status)
             if view.turn.error is not None:
@@ -194,7 +195,7 @@ class TurnRun:
     async def call_hooks(self) -> None:
         """Calls the hooks for the end of the turn, if it has ended here."""
         context = self._context
-        if context is not None and context.recorder.turn.ended:
+        if context is not None and context.recorder.turn.ended and context.hooks.want(TurnEnded):
             await to_the_end(context.call_hooks(TurnEnded(context.owner, context.recorder.turn)))
 
     async def _load_leftovers(self, turns: Turns, view: LiveView) -> frozenset[CallKey]:

@@ -2,6 +2,7 @@
 
 import re
 import time
+from functools import lru_cache
 from ipaddress import ip_address
 
 from starlette.requests import Request
@@ -52,8 +53,8 @@ def _check_local(request: Request) -> None:
     makes a browser send. The address of the peer is known whatever program runs the app; its `Host` is only a claim.
     """
     headers, peer = request.headers, request.client.host if request.client else ""
-    host, origin = headers.get("host", ""), headers.get("origin")
-    if forwarded := next((name for name in _FORWARDED if name in headers), None):
+    host, origin, sent = headers.get("host", ""), headers.get("origin"), frozenset(headers.keys())
+    if forwarded := next((name for name in _FORWARDED if name in sent), None):
         raise Unauthorized(f"The request came through a proxy ({forwarded}): create a token, and send it.")
     if not _is_loopback(peer):
         raise Unauthorized("The request came from another machine: create a token, and send it.")
@@ -67,6 +68,7 @@ def _check_local(request: Request) -> None:
         raise Unauthorized("The request must come from a page of localhost while the server has no tokens.")
 
 
+@lru_cache(maxsize=256)
 def _is_loopback(address: str) -> bool:
     try:
         peer = ip_address(address)
