@@ -21,6 +21,7 @@ from app.api.identity.way import Authenticate
 from app.api.neighbours import Neighbours
 from app.api.openai.routes import openai_routes
 from app.api.overview import Overview
+from app.api.places import KnownPlaces
 from app.api.plans import OwnerPlans
 from app.api.reads import Reads
 from app.api.resolve import Defaults, Resolver
@@ -203,6 +204,7 @@ async def running(
             owner_plans,
             streams,
             Overview(database, parts.models, parts.plans.default.running_turns),
+            KnownPlaces(worker.ended),
             engine.refusals.note,
             engine.failed,
             is_ready=lambda: not worker.draining,

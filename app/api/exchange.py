@@ -5,6 +5,7 @@ the chat is locked.
 """
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import aclosing, suppress
 from dataclasses import replace
 from functools import partial
@@ -15,6 +16,7 @@ from app.api.events import frame
 from app.api.schemas.blocks import TextBlockIn
 from app.api.schemas.requests import ForkIn, NewTurn, TurnOptions
 from app.api.services import Services
+from app.domain.blocks import Block
 from app.domain.chats import Chat, title_from
 from app.domain.cursor import START
 from app.domain.errors import Conflict, RequestRefused, TooMany
@@ -30,6 +32,7 @@ from app.storage.exchanges import (
     KeyTaken,
     NewExchange,
     PlaceMoved,
+    Preview,
     Target,
     key_refused,
 )
@@ -65,15 +68,12 @@ async def post_in_new_chat(services: Services, new: NewTurn, chat: Chat, key: Id
         _check_recording(services, chat.owner, new)
         await _admit(services, chat.owner)
         blocks = await user_blocks(new.blocks, chat.owner, services)
-        request = services.resolver.resolve(new, chat, None)
-        request = replace(request, plan=services.plans.name_of(chat.owner))
-        check_attachments(services.resolver.models.check(request.model), blocks)
-        message = NewExchange(blocks, request, _title_of(new), key)
+        message = _message_at(services, new, blocks, Preview(chat, None, steered=False), key)
         with services.live.place() as replica:
             if replica and (begun := await services.storage.exchanges.begin_chat(chat, message, replica)):
-                return _begin(services, chat.owner, begun)
+                return _begin(services, chat, begun)
         async with services.storage.exchanges.in_new_chat(chat, key) as draft:
-            exchange = await draft.create(blocks, request, message.title)
+            exchange = await draft.create(blocks, message.request, message.title)
     except (KeyTaken, RequestRefused) as error:
         return await _made_before(services, chat.owner, key, error)
     _notify(services, chat.owner, exchange)
@@ -161,9 +161,16 @@ async def _write(
     services: Services, new: NewTurn, target: Target, key: IdempotencyKey | None
 ) -> tuple[Draft | None, Exchange]:
     """Without a draft, the answer has begun."""
-    exchanges, resolver = services.storage.exchanges, services.resolver
+    exchanges, admitted = services.storage.exchanges, False
     blocks = await user_blocks(new.blocks, target.owner, services)
-    admitted = False
+    if known := services.places.take(target):
+        _check_recording(services, target.owner, new)
+        await _admit(services, target.owner)
+        admitted = True
+        with suppress(RequestRefused):  # by the chat as it was: now its rows are read
+            message = _message_at(services, new, blocks, known, key)
+            if begun := await _begin_at(services, known, message):
+                return None, begun
     for _ in range(_TRIES):
         preview = await exchanges.preview(target)
         if preview.steered:
@@ -176,17 +183,32 @@ async def _write(
             if not admitted:
                 await _admit(services, target.owner)
                 admitted = True
-            request = resolver.resolve(new, preview.chat, preview.before.request if preview.before else None)
-            request = replace(request, plan=services.plans.name_of(target.owner))
-            check_attachments(resolver.models.check(request.model), blocks)
-            message = NewExchange(blocks, request, _title_of(new), key)
-            with services.live.place() as replica:
-                if replica and (begun := await exchanges.begin(preview, message, replica)):
-                    return None, _begin(services, target.owner, begun)
+            message = _message_at(services, new, blocks, preview, key)
+            if begun := await _begin_at(services, preview, message):
+                return None, begun
             with suppress(PlaceMoved):
                 async with exchanges.after(target, key, preview) as draft:
-                    return draft, await draft.create(blocks, request, message.title)
+                    return draft, await draft.create(blocks, message.request, message.title)
     raise Conflict("The chat changes faster than a message can be checked against it; try again.")
+
+
+def _message_at(
+    services: Services, new: NewTurn, blocks: Sequence[Block], place: Preview, key: IdempotencyKey | None
+) -> NewExchange:
+    """The message with the request of its answer, as they follow from the place. Raises RequestRefused."""
+    resolver, before = services.resolver, place.before
+    request = resolver.resolve(new, place.chat, before.request if before else None)
+    request = replace(request, plan=services.plans.name_of(place.chat.owner))
+    check_attachments(resolver.models.check(request.model), blocks)
+    return NewExchange(blocks, request, _title_of(new), key)
+
+
+async def _begin_at(services: Services, place: Preview, message: NewExchange) -> Exchange | None:
+    """None where this replica has no room, or anything else is in the way."""
+    with services.live.place() as replica:
+        if replica and (begun := await services.storage.exchanges.begin(place, message, replica)):
+            return _begin(services, place.chat, begun)
+    return None
 
 
 async def _admit(services: Services, owner: str) -> None:
@@ -225,10 +247,11 @@ async def _made_before(
     return exchange
 
 
-def _begin(services: Services, owner: str, exchange: Exchange) -> Exchange:
+def _begin(services: Services, chat: Chat, exchange: Exchange) -> Exchange:
     """Runs the answer, which this replica has claimed as it wrote it."""
-    services.live.begin(owner, [exchange.user_turn, exchange.assistant_turn])
-    services.live.notify(owner, exchange.assistant_turn.chat_id)
+    services.live.begin(chat.owner, [exchange.user_turn, exchange.assistant_turn])
+    services.live.notify(chat.owner, chat.id)
+    services.places.keep(chat, exchange)
     return exchange
 
 

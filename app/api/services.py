@@ -14,6 +14,7 @@ from app.api.http.endpoint import Endpoint
 from app.api.identity.authenticator import Authenticator
 from app.api.neighbours import Neighbours
 from app.api.overview import Overview
+from app.api.places import KnownPlaces
 from app.api.plans import OwnerPlans
 from app.api.reads import Reads, ReadStorage
 from app.api.resolve import Resolver
@@ -144,10 +145,11 @@ class HttpSettings:
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """`reads` may be made on a standby. `overview` is what operators see, of all owners. `note_refusal` counts a
-    request that was not authorised, by its address and what was sent as proof. `drain` takes this replica out of
-    service. `failed` is set when a part of the server has failed for good, so that the process must be stopped and
-    started again. `neighbours` are the other processes of the server, where it has several.
+    """`reads` may be made on a standby. `overview` is what operators see, of all owners. `places` are known without a
+    look at the rows. `note_refusal` counts a request that was not authorised, by its address and what was sent as
+    proof. `drain` takes this replica out of service. `failed` is set when a part of the server has failed for good, so
+    that the process must be stopped and started again. `neighbours` are the other processes of the server, where it
+    has several.
     """
 
     authenticator: Authenticator
@@ -160,6 +162,7 @@ class Services:
     plans: OwnerPlans
     streams: OwnerStreams
     overview: Overview
+    places: KnownPlaces
     note_refusal: Callable[[str, str], None]
     failed: asyncio.Event
     is_ready: Callable[[], bool]

@@ -110,6 +110,11 @@ class Worker:
                 found[turn] = activity
         return found
 
+    def ended(self, turn: UUID) -> Turn | None:
+        """A turn that has ended here, for as long as its path is kept."""
+        warm = self._services.warm_paths.find(turn)
+        return None if warm is None else warm.turns[-1]
+
     # --- notifications -----------------------------------------------------------------------------------------------
 
     def wake(self) -> None:

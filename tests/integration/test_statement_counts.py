@@ -3,8 +3,9 @@ its message to its first model call, and that each way leads there.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -16,7 +17,7 @@ from app.api.services import Services
 from app.config import Settings
 from app.domain.blocks import Block
 from app.domain.chats import Chat
-from app.domain.errors import RequestRefused, StatementRefused, StorageUnavailable
+from app.domain.errors import Conflict, NotFound, RequestRefused, StatementRefused, StorageUnavailable
 from app.domain.kinds import TEXT
 from app.domain.turns import Turn, TurnRequest
 from app.engine.upkeep import recovery
@@ -90,6 +91,8 @@ async def ended(harness: Harness, services: Services, exchange: Exchange) -> Tur
             await view.wakeup.wait()
         else:
             await asyncio.sleep(0.01)
+    while services.live.directory.running(asked.turn):  # noqa: ASYNC110, its path is kept after its end
+        await asyncio.sleep(0)
     return turn
 
 
@@ -215,12 +218,66 @@ async def test_a_turn_begins_where_its_message_is_written(harness: Harness, done
         assert without_claims(writes(done)) == ["BEGIN_CHAT", "SEAL_AND_END"]
         done.clear()
         second = await ended(harness, services, await post_message(services, HELLO, Target(OWNER, chat.id), None))
-    assert without_claims(done)[:2] == ["GET_CHAT_AND_NEWEST", "BEGIN_EXCHANGE"]
+    assert without_claims(done)[0] == "BEGIN_EXCHANGE"
     assert without_claims(writes(done)) == ["BEGIN_EXCHANGE", "SEAL_AND_END"]
     assert [(turn.status, turn.attempt, *texts_of(turn)) for turn in (first, second)] == [
         ("complete", 1, "One."),
         ("complete", 1, "Two."),
     ]
+
+
+async def changed(services: Services, first: Exchange) -> None:
+    await services.storage.chats.change(OWNER, first.assistant_turn.chat_id, lambda _chat: {"system_prompt": "Rhyme."})
+
+
+async def without_model(services: Services, first: Exchange) -> None:
+    """In the memory of the replica, as if another one had changed the model since."""
+    chat = await services.storage.chats.get(OWNER, first.user_turn.chat_id)
+    services.places.keep(replace(chat, settings={"model": "gone"}), first)
+
+
+async def deleted(services: Services, first: Exchange) -> None:
+    async for _ in services.storage.branches.delete(OWNER, first.user_turn.chat_id, first.user_turn.id):
+        pass
+
+
+@pytest.mark.parametrize("change", [changed, deleted, without_model])
+async def test_the_place_that_a_replica_knows_is_read_where_the_chat_has_changed_since(
+    harness: Harness, done: list[str], change: Callable[[Services, Exchange], Awaitable[None]]
+) -> None:
+    async with server(harness, answer("One."), answer("Two.")) as services:
+        chat = new_chat()
+        first = await post_in_new_chat(services, HELLO, chat, None)
+        await ended(harness, services, first)
+        await change(services, first)
+        done.clear()
+        second = await post_message(services, HELLO, Target(OWNER, chat.id), None)
+        turn = await ended(harness, services, second)
+    tried = [] if change is without_model else ["BEGIN_EXCHANGE"]
+    assert without_claims(done)[: len(tried) + 2] == [*tried, "GET_CHAT_AND_NEWEST", "BEGIN_EXCHANGE"]
+    assert second.user_turn.parent_id == (None if change is deleted else first.assistant_turn.id)
+    assert turn.request is not None
+    assert turn.request.system == ("Rhyme." if change is changed else None)
+    assert texts_of(turn) == ["Two."]
+
+
+async def test_a_known_place_is_no_place_while_its_answer_runs_or_for_another_owner(
+    harness: Harness, done: list[str]
+) -> None:
+    pause = Pause()
+    async with server(harness, [pause, *answer()]) as services:
+        chat = await services.storage.chats.create(OWNER, None, None, {})
+        services.places.keep(chat)
+        with pytest.raises(NotFound):
+            await post_message(services, HELLO, Target("eve", chat.id), None)
+        assert "BEGIN_EXCHANGE" not in done
+        first = await post_message(services, HELLO, Target(OWNER, chat.id), None)
+        done.clear()
+        with pytest.raises(Conflict):
+            await post_message(services, HELLO, Target(OWNER, chat.id), None)
+        assert "BEGIN_EXCHANGE" not in done
+        pause.go.set()
+        await ended(harness, services, first)
 
 
 @pytest.mark.parametrize(
