@@ -68,7 +68,7 @@ async def test_a_server_that_ends_its_streams_is_come_back_to(people: SitDown, s
         pauses[2],
         *others[30:],
     ]
-    async with serving(database_url, stream_life=0.05, heartbeat=0.02) as hasty, Client(hasty.url) as api:
+    async with serving(database_url, stream_life=0.05) as hasty, Client(hasty.url) as api:
         chat = await use(api, hasty.scripts.model(steps))
         ada = await people(hasty.url)
         following = asyncio.create_task(ada.page.evaluate(_FOLLOW, [chat, 0, 0]))

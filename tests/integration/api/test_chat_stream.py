@@ -360,6 +360,8 @@ async def test_a_ring_that_is_lost_is_found_by_looking(
 
 async def test_while_the_database_is_away_readers_wait(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("app.setup.engine._CHAT_POLL", 0.01)
+    # A replica that knows itself to be alone notifies nobody.
+    monkeypatch.setattr("app.engine.upkeep.recovery.ReplicaMonitor.is_alone", False)
     async with proxied(database_url) as (url, proxy), serving(url) as server, Client(server.url) as api:
         chat = await api.chat(title="One")
         async with api.follow(f"{chat}/stream") as events:
