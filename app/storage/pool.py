@@ -47,7 +47,7 @@ class Pool:
 
     def release(self, connection: Any) -> None:
         """Lends the connection to the next task. It is closed where it was expired, or is left in a transaction."""
-        if connection in self._valid and not connection.is_closed() and not connection.is_in_transaction():
+        if connection in self._valid and not connection.is_closed() and not _in_transaction(connection):
             self._pass_on(connection)
             return
         self._valid.discard(connection)
@@ -99,3 +99,9 @@ class Pool:
             self._places += 1
         else:
             self._idle.append(connection)
+
+
+def _in_transaction(connection: Any) -> bool:
+    # A BEGIN that was cancelled, or has failed, is in `_top_xact` alone. It may take effect all the same: what the next
+    # task writes would be in that transaction, and lost with it.
+    return connection.is_in_transaction() or connection._top_xact is not None

@@ -17,6 +17,8 @@ from tests.integration.proxy import proxied
 
 BACKEND = Statement("SELECT pg_backend_pid()")
 RAISE = Statement("SELECT fail(:state)")
+ADD_DELETED = Statement("INSERT INTO deleted_chats SELECT :owner, gen_random_uuid(), now() RETURNING chat_id")
+GET_DELETED = Statement("SELECT chat_id FROM deleted_chats WHERE owner = :owner")
 FAIL = """
 CREATE FUNCTION fail(state text) RETURNS void LANGUAGE plpgsql AS $$ BEGIN
     RAISE EXCEPTION USING ERRCODE = state, MESSAGE = 'as asked';
@@ -163,3 +165,23 @@ async def test_the_requests_of_one_owner_use_half_of_the_connections(database_ur
         OWNER.set("ada")
         await held.aclose()
         assert await database.row(BACKEND)
+
+
+async def test_what_is_written_behind_a_cancelled_transaction_is_committed(database_url: str) -> None:
+    """Its BEGIN may still be under way when the connection is lent to the next task."""
+    async with connect(database_url, size=1) as database, connect(database_url, size=1) as other:
+        for steps in range(1, 8):  # of the event loop, until it is cancelled
+
+            async def begin() -> None:
+                async with database.transaction():
+                    await asyncio.Event().wait()
+
+            beginning = asyncio.create_task(begin())
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            beginning.cancel()
+            await asyncio.wait([beginning])
+            assert await database.rows(ADD_DELETED, owner=str(steps))
+            assert await other.rows(GET_DELETED, owner=str(steps)), "the answer said that it was written"
+            async with database.transaction() as connection:
+                assert await connection.rows(BACKEND)

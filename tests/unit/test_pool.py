@@ -12,6 +12,7 @@ class Connection:
     def __init__(self) -> None:
         self.closed = False
         self.in_transaction = False
+        self._top_xact = None
 
     def is_closed(self) -> bool:
         return self.closed
@@ -96,7 +97,7 @@ async def test_a_place_is_not_lost_with_a_connection_that_cannot_be_opened() -> 
     assert await pool.acquire()
 
 
-@pytest.mark.parametrize("left", ["closed", "in_transaction"])
+@pytest.mark.parametrize("left", ["closed", "in_transaction", "_top_xact"])
 async def test_a_connection_that_cannot_be_used_again_makes_room_for_a_new_one(left: str) -> None:
     pool, opened = pool_of(1)
     connection = await pool.acquire()
