@@ -48,8 +48,7 @@ async def _is_any_neighbour_ready(request: Request, services: Services) -> bool:
     """Whether another process on the same port takes new turns, where this one does not."""
     if services.neighbours is None or is_from_neighbour(request):
         return False
-    answers = await services.neighbours.ask_all("/readyz?exclude=postgres")
-    return any(status == 200 for status, _ in answers.values())
+    return bool(await services.neighbours.ask_all("/readyz?exclude=postgres"))
 
 
 async def metrics(request: Request) -> Response:
@@ -65,8 +64,8 @@ async def metrics(request: Request) -> Response:
     TASKS.set(len(asyncio.all_tasks()))
     own, neighbours = generate_latest(), services.neighbours
     if neighbours is not None and not is_from_neighbour(request):
-        texts = {number: text for number, (_, text) in (await neighbours.ask_all("/metrics")).items()}
-        own = generate_latest(_Together({neighbours.own.number: own.decode(), **texts}))
+        texts = {neighbours.own.number: own.decode(), **await neighbours.ask_all("/metrics")}
+        own = generate_latest(_Together(texts))
     return Response(own, media_type=CONTENT_TYPE_LATEST)
 
 

@@ -3,7 +3,8 @@ listens on a Unix socket of its own, where the others reach it.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,10 +20,10 @@ from app.api.identity.in_browsers import PARAMETER
 if TYPE_CHECKING:
     from aiohttp import ClientResponse, ClientSession
 
-_PATIENCE = 2.0  # seconds for an answer that is not a stream
-# Of one connection, not of the request or answer itself.
+_PATIENCE = 2.0  # seconds for the head of an answer, and for one that is not a stream
+# Of one connection, or of a body that is not passed on; not of the request or answer itself.
 _OF_THE_CONNECTION = frozenset({b"connection", b"keep-alive", b"transfer-encoding", b"te", b"upgrade", b"date"})
-
+_OF_A_BODY = frozenset({b"content-length", b"expect"})
 
 # The header in which a request that is passed on has the address of its client.
 _CLIENT = b"x-turnstream-client"
@@ -30,15 +31,17 @@ _MARK = "turnstream.neighbour"
 
 
 class FromNeighbours:
-    """Around the app of such a process: a request without an address came through the socket in the folder that only
-    this server can read, so what its header says about the client is true.
+    """Around the app of such a process: only this server can read the folder of `path`, so what the header of a request
+    through that socket says about the client is true.
     """
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, path: Path) -> None:
         self._app = app
+        self._address = (str(path), None)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope.get("client") is None:
+        # That it has no client is no proof: a connection of the network that was reset has none either.
+        if scope["type"] == "http" and scope["server"] == self._address:
             address = dict(scope["headers"]).get(_CLIENT, b"").decode("latin-1")
             port, _, host = address.partition(" ")
             scope = {**scope, _MARK: True, "client": (host, int(port)) if host else None}
@@ -79,68 +82,78 @@ class Neighbours:
         return next((each for each in self.living() if each.replica == replica), None)
 
     async def pass_on(self, request: Request, neighbour: Neighbour) -> Response | None:
-        """The neighbour's answer to a request without a body, piece by piece as it comes; None if it does not live."""
+        """The neighbour's answer to a request without a body, piece by piece as it comes; None where it is silent."""
         from aiohttp import ClientError, ClientSession, ClientTimeout, DummyCookieJar, UnixConnector  # noqa: PLC0415
         from yarl import URL  # noqa: PLC0415
 
         session = ClientSession(
             connector=UnixConnector(path=str(neighbour.socket)),
-            timeout=ClientTimeout(total=None, connect=_PATIENCE),
+            timeout=ClientTimeout(total=None),
             auto_decompress=False,
             cookie_jar=DummyCookieJar(),
+            skip_auto_headers=("Accept-Encoding", "User-Agent"),
         )
         headers = [
             (name.decode("latin-1"), value.decode("latin-1"))
             for name, value in request.headers.raw
-            if name not in {*_OF_THE_CONNECTION, _CLIENT}
+            if name not in {*_OF_THE_CONNECTION, *_OF_A_BODY, _CLIENT}
         ]
         if request.client is not None:
             headers.append((_CLIENT.decode(), f"{request.client.port} {request.client.host}"))
         target = URL(f"http://neighbour{_target_of(request)}", encoded=True)
         try:
-            answer = await session.request(request.method, target, headers=headers)
+            async with asyncio.timeout(_PATIENCE):  # one that is frozen is connected to all the same
+                answer = await session.request(request.method, target, headers=headers)
         except (ClientError, OSError):
             await session.close()
             return None
         except BaseException:
             await session.close()
             raise
-
         return PassedOn(answer, session)
 
-    async def ask_all(self, path: str) -> Mapping[int, tuple[int, str]]:
-        """The status and the text of each neighbour's answer, by its number. Those that do not answer in time are left
-        out.
-        """
+    async def ask_all(self, path: str) -> Mapping[int, str]:
+        """The text of each neighbour's answer, by its number, of those that give one in time."""
         from aiohttp import ClientError, ClientSession, ClientTimeout, UnixConnector  # noqa: PLC0415
 
-        async def ask(neighbour: Neighbour) -> tuple[int, tuple[int, str]] | None:
+        async def ask(neighbour: Neighbour) -> tuple[int, str] | None:
             connector = UnixConnector(path=str(neighbour.socket))
             try:
                 async with (
                     ClientSession(connector=connector, timeout=ClientTimeout(total=_PATIENCE)) as session,
                     session.get(f"http://neighbour{path}") as answer,
                 ):
-                    return neighbour.number, (answer.status, await answer.text())
-            except (ClientError, OSError, TimeoutError):
+                    return (neighbour.number, await answer.text()) if answer.ok else None
+            except (ClientError, OSError):
                 return None
 
         return dict(filter(None, await asyncio.gather(*map(ask, self.living()))))
 
 
 class PassedOn(StreamingResponse):
-    """A neighbour's answer. Its connection is closed with that of the client, however that ends."""
+    """A neighbour's answer. Its connection is closed with that of the client, however that ends. Where the neighbour
+    dies the answer ends, as a stream does that was long enough: the client comes back with its cursor.
+    """
 
     def __init__(self, answer: "ClientResponse", session: "ClientSession") -> None:
-        super().__init__(answer.content.iter_any(), status_code=answer.status)
+        super().__init__(_pieces_of(answer), status_code=answer.status)
         self.raw_headers = [
             (name.lower(), value) for name, value in answer.raw_headers if name.lower() not in _OF_THE_CONNECTION
         ]
+        self._answer = answer
         self._session = session
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async with self._session:
+        async with self._session, self._answer:
             await super().__call__(scope, receive, send)
+
+
+async def _pieces_of(answer: "ClientResponse") -> AsyncIterator[bytes]:
+    from aiohttp import ClientError  # noqa: PLC0415
+
+    with suppress(ClientError, OSError):
+        async for piece in answer.content.iter_any():
+            yield piece
 
 
 def _target_of(request: Request) -> str:

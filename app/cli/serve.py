@@ -122,7 +122,7 @@ async def _serve(settings: Settings, place: ProcessPlace | None) -> None:
         async with running(settings, place=place) as services, AsyncExitStack() as stack:
             app = application(settings, services)
             config = uvicorn.Config(
-                FromNeighbours(app) if services.neighbours else app,
+                FromNeighbours(app, services.neighbours.own.socket) if services.neighbours else app,
                 http=cast("type[asyncio.Protocol]", connections(settings.heartbeat)),
                 lifespan="off",
                 ws="none",  # else a library that is there by chance is imported
