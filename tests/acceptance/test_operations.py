@@ -18,14 +18,14 @@ import pathlib
 from app.cli.serve import serve
 from app.engine.upkeep.journal_writer import JournalWriter
 
-flush = JournalWriter.flush
+tick = JournalWriter.tick
 
 async def fail(self):
     if pathlib.Path("fail").exists():
         raise {error}
-    await flush(self)
+    return await tick(self)
 
-JournalWriter.flush = fail
+JournalWriter.tick = fail
 serve()
 """
 

@@ -146,7 +146,8 @@ async def a_block(database: Database, journal: Journal, turns: Sequence[Turn], r
             for view in views:
                 view.append("abcd" * (rate // TICKS))
             journal_writer.CHECKPOINT = 3600.0 if (tick + 1) % TICKS else 0.0
-            await writer.flush()
+            if await writer.tick():
+                await writer.checkpoint()
     await database.row(ERASE_OPEN_TEXT, turns=[turn.id for turn in turns])
 
 

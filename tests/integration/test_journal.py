@@ -1,5 +1,6 @@
 """The journal in Postgres: what a crash of either side leaves of the text of an open block."""
 
+import asyncio
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
@@ -61,7 +62,12 @@ class Desk:
         """Each in a tick of its own."""
         for text in texts:
             self.view.append(text)
-            await self.journaling.flush()
+            await self.flush()
+
+    async def flush(self) -> None:
+        """Does one tick, and a checkpoint if one is due."""
+        if await self.journaling.tick():
+            await self.journaling.checkpoint()
 
     async def ticks(self) -> list[str]:
         return [row["pieces"] for row in await self.harness.database.rows(TICKS, replica=self.replica)]
@@ -91,10 +97,10 @@ def always_a_checkpoint(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_text_is_journaled_piece_by_piece_and_only_once(desk: Desk) -> None:
     with desk.directory.host(desk.view, OWNER):
-        await desk.journaling.flush()
+        await desk.flush()
         assert await desk.journaled() == ""
         await desk.write("Ahoy", ", ", "you.")
-        await desk.journaling.flush()
+        await desk.flush()
     assert (await desk.journaled(), len(await desk.ticks())) == ("Ahoy, you.", 4)
     assert await desk.recalled() == "Ahoy, you."
     assert await desk.ticks() == []
@@ -127,7 +133,7 @@ async def test_the_log_keeps_what_is_newer_than_the_checkpoint_before_and_nothin
         assert "Three" in last
         assert await desk.stored() == ["One", "Two", "Three"]
         for _ in range(3):
-            await desk.journaling.flush()
+            await desk.flush()
         assert await desk.ticks() == ["[]"]
         await desk.write(".")
     assert await desk.journaled() == "OneTwoThree."
@@ -176,7 +182,7 @@ async def test_a_crash_of_postgres_is_seen_for_all_whichever_text_it_was_noticed
         await desk.harness.database.row(EMPTY)
         await desk.write("you.")
         other.view.append("here.")
-        await desk.journaling.flush()
+        await desk.flush()
     assert (await desk.journaled(), await other.journaled()) == ("Ahoy, you.", "Still here.")
 
 
@@ -190,7 +196,7 @@ async def test_a_journal_that_was_emptied_is_written_anew_though_postgres_goes_a
             patch.setattr(Database, "row", _then_away(Database.row))
             await desk.write("you")
         await desk.write(".")
-        await desk.journaling.flush()
+        await desk.flush()
     assert await desk.journaled() == "Ahoy, you."
 
 
@@ -352,6 +358,25 @@ async def test_a_mirror_reads_the_log_on_and_the_stored_text_only_at_first(desk:
 
 
 @pytest.mark.usefixtures("always_a_checkpoint")
+async def test_a_mirror_gets_text_while_a_checkpoint_waits(desk: Desk, elsewhere: Elsewhere) -> None:
+    journaling = JournalWriter(Journal(desk.harness.database, desk.replica), desk.directory, 0.01)
+    with desk.directory.host(desk.view, OWNER):
+        desk.view.append("Ahoy")
+        async with desk.harness.locker() as locker:
+            async with locker.holding("LOCK TABLE open_text IN SHARE MODE"):
+                writing = asyncio.create_task(journaling.run())
+                await locker.waiting()
+                for text in (", ", "you", "."):
+                    desk.view.append(text)
+                    while await elsewhere.look() != desk.view.open_text(0):
+                        assert not writing.done()
+            while "".join(await desk.stored()) != "Ahoy, you.":
+                assert not writing.done()
+        assert await elsewhere.look() == "Ahoy, you."
+        writing.cancel()
+
+
+@pytest.mark.usefixtures("always_a_checkpoint")
 async def test_a_mirror_that_comes_too_late_for_the_log_reads_the_stored_text(desk: Desk, elsewhere: Elsewhere) -> None:
     with desk.directory.host(desk.view, OWNER):
         await desk.write("A")
@@ -372,7 +397,7 @@ async def test_a_mirror_shows_text_when_the_row_of_its_round_comes(
         await late.write("Ahoy")
         assert await elsewhere.look() == ""
         for _ in range(3):
-            await late.journaling.flush()  # until the log has no text any more
+            await late.flush()  # until the log has no text any more
         assert await elsewhere.look() == ""
         await begin_rounds(harness.database, {asked.turn: first_round()})
         assert await elsewhere.look() == "Ahoy"
@@ -428,7 +453,7 @@ async def test_whatever_happens_a_mirror_has_what_the_log_has(
                 await desk.write(f"{step}! ")  # by which the crash is noticed
             if chance.random() < 0.8:
                 desk.view.append(f"{step} ")
-            await desk.journaling.flush()
+            await desk.flush()
             if outcome == "written":
                 journaled = desk.view.open_text(0)
             if chance.random() < 0.1:

@@ -118,7 +118,7 @@ async def test_text_that_no_journal_holds_is_taken_back_even_where_the_rest_is_k
         replica.worker.wake()
         await journaled.reached.wait()
         await replica.store_open()
-        replica.journaling.flush = _nothing  # type: ignore[method-assign]
+        replica.journaling.tick = _nothing  # type: ignore[method-assign]
         journaled.go.set()
         await lost.reached.wait()
         client = await _watch(harness, replica, asked)
@@ -129,8 +129,8 @@ async def test_text_that_no_journal_holds_is_taken_back_even_where_the_rest_is_k
     assert client.resets == [0]
 
 
-async def _nothing() -> None:
-    pass
+async def _nothing() -> bool:
+    return False
 
 
 @pytest.mark.parametrize("recovery", ["retry", "continue"])
@@ -261,7 +261,7 @@ async def test_a_round_without_a_row_is_gone_with_its_replica_and_clients_discar
     async with harness.replica(ScriptedProvider([reply]), address=HERE) as replica:
         replica.worker.wake()
         await pause.reached.wait()
-        await replica.journaling.flush()
+        await replica.journaling.tick()
         client = await _watch(harness, replica, asked)
         await replica.kill()
     turn, _ = await _taken_over(harness, asked, client, [answer()])

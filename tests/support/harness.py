@@ -97,7 +97,7 @@ class Replica:
     async def store_open(self) -> None:
         """One tick of what stores open rounds and open text."""
         await self.rounds.flush()
-        await self.journaling.flush()
+        await self.journaling.tick()
 
     async def idle(self, asked: Asked) -> None:
         """Returns when the turn does not run here (any more)."""

@@ -1,5 +1,5 @@
 """The journal writer: appends the open text of all running turns to this replica's log, in one row per tick, and stores
-it durably about once a second. No turn waits for it.
+it durably about once a second. No turn waits for it, and no tick for the disk.
 """
 
 import asyncio
@@ -42,44 +42,49 @@ class JournalWriter:
         self._interval = interval
         self._open: dict[LiveView, OpenBlock] = {}
         self._flushed = self._stored = self._next_line = perf_counter()
-        self._flushing = asyncio.Lock()
+        self._ticking = asyncio.Lock()
+        self._is_storing = False
 
     async def run(self) -> None:
-        """Writes for ever."""
-        while True:
-            await asyncio.sleep(self._interval)
-            await self.flush()
-
-    async def flush(self) -> None:
-        """Does one tick, and a checkpoint if one is due. What was there at the call is written at the return, even if
-        another tick was under way.
+        """Writes for ever. Ticks go on during a checkpoint, whose commit waits for the disk: readers on other replicas
+        wait for a tick.
         """
-        async with self._flushing:
-            await self._flush()
+        async with asyncio.TaskGroup() as group:
+            while True:
+                await asyncio.sleep(self._interval)
+                if await self.tick():
+                    group.create_task(self.checkpoint())
 
-    async def _flush(self) -> None:
+    async def tick(self) -> bool:
+        """Appends what was there at the call, even if another tick was under way, and returns whether a checkpoint is
+        due.
+        """
+        async with self._ticking:
+            return await self._append()
+
+    async def _append(self) -> bool:
         start = perf_counter()
-        is_due = start - self._stored >= CHECKPOINT
+        is_due = not self._is_storing and start - self._stored >= CHECKPOINT
         entries, before = self._new_text()
         # A tick without text lets the log end, so that the text of its last ticks is deleted too.
-        if entries or (is_due and self._journal.has_text):
-            try:
-                is_whole = await self._journal.append(entries)
-            except StorageUnavailable as error:
-                # The next tick writes the same text from the same offsets: mirrors rely on the offsets.
-                for block, logged in before:
-                    block.logged = logged
-                self._wait(error)
-                return
-            PERSIST_SECONDS.labels("journal").observe(perf_counter() - start)
-            JOURNAL_LAG_SECONDS.set(start - self._flushed)
-            if not is_whole:
-                self._open.clear()
-            elif is_due:
-                await self._checkpoint()
-        else:
+        if not entries and not (is_due and self._journal.has_text):
+            self._flushed = start
             JOURNAL_LAG_SECONDS.set(0)
+            return False
+        try:
+            is_whole = await self._journal.append(entries)
+        except StorageUnavailable as error:
+            # The next tick writes the same text from the same offsets: mirrors rely on the offsets.
+            for block, logged in before:
+                block.logged = logged
+            self._wait(error)
+            return False
+        PERSIST_SECONDS.labels("journal").observe(perf_counter() - start)
+        JOURNAL_LAG_SECONDS.set(start - self._flushed)
         self._flushed = perf_counter()
+        if not is_whole:
+            self._open.clear()
+        return is_due and is_whole
 
     def _wait(self, error: StorageUnavailable) -> None:
         JOURNAL_LAG_SECONDS.set(perf_counter() - self._flushed)
@@ -107,24 +112,29 @@ class JournalWriter:
                 block.logged = entry.start + len(entry.text)
         return entries, before
 
-    async def _checkpoint(self) -> None:
-        """Stores what the log has, of the blocks that are still open."""
-        begin = perf_counter()
+    async def checkpoint(self) -> None:
+        """Stores durably what the log has now, of the blocks that are still open."""
+        begin, self._is_storing = perf_counter(), True
         entries: list[JournalEntry] = []
-        blocks = [(view, block) for view, block in self._open.items() if view.marks[-1] is block.start]
-        for view, block in blocks:
+        lengths: list[tuple[OpenBlock, int]] = []
+        for view, block in self._open.items():
+            if view.marks[-1] is not block.start:
+                continue
             done = block.stored
             while done < block.logged:
                 entry = _piece(view, block.start, max(done, 0))
                 entries.append(entry)
                 done = entry.start + len(entry.text)
+            lengths.append((block, done))
         try:
             await self._journal.checkpoint(entries)
         except StorageUnavailable as error:
             self._wait(error)  # the next one stores more
             return
-        for _, block in blocks:
-            block.stored = block.logged
+        finally:
+            self._is_storing = False
+        for block, length in lengths:
+            block.stored = length
         self._stored = begin
         PERSIST_SECONDS.labels("checkpoint").observe(perf_counter() - begin)
 

@@ -164,8 +164,9 @@ class Journal:
         """Stores durably what all ticks until now have beyond the checkpoint before. The ticks until that one are
         deleted: a mirror that has not read them yet reads the stored text instead.
         """
-        await self._database.row(CHECKPOINT, replica=self._replica, until=self._checkpoint, pieces=to_json(entries))
-        self._pruned, self._checkpoint = self._checkpoint, self._last or self._checkpoint
+        until, stored = self._checkpoint, self._last or self._checkpoint  # ticks are appended meanwhile
+        await self._database.row(CHECKPOINT, replica=self._replica, until=until, pieces=to_json(entries))
+        self._pruned, self._checkpoint = until, stored
 
 
 class OpenTexts:
