@@ -16,12 +16,12 @@ from hypothesis import settings
 
 from app.storage.embedded.server import EmbeddedPostgres
 from app.storage.migrations import upgrade
-from tests.support.effort import FULL
+from tests.support.effort import FULL, tries
 from tests.support.other_postgres import use_other_postgres
 from tests.support.programs import missing
 
 # A loaded machine is no reason to fail.
-settings.register_profile("patient", deadline=None)
+settings.register_profile("patient", deadline=None, max_examples=tries(100))
 settings.load_profile("patient")
 
 LIVE = os.environ.get("LIVE_TESTS") == "1"

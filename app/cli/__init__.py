@@ -2,7 +2,7 @@
 
 import gc
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from types import ModuleType
 
@@ -68,10 +68,10 @@ def commands() -> None:
     """A chat backend that streams over SSE and never loses a conversation."""
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Prints errors that a person can fix as one sentence. Other exceptions are bugs and keep their traceback."""
     try:
-        commands()
+        commands(arguments)
     except ClientError as error:
         detail = explained(error)
     except TurnstreamError as error:

@@ -17,6 +17,7 @@ from app.domain.turns import Turn
 from app.stream.directory import Directory
 from app.stream.live import LiveView
 from app.stream.reader import TurnReader
+from tests.support.effort import tries
 from tests.support.turns import ask, begun, call, result, sealed, text, turn_of
 from tests.unit.stream.test_readers import TEXTS
 from tests.unit.stream.writer import Writer
@@ -79,7 +80,7 @@ class Follower:
                 await self._reader.renew()
 
 
-@settings(max_examples=50)
+@settings(max_examples=tries(50))
 @given(st.lists(st.tuples(st.integers(0, 999), TEXTS, st.booleans()), min_size=20, max_size=80), st.data())
 async def test_any_cut_and_resume_gives_the_same_sequence(
     acts: list[tuple[int, str, bool]], data: st.DataObject

@@ -26,6 +26,7 @@ from app.stream.chat.cursor import ChatCursor
 from tests.integration.api.chat_picture import ChatPicture, pictured
 from tests.integration.api.conftest import NewOwner
 from tests.integration.proxy import proxied
+from tests.support.effort import FULL, tries
 from tests.support.http_client import Client, Event, Parser, said, turn_url
 from tests.support.http_server import Server, pausing, serving
 from tests.support.openapi_document import Document
@@ -520,7 +521,7 @@ async def test_any_schedule_of_disconnects_assembles_the_chats_rows(database_url
     print(f"seed {seed} repeats what people do, not when it happens")
     random = Random(seed)
     async with two_replicas(database_url, document) as (server, *clients):
-        for _ in range(2):
+        for _ in range(2 if FULL else 1):
             chat = await clients[0].chat(title="Ships")
             visitors = [Visitor(Random(random.random()), clients, chat) for _ in range(3)]
             over = asyncio.Event()
@@ -533,7 +534,7 @@ async def test_any_schedule_of_disconnects_assembles_the_chats_rows(database_url
                 turns = await ended_turns(server, clients[0], chat)
                 over.set()
             for visitor in visitors:
-                for picture in [*random.sample(visitor.pictures, min(4, len(visitor.pictures))), ChatPicture()]:
+                for picture in [*random.sample(visitor.pictures, min(tries(4), len(visitor.pictures))), ChatPicture()]:
                     await visitor.read_all(picture, turns)
 
 

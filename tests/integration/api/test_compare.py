@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 import sys
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from app.llm.provider import ModelRequest
 from app.llm.scripted import Reply, ScriptedProvider, message_of, text, tool_use
 from app.tools.tool import tool
 from app.tools.toolset import Toolset
+from tests.support import command_line
 from tests.support.http_server import serving
 
 USAGE = {"input_tokens": 100, "cache_read_input_tokens": 900, "output_tokens": 50}
@@ -37,13 +37,7 @@ async def write(what: str) -> str:
 
 
 async def turnstream(*arguments: str) -> tuple[int, str, str]:
-    command = [sys.executable, "-c", "from app.cli import main; main()", *arguments]
-    process = await asyncio.create_subprocess_exec(
-        *command, env={**os.environ}, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
-    )
-    out, err = await process.communicate()
-    assert process.returncode is not None
-    return process.returncode, out.decode(), err.decode()
+    return await asyncio.to_thread(command_line.turnstream, *arguments)
 
 
 async def test_both_settings_are_asked_everything_and_tabled(database_url: str, tmp_path: Path) -> None:
@@ -130,6 +124,8 @@ def judges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "one.txt").write_text("Is it high?\n")
     (tmp_path / "expected.toml").write_text('questions = [{question = "Is it high?", expected = "low"}]\n')
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+    monkeypatch.delitem(sys.modules, "judges_of_tides", raising=False)
     return tmp_path
 
 

@@ -24,6 +24,7 @@ from app.stream.feed import FeedCursor
 from tests.integration.api.conftest import NewOwner
 from tests.integration.api.test_chat_stream import author
 from tests.integration.proxy import proxied
+from tests.support.effort import FULL
 from tests.support.http_client import Client, Event, said
 from tests.support.http_server import Server, pausing, serving
 from tests.support.locks import Locker
@@ -498,7 +499,7 @@ async def test_any_schedule_of_cuts_leads_to_the_list_of_chats(database_url: str
         async with asyncio.TaskGroup() as group:
             for visitor in visitors:
                 group.create_task(visitor.visit(over))
-            for _ in range(30):
+            for _ in range(30 if FULL else 12):
                 await act(random, random.choice(clients), chats)
                 await asyncio.sleep(random.random() * 0.05)
             ended = await all_ended(near, chats)

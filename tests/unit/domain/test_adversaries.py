@@ -24,6 +24,7 @@ from app.domain.steps import (
     settle,
 )
 from app.domain.turns import Limits, RecoveryPolicy, RoundLimitPolicy, Turn
+from tests.support.effort import tries
 from tests.support.turns import turn_of
 
 Kind = Literal["text", "call", "cut call", "open text", "open call"]
@@ -207,7 +208,7 @@ STOP_REASONS = st.none() | st.sampled_from(
 REPLIES = st.builds(lambda closed, left, why: Reply((*closed, *left), why), CLOSED, OPEN, STOP_REASONS)
 
 
-@settings(max_examples=300)
+@settings(max_examples=tries(300))
 @given(LIMITS, st.booleans(), st.data())
 def test_the_loop_ends_with_any_model(limits: Limits, tools_fail: bool, data: st.DataObject) -> None:
     loop = Loop(limits, lambda _: data.draw(REPLIES), tools_fail)

@@ -21,6 +21,7 @@ from app.llm.provider import (
     Part,
     Unknown,
 )
+from tests.support.effort import tries
 
 CALL = '{"type":"tool_use","id":"t","name":"look","input":{}}'
 
@@ -296,7 +297,7 @@ def streams(draw: st.DrawFn) -> list[Part]:
 
 
 @given(streams(), st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=tries(150))
 def test_for_any_parts_blocks_are_emitted_in_order_and_their_text_is_the_streamed_text(
     parts: list[Part], data: st.DataObject
 ) -> None:
@@ -330,7 +331,7 @@ def test_for_any_parts_blocks_are_emitted_in_order_and_their_text_is_the_streame
 
 
 @given(streams())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=tries(150))
 def test_the_blocks_do_not_depend_on_how_the_parts_were_batched(parts: list[Part]) -> None:
     def blocks(batches: Iterable[Sequence[Part]]) -> list[Block]:
         acc = accumulator()

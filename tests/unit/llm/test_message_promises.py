@@ -36,6 +36,7 @@ from app.domain.turns import Limits, Turn, TurnRequest
 from app.kit.ids import new_id
 from app.llm.anthropic.render import render_block
 from app.llm.conversation.messages import GIVEN_UP, GO_ON, KnownEntries, build_messages, messages_to_summarise
+from tests.support.effort import tries
 from tests.support.legal.anthropic import message_problems
 from tests.support.model_requests import (
     REQUEST,
@@ -145,7 +146,7 @@ def forked(draw: st.DrawFn, paths: st.SearchStrategy[list[Turn]]) -> list[Turn]:
 
 
 @given(any_path())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=tries(200))
 def test_every_path_however_it_was_cut_gives_messages_the_provider_accepts(path: list[Turn]) -> None:
     sealed = [round for round in path[-1].rounds if round.sealed and not round.voided]
     paused = bool(sealed) and sealed[-1].stop_reason in {"pause_turn", "tool_use"}
@@ -153,13 +154,13 @@ def test_every_path_however_it_was_cut_gives_messages_the_provider_accepts(path:
 
 
 @given(forked(any_path()))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=tries(200))
 def test_a_path_that_a_fork_has_cut_anywhere_gives_messages_the_provider_accepts(path: list[Turn]) -> None:
     assert message_problems(rendered(build_messages(path))) == []
 
 
 @given(any_path())
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=tries(30))
 def test_building_messages_changes_no_row_and_depends_on_nothing_else(path: list[Turn]) -> None:
     before = repr(path)
     assert build_messages(path) == build_messages(path)
@@ -370,7 +371,7 @@ OTHER_REQUESTS = st.lists(
 
 
 @given(any_path(), OTHER_REQUESTS)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=tries(100))
 def test_a_request_that_uses_what_others_have_made_is_that_which_uses_nothing(
     path: list[Turn], requests: list[tuple[str | None, TurnRequest, bool]]
 ) -> None:
@@ -382,7 +383,7 @@ def test_a_request_that_uses_what_others_have_made_is_that_which_uses_nothing(
 
 
 @given(st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=tries(200))
 def test_each_request_begins_with_the_bytes_of_the_one_before(data: st.DataObject) -> None:
     chat = Chat(data.draw)
     limits = Limits(
@@ -401,7 +402,7 @@ def test_each_request_begins_with_the_bytes_of_the_one_before(data: st.DataObjec
 
 
 @given(st.data())
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=tries(50))
 def test_a_chat_that_becomes_too_long_gives_legal_requests_that_begin_anew_only_where_it_is_made_shorter(
     data: st.DataObject,
 ) -> None:

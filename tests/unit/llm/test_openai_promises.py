@@ -18,6 +18,7 @@ from app.llm.openai.chat import render as openai_render
 from app.llm.openai.quirks import QUIRKS, Quirks
 from app.llm.openai.responses import render as responses_render
 from app.llm.provider import Message, ModelRequest
+from tests.support.effort import tries
 from tests.support.legal import anthropic as legal
 from tests.support.legal import openai as openai_legal
 from tests.support.legal import responses as responses_legal
@@ -124,7 +125,7 @@ def anthropic_body(messages: tuple[Message, ...]) -> dict[str, Any]:
 
 
 @given(any_path() | forked(any_path()), KINDS)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=tries(150))
 def test_every_path_of_blocks_of_any_gives_a_request_that_each_server_accepts(path: list[Turn], kind: str) -> None:
     messages, quirks = build_messages(path), QUIRKS[kind]
     body = openai_body(messages, quirks)
@@ -132,7 +133,7 @@ def test_every_path_of_blocks_of_any_gives_a_request_that_each_server_accepts(pa
 
 
 @given(any_path() | forked(any_path()))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=tries(150))
 def test_every_path_of_blocks_of_any_gives_a_request_that_anthropic_accepts(path: list[Turn]) -> None:
     sealed = [round for round in path[-1].rounds if round.sealed and not round.voided]
     paused = bool(sealed) and sealed[-1].stop_reason in {"pause_turn", "tool_use"}
@@ -143,7 +144,7 @@ def test_every_path_of_blocks_of_any_gives_a_request_that_anthropic_accepts(path
 
 
 @given(any_path() | forked(any_path()))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=tries(150))
 def test_every_path_of_blocks_of_any_gives_a_request_that_the_responses_api_accepts(path: list[Turn]) -> None:
     assert responses_legal.request_problems(responses_body(build_messages(path))) == []
 
@@ -152,7 +153,7 @@ def test_every_path_of_blocks_of_any_gives_a_request_that_the_responses_api_acce
     st.lists(st.one_of(REPLIES, REPLIES.map(lambda reply: [ASKED_SHELL, *reply])), max_size=3),
     st.lists(st.sampled_from(["tool_use", "end_turn"])),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=tries(150))
 def test_every_item_goes_back_with_the_items_that_it_needs(rounds: list[list[Block]], stops: list[str]) -> None:
     path = [user(text("x")), assistant(*rounds, stops=stops, request=replace(REQUEST, model=RESPONSES_MODEL))]
     assert responses_legal.request_problems(responses_body(build_messages(path))) == []
@@ -194,7 +195,7 @@ class Talk(Chat):
 
 
 @given(st.data(), KINDS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=tries(60))
 def test_each_request_to_any_of_them_begins_with_the_bytes_of_the_one_before(data: st.DataObject, kind: str) -> None:
     talk = Talk(data.draw)
     limits = Limits(max_rounds=4, recovery=data.draw(st.sampled_from(["retry", "continue"])))

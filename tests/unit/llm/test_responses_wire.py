@@ -14,6 +14,7 @@ from app.llm.accumulator import Accumulator
 from app.llm.openai.responses.wire import ResponsesWire
 from app.llm.provider import MessageDelta, MessageEnded, MessageStarted, Part, Unknown
 from app.llm.transport.wire import BadStream
+from tests.support.effort import tries
 
 Json = dict[str, Any]
 
@@ -446,7 +447,7 @@ ITEMS = st.lists(
     st.sampled_from(["announced", "ended", "both"]),
     st.sampled_from(["items", "answer", "items and answer", "nothing"]),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=tries(300))
 def test_no_numbering_of_pieces_changes_the_blocks(
     items: list[tuple[str, list[list[str]]]], numbering: str, marked: str, finals: str
 ) -> None:

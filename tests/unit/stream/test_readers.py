@@ -19,6 +19,7 @@ from app.stream import reader as tail
 from app.stream.delivery import Deliveries, Delivery
 from app.stream.directory import Directory
 from app.stream.live import LiveView
+from tests.support.effort import tries
 from tests.support.stream_client import Client, encode
 from tests.support.turns import turn_of
 from tests.unit.stream.writer import Writer
@@ -221,7 +222,7 @@ def _letters(log: Log, cursor: Cursor) -> list[tuple[Any, ...] | Mark]:
     return events
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=tries(100))
 @given(ACTS)
 def test_what_any_reader_puts_together_is_what_the_rows_hold(acts: list[Act]) -> None:
     with pytest.MonkeyPatch.context() as patch:

@@ -1,0 +1,25 @@
+"""The command line in this process: the imports of a process of its own cost more than what most commands do."""
+
+from contextlib import redirect_stderr, redirect_stdout
+from io import BytesIO, TextIOWrapper
+from typing import NamedTuple
+
+import pytest
+from structlog.testing import capture_logs
+
+from app.cli import main
+
+
+class Ended(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+def turnstream(*arguments: str) -> Ended:
+    """Runs a command. What a server in this process logs meanwhile is no part of its output."""
+    out, err = (TextIOWrapper(BytesIO(), "utf-8", write_through=True) for _ in range(2))
+    with capture_logs(), redirect_stdout(out), redirect_stderr(err), pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert isinstance(ended.value.code, int)
+    return Ended(ended.value.code, *(stream.buffer.getvalue().decode() for stream in (out, err)))
