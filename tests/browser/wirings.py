@@ -37,8 +37,9 @@ def bundled(folder: Path, name: str, documented: str) -> str:
     (folder / "documented").mkdir(exist_ok=True)
     (folder / "documented" / name).write_text(documented, encoding="utf-8")
     shutil.copy(Path(__file__).with_name(name), folder)
-    options = ("--bundle", "--jsx=automatic", "--log-level=error", '--define:process.env.NODE_ENV="development"')
-    return run(folder, BINARIES / "esbuild", name, *options)
+    development = '--define:process.env.NODE_ENV="development"'
+    options = ("--bundle", "--jsx=automatic", "--loader:.css=empty", "--external:shiki/*", development)
+    return run(folder, BINARIES / "esbuild", name, "--log-level=error", *options)
 
 
 class Model(ScriptedProvider):
@@ -62,10 +63,10 @@ class Wiring:
     server: Server
     api: Client
 
-    async def open(self, browser: Browser) -> Page:
+    async def open(self, browser: Browser, name: str = "") -> Page:
         page = await (await browser.new_context()).new_page()
         page.set_default_timeout(20_000)
-        await page.goto(self.origin)
+        await page.goto(f"{self.origin}#{name}")
         return page
 
     def cut(self) -> None:

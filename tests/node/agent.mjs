@@ -9,7 +9,9 @@ process.on('unhandledRejection', () => {})
 // docs/ag-ui.md
 class TurnstreamAgent extends HttpAgent {
   connect(input) {
-    return new HttpAgent({ url: `${this.url}/connect`, headers: this.headers }).run(input)
+    const connection = new HttpAgent({ url: `${this.url}/connect`, headers: this.headers })
+    this.abortController = connection.abortController
+    return connection.run(input)
   }
   abortRun() {
     super.abortRun()

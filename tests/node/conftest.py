@@ -34,16 +34,26 @@ shared = pytest_asyncio.fixture(scope="module", loop_scope="module")
 @pytest.fixture(scope="session")
 def node() -> str:
     """Node, with the packages of package-lock.json beside this file."""
-    _install(path_of("npm"))
+    _install(FOLDER)
     return path_of("Node")
 
 
-def _install(npm: str) -> None:
+@pytest.fixture(scope="session")
+def copilotkit(node: str) -> Path:
+    """A folder below CopilotKit. Its 350 packages are not among the others: they take a minute, for a few tests."""
+    folder = FOLDER / "copilotkit"
+    _install(folder)
+    page = folder / ".page"
+    page.mkdir(exist_ok=True)
+    return page
+
+
+def _install(folder: Path) -> None:
     """Once for each state of the lock, however many processes of tests there are."""
-    wanted = (FOLDER / "package-lock.json").read_text(encoding="utf-8")
-    with _once(FOLDER / "node_modules/.installed", wanted) as todo:
+    wanted = (folder / "package-lock.json").read_text(encoding="utf-8")
+    with _once(folder / "node_modules/.installed", wanted) as todo:
         if todo:
-            run(FOLDER, npm, "ci", "--loglevel=error")
+            run(folder, path_of("npm"), "ci", "--loglevel=error", timeout=300)
 
 
 @pytest.fixture(scope="session")
@@ -79,9 +89,9 @@ def _once(stamp: Path, wanted: str) -> Iterator[bool]:
             stamp.write_text(wanted, encoding="utf-8")
 
 
-def run(folder: Path, *command: str | Path) -> str:
-    """What the command prints. Fails the test where the command does."""
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+def run(folder: Path, *command: str | Path, timeout: float = 60) -> str:
+    """What the command prints. Fails the test where the command does. `timeout` is in seconds."""
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=timeout, check=False)
     if done.returncode:
         pytest.fail(f"{' '.join(map(str, command))}:\n{done.stdout}{done.stderr}", pytrace=False)
     return done.stdout

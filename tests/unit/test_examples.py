@@ -74,6 +74,9 @@ CHECKED = {
         "tests/browser/test_assistant_ui.py::test_tools_of_server_and_page_approvals_and_another_answer"
     ),
     ("docs/assistant-ui.md", "The runtime", "js"): f"{HERE}test_examples_in_javascript_are_valid",
+    ("docs/copilotkit.md", "With CopilotKit", "jsx"): (
+        "tests/browser/test_copilotkit.py::test_tools_of_server_and_page_and_approvals"
+    ),
     ("docs/api.md", "Refusals", "json"): f"{HERE}test_answers_of_the_api_page_fit_their_schemas",
     ("docs/api.md", "Tokens for browsers", "http"): f"{HERE}test_the_exchange_of_the_page_is_accepted",
     ("docs/api.md", "Tokens for browsers", "json"): f"{HERE}test_the_exchange_of_the_page_is_accepted",

@@ -49,11 +49,14 @@ _USAGE = {
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What a client calls the thread and its run. `state` is the client's own, which it gets back."""
+    """What a client calls the thread and its run. `state` is the client's own, which it gets back. `protocol` is its
+    version; clients older than 1.0 do not name it.
+    """
 
     thread: str
     id: str
     state: Any = None
+    protocol: str | None = PROTOCOL
 
 
 class RunEncoder:
@@ -278,7 +281,10 @@ def run_started(run: Run, metadata: Json) -> Iterator[Json]:
 
 
 def run_finished(run: Run, outcome: Json, **more: Any) -> Json:
-    return {"type": "RUN_FINISHED", "threadId": run.thread, "runId": run.id, "outcome": outcome, **more}
+    finished = {"type": "RUN_FINISHED", "threadId": run.thread, "runId": run.id, **more}
+    if run.protocol is None and outcome["type"] != "interrupt":
+        return finished  # clients older than 1.0 refuse `cancelled`, and `success` with another member
+    return {**finished, "outcome": outcome}
 
 
 def encode(events: Iterator[Json] | Sequence[Json]) -> bytes:

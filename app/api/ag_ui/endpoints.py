@@ -72,7 +72,7 @@ async def run_agent(request: Request) -> Response:
             "`messages` must end with a user message or the result of a tool, unless `resume` answers interrupts.",
             field="messages",
         )
-    run = Run(sent.thread_id, sent.run_id, sent.state)
+    run = Run(sent.thread_id, sent.run_id, sent.state, sent.protocol)
     return run_stream(services, owner, turn, run, sent.messages, uploads, continues=continues, answered=answered)
 
 
@@ -83,7 +83,7 @@ async def connect_agent(request: Request) -> Response:
     chat = await chat_of(services, identity_of(request), sent.thread_id)
     services.streams.check(owner)
     uploads = path_for(request, "/api/uploads/")
-    run = Run(sent.thread_id, sent.run_id, sent.state)
+    run = Run(sent.thread_id, sent.run_id, sent.state, sent.protocol)
     newest = await services.storage.turns.newest(owner, chat)
     turn = await services.storage.turns.get(owner, chat, newest) if newest else None
     if turn is not None and (turn.ended_at is None or turn.ended_at > CLOCK.now() - _RECENTLY):

@@ -1,4 +1,4 @@
-"""Models of AG-UI, protocol 1.0. Members that mean nothing here are ignored."""
+"""Models of AG-UI, protocol 1.0 and what came before it. Members that mean nothing here are ignored."""
 
 from typing import Annotated, Any, Literal
 
@@ -54,6 +54,7 @@ class RunInput(_Lenient):
 
     thread_id: Annotated[Storable, Field(alias="threadId", min_length=1, max_length=500)]
     run_id: Annotated[Storable, Field(alias="runId", min_length=1, max_length=500)]
+    protocol: Annotated[Storable | None, Field(alias="protocolVersion", max_length=50)] = None
     messages: Annotated[list[AgUiMessageIn], Field(max_length=10_000, default_factory=list)]
     tools: Annotated[list[AgUiToolIn], Field(max_length=200, default_factory=list)]
     context: Annotated[list[AgUiContextIn], Field(max_length=200, default_factory=list)]

@@ -45,7 +45,7 @@ def user(words: Any, id: str = "") -> Json:
 async def run(api: Client, thread: str, *messages: Json, path: str = RUN, expect: int = 200, **more: Any) -> list[Json]:
     model = more.pop("model", None)
     props = {"forwardedProps": {"turnstream": {"model": model, **more.pop("options", {})}}} if model else {}
-    body = {"threadId": thread, "runId": "r", "messages": messages, **props, **more}
+    body = {"threadId": thread, "runId": "r", "protocolVersion": "1.0", "messages": messages, **props, **more}
     answer = await api.post(path, json=body)
     assert answer.status_code == expect, answer.text
     if expect != 200:
@@ -113,7 +113,7 @@ async def test_tools_prompts_and_context_of_the_page_reach_the_model(api: Client
 async def test_a_message_that_is_being_answered_is_followed(api: Client, server: Server) -> None:
     pause = Pause()
     model = server.scripts.model(pausing(pause, "One ", "two."))
-    body: Json = {"threadId": str(uuid4()), "runId": "r", "messages": [user("Count")]}
+    body: Json = {"threadId": str(uuid4()), "runId": "r", "protocolVersion": "1.0", "messages": [user("Count")]}
     first = {**body, "forwardedProps": {"turnstream": {"model": model}}}
     async with (
         api.stream("POST", RUN, json=first) as begun,
@@ -177,3 +177,22 @@ async def test_a_thread_is_stopped_by_its_id(api: Client, server: Server) -> Non
     assert (await going)[-1]["outcome"] == {"type": "cancelled"}
     events = await run(api, thread, path=f"{RUN}/connect")
     assert [each["type"] for each in events] == ["RUN_STARTED", "MESSAGES_SNAPSHOT", "RUN_FINISHED"]
+
+
+async def test_clients_older_than_the_protocol_get_no_outcome_that_they_refuse(api: Client, server: Server) -> None:
+    locate = {"name": "locate", "description": "", "parameters": {"type": "object"}}
+    pause, thread = Pause(), str(uuid4())
+    more: Json = {"tools": [locate], "protocolVersion": None}
+    (*_, end) = await run(
+        api, thread, user("Where?"), model=server.scripts.model(message_of(tool_use("locate", {}, "c"))), **more
+    )
+    assert "outcome" not in end
+    going = asyncio.create_task(
+        run(api, thread, user("Count"), model=server.scripts.model(pausing(pause, "One ", "two.")), **more)
+    )
+    await pause.reached.wait()
+    await api.json("POST", f"{RUN}/threads/{thread}/stop")
+    end = (await going)[-1]
+    assert end["type"] == "RUN_FINISHED"
+    assert "outcome" not in end
+    assert end["metadata"]["turnstream"]["status"] == "cancelled"

@@ -1,0 +1,26 @@
+// A page around the chat of docs/copilotkit.md. It names its thread behind the #.
+import { useAgentContext, useDefaultRenderTool, useFrontendTool } from '@copilotkit/react-core/v2'
+import { StrictMode } from 'react'
+import { createRoot } from 'react-dom/client'
+import { z } from 'zod'
+import { Chat } from './documented/copilotkit.jsx'
+
+function PageTools() {
+  useAgentContext({ description: 'The page', value: 'a harbour' })
+  useFrontendTool({
+    name: 'getLocation',
+    description: 'Where the user is.',
+    parameters: z.object({}),
+    handler: async () => ({ city: 'Bern' }),
+  })
+  useDefaultRenderTool({ render: ({ name, result }) => <p data-tool={name}>{result}</p> })
+  return null
+}
+
+createRoot(document.body.appendChild(document.createElement('main'))).render(
+  <StrictMode>
+    <Chat threadId={location.hash.slice(1)}>
+      <PageTools />
+    </Chat>
+  </StrictMode>,
+)
