@@ -83,7 +83,12 @@ class Site:
     def __init__(self, pair: Pair, stage: Stage) -> None:
         self.pair = pair
         self.stage = stage
-        self.starts: deque[float] = deque([QUIET_START], maxlen=3 * REPLICAS)  # seconds that servers took
+        self.starts: deque[float] = deque(maxlen=3 * REPLICAS)  # seconds that servers took
+
+    async def end(self, server: Process) -> None:
+        await server.kill()
+        if server.ready_after is not None:
+            self.starts.append(server.ready_after)
 
     @property
     def lease(self) -> float:
@@ -98,7 +103,11 @@ async def site_in(folder: Path) -> AsyncIterator[Site]:
         async with staged(pair.url, folder, 0.1, True, **_SETTINGS) as stage:
             stage.fork_server.environment.update(FAULTS_PACE="0.03", FAULTS_NOTIFICATIONS_LOST="0.5")
             await stage.connection.execute(_WATCH_FOR_ZOMBIES)
-            yield Site(pair, stage)
+            site = Site(pair, stage)
+            first = await stage.fork_server.server(TURNSTREAM_PORT=str(free_port()))
+            await first.ready.wait()
+            await site.end(first)
+            yield site
 
 
 class Replica:
@@ -125,8 +134,7 @@ class Replica:
         while True:
             self.process = await self._site.stage.fork_server.server(**self._settings)
             await self.process.dead.wait()
-            if self.process.ready_after is not None:
-                self._site.starts.append(self.process.ready_after)
+            await self._site.end(self.process)
             await asyncio.sleep(self._pause)
 
     async def inject_fault(self, chance: random.Random) -> None:
@@ -264,12 +272,16 @@ async def _problems_of_turn(stage: Stage, replicas: list[Replica], turn: Turn, c
 
 
 async def _read_on_changing_replicas(reader: Reader, replicas: list[Replica], chance: random.Random) -> None:
-    """From replica to replica, sometimes in the middle of an event. Who is frozen is left."""
-    whole = False
+    """From replica to replica, sometimes in the middle of an event. Who is frozen is left. After a try in vain it waits
+    longer: the servers of a loaded machine would else work for readers that have left, and for nobody else.
+    """
+    whole, patience = False, 1.5
     while not whole:
+        cursor = reader.cursor
         try:
-            async with asyncio.timeout(chance.uniform(0.05, 1.5)):
+            async with asyncio.timeout(chance.uniform(0.05, patience)):
                 whole = await reader.read(chance.choice(replicas).port)
         except TimeoutError:
+            patience = 1.5 if reader.cursor > cursor else min(2 * patience, 30.0)
             continue
         await asyncio.sleep(0.01)
