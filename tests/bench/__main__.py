@@ -38,7 +38,7 @@ def main(
 ) -> None:
     """NAME is what to measure, everything by default: memory, readers, streams, openings, burst, capacity, unpaced,
     catch-up, reconnects (beside a relay); recovery, start, remote, journal, traces, replicas (several servers); cache
-    (a provider that bills); chats (long ones).
+    (a provider that bills); chats (long ones); costs, storage (what a turn takes).
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # stop what was started, as after Ctrl-C
     raise_file_limit()

@@ -5,7 +5,7 @@ CPU = seconds * s + turns * a + frames * b + deltas * d + frames of further read
 A frame is what a reader gets at once. While the frame clock rests that is a delta, as a rule; while it beats, all
 deltas of a tick. Then the streams of a beat share a wake-up, so a second costs more and a frame less: both have two
 values. As many loads as there are values fix them, with the clock held by its setting; two more check the sum, on a
-server that chooses by its load.
+server that chooses by its load. Another one checks the simulation, which has these values, also by what turns wait.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,9 +16,13 @@ from tests.bench.candidates import Server
 from tests.bench.load import Load
 from tests.bench.processes import cpu_seconds
 from tests.bench.scenarios import OPENINGS, RATE, faultless, ticks_of, warm_up
+from tests.bench.simulation import Cell, percentile
+from tests.bench.sizing import Costs, Traffic
 from tests.bench.trials import Rows, Site
 
 _SLOW = 10  # deltas a second
+_COMING = 25  # turns a second, of those that the simulation is compared with
+_SIMULATED = 120.0  # seconds
 
 # The values of the sum, with the factor by which each is shown, in the order of what a load counts.
 _VALUES = {
@@ -52,6 +56,7 @@ def costs(turns: int, streams: int, seconds: int, readers: int) -> Callable[[Sit
     followed = replace(usual, chats=1, readers=readers)
     many = Load(f"deltas={RATE * seconds // 3} rate={RATE}", chats=4 * streams)
     slow = replace(alone, chats=streams)
+    coming = Load(f"deltas={RATE} rate={RATE}", chats=turns, ramp_seconds=turns / _COMING)
 
     def run(site: Site) -> Rows:
         with site.served({"TURNSTREAM_FRAMES": "cheap"}) as server:
@@ -67,9 +72,31 @@ def costs(turns: int, streams: int, seconds: int, readers: int) -> Callable[[Sit
         for load, check in zip((many, slow), checks, strict=True):
             predicted = sum(count * value for count, value in zip(check.counts, values, strict=True))
             rows[f"{load.chats} streams, {load.plan}: CPU s"] = (predicted, check.cpu, check.cpu / predicted)
-        return rows
+        return {**rows, **_simulation_checked(site, coming, values)}
 
     return run
+
+
+def _simulation_checked(site: Site, load: Load, values: Sequence[float]) -> Rows:
+    """Turns that have a second of text each."""
+    with site.served({"TURNSTREAM_FRAMES": "cheap"}) as server:
+        warm_up(server)
+        before = cpu_seconds(server.process)
+        result = faultless(server.run(load))
+        cpu = (cpu_seconds(server.process) - before) / load.chats
+    _, second, turn, _, frame, delta, further = values
+    measured = Costs(second=second, turn=turn, frame=frame, delta=delta, frame_of_further_reader=further)
+    cell = Cell(Traffic(_COMING, deltas=RATE, rate=RATE, silence=0, blocks=1), measured, replicas=1, postgres_cores=1)
+    waits = cell.run(_SIMULATED).waits()
+    simulated_cpu = cell.replicas[0].cpu.busy / len(waits)
+    assert result.opening is not None
+    pairs = {
+        "CPU of the server, ms": (simulated_cpu * 1e3, cpu * 1e3),
+        "its model is called p50, ms": (percentile(waits, 0.5) * 1e3, result.opening.p50),
+        "its model is called p99, ms": (percentile(waits, 0.99) * 1e3, result.opening.p99),
+    }
+    title = f"simulated: a turn of {load.chats}, {load.plan}, {_COMING} a second"
+    return {f"{title}: {name}": (*pair, pair[1] / pair[0]) for name, pair in pairs.items()}
 
 
 def _used(server: Server, *loads: Load) -> list[Used]:

@@ -12,6 +12,7 @@ from tests.bench.remote import remote
 from tests.bench.replicas import replicas
 from tests.bench.scenarios import Scenario, full, quick
 from tests.bench.start import start
+from tests.bench.storage import storage
 from tests.bench.tracing_cost import tracing_cost
 from tests.bench.trials import Trial
 
@@ -22,7 +23,8 @@ START = ("median", "worst", "target")
 CACHE = ("read", "written", "neither", "read, %", "target, %")
 CHATS = ("cold, ms", "CPU, ms", "warm, ms", "CPU, ms", "longest hold, ms", "target")
 TRACES = ("off", "with traces", "more, %", "target, %")
-COSTS = ("by the sum", "measured", "ratio")
+COSTS = ("on paper", "measured", "ratio")
+STORAGE = ("2 deltas", "1,000 deltas", "for a byte of text")
 REPLICAS = ("one server", "two replicas")
 
 
@@ -53,6 +55,7 @@ def whole() -> Programme:
             Trial("costs", "what the server's CPU time consists of", COSTS, costs(400, 50, 6, 50)),
             Trial("cache", "input tokens of a turn of ten rounds", CACHE, caching),
             Trial("chats", "first delta in a long chat", CHATS, chats(10, 100, 1000, 5000, 10_000)),
+            Trial("storage", "bytes that a turn leaves in Postgres, and its CPU", STORAGE, storage(200, 1000)),
             Trial("replicas", "500 streams of 50/s", REPLICAS, replicas(500, 150)),
         ),
     )
