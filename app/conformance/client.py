@@ -4,7 +4,7 @@ import asyncio
 import json
 import shlex
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -13,12 +13,13 @@ from uuid import NAMESPACE_URL, UUID, uuid5
 
 from app.conformance.origin import STREAM, Request, Response, origin
 from app.conformance.report import Check, Failed, PromiseResult, Report, Skipped
-from app.conformance.scenarios import SCENARIOS, Answer, Lost, PlainAnswer, Scenario, Stream, numbered
-from app.conformance.wire import Event, Json, assemble, difference
+from app.conformance.scenarios import SCENARIOS, UNREACHABLE, Answer, Lost, PlainAnswer, Scenario, Stream, numbered
+from app.conformance.wire import ENDS, Event, Json, assemble, difference
 
 _BEATS = 8
 _SLACK = 0.05  # seconds by which two clocks, or a timer, may differ
-_GROWTH = 1.3  # the last of four pauses is longer than the first by this factor, whatever the jitter
+_GROWTH = 1.5  # the last of four pauses is longer than the shortest by this factor, whatever the jitter
+_ALIKE = 0.05  # of a pause, or seconds: pauses that differ by less have no random part
 _SIDE_BY_SIDE = 12  # scenarios
 
 
@@ -53,13 +54,19 @@ class Session:
     def address(self) -> str:
         return f"/api/chats/{self.chat}/turns/{self.turn}"
 
+    @property
+    def events_in_json(self) -> Sequence[Event]:
+        """Those of which `GET …/turns/{turn}` knows."""
+        return self.events[: self.scenario.in_json]
+
     def as_json(self) -> Json:
-        """The turn, complete, as `GET …/turns/{turn}` answers it."""
-        blocks, status = assemble(self.events)
-        last = self.events[-1]
+        """The turn as `GET …/turns/{turn}` answers it."""
+        blocks, status = assemble(self.events_in_json)
+        last = self.events_in_json[-1]
         turn = {"id": str(self.turn), "chat_id": str(self.chat), "role": "assistant", "status": status}
+        end = {"stop_reason": None, "usage": {}, **(last.data if status in ENDS.values() else {})}
         return {
-            **turn, **last.data, "model": "scripted", "attempt": 1, "cursor": last.id, "blocks": blocks, "rounds": [],
+            **turn, **end, "model": "scripted", "attempt": 1, "cursor": last.id, "blocks": blocks, "rounds": [],
             "actions": [], "degraded": [], "error": None, "parent_id": str(self.turn), "siblings": [],
         }  # fmt: skip
 
@@ -255,7 +262,9 @@ def _check_posts(session: Session) -> None:
 
 def _check_cursor(session: Session, asked: Asked, again: Asked) -> None:
     got, sent = again.request.cursor, asked.last_id
-    if isinstance(asked.answer, PlainAnswer):
+    if isinstance(asked.answer, PlainAnswer) and asked.answer.status == 400:
+        sent = session.events_in_json[-1].id
+    elif not isinstance(asked.answer, Stream):
         sent = asked.request.cursor
     if got == sent:
         return
@@ -267,14 +276,16 @@ def _check_cursor(session: Session, asked: Asked, again: Asked) -> None:
 def _check_pauses(session: Session) -> str:
     """Returns the pauses that the scenario is about."""
     scenario, asked = session.scenario, session.posts if session.scenario.posts else session.streams
-    gaps = [(first, after.request.at - first.ended) for first, after in pairwise(asked)]
-    pauses = ", ".join(f"{gap:.1f}" for _, gap in gaps)
+    gaps = _gaps(asked)
+    pauses = _seconds(gap for _, gap in gaps)
     match scenario.pauses:
         case "any":
             silent = [each for each in asked if isinstance(each.answer, Stream) and each.answer.then == "silence"]
             return f"given up after {silent[0].ended - silent[0].request.at:.1f} s" if silent else ""
         case "growing":
-            if min(gap for _, gap in gaps) < 0.1 or gaps[-1][1] < _GROWTH * gaps[0][1]:
+            # The shortest, not the first: a machine that is busy makes any of them longer.
+            shortest = min(gap for _, gap in gaps)
+            if shortest < 0.1 or gaps[-1][1] < _GROWTH * shortest:
                 raise Failed(f"The pauses were {pauses} s; each is to be longer than the one before, and none short.")
         case "named":
             for first, gap in gaps:
@@ -284,6 +295,28 @@ def _check_pauses(session: Session) -> str:
         case _:
             assert_never(scenario.pauses)
     return f"pauses of {pauses} s"
+
+
+def _gaps(asked: Sequence[Asked]) -> list[tuple[Asked, float]]:
+    """Each request with the seconds from its end to the next one."""
+    return [(first, after.request.at - first.ended) for first, after in pairwise(asked)]
+
+
+def _seconds(pauses: Iterable[float]) -> str:
+    return ", ".join(f"{pause:.1f}" for pause in pauses)
+
+
+async def examine_jitter(sessions: Sequence[Session]) -> str:
+    """Compares the pauses of the same number in scenarios that fail alike: without a random part they are alike too."""
+    runs = [_gaps(session.streams) for session in sessions if len(session.streams) == len(session.scenario.answers)]
+    if len(runs) < 2:
+        raise Skipped("needs two scenarios whose pauses grow")
+    numbered = [[gap for _, gap in gaps] for gaps in zip(*runs, strict=True)]
+    if all(max(pauses) - min(pauses) < _ALIKE * max(1, *pauses) for pauses in numbered):
+        raise Failed(
+            f"In {len(runs)} scenarios the last pauses were {_seconds(numbered[-1])} s, and the others alike too."
+        )
+    return f"first pauses of {_seconds(numbered[0])} s"
 
 
 def _check_report(session: Session) -> None:
@@ -351,4 +384,6 @@ async def examine(url: str, server: ScriptedServer, customer: Customer, subject:
             ).run()
 
     results = await asyncio.gather(*map(run, server.sessions.values()))
-    return Report(f"client {subject}", results)
+    growing = [session for session in server.sessions.values() if session.scenario in UNREACHABLE]
+    jitter = await Check("pauses have a random part", "C6", lambda: examine_jitter(growing)).run()
+    return Report(f"client {subject}", [*results, jitter])

@@ -153,7 +153,7 @@ class Scenario:
     """`rule` is the number of the promise in docs/protocol.md. `answers` are those to the client's requests for the
     stream, one after the other; `posts` those to its POSTs, of a scenario in which it sends the message itself; where
     they end, a 201 follows. A client that `stops` does not come to the end of the turn. `pauses` are examined where the
-    answers give no event.
+    answers give no event. The turn as JSON has the first `in_json` of its events, or all.
     """
 
     promise: str
@@ -163,6 +163,7 @@ class Scenario:
     posts: Sequence[Answer] | None = None
     stops: bool = False
     pauses: Literal["any", "growing", "named"] = "any"
+    in_json: int | None = None
     heartbeat: float = 15
     retry: int = 50
 
@@ -175,8 +176,16 @@ _MIDDLE = Cut(b"\n\n", b"id: 1-9-0")
 _CUTS = [Stream(Cut(b"\n\n", b"id: 1-%d-0" % place), "cut") for place in (4, 6, 9, 11)]
 _NOTHING_NEW = Stream(Cut(b"\n\n", b"id: "), "end")
 _BUSY = PlainAnswer(503)
+_TOO_MANY = PlainAnswer(429)
 _GATEWAY = PlainAnswer(502, html="<html><h1>502 Bad Gateway</h1></html>")
 _EXPIRED: Step = ("access_ended", {"status": 401, "detail": "The token has expired."})
+
+UNREACHABLE: Sequence[Scenario] = (
+    Scenario("503 and 502 again and again", "C6", (_BUSY, _GATEWAY, _BUSY, _BUSY, WHOLE), pauses="growing"),
+    Scenario("429 again and again", "C6", (*[_TOO_MANY] * 4, WHOLE), pauses="growing"),
+    Scenario("no response again and again", "C6", (*[Lost()] * 4, WHOLE), pauses="growing"),
+)
+"""They fail before a stream has begun, so that a client has no reason to come back sooner after one than another."""
 
 SCENARIOS: Sequence[Scenario] = (
     Scenario("a turn is assembled", "C1"),
@@ -201,8 +210,8 @@ SCENARIOS: Sequence[Scenario] = (
     Scenario("deltas of 131,072 characters", "C1", steps=_texts("🌊" * 131_072, "é" * 131_072)),
     Scenario("silence", "C5", (Stream(_MIDDLE, "silence"), WHOLE), heartbeat=0.5),
     Scenario("comments alone", "C5", (Stream(_MIDDLE, "beat"),), heartbeat=0.5),
-    Scenario("503 and 502 again and again", "C6", (_BUSY, _GATEWAY, _BUSY, _BUSY, WHOLE), pauses="growing", retry=200),
-    Scenario("streams that end at once", "C6", (*[_NOTHING_NEW] * 4, WHOLE), pauses="growing", retry=200),
+    *UNREACHABLE,
+    Scenario("streams that end at once", "C6", (*[_NOTHING_NEW] * 4, WHOLE), pauses="growing", retry=500),
     Scenario(
         "503 in mid-life with Retry-After", "C7", (Stream(_MIDDLE, "cut"), PlainAnswer(503, 2), WHOLE), pauses="named"
     ),
@@ -222,4 +231,5 @@ SCENARIOS: Sequence[Scenario] = (
     Scenario("a POST that meets 503 with Retry-After", "C9", posts=(PlainAnswer(503, 2),), pauses="named"),
     Scenario("a POST that is refused", "C9", (), posts=(PlainAnswer(422),), stops=True),
     Scenario("204 before the end", "C10", (Stream(_MIDDLE, "cut"), PlainAnswer(204))),
+    Scenario("a cursor that is refused", "C10", (Stream(_MIDDLE, "cut"), PlainAnswer(400), WHOLE), in_json=15),
 )

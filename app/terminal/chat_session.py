@@ -157,7 +157,14 @@ class ChatSession:
             return view.state.waits or any(call_key(action) not in skipped for action in view.state.actions)
 
         try:
-            waits = await _feed_view(current.follower, view, needs_a_person)
+            try:
+                waits = await _feed_view(current.follower, view, needs_a_person)
+            except RequestRejected as error:
+                if error.status != 400:  # the cursor is no longer one, as after the server went back to a backup
+                    raise
+                turn = await self._client.turn(*current.ids)
+                view.state, current.follower = Assembler.of(turn), self._client.follow(*current.ids, turn["cursor"])
+                waits = await _feed_view(current.follower, view, needs_a_person)
             if not waits and view.state.end is None:  # it ended before the stream was read: the rest is in the rows
                 view.state = Assembler.of(await self._client.turn(*current.ids))
         except asyncio.CancelledError:

@@ -55,6 +55,38 @@ async def test_a_new_chat_has_neither_title_nor_marks_of_the_one_before(
     await ada.context.set_offline(False)
 
 
+_REFUSE = """() => {
+  const { fetch } = window
+  window.fetch = async (url, options) => {
+    if (!/\\/api\\/chats\\/[^/]+\\/stream$/.test(url)) return fetch(url, options)
+    if (window.refused) {
+      window.refused = false
+      return Response.json({ detail: 'No cursor of it.' }, { status: 400 })
+    }
+    const ending = new AbortController()
+    window.cut = () => ending.abort(new TypeError('cut'))
+    return fetch(url, { ...options, signal: AbortSignal.any([options.signal, ending.signal]) })
+  }
+}"""
+
+
+async def test_a_chat_whose_cursor_is_refused_is_read_anew(people: SitDown, site: Server, api: Client) -> None:
+    ada = await people(site.url)
+    await ada.page.evaluate(_REFUSE)
+    await ada.say("One")
+    await ada.sees_end()
+    await api.ask(f"/api/chats/{ada.chat}", "Two")
+    await ada.sees("Two")
+    await ada.sees_end()
+    await ada.page.evaluate("() => { window.refused = true; window.cut() }")
+    await ada.page.wait_for_function("() => window.refused === false")
+    await api.ask(f"/api/chats/{ada.chat}", "Three")
+    await ada.sees("Three")
+    await ada.sees_end()
+    assert len(await ada.sees_what_is_stored(api)) == 6
+    await expect(ada.page.locator("#connection")).to_be_empty()
+
+
 async def _said(api: Client, chat: str) -> list[str]:
     turns = (await api.json("GET", f"/api/chats/{chat}/turns"))["turns"]
     return [turn["blocks"][0]["text"] for turn in turns if turn["role"] == "user"]

@@ -17,9 +17,19 @@ from app.client.assembler import Assembler
 from app.client.errors import RequestRejected
 from app.client.http import AsyncClient
 from app.conformance import server as servers
-from app.conformance.client import ScriptedServer, Session, StreamBody, command, examine, scripted_server, visitor
+from app.conformance.client import (
+    Asked,
+    ScriptedServer,
+    Session,
+    StreamBody,
+    command,
+    examine,
+    examine_jitter,
+    scripted_server,
+    visitor,
+)
 from app.conformance.origin import Request, Response, origin
-from app.conformance.report import Report
+from app.conformance.report import Failed, Report
 from app.conformance.scenarios import SCENARIOS, Stream
 from app.llm.demo.provider import DemoProvider
 from app.llm.models.catalog import ProviderModels
@@ -41,8 +51,9 @@ async def python(url: str, session: Session) -> None:
                 state.apply(event.name, event.data)
         if state.end is None:
             state = await client.answer(chat, turn)
-    except RequestRejected:
-        pass
+    except RequestRejected as error:
+        if error.status == 400:
+            state = await client.answer(chat, turn)
     finally:
         await client.aclose()
     session.reported.set_result({"status": (state.end or "").removeprefix("turn_"), "blocks": state.blocks})
@@ -111,6 +122,7 @@ async def test_a_client_with_the_usual_mistakes_is_found_out(tmp_path: Path) -> 
         "a turn is assembled": "",
         "cut between an id and its event": "After the event 1-9-0 the client came back with the cursor 1-10-0",
         "a reset, in the midst of a block": "In what the client assembled",
+        "503 and 502 again and again": "each is to be longer than the one before",
         "streams that end at once": "each is to be longer than the one before",
         "403": "2 requests for the stream, not 1",
         "a POST that is refused": "needs --post",
@@ -120,11 +132,26 @@ async def test_a_client_with_the_usual_mistakes_is_found_out(tmp_path: Path) -> 
         customer = command(f"{sys.executable} {script} {{url}} {{chat}} {{turn}}", None)
         report = await examine(url, server, customer, "naive")
     texts = {result.promise: result.text for result in report.results}
+    chosen["pauses have a random part"] = "needs two scenarios"
     assert [promise for promise, text in chosen.items() if text not in texts[promise]] == [], report.as_text()
-    assert (report.exit_code, report.as_text().splitlines()[-1]) == (1, "1 held, 4 failed, 1 skipped")
+    assert (report.exit_code, report.as_text().splitlines()[-1]) == (1, "1 held, 5 failed, 2 skipped")
     suite = ET.fromstring(report.as_junit())
-    assert (suite.attrib["tests"], suite.attrib["failures"], suite.attrib["skipped"]) == ("6", "4", "1")
+    assert (suite.attrib["tests"], suite.attrib["failures"], suite.attrib["skipped"]) == ("8", "5", "2")
     assert [each["promise"] for each in json.loads(report.as_json())["results"]] == list(chosen)
+
+
+async def test_pauses_without_a_random_part_are_found_out() -> None:
+    def session(*pauses: float) -> Session:
+        played = ScriptedServer(PATIENCE).sessions["429 again and again"]
+        for number, answer in enumerate(played.scenario.answers):
+            at = sum(pauses[:number])
+            played.streams.append(Asked(Request("GET", "/", {}, {}, b"", at), answer, None, at))
+        return played
+
+    same = (0.4, 0.8, 1.6, 3.2)
+    assert await examine_jitter([session(*same), session(0.4, 0.83, 1.6, 2.1)]) == "first pauses of 0.4, 0.4 s"
+    with pytest.raises(Failed, match=r"In 2 scenarios the last pauses were 3\.2, 3\.3 s"):
+        await examine_jitter([session(*same), session(0.41, 0.84, 1.63, 3.3)])
 
 
 async def test_each_cut_of_a_scenario_lies_in_its_stream() -> None:

@@ -1,6 +1,6 @@
 // The page's client module as a client of the conformance kit: `node conformance.mjs URL` goes through all scenarios.
 
-import { apply, Client, Refused } from '../../app/web/static/turnstream.js'
+import { apply, Client, hasEnded, Refused } from '../../app/web/static/turnstream.js'
 
 const [url] = process.argv.slice(2)
 const client = new Client({ base: url, token: () => 'secret' })
@@ -13,12 +13,17 @@ async function assembled({ kind, chat, turn: id }) {
       id = exchange.assistant_turn.id
       turn = exchange.assistant_turn
     }
-    for await (const event of client.follow(chat, id)) apply(turn, event)
-    if (!['complete', 'cancelled', 'error'].includes(turn.status)) turn = await client.turn(chat, id)
+    await follow(turn, chat, id)
+    if (!hasEnded(turn)) turn = await client.turn(chat, id)
   } catch (error) {
     if (!(error instanceof Refused)) throw error
+    if (error.status === 400) await follow((turn = await client.turn(chat, id)), chat, id)
   }
   return turn
+}
+
+async function follow(turn, chat, id) {
+  for await (const event of client.follow(chat, id, { cursor: turn.cursor })) apply(turn, event)
 }
 
 const scenarios = await client.request('GET', '/scenarios')

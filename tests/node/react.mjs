@@ -16,8 +16,16 @@ const requests = []
 const { fetch } = globalThis
 globalThis.fetch = (url, options) => {
   requests.push(String(url).slice(base.length))
-  return fetch(url, options)
+  if (!url.endsWith('/stream')) return fetch(url, options)
+  const answer = refuse
+  refuse = false
+  if (answer) return Response.json({ detail: 'No cursor of this chat.' }, { status: 400 })
+  const ending = new AbortController()
+  cut = () => ending.abort(new TypeError('cut'))
+  return fetch(url, { ...options, signal: AbortSignal.any([options.signal, ending.signal]) })
 }
+let cut // ends the stream that was opened last
+let refuse = false // the next one
 
 let shown
 const seen = []
@@ -118,6 +126,21 @@ const scenes = {
     await until(() => !chat())
     root.unmount()
     return { first, streams: requests.filter((path) => path === '/api/stream').length }
+  },
+
+  /** A stream whose cursor is refused when it comes back. */
+  async anew() {
+    create(h(Chat, { id: null }))
+    await until(() => shown)
+    await shown.send('plain')
+    await until(() => cut && ended())
+    await shown.send('plain')
+    await until(() => shown.turns.length === 4 && ended())
+    refuse = true
+    cut()
+    await client.say(shown.id, 'plain')
+    await until(() => shown.turns.length === 6 && ended())
+    return { status: shown.status, refuse, last: textOf(shown.turns[5]) }
   },
 
   /** What cannot be read. */

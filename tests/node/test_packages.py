@@ -28,6 +28,7 @@ SCENES: dict[str, Any] = {
     "suspense": {"loading": False, "reads": 1},
     "server": {"words": "plain That is it.", "without": "loading", "requests": 0},
     "feed": {"first": True, "streams": 1},
+    "anew": {"status": "ready", "refuse": False, "last": "That is it."},
     "refused": {"status": 404},
 }
 

@@ -16,6 +16,7 @@ export class Conversation extends EventTarget {
       receive: (event) => this.#receive(event),
       connection: (state) => this.#emit('connection', state),
       failed: (error) => this.#emit('connection', error.message),
+      stale: () => this.open(this.id, this.through).catch((error) => this.#emit('connection', error.message)),
     })
     this.close()
   }

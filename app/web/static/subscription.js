@@ -1,19 +1,23 @@
 // Streams that are followed while the page is shown. A browser opens six connections to one HTTP/1.1 server, for all tabs
 // together: a hidden tab holds none, and comes back with its cursor.
 
+import { isStale } from './turnstream.js'
+
 const GRACE = 1_000 // milliseconds that a hidden tab keeps its connection
 const OVERLAP = 1_000 // milliseconds that two tabs both read the feed when one takes it over
 
 export class Subscription {
   /**
    * `open(options)` returns the events after a cursor, `receive` takes each, `connection` is called with 'open' and 'lost',
-   * `failed` with the error that ended the stream. Where `stays` returns true, a hidden tab keeps its connection.
+   * `failed` with the error that ended the stream, `stale` instead where the server refused the cursor of an event, so that all
+   * must be read anew. Where `stays` returns true, a hidden tab keeps its connection.
    */
-  constructor(client, { open, receive, failed, connection = (_state) => {}, stays = () => false }) {
+  constructor(client, { open, receive, failed, stale = failed, connection = (_state) => {}, stays = () => false }) {
     this.client = client
     this.open = open
     this.receive = receive
     this.failed = failed
+    this.stale = stale
     this.connection = connection
     this.stays = stays
     this.cursor = null
@@ -26,6 +30,7 @@ export class Subscription {
   start(cursor) {
     this.stop()
     this.cursor = cursor
+    this.fresh = cursor
     this.started = true
     this.#adapt()
   }
@@ -58,7 +63,8 @@ export class Subscription {
       if (signal.aborted) return
       if (error.status === 401) return await this.#renew(signal)
       this.stop()
-      this.failed(error)
+      if (isStale(error) && this.cursor !== this.fresh) this.stale(error)
+      else this.failed(error)
     }
   }
 

@@ -157,6 +157,12 @@ export declare function retryDelay(/** @type {number} */ tries: number, random?:
  */
 export declare const isPassing: (error: unknown) => boolean;
 /**
+ * Whether a stream failed because its cursor is refused, as after the server went back to a backup: what was read before is
+ * to be read anew.
+ * @param {unknown} error
+ */
+export declare const isStale: (error: unknown) => boolean;
+/**
  * Waits for the retry delay, or for as long as the refusal `error` names; shorter when the network comes back or the page is
  * shown again.
  * @param {number} tries @param {AbortSignal} [signal] @param {any} [error]

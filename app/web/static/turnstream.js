@@ -400,6 +400,13 @@ const PASSING = new Set([502, 503, 504]) // the server is not ready, or a proxy 
 export const isPassing = (error) => (error instanceof Refused ? PASSING.has(error.status) : error instanceof TypeError)
 
 /**
+ * Whether a stream failed because its cursor is refused, as after the server went back to a backup: what was read before is
+ * to be read anew.
+ * @param {unknown} error
+ */
+export const isStale = (error) => error instanceof Refused && error.status === 400
+
+/**
  * Waits for the retry delay, or for as long as the refusal `error` names; shorter when the network comes back or the page is
  * shown again.
  * @param {number} tries @param {AbortSignal} [signal] @param {any} [error]

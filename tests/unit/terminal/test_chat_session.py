@@ -129,6 +129,16 @@ async def test_a_turn_that_waits_can_be_stopped(session: ChatSession, scripted: 
     assert scripted.requests[0].path == "/api/chats/c/turns/t/cancel"
 
 
+async def test_a_turn_whose_cursor_is_refused_is_read_and_followed_anew(
+    session: ChatSession, scripted: ScriptedServer
+) -> None:
+    refused = json_answer({"title": "Invalid", "detail": "1-5-0 is no cursor of this turn"}, "400 Bad Request")
+    read = turn(status="running", cursor="1-4-0")
+    scripted.answers = [refused, json_answer(read), stream(END)]
+    assert (await session.follow(turn(status="running"))).end == "turn_complete"
+    assert [request.headers.get("last-event-id") for request in scripted.requests] == ["1-5-0", None, "1-4-0"]
+
+
 async def test_a_turn_that_ended_before_its_last_event_was_read_is_read_as_json(
     client: AsyncClient, scripted: ScriptedServer
 ) -> None:

@@ -1,6 +1,6 @@
 // One chat: the path to its newest turn, kept up to date by the stream of the chat.
 
-import { apply, hasEnded } from '@turnstream/client'
+import { apply, hasEnded, isStale } from '@turnstream/client'
 import { Store } from './store.js'
 
 /** @import { Chat, ChatEvent, Client, Turn, TurnEvent } from '@turnstream/client' */
@@ -86,15 +86,18 @@ class ChatStore extends Store {
       if (this.#cursor === null) await (this.#loading ?? this.#read(signal))
       if (!this.state.chat) this.change({ chat: await this.read(this.client, this.#path, signal) })
       const connection = (/** @type {'open' | 'lost'} */ connection) => signal.aborted || this.change({ connection })
-      for await (const event of this.client.followChat(this.id, { cursor: this.#cursor, signal, connection })) {
-        if (signal.aborted) return
-        if (event.id) this.#cursor = event.id
-        if (!this.#take(event)) {
-          this.#cursor = null
-          this.#loading = undefined
-          break
+      const fresh = this.#cursor
+      try {
+        for await (const event of this.client.followChat(this.id, { cursor: fresh, signal, connection })) {
+          if (signal.aborted) return
+          if (event.id) this.#cursor = event.id
+          if (!this.#take(event)) break
         }
+      } catch (error) {
+        if (this.#cursor === fresh || !isStale(error)) throw error
       }
+      this.#cursor = null
+      this.#loading = undefined
     }
   }
 

@@ -1,6 +1,6 @@
 // The chats of the owner, newest first, kept up to date by the owner's feed.
 
-import { hasEnded } from '@turnstream/client'
+import { hasEnded, isStale } from '@turnstream/client'
 import { Store } from './store.js'
 
 /** @import { Chat, Client, FeedEvent } from '@turnstream/client' */
@@ -32,11 +32,16 @@ export class FeedStore extends Store {
     const connection = (/** @type {'open' | 'lost'} */ connection) => signal.aborted || this.change({ connection })
     for (;;) {
       if (this.#cursor === null) await this.#read(signal)
-      for await (const event of this.client.feed({ cursor: this.#cursor, signal, connection })) {
-        if (signal.aborted) return
-        if (event.id) this.#cursor = event.id
-        if (event.event === 'reset') break
-        this.#take(event)
+      const fresh = this.#cursor
+      try {
+        for await (const event of this.client.feed({ cursor: fresh, signal, connection })) {
+          if (signal.aborted) return
+          if (event.id) this.#cursor = event.id
+          if (event.event === 'reset') break
+          this.#take(event)
+        }
+      } catch (error) {
+        if (this.#cursor === fresh || !isStale(error)) throw error
       }
       this.#cursor = null
     }
