@@ -1,6 +1,7 @@
 """`turnstream serve`."""
 
 import asyncio
+import os
 import shlex
 import socket
 import sys
@@ -71,30 +72,41 @@ class Server(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002, of the base class
         """Does not raise the signal again after the shutdown, as the base class does: `running` must still close."""
-        self._loop.call_soon_threadsafe(self._drain_or_stop)
+        self._loop.call_soon_threadsafe(self._obey_signal)
+
+    def _obey_signal(self) -> None:
+        if self._is_alone and self._draining is not None:
+            self._force()
+        else:
+            self._drain()
 
     async def stop_after(self, failed: asyncio.Event) -> None:
         await failed.wait()
-        if self._draining is None:
-            self._drain_or_stop()
+        self._drain()
 
-    def stop_with_the_supervisor(self) -> None:
-        """Drains where the process that watches over this one is gone, whose end of standard input is closed then."""
-        self._loop.add_reader(sys.stdin.fileno(), self._supervisor_is_gone)
+    def obey_supervisor(self) -> None:
+        """Drains where the process that watches over this one is gone, whose end of standard input is closed then, and
+        stops when that writes to it. A second signal means no more than the first: systemd, and a terminal, send theirs
+        to this process as well.
+        """
+        self._loop.add_reader(sys.stdin.fileno(), self._read_order)
 
-    def _supervisor_is_gone(self) -> None:
-        self._loop.remove_reader(sys.stdin.fileno())
-        if self._draining is None:
-            self._drain_or_stop()
+    def _read_order(self) -> None:
+        if os.read(sys.stdin.fileno(), 1):
+            self._force()
+        else:
+            self._loop.remove_reader(sys.stdin.fileno())
+            self._drain()
 
-    def _drain_or_stop(self) -> None:
+    def _drain(self) -> None:
         if self._draining is None:
             notify_supervisor("STOPPING=1")
             self._draining = asyncio.ensure_future(self._drain_turns())
             self._draining.add_done_callback(lambda _task: self._stop())
-        else:
-            self.force_exit = True
-            self._stop()
+
+    def _force(self) -> None:
+        self.force_exit = True
+        self._stop()
 
     def _stop(self) -> None:
         self.should_exit = True
@@ -137,7 +149,7 @@ async def _serve(settings: Settings, place: ProcessPlace | None) -> None:
             sockets = [own_socket]
             if services.neighbours:
                 sockets.append(stack.enter_context(_unix_socket(services.neighbours.own.socket)))
-                server.stop_with_the_supervisor()
+                server.obey_supervisor()
             failure = asyncio.create_task(server.stop_after(services.failed))
             await server.serve(sockets)
             failure.cancel()

@@ -40,10 +40,15 @@ class Processes:
 
     def stop(self) -> None:
         """A first call lets running turns end, a second one does not: as signals to one process."""
+        is_second = self._stopping.is_set()
         self._stopping.set()
         for process in self._running.values():
-            with suppress(ProcessLookupError):
-                process.send_signal(signal.SIGTERM)
+            if is_second:
+                assert process.stdin is not None
+                process.stdin.write(b"\n")
+            else:
+                with suppress(ProcessLookupError):
+                    process.send_signal(signal.SIGTERM)
 
     def note_ready(self, number: int) -> bool:
         """Notes that a process is ready. Returns whether all are, now for the first time."""
@@ -70,8 +75,8 @@ class Processes:
                     await asyncio.wait_for(self._stopping.wait(), _PAUSE)
 
     async def _started(self, number: int) -> asyncio.subprocess.Process:
-        """Its standard input is a pipe that nothing is written to: where this process is killed, it ends, and so does
-        the other.
+        """Its standard input is a pipe: where this process is killed, that ends, and so does the other. Nothing is
+        written to it but the order to stop at once.
         """
         environment = os.environ | {  # noqa: TID251, handed on as it is
             "TURNSTREAM_PORT": str(self.port),

@@ -63,8 +63,8 @@ async def server(database_url: str, tmp_path: Path, model: Model) -> AsyncIterat
     await server.close()
 
 
-async def begin(client: Client) -> Said:
-    answer = await client.json("POST", "/api/turns", 201, json=said("Go"))
+async def begin(client: Client, words: str = "Go") -> Said:
+    answer = await client.json("POST", "/api/turns", 201, json=said(words))
     return Said(answer["user_turn"], answer["assistant_turn"], answer["stream_url"].removeprefix("/chat"))
 
 
@@ -129,6 +129,31 @@ async def test_a_process_that_dies_takes_nothing_along(server: TwoProcesses, mod
             assert reader.turn.end == "turn_complete"
         await until_both_serve(client)
     assert other.pid in {each.pid for each in server.processes()}
+
+
+async def test_signals_that_reach_all_processes_cut_no_turn_off_and_a_second_one_does(
+    server: TwoProcesses, model: Model
+) -> None:
+    """systemd, and a terminal at Ctrl-C, send their signal to each of the processes, as the one that watches does."""
+    await server.restart(TURNSTREAM_GRACE_PERIOD="600")
+    async with Client(server.url) as client:
+        await until_both_serve(client)
+        turns = await begin_on_both(server)
+        await begin(client, "Stay")
+        readers = [Reader(client, turn.stream_url) for turn in turns]
+        async with asyncio.TaskGroup() as group:
+            for reader in readers:
+                group.create_task(reader.follow())
+            for reader in readers:
+                await reader.until(lambda reader: reader.text() == "first ")
+            for process in (*server.processes(), *server.processes(), psutil.Process(server.pid)):
+                process.terminate()
+            while (await client.get("/readyz")).status_code != 503:  # noqa: ASYNC110, a signal has no event here
+                await asyncio.sleep(0.05)
+            model.open("held", ["Go"])
+        assert {reader.turn.end for reader in readers} == {"turn_complete"}
+        assert {reader.connections for reader in readers} == {1}
+    assert await server.terminate() == 0
 
 
 async def test_processes_end_with_the_one_that_watches_over_them(server: TwoProcesses) -> None:
