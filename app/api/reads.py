@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 class NotOnStandby(RequestRefused):
     """The primary is asked, for this reason: the standby is `behind`, or `too_recent` a change for it; or it has
-    something `unfinished`.
+    something `unfinished`, a turn or the index of a search.
     """
 
 
@@ -39,6 +39,11 @@ class ReadStorage:
     def finished(self, *turns: Turn) -> None:
         """Raises NotOnStandby where the standby has one of the turns as it was before its end."""
         if self.time is not None and not all(turn.ended for turn in turns):
+            raise NotOnStandby("unfinished")
+
+    async def indexed(self, owner: str) -> None:
+        """Raises NotOnStandby where the standby has texts of the owner that a search there would not find."""
+        if self.time is not None and not await self.search.is_complete(owner):
             raise NotOnStandby("unfinished")
 
 

@@ -33,6 +33,7 @@ async def search_page(request: Request, words: list[str], limit: int) -> ChatPag
     only = _filter(request)
 
     async def read(storage: ReadStorage) -> tuple[Sequence[Hit], SearchPosition | None]:
+        await storage.indexed(owner)
         return await storage.search.page(owner, words, limit, position, only)
 
     hits, rest = await services.reads.read(request, read)

@@ -216,14 +216,16 @@ class Database:
                 self._pool.release(raw)
                 if share is not None:
                     share.release()
-        except TimeoutError as error:
+        except _ERRORS as error:
+            # The driver's own, where it cannot end the transaction of a statement without an answer, comes after that.
+            first = error.__context__ if isinstance(error, asyncpg.InterfaceError) else error
+            if not isinstance(first, TimeoutError):
+                raise _sorted(error) from error
             if raw is None:
-                raise StorageUnavailable("All connections to Postgres are busy, or none can be opened.") from error
+                raise StorageUnavailable("All connections to Postgres are busy, or none can be opened.") from first
             # A host that is gone, or a frozen one: the other connections lead there too.
             self._pool.expire()
-            raise StorageUnavailable("Postgres does not answer.") from error
-        except _ERRORS as error:
-            raise _sorted(error) from error
+            raise StorageUnavailable("Postgres does not answer.") from first
 
 
 def _prepared(statement: Statement, values: dict[str, Any], by_owner: bool) -> tuple[str, list[Any]]:

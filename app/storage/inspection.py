@@ -91,7 +91,10 @@ async def standby_lag(url: str, primary: str, most: float) -> float | None:
     ConfigError for a server that is no standby of it.
     """
     try:
-        async with single_connection(url) as connection, single_connection(primary) as other:
+        async with (
+            single_connection(url, statement_cache_size=0) as connection,  # it may pass a pooler
+            single_connection(primary) as other,
+        ):
             if await connection.fetchval(_SYSTEM) != await other.fetchval(_SYSTEM):
                 raise ConfigError("TURNSTREAM_STANDBY_URL names a server that is no copy of the one of DATABASE_URL.")
             if not await connection.fetchval("SELECT pg_is_in_recovery()"):

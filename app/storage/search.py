@@ -15,8 +15,10 @@ from app.kit.excerpt import AFTER, BEFORE, Excerpt, line_of, pieces_of, without_
 from app.storage.chats import chat_from
 from app.storage.database import LONG, Database, Row, Statement, Transaction
 
-# In seconds, twice: to wait for one of the searches that a replica runs at once, and to run the search.
+# In seconds, twice: to wait for one of the searches that a replica runs at once, and to run the search. Postgres itself
+# ends a search then; the driver, whose limit means that Postgres does not answer, waits for longer.
 SEARCH_TIMEOUT = 2.0
+_ANSWER_TIMEOUT = 2 * SEARCH_TIMEOUT
 _CONCURRENT_SEARCHES = 2
 # A page goes on behind what the search has looked at for the one before, this many times.
 _WINDOWS = 2
@@ -41,7 +43,8 @@ SEARCH_CHATS = Statement(
         CAST(:score AS int) IS NULL OR (score, updated_at, chats.id) < (:score, :before, CAST(:before_id AS uuid))
     )
     ORDER BY rest IS NULL, score DESC, updated_at DESC, chats.id DESC LIMIT CAST(:limit AS int) + 1
-    """
+    """,
+    timeout=_ANSWER_TIMEOUT,
 )
 # The first place of the first of `words` that is in a text of the turn; else of a word with the same stem.
 GET_EXCERPTS = Statement(
@@ -78,9 +81,11 @@ GET_EXCERPTS = Statement(
         )
         LIMIT 1
     ) AS found
-    """
+    """,
+    timeout=_ANSWER_TIMEOUT,
 )
 INDEX_PENDING_OF = Statement("SELECT search_index_of(:owner, CAST(:most AS integer))")
+GET_PENDING_OF = Statement("SELECT FROM search_pending WHERE owner = :owner LIMIT 1")
 GET_OLDEST_PENDING = Statement(
     "SELECT extract(epoch FROM clock_timestamp() - added_at)::float AS lag FROM search_pending ORDER BY id LIMIT 1"
 )
@@ -154,6 +159,10 @@ class SearchReads:
         """The search of another database, in the same places."""
         return SearchReads(database, self._places)
 
+    async def is_complete(self, owner: str) -> bool:
+        """Whether all texts in the owner's chats are indexed."""
+        return not await self._database.rows(GET_PENDING_OF, owner=owner)
+
     async def page(
         self, owner: str, words: Sequence[str], limit: int, position: SearchPosition, only: SearchFilter
     ) -> tuple[Sequence[Hit], SearchPosition | None]:
@@ -166,7 +175,7 @@ class SearchReads:
         except TimeoutError:
             raise _too_slow() from None
         try:
-            await self._database.row(INDEX_PENDING_OF, owner=owner, most=_PENDING)
+            await self._index_of(owner)
             async with self._database.transaction() as connection:
                 await connection.rows(LIMIT_TIME, most=f"{SEARCH_TIMEOUT * 1000:.0f}")
                 try:
@@ -177,11 +186,17 @@ class SearchReads:
         finally:
             self._places.release()
 
+    async def _index_of(self, owner: str) -> None:
+        """Nothing can be indexed on a standby."""
+
 
 class Search(SearchReads):
     def __init__(self, database: Database) -> None:
         super().__init__(database, asyncio.Semaphore(_CONCURRENT_SEARCHES))
         self._covered = -NEWEST  # the last segment that the sweep has looked at
+
+    async def _index_of(self, owner: str) -> None:
+        await self._database.row(INDEX_PENDING_OF, owner=owner, most=_PENDING)
 
     async def settings(self, owner: str) -> SearchSettings:
         row = await self._database.row(GET_SEARCH_SETTINGS, owner=owner)

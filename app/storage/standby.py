@@ -32,6 +32,14 @@ _PAUSE = 5.0
 # Renewals that are remembered: those of the longest staleness that can be set, and more.
 _REMEMBERED = 200
 
+# Errors of one read, and not of the next. A conflict with recovery (a vacuum on the primary, for one) cancels a query,
+# and between two queries ends the session. That the standby is away is shown by a connection that cannot be opened.
+_OF_ONE_READ = (
+    asyncpg.TransactionRollbackError,
+    asyncpg.ConnectionDoesNotExistError,
+    asyncpg.InterfaceError,
+)
+
 GET_LEASE = Statement("SELECT lease_until FROM replicas WHERE id = :replica")
 
 
@@ -65,8 +73,12 @@ class Moment(Database):
 
     def __init__(self, transaction: Transaction, renewal: Renewal | None) -> None:
         self._transaction = transaction
-        self.age = math.inf if renewal is None else monotonic() - renewal.asked
+        self._asked = -math.inf if renewal is None else renewal.asked
         self.time = None if renewal is None else renewal.time
+
+    @property
+    def age(self) -> float:
+        return monotonic() - self._asked
 
     async def rows(self, statement: Statement, **values: Any) -> Sequence[Row]:
         return await self._transaction.rows(statement, **values)
@@ -100,7 +112,6 @@ class Standby:
                         log.info("standby.back")
                     yield moment
             except StorageError as error:
-                # A conflict with recovery (a vacuum on the primary, for one) meets one query, and not the next.
-                if not isinstance(error.__cause__, asyncpg.TransactionRollbackError) and self._circuit.failed():
+                if not isinstance(error.__cause__, _OF_ONE_READ) and self._circuit.failed():
                     log.warning("standby.away", error=str(error), seconds=_PAUSE)
                 raise

@@ -134,6 +134,20 @@ async def test_a_statement_without_an_answer_is_given_up_and_its_connection_repl
         await database.row(Statement("SELECT pg_sleep(0.4)", timeout=60))  # has a limit of its own
 
 
+async def test_a_transaction_without_an_answer_costs_the_other_connections_too(database_url: str) -> None:
+    async with connect(database_url, size=2, statement_timeout=0.2) as database:
+        others = []
+
+        async def wait() -> None:
+            async with database.transaction() as connection:
+                others.append(await database.row(BACKEND))
+                await connection.row(Statement("SELECT pg_sleep(60)"))
+
+        with pytest.raises(StorageUnavailable, match="does not answer"):
+            await wait()
+        assert await database.row(BACKEND) not in others
+
+
 async def test_the_kernel_ends_connections_whose_other_end_is_silent(database_url: str) -> None:
     async with proxied(database_url) as (way, _), connect(way, size=1) as database, database._connection() as raw:
         link = raw._transport.get_extra_info("socket")

@@ -6,12 +6,16 @@ from uuid import UUID
 import pytest
 from prometheus_client import REGISTRY
 
+from app.domain.errors import RequestRefused
 from app.engine.upkeep.search_indexer import SearchIndexer
 from app.kit.ids import new_id
-from app.storage.search import Search
+from app.storage import search as module
+from app.storage.database import Statement, connect
+from app.storage.search import Search, SearchFilter, SearchPosition
 from tests.support.harness import Harness
 from tests.support.locks import Locker
 
+BACKEND = Statement("SELECT pg_backend_pid()")
 LAG = "turnstream_search_lag_seconds"
 SAY = """
 WITH made AS (INSERT INTO chats (id, owner, title) VALUES ($1, 'ada', 'Title') RETURNING id), said AS (
@@ -118,3 +122,16 @@ async def test_a_replica_of_an_older_version_indexes_it_by_its_sweep(search: Sea
         pass
     assert await indexed(locker) == {turn}
     assert await search.lag() is None
+
+
+async def test_a_slow_search_is_refused_and_no_sign_that_postgres_is_away(
+    database_url: str, locker: Locker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where every other statement has no more time than a search, as on a standby."""
+    monkeypatch.setattr(module, "SEARCH_TIMEOUT", 0.2)
+    async with connect(database_url, size=1, statement_timeout=0.2) as database:
+        backend = await database.row(BACKEND)
+        async with locker.holding("LOCK TABLE search_segments IN ACCESS EXCLUSIVE MODE"):
+            with pytest.raises(RequestRefused, match="takes too long"):
+                await Search(database).page("ada", ["ahoy"], 10, SearchPosition(), SearchFilter())
+        assert await database.row(BACKEND) == backend
