@@ -7,7 +7,16 @@ import { useChat, useFeed } from '@turnstream/react'
 const client = new Client({ token: async () => 'token' })
 
 export async function answer(text: string): Promise<Turn> {
-  const { assistant_turn: turn } = await client.say(null, text)
+  const tools = ['weather', { type: 'client' as const, name: 'confirm', description: 'Asks.', input_schema: {} }]
+  const { assistant_turn: turn } = await client.say(null, text, {
+    model: 'm',
+    tools,
+    chat: { settings: { labels: {} } },
+  })
+  // @ts-expect-error: no message has this member
+  void client.say(turn.chat_id, text, { modle: 'm' })
+  // @ts-expect-error: a denial has no input
+  void client.act(turn.chat_id, turn.id, [{ type: 'deny', tool_use_id: 'a', input_digest: 'b', input: {} }])
   for await (const event of client.follow(turn.chat_id, turn.id)) {
     if (event.event === 'turn_error') throw new Error(event.data.error.message)
     // @ts-expect-error: no event has this name

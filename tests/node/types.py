@@ -18,6 +18,7 @@ _HEADER = "// Made of the schemas of /openapi.json by `make types`: do not edit.
 # What the client sends, receives and follows.
 _ROOTS = (
     "NewTurnInNewChat",
+    "TurnOptions",
     "ForkIn",
     "ActionsIn",
     "ExchangeOut",

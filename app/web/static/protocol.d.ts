@@ -30,6 +30,15 @@ export type FeedEvent = Loose<Schemas['FeedEvent']>
 /** An event of any stream. Without data, it only moves the cursor. */
 export type ServerEvent = { id?: string; event: string; data: any }
 
+/** The answer to a call that waits. */
+export type Decision = Loose<Schemas['ActionsIn']['actions'][number]>
+/** Members of the request that begins an answer. */
+export type AnswerOptions = Loose<Schemas['TurnOptions']>
+/** Members of the request that sends a message. */
+export type MessageOptions = Partial<Loose<Omit<Schemas['NewTurnInNewChat'], 'parent_id'>>> & {
+  parent_id?: string | null
+}
+
 export type FollowOptions = {
   cursor?: string | null
   signal?: AbortSignal

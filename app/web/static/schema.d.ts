@@ -1428,6 +1428,33 @@ export interface components {
             event: "turn";
             data: components["schemas"]["TurnEvent"];
         };
+        /** @description Options of one turn. Options that are left out come from the chat, then from the server. */
+        TurnOptions: {
+            /** @default null */
+            model?: string | null;
+            /** @default null */
+            system_prompt?: string | null;
+            /** @default null */
+            params?: components["schemas"]["Params"] | null;
+            /** @default null */
+            tools?: (string | components["schemas"]["ClientToolIn"] | components["schemas"]["HttpToolIn"] | components["schemas"]["ProviderToolIn"])[] | null;
+            /** @default null */
+            limits?: components["schemas"]["LimitsIn"] | null;
+            /** @default null */
+            output?: components["schemas"]["OutputIn"] | null;
+            /**
+             * @description keep a recording of the model calls, on a server that has a folder for them
+             * @default null
+             */
+            record?: boolean | null;
+            /**
+             * @description texts by name that are kept with the turn for its client; no model gets them
+             * @default null
+             */
+            labels?: {
+                [key: string]: string;
+            } | null;
+        };
         TurnOut: {
             /** Format: uuid */
             id: string;

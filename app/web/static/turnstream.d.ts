@@ -1,4 +1,5 @@
-import type { Block, ChatEvent, Exchange, FeedEvent, FollowOptions, ServerEvent, Status, Turn, TurnEvent } from './protocol.d.ts';
+import type { AnswerOptions, Block, ChatEvent, Decision, Exchange, FeedEvent, FollowOptions } from './protocol.d.ts';
+import type { MessageOptions, ServerEvent, Status, Turn, TurnEvent } from './protocol.d.ts';
 /** @param {{status: Status}} turn */
 export declare const hasEnded: (turn: {
     status: Status;
@@ -64,17 +65,17 @@ export declare class Client {
     }): Promise<any>;
     /**
      * Sends `text` to a chat, or with null to a new one. `options`: parent_id, on_busy, model, tools, chat, blocks, …
-     * @param {string | null} chat @param {string} text @param {Record<string, any>} options
+     * @param {string | null} chat @param {string} text @param {MessageOptions} options
      * @returns {Promise<Exchange>}
      */
-    say(chat: string | null, text: string, options?: Record<string, any>): Promise<Exchange>;
+    say(chat: string | null, text: string, options?: MessageOptions): Promise<Exchange>;
     /** Sends `text` into the answer that is running. @param {string} chat @param {string} text */
     steer(chat: string, text: string): Promise<Exchange>;
     /**
-     * @param {string} chat @param {string} turn @param {Record<string, any>} options
+     * @param {string} chat @param {string} turn @param {AnswerOptions} options
      * @returns {Promise<Exchange>}
      */
-    regenerate(chat: string, turn: string, options?: Record<string, any>): Promise<Exchange>;
+    regenerate(chat: string, turn: string, options?: AnswerOptions): Promise<Exchange>;
     /**
      * Copies a turn as a branch beside it, or with `into: 'chat'` the path to it into a new chat. `block`: the last block.
      * @param {string} chat @param {string} turn @param {{into?: 'branch' | 'chat', block?: number, title?: string}} options
@@ -96,10 +97,10 @@ export declare class Client {
     /** @param {string} chat @param {string} turn @returns {Promise<Turn>} */
     cancel(chat: string, turn: string): Promise<Turn>;
     /**
-     * Answers calls that wait: `{type: 'result' | 'approve' | 'deny', tool_use_id, …}`.
-     * @param {string} chat @param {string} turn @param {Record<string, any>[]} actions
+     * Answers calls that wait: `{type: 'result' | 'approve' | 'deny' | 'answer', tool_use_id, …}`.
+     * @param {string} chat @param {string} turn @param {Decision[]} actions @returns {Promise<Turn>}
      */
-    act(chat: string, turn: string, actions: Record<string, any>[]): Promise<any>;
+    act(chat: string, turn: string, actions: Decision[]): Promise<Turn>;
     /** @param {string} chat @param {string} turn @returns {Promise<Turn>} */
     turn(chat: string, turn: string): Promise<Turn>;
     /**

@@ -1,6 +1,7 @@
 // A client of turnstream in one file, without dependencies. docs/frontends.md explains it.
 
-/** @import { Block, ChatEvent, Exchange, FeedEvent, FollowOptions, ServerEvent, Status, Turn, TurnEvent } from './protocol.d.ts' */
+/** @import { AnswerOptions, Block, ChatEvent, Decision, Exchange, FeedEvent, FollowOptions } from './protocol.d.ts' */
+/** @import { MessageOptions, ServerEvent, Status, Turn, TurnEvent } from './protocol.d.ts' */
 
 const LAST = new Set(['turn_complete', 'turn_cancelled', 'turn_error'])
 const ENDED = new Set(['complete', 'cancelled', 'error'])
@@ -122,7 +123,7 @@ export class Client {
 
   /**
    * Sends `text` to a chat, or with null to a new one. `options`: parent_id, on_busy, model, tools, chat, blocks, …
-   * @param {string | null} chat @param {string} text @param {Record<string, any>} options
+   * @param {string | null} chat @param {string} text @param {MessageOptions} options
    * @returns {Promise<Exchange>}
    */
   say(chat, text, options = {}) {
@@ -136,7 +137,7 @@ export class Client {
   }
 
   /**
-   * @param {string} chat @param {string} turn @param {Record<string, any>} options
+   * @param {string} chat @param {string} turn @param {AnswerOptions} options
    * @returns {Promise<Exchange>}
    */
   regenerate(chat, turn, options = {}) {
@@ -166,8 +167,8 @@ export class Client {
   }
 
   /**
-   * Answers calls that wait: `{type: 'result' | 'approve' | 'deny', tool_use_id, …}`.
-   * @param {string} chat @param {string} turn @param {Record<string, any>[]} actions
+   * Answers calls that wait: `{type: 'result' | 'approve' | 'deny' | 'answer', tool_use_id, …}`.
+   * @param {string} chat @param {string} turn @param {Decision[]} actions @returns {Promise<Turn>}
    */
   act(chat, turn, actions) {
     return this.insist('POST', `${pathOf(chat, turn)}/actions`, { actions })

@@ -14,18 +14,18 @@ export function useChat(client: Client, id: string | null, { page, suspense }?: 
     readOlder: () => Promise<any>;
     /**
      * Sends a message. `options` are members of its body: `model`, `tools`, `on_busy`, …
-     * @param {string} text @param {Record<string, any>} [options] @returns {Promise<Exchange>}
+     * @param {string} text @param {MessageOptions} [options] @returns {Promise<Exchange>}
      */
-    send(text: string, options?: Record<string, any>): Promise<Exchange>;
+    send(text: string, options?: MessageOptions): Promise<Exchange>;
     /** Sends another text in place of a message. @param {Turn} turn @param {string} text @returns {Promise<Exchange>} */
     edit: (turn: Turn, text: string) => Promise<Exchange>;
     /**
      * Generates another answer.
-     * @param {Turn} turn @param {Record<string, any>} [options] @returns {Promise<Exchange>}
+     * @param {Turn} turn @param {AnswerOptions} [options] @returns {Promise<Exchange>}
      */
-    regenerate: (turn: Turn, options?: Record<string, any>) => Promise<Exchange>;
-    /** Answers calls that wait. @param {Turn} turn @param {Record<string, any>[]} decisions */
-    act: (turn: Turn, decisions: Record<string, any>[]) => Promise<any>;
+    regenerate: (turn: Turn, options?: AnswerOptions) => Promise<Exchange>;
+    /** Answers calls that wait. @param {Turn} turn @param {Decision[]} decisions */
+    act: (turn: Turn, decisions: Decision[]) => Promise<Turn>;
     id: string | null;
     running: Turn | null;
     status: "loading" | "ready" | "deleted" | "failed";
@@ -52,6 +52,9 @@ export function useChat(client: Client, id: string | null, { page, suspense }?: 
 export function useFeed(client: Client): FeedState;
 import type { Client } from '@turnstream/client';
 import type { Page } from './chat.js';
+import type { MessageOptions } from '@turnstream/client';
 import type { Exchange } from '@turnstream/client';
 import type { Turn } from '@turnstream/client';
+import type { AnswerOptions } from '@turnstream/client';
+import type { Decision } from '@turnstream/client';
 import type { FeedState } from './feed.js';

@@ -6,7 +6,7 @@ import { chatStore } from './chat.js'
 import { FeedStore } from './feed.js'
 import { Store } from './store.js'
 
-/** @import { Client, Exchange, Turn } from '@turnstream/client' */
+/** @import { AnswerOptions, Client, Decision, Exchange, MessageOptions, Turn } from '@turnstream/client' */
 /** @import { ChatState, Page } from './chat.js' */
 /** @import { FeedState } from './feed.js' */
 
@@ -45,7 +45,7 @@ export function useChat(client, id, { page, suspense = false } = {}) {
     () => ({
       /**
        * Sends a message. `options` are members of its body: `model`, `tools`, `on_busy`, …
-       * @param {string} text @param {Record<string, any>} [options] @returns {Promise<Exchange>}
+       * @param {string} text @param {MessageOptions} [options] @returns {Promise<Exchange>}
        */
       async send(text, options) {
         const exchange = await client.say(open, text, options)
@@ -56,10 +56,10 @@ export function useChat(client, id, { page, suspense = false } = {}) {
       edit: (turn, text) => client.say(turn.chat_id, text, { parent_id: turn.parent_id, on_busy: 'branch' }),
       /**
        * Generates another answer.
-       * @param {Turn} turn @param {Record<string, any>} [options] @returns {Promise<Exchange>}
+       * @param {Turn} turn @param {AnswerOptions} [options] @returns {Promise<Exchange>}
        */
       regenerate: (turn, options) => client.regenerate(turn.chat_id, turn.id, options),
-      /** Answers calls that wait. @param {Turn} turn @param {Record<string, any>[]} decisions */
+      /** Answers calls that wait. @param {Turn} turn @param {Decision[]} decisions */
       act: (turn, decisions) => client.act(turn.chat_id, turn.id, decisions),
     }),
     [client, open],
