@@ -68,9 +68,9 @@ _FULL_ONLY = (
     *("acceptance/test_embedding.py", "acceptance/test_graph_assistant.py", "acceptance/test_live_tests.py"),
     *("acceptance/test_package.py", "acceptance/test_replay_page.py", "acceptance/test_runbooks.py"),
     *("acceptance/test_terminal_approvals.py", "acceptance/test_terminal_client.py"),
-    *("browser/test_assistant_ui.py", "browser/test_attachments.py", "browser/test_budgets.py"),
-    *("browser/test_copilotkit.py", "browser/test_firefox.py", "browser/test_hostile.py", "browser/test_restart.py"),
-    "browser/test_tabs.py",
+    *("browser/test_ai_elements.py", "browser/test_assistant_ui.py", "browser/test_attachments.py"),
+    *("browser/test_budgets.py", "browser/test_copilotkit.py", "browser/test_firefox.py", "browser/test_hostile.py"),
+    *("browser/test_restart.py", "browser/test_tabs.py"),
     "node/test_generated_client.py",
 )
 

@@ -32,14 +32,16 @@ def code_of(page: str, language: str) -> str:
     )
 
 
-def bundled(folder: Path, name: str, documented: str) -> str:
-    """The script of a page, for development: effects run twice. What is `documented` is its `./documented/{name}`."""
+def bundled(folder: Path, name: str, documented: str, *more: str) -> str:
+    """The script of a page, for development: effects run twice. What is `documented` is its `./documented/{name}`.
+    `more` are options of esbuild.
+    """
     (folder / "documented").mkdir(exist_ok=True)
     (folder / "documented" / name).write_text(documented, encoding="utf-8")
     shutil.copy(Path(__file__).with_name(name), folder)
     development = '--define:process.env.NODE_ENV="development"'
     options = ("--bundle", "--jsx=automatic", "--loader:.css=empty", "--external:shiki/*", development)
-    return run(folder, BINARIES / "esbuild", name, "--log-level=error", *options)
+    return run(folder, BINARIES / "esbuild", name, "--log-level=error", *options, *more)
 
 
 class Model(ScriptedProvider):

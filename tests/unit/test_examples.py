@@ -74,6 +74,10 @@ CHECKED = {
         "tests/browser/test_assistant_ui.py::test_tools_of_server_and_page_approvals_and_another_answer"
     ),
     ("docs/assistant-ui.md", "The runtime", "js"): f"{HERE}test_examples_in_javascript_are_valid",
+    ("docs/ai-elements.md", "With AI Elements", "sh"): "fetches sources of others, which are in no package registry",
+    ("docs/ai-elements.md", "With AI Elements", "jsx"): (
+        "tests/browser/test_ai_elements.py::test_tools_reasoning_and_approvals"
+    ),
     ("docs/copilotkit.md", "With CopilotKit", "jsx"): (
         "tests/browser/test_copilotkit.py::test_tools_of_server_and_page_and_approvals"
     ),
