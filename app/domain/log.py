@@ -68,6 +68,13 @@ def start_of_block(block: Block) -> BlockStart:
     return BlockStart(block.attempt, block.index, block.round, block.type, block.tool_use_id, block.name)
 
 
+def stop_of_block(block: Block, closed_by: int) -> BlockStop:
+    """The mark of a block's end. What was interrupted is closed, as far as it is stored, by the attempt that settles
+    its round: a client that has it as whole, from commits that a failover has lost, must begin the block anew.
+    """
+    return BlockStop(closed_by if block.interrupted else block.attempt, block)
+
+
 def required_actions_of(asks: Sequence[Ask], blocks: Sequence[Block]) -> tuple[RequiredAction, ...]:
     """The actions that these asks require, in the order of their calls."""
     by_call = {(ask.round, ask.tool_use_id): ask for ask in asks}
@@ -123,7 +130,7 @@ def marks_of(turn: Turn) -> list[Mark]:
 def _marks_of_round(round: Round, blocks: Sequence[Block], asks: Sequence[Ask]) -> Iterator[Mark]:
     yield start_of_round(round, blocks)
     mine = [block for block in blocks if block.round == round.number]
-    yield from _marks_of_blocks(block for block in mine if block.type not in AFTER_SEAL)
+    yield from _marks_of_blocks((block for block in mine if block.type not in AFTER_SEAL), round.sealed_by)
     if round.sealed_by is not None:
         yield RoundStop(round.sealed_by, round.number, round.stop_reason, round.usage)
     if shown := [ask for ask in asks if ask.is_marked]:
@@ -131,10 +138,10 @@ def _marks_of_round(round: Round, blocks: Sequence[Block], asks: Sequence[Ask]) 
     yield from _marks_of_blocks(block for block in mine if block.type in AFTER_SEAL)
 
 
-def _marks_of_blocks(blocks: Iterator[Block]) -> Iterator[Mark]:
+def _marks_of_blocks(blocks: Iterator[Block], sealed_by: int | None = None) -> Iterator[Mark]:
     for block in blocks:
         yield start_of_block(block)
-        yield BlockStop(block.attempt, block)
+        yield stop_of_block(block, sealed_by or block.attempt)
 
 
 def resume(log: Log, cursor: Cursor) -> tuple[Cursor, Reset | None]:

@@ -131,7 +131,7 @@ class TurnRun:
         ):
             if turn.attempt == 1 and turn.created_at is not None:
                 TRACING.past("queue", (CLOCK.now() - turn.created_at).total_seconds())
-            recorder = Recorder(Records(services.database, services.replica, turn.id, turn.attempt), view)
+            recorder = Recorder(Records(services.database, services.replica, lambda: view.turn), view)
             storage = services.database
             uploads, cache, grants = Uploads(storage), ToolCache(storage), Grants(storage)
             context = self._context = TurnContext(

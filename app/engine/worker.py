@@ -1,7 +1,7 @@
 """The worker of a replica: claims queued turns, supervises a task for each, and hands them back at a shutdown."""
 
 import asyncio
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from time import monotonic
@@ -88,6 +88,7 @@ class Worker:
         self._draining = False
         self._group: asyncio.TaskGroup | None = None
         self._coming = 0  # turns that are being written, to begin here
+        self._not_run: Set[UUID] = frozenset()  # turns that this replica owned at the last comparison, and did not run
 
     @property
     def draining(self) -> bool:
@@ -261,7 +262,9 @@ class Worker:
         return len(claimed) == room > 0
 
     async def _compare_with_rows(self, group: asyncio.TaskGroup) -> None:
-        """Repairs what was lost on the way: a notification, the answer to a claim, or the claim itself."""
+        """Repairs what was lost: a notification, the answer to a claim, the claim itself, or, where Postgres has failed
+        over to a standby that lacks the last commits, the end of a run.
+        """
         before = dict(self._runs)  # a run that starts during the query is missing in its answer, but not lost
         try:
             mine = await self._queue.claimed()
@@ -269,12 +272,15 @@ class Worker:
             return
         for turn in before.keys() - mine.keys():
             before[turn].stop("lost")
-        for turn, cancelled in mine.items():
-            run = self._runs.get(turn)
-            if run is None and not self._draining:
-                self._start(group, turn)
-            elif run is not None and cancelled:
+        for turn, run in self._runs.items():
+            if mine.get(turn):
                 run.stop("cancel")
+        # Those that were not run at the time before either: a turn that begins where it is written has its row first.
+        before_last, self._not_run = self._not_run, mine.keys() - self._runs.keys()
+        if not self._draining and (lost := self._not_run & before_last):
+            with suppress(StorageError):
+                for turn in await self._queue.claim_again(lost):
+                    self._start(group, turn)
 
     def _start(self, group: asyncio.TaskGroup, turn: UUID, loaded: tuple[str, Sequence[Turn]] | None = None) -> None:
         # A turn may be claimed where it still runs: its lease expired, and this replica claimed it again.

@@ -12,7 +12,6 @@ from app.domain.cursor import Cursor
 from app.domain.events import (
     ActionRequired,
     BlockStart,
-    BlockStop,
     Mark,
     Notice,
     RoundStart,
@@ -29,6 +28,7 @@ from app.domain.log import (
     open_actions_of,
     start_of_block,
     start_of_round,
+    stop_of_block,
 )
 from app.domain.rounds import Round
 from app.domain.turns import DELETED, Turn
@@ -127,9 +127,11 @@ class LiveView:
 
     def adopt(self, turn: Turn, open_block: Block | None, start: int = 0) -> None:
         """Takes over rows and journal, as they were read from Postgres. Within one attempt this only ever adds to the
-        view; an older reading is ignored. The text of `open_block` begins at its character `start`.
+        view; an older reading is ignored, unless it is the end. A reading that a failover has thinned out is older too:
+        the run that goes on writes the rows again. The text of `open_block` begins at its character `start`.
         """
-        if (turn.attempt, len(turn.blocks)) < (self.attempt, len(self.turn.blocks)):
+        is_behind = turn.attempt == self.attempt and _lacks_rows(turn, self.turn)
+        if not turn.ended and (turn.attempt < self.attempt or is_behind):
             return
         is_open = open_block is not None and self._is_open(open_block)
         if start > (self.open_length if is_open else 0):
@@ -180,7 +182,7 @@ class LiveView:
             self.marks.append(start_of_block(block))
         self._forget_open_text()
         self.turn = replace(self.turn, blocks=(*self.turn.blocks, block))
-        self._mark(BlockStop(block.attempt, block))
+        self._mark(stop_of_block(block, self.attempt))
 
     def begin_round(self, round: Round) -> None:
         self.turn = replace(self.turn, rounds=(*self.turn.rounds, round))
@@ -241,7 +243,14 @@ class LiveView:
         self._pieces, self._ends = [], []
 
 
+def _lacks_rows(turn: Turn, known: Turn) -> bool:
+    return any(count < before for count, before in zip(_counts(turn), _counts(known), strict=True))
+
+
 def _size(turn: Turn) -> tuple[object, ...]:
     """A value that differs for two states of one attempt exactly if a reader can see the difference."""
-    rounds = sum(1 + round.sealed + round.voided for round in turn.rounds)
-    return turn.status, len(turn.blocks), rounds, len(turn.asks)
+    return turn.status, *_counts(turn)
+
+
+def _counts(turn: Turn) -> tuple[int, int, int]:
+    return len(turn.blocks), sum(1 + round.sealed + round.voided for round in turn.rounds), len(turn.asks)

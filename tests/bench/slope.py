@@ -162,7 +162,7 @@ async def running_turns(database: Database, count: int) -> list[Turn]:
 
 async def block_end(database: Database, postgres: Postgres) -> str:
     turns = await running_turns(database, 100)
-    records = [Records(database, new_id(), turn.id, 1) for turn in turns]
+    records = [Records(database, new_id(), partial(replace, turn)) for turn in turns]
 
     async def close() -> None:
         for number in range(1000):

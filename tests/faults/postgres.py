@@ -17,6 +17,7 @@ from app.storage.embedded.account import account_for
 from app.storage.embedded.server import EmbeddedPostgres
 
 _IS_FOLLOWED = "SELECT true FROM pg_stat_replication WHERE sync_state = 'sync'"
+_HAS_ALL = "SELECT replay_lsn >= pg_current_wal_lsn() FROM pg_stat_replication"
 
 
 class Postgres:
@@ -115,6 +116,18 @@ class Pair:
         await asyncio.sleep(seconds)
         await self.promote()
         await self._follow()
+
+    async def cut_off(self) -> None:
+        """The standby has what is committed by now, and receives no more; the primary does not wait for it any more."""
+        async with self.primary.connected() as primary, self.standby.connected() as standby:
+            await primary.execute("ALTER SYSTEM SET synchronous_standby_names = ''")
+            await primary.execute("SELECT pg_reload_conf()")
+            while not await primary.fetchval(_HAS_ALL):  # noqa: ASYNC110, Postgres does not notify of this
+                await asyncio.sleep(0.02)
+            await standby.execute("ALTER SYSTEM SET primary_conninfo = ''")
+            await standby.execute("SELECT pg_reload_conf()")
+            while await standby.fetchval("SELECT true FROM pg_stat_wal_receiver"):  # noqa: ASYNC110, likewise
+                await asyncio.sleep(0.02)
 
     async def promote(self) -> None:
         self.primary, self.standby = self.standby, self.primary

@@ -1,13 +1,16 @@
 """Postgres fails over: the primary dies, its standby is promoted, and both stand in DATABASE_URL."""
 
+import asyncio
 import os
 import signal
 from pathlib import Path
 
 import pytest
 
-from tests.faults.fifty_turns import fifty_turns, finish
+from tests.faults.fifty_turns import TURNS, fifty_turns, finish, until_all
 from tests.faults.postgres import own_pair
+from tests.support.http_client import Client, said, turn_url
+from tests.support.reading import Reader
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -17,3 +20,47 @@ async def test_a_promoted_standby_goes_on_with_every_turn(tmp_path: Path) -> Non
         os.kill(pair.primary.pid, signal.SIGQUIT)
         await pair.promote()
         await finish(site)
+
+
+async def test_after_a_failover_that_lost_commits_every_turn_is_whole_or_gone(tmp_path: Path) -> None:
+    """What was committed since `cut_off` is lost: blocks, seals, calls, results, the ends of ten turns, and a turn."""
+    async with (
+        own_pair(tmp_path) as pair,
+        fifty_turns(pair.url, tmp_path) as site,
+        Client(site.replicas[0].url) as client,
+    ):
+        await pair.cut_off()
+        site.model.open("before the call")
+        site.model.open("end of text")
+        await site.model.until_reached("effect", TURNS)
+        over = {reader.name for reader in site.near[:10]}
+        site.model.open("effect", over)
+        site.model.open("before the end", over)
+        ended = [reader for reader in site.readers if reader.name in over]
+        await until_all(ended, lambda reader: reader.turn.end is not None)
+        posted = await client.json("POST", "/api/turns", 201, json=said("text lost"))
+        lost = Reader(client, posted["stream_url"])
+        following = asyncio.create_task(lost.follow())
+        await lost.until(lambda reader: reader.text().startswith("I act: "))
+        os.kill(pair.primary.pid, signal.SIGQUIT)
+        await pair.promote()
+        site.go_on()
+        site.model.open("before the end")
+
+        await following
+        assert lost.turn.end == "turn_cancelled"
+        assert (await client.get(posted["stream_url"])).status_code == 404
+        await until_all(site.readers, lambda reader: reader.turn.end is not None)
+        for reader in ended:  # it comes back, as a page does that is opened again
+            reader.turn.end = None
+        await asyncio.gather(*(reader.follow() for reader in ended))
+        stored = {turn["id"]: await client.json("GET", turn_url(turn)) for turn in site.turns}
+        for reader in site.readers:
+            turn = stored[reader.turn.start["turn"]]
+            assert (turn["status"], reader.text()) == ("complete", "I act: so. It is done.")
+            reader.check_whole(turn)
+            assert ("reset" in reader.seen) <= (reader.name in over)
+    # A turn that was over runs again: with its call, where the commit is lost that it had begun.
+    assert {site.model.effects[reader.name] for reader in site.near if reader.name not in over} == {1}
+    assert {site.model.effects[name] for name in over if name.startswith("tool")} == {1}
+    assert {site.model.effects[name] for name in over if name.startswith("text")} <= {1, 2}

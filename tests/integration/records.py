@@ -24,7 +24,7 @@ async def claimed(harness: Harness, asked: Asked, replica: UUID | None = None) -
 async def begun(harness: Harness, asked: Asked, replica: UUID | None = None) -> Turn:
     """With a round that has begun."""
     turn = await claimed(harness, asked, replica)
-    assert await begin_rounds(harness.database, {turn.id: first_round(turn.attempt)}) == {turn.id}
+    assert await begin_rounds(harness.database, [(turn, first_round(turn.attempt))]) == {turn.id}
     return await harness.turn(asked)
 
 
@@ -40,4 +40,4 @@ async def records_of(harness: Harness, turn: Turn) -> Records:
     """What the present owner of the turn writes."""
     row = await harness.database.row(OWNER_OF_CLAIM, turn=turn.id)
     assert row is not None
-    return Records(harness.database, row["replica"], turn.id, turn.attempt)
+    return Records(harness.database, row["replica"], lambda: turn)

@@ -102,7 +102,7 @@ async def running(database_url: str) -> AsyncIterator[Running]:
         queue = Queue(database, new_id(), "here", 1)
         assert await queue.claim(10) == [exchange.assistant_turn.id]
         turn = await Turns(database).get("ada", chat.id, exchange.assistant_turn.id)
-        records = Records(database, queue.replica, turn.id, turn.attempt)
+        records = Records(database, queue.replica, lambda: turn)
         await records.close_blocks([CALL], [ROUND])
         yield Running(turn, queue.replica, records, database)
 
@@ -138,7 +138,7 @@ async def test_a_write_whose_answer_was_lost_can_be_written_again(
 ) -> None:
     await write(running)
     once = await everything(database_url)
-    await write(replace(running, records=Records(running.database, running.replica, running.turn.id, 1)))
+    await write(replace(running, records=Records(running.database, running.replica, lambda: running.turn)))
     assert timeless(await everything(database_url)) == timeless(once)
 
 
@@ -147,7 +147,7 @@ async def test_a_write_that_is_written_again_while_it_is_still_under_way_is_writ
     running: Running, write: Write, database_url: str, locker: Locker
 ) -> None:
     async with running.database.transaction() as under_way:
-        records = Records(cast("Database", Within(under_way)), running.replica, running.turn.id, 1)
+        records = Records(cast("Database", Within(under_way)), running.replica, lambda: running.turn)
         await write(replace(running, records=records))
         again = asyncio.ensure_future(write(running))
         await locker.waiting()
@@ -201,11 +201,11 @@ NEXT_ROUND = replace(ROUND, number=2)
 async def test_a_round_that_has_begun_is_stored_once_and_not_reopened(running: Running, database_url: str) -> None:
     turn = running.turn.id
     await running.records.seal_round(SEALED, [], running.turn)
-    begun: dict[UUID, Round] = {turn: NEXT_ROUND, new_id(): ROUND}
+    begun = [(running.turn, NEXT_ROUND), (replace(running.turn, id=new_id()), ROUND)]
     assert await begin_rounds(running.database, begun) == {turn}
     once = await everything(database_url)
     assert await begin_rounds(running.database, begun) == {turn}
-    assert await begin_rounds(running.database, {turn: ROUND}) == {turn}
+    assert await begin_rounds(running.database, [(running.turn, ROUND)]) == {turn}
     assert await everything(database_url) == once
 
 
@@ -214,9 +214,9 @@ async def test_a_round_that_has_begun_leaves_no_trace_where_the_claim_is_lost(
     running: Running, loss: str, database_url: str, locker: Locker
 ) -> None:
     async with locker.holding(loss, running.turn.id, commit=True):
-        assert await begin_rounds(running.database, {running.turn.id: NEXT_ROUND}) == set(), "it waits for nobody"
+        assert await begin_rounds(running.database, [(running.turn, NEXT_ROUND)]) == set(), "it waits for nobody"
     before = await everything(database_url)
-    assert await begin_rounds(running.database, {running.turn.id: NEXT_ROUND}) == set()
+    assert await begin_rounds(running.database, [(running.turn, NEXT_ROUND)]) == set()
     assert await everything(database_url) == before
 
 

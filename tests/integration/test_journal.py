@@ -399,7 +399,7 @@ async def test_a_mirror_shows_text_when_the_row_of_its_round_comes(
         for _ in range(3):
             await late.flush()  # until the log has no text any more
         assert await elsewhere.look() == ""
-        await begin_rounds(harness.database, {asked.turn: first_round()})
+        await begin_rounds(harness.database, [(late.view.turn, first_round())])
         assert await elsewhere.look() == "Ahoy"
 
 

@@ -1,18 +1,35 @@
 """A failover to an asynchronous standby loses the last seconds of a turn that goes on: it writes them again."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from uuid import UUID
 
 import pytest
 
+from app.domain.asks import Ask, Steer
+from app.domain.blocks import Block, PreliminaryOutput
+from app.domain.errors import ClaimLost
+from app.domain.kinds import TEXT, TOOL_RESULT, TOOL_USE, USER_TEXT
+from app.domain.turns import Turn
+from app.kit.ids import new_id
 from app.llm.scripted import Pause, ScriptedProvider, message_of, text, thinking, tool_use
+from app.storage.database import Statement
+from app.storage.rows import to_json
+from app.storage.runs.record import Records, SettledCall, begin_rounds
 from app.tools.tool import tool
-from tests.support.harness import Harness, rows_of, texts_of
+from tests.integration.records import claimed, first_round, sealed
+from tests.support.harness import POLICY, Asked, Harness, assert_is_whole, rows_of, texts_of
 
 # What was not replicated, as it is missing in the new primary.
 LOSSES = {
-    "the first block": ["DELETE FROM blocks WHERE turn_id = $1 AND index = 0"],
+    "the last block": ["DELETE FROM blocks WHERE turn_id = $1 AND index = 2"],
     "all blocks": ["DELETE FROM blocks WHERE turn_id = $1"],
     "the seal": ["UPDATE rounds SET sealed_by = NULL, sealed_at = NULL, stop_reason = NULL WHERE turn_id = $1"],
+    "the last block and the seal": [
+        "DELETE FROM blocks WHERE turn_id = $1 AND index = 2",
+        "UPDATE rounds SET sealed_by = NULL, sealed_at = NULL, stop_reason = NULL WHERE turn_id = $1",
+    ],
     "the whole round": [
         "DELETE FROM rounds WHERE turn_id = $1",
         "DELETE FROM blocks WHERE turn_id = $1",
@@ -49,6 +66,8 @@ async def test_rows_that_postgres_lost_are_written_again_before_the_turn_ends(
         await (reached.wait() if during == "tool" else pause.reached.wait())
         for statement in loss:
             await locker.connection.execute(statement, asked.turn)
+        if during == "answer":
+            await locker.connection.execute("DELETE FROM blocks WHERE turn_id = $1 AND index > 2", asked.turn)
         go.set()
         pause.go.set()
         turn = await finishing
@@ -57,3 +76,134 @@ async def test_rows_that_postgres_lost_are_written_again_before_the_turn_ends(
     assert texts_of(turn) == ["I look.", "There it is."]
     assert [round.stop_reason for round in turn.rounds] == ["tool_use", "end_turn"]
     assert len(await rows_of(harness.database, asked)) == 4
+
+
+# --- each write ------------------------------------------------------------------------------------------------------
+
+CALLS = [Block(number, 1, 1, TOOL_USE, "{}", None, f"call_{number}", "note") for number in (0, 1)]
+RESULT = Block(2, 1, 1, TOOL_RESULT, "done", tool_use_id="call_0", name="note")
+ASKED = Ask(1, "call_1", "note", "approval", "0" * 64, 1)
+SPOKEN = Steer(new_id(), (Block(0, 0, 0, TEXT, "Faster"),))
+WORDS = Block(3, 1, 1, USER_TEXT, "Faster", notes=to_json({"steer": str(SPOKEN.id)}))
+NEXT = replace(first_round(), number=2)
+ANSWER = Block(4, 2, 1, TEXT, "Done.")
+
+SAY = Statement("INSERT INTO steers (id, turn_id, blocks) VALUES (:steer, :turn, CAST(:blocks AS json)) RETURNING id")
+TAKEN = Statement("SELECT taken_at IS NOT NULL AS taken FROM steers WHERE turn_id = :turn")
+LEDGER = Statement("SELECT tool_use_id FROM tool_calls WHERE turn_id = :turn AND state = 'started'")
+LOSE = [
+    Statement(f"DELETE FROM {table} WHERE turn_id = :turn RETURNING turn_id")
+    for table in ("blocks", "rounds", "asks", "tool_calls", "charges")
+] + [
+    Statement("UPDATE turns SET asked = 0 WHERE id = :turn RETURNING id"),
+    Statement("UPDATE steers SET taken_at = NULL WHERE turn_id = :turn RETURNING id"),
+]
+WRITES: dict[str, Callable[[Records, Turn], Awaitable[object]]] = {
+    "close_blocks": lambda records, _: records.close_blocks([ANSWER], [NEXT]),
+    "seal_round": lambda records, turn: records.seal_round(sealed(NEXT), [ANSWER], turn),
+    "void_round": lambda records, turn: records.void_round(replace(NEXT, stop_reason="voided"), turn),
+    "start_calls": lambda records, _: records.start_calls([CALLS[1]]),
+    "store_preliminary": lambda records, _: records.store_preliminary(PreliminaryOutput(1, "call_1", "note", "so far")),
+    "ask": lambda records, _: records.ask([replace(ASKED, tool_use_id="call_0")], 2),
+    "settle_calls": lambda records, _: records.settle_calls(
+        [SettledCall(replace(RESULT, index=4, tool_use_id="call_1"), "settled")]
+    ),
+    "apply_steers": lambda records, _: records.apply_steers([replace(WORDS, index=4)], [SPOKEN]),
+    "wait": lambda records, turn: records.wait(turn.arrivals),
+    "release": lambda records, _: records.release(None),
+    "end": lambda records, turn: records.end(replace(turn, status="complete", stop_reason="end_turn")),
+    "seal_and_end": lambda records, turn: records.seal_and_end(
+        sealed(NEXT), [ANSWER], replace(turn, status="complete", stop_reason="end_turn")
+    ),
+}
+
+
+async def in_the_middle(harness: Harness, replica: UUID) -> tuple[Asked, Records]:
+    """A turn that has called twice: one call has its result, the other runs and has asked a person."""
+    asked = await harness.ask()
+    now = turn = await claimed(harness, asked, replica)
+    await harness.database.row(SAY, steer=SPOKEN.id, turn=turn.id, blocks=to_json(SPOKEN.blocks))
+    records = Records(harness.database, replica, lambda: now)
+    await records.close_blocks(CALLS, [first_round()])
+    await records.seal_round(sealed(first_round()), [], turn, CALLS)
+    await records.ask([ASKED], 1)
+    await records.settle_calls([SettledCall(RESULT, "settled")])
+    await records.apply_steers([WORDS], [SPOKEN])
+    now = await harness.turn(asked)
+    return asked, records
+
+
+async def lose(harness: Harness, asked: Asked) -> None:
+    for statement in LOSE:
+        await harness.database.rows(statement, turn=asked.turn)
+
+
+def test_every_write_there_is_is_tried() -> None:
+    others = {"count_hook_failures"}  # of a turn that has ended
+    assert {name for name in vars(Records) if name[0] != "_"} - others == WRITES.keys()
+
+
+@pytest.mark.parametrize("name", WRITES)
+async def test_no_write_leaves_out_what_was_written_before_and_is_lost(harness: Harness, name: str) -> None:
+    asked, records = await in_the_middle(harness, new_id())
+    known = await harness.turn(asked)
+    await lose(harness, asked)
+    assert await begin_rounds(harness.database, [(known, NEXT)]) == set(), "rows without what stands before them"
+    await WRITES[name](records, known)
+    turn = await harness.turn(asked)
+    assert turn.blocks[: len(known.blocks)] == known.blocks
+    assert turn.rounds[: len(known.rounds)] == known.rounds
+    assert ASKED in turn.asks
+    assert [row["taken"] for row in await harness.database.rows(TAKEN, turn=asked.turn)] == [True]
+    running = set() if name == "settle_calls" else {"call_1"}
+    assert {row["tool_use_id"] for row in await harness.database.rows(LEDGER, turn=asked.turn)} == running
+    assert (await harness.charged(asked.turn)).keys() >= {"1.1"}
+
+
+async def test_a_voided_round_that_came_back_is_voided_again(harness: Harness) -> None:
+    replica = new_id()
+    asked, records = await in_the_middle(harness, replica)
+    draft, known = replace(ANSWER, text="A draft."), await harness.turn(asked)
+    await records.close_blocks([draft], [NEXT])
+    await records.void_round(replace(NEXT, stop_reason="voided"), known)
+    now = await harness.turn(asked)
+    records = Records(harness.database, replica, lambda: now)
+    await harness.database.row(Statement("UPDATE turns SET attempt = 1 WHERE id = :turn RETURNING id"), turn=asked.turn)
+    earlier = Records(harness.database, replica, lambda: known)
+    await earlier.close_blocks([draft])
+    again = replace(ANSWER, attempt=2)
+    await records.close_blocks([again], [replace(NEXT, attempt=2)])
+    turn = await harness.turn(asked)
+    assert (turn.attempt, turn.blocks) == (2, (*known.blocks, again))
+    with pytest.raises(ClaimLost):
+        await earlier.close_blocks([draft])
+
+
+# --- the end ---------------------------------------------------------------------------------------------------------
+
+REOPEN = Statement(
+    """
+    UPDATE turns SET status = 'running', replica = :replica, ended_at = NULL, stop_reason = NULL, usage = '{}'
+    WHERE id = :turn RETURNING id
+    """
+)
+
+
+async def test_a_turn_whose_end_is_lost_runs_again_in_an_attempt_that_no_reader_has_seen(harness: Harness) -> None:
+    provider = ScriptedProvider([message_of(text("Hello.")), message_of(text("Hello again."))])
+    async with harness.replica(provider, policy=replace(POLICY, poll_interval=0.01)) as replica:
+        asked = await harness.ask()
+        replica.worker.wake()
+        reader = await harness.follow(replica, asked)
+        await replica.idle(asked)
+        reader.end = None  # it comes back
+        replica.queue.doubt()
+        await lose(harness, asked)
+        await harness.database.row(REOPEN, turn=asked.turn, replica=replica.queue.replica)
+        await harness.follow(replica, asked, reader)
+        await replica.idle(asked)
+    turn = await harness.turn(asked)
+    assert_is_whole(turn)
+    assert (turn.attempt, texts_of(turn)) == (101, ["Hello again."])
+    assert len(reader.resets) == 1
+    reader.assert_holds(turn)

@@ -135,7 +135,7 @@ CASES: Mapping[str, tuple[Statement, Mapping[str, Any], int]] = {
     "blocks of the whole path": (turns.GET_BLOCKS, {"turns": WHOLE}, 8 * len(WHOLE)),
     "rounds of the whole path": (turns.GET_ROUNDS, {"turns": WHOLE}, 8 * len(WHOLE)),
     "a list of chats": (chats.LIST_CHATS, {"owner": OWNER, "limit": 50, "before": None, "before_id": None}, 400),
-    "the queue": (queue.CLAIM_TURNS, {"replica": new_id(), "limit": 50}, 20),
+    "the queue": (queue.CLAIM_TURNS, {"replica": new_id(), "step": 1, "limit": 50}, 20),
     # An owner of 51 chats; of 51 of which one is long; of 120 segments, of which one search looks at a hundred.
     "a search for nothing": (search.SEARCH_CHATS, searched(OWNER, "nothing"), 200),
     "a search for nothing where all words must be read": (search.SEARCH_CHATS, searched("owner-0", "nothing"), 2500),

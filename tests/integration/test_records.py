@@ -130,7 +130,7 @@ async def test_no_write_is_made_under_a_claim_that_is_lost(harness: Harness, tak
         if name in {"release", "wait"} and taken_by == "nobody yet":
             continue  # it is in the queue already, which is all that a release wants; and it may as well wait
         with pytest.raises(ClaimLost):
-            await write(Records(harness.database, row["replica"], turn.id, turn.attempt), turn)
+            await write(Records(harness.database, row["replica"], lambda: turn), turn)
     assert await _rows(harness, asked) == before
 
 
@@ -259,7 +259,7 @@ async def test_a_claim_whose_answer_was_lost_is_found_and_run(
     policy = replace(POLICY, poll_interval=0.01)
     async with harness.replica(ScriptedProvider([message_of(text("Hi."))]), policy=policy) as replica:
         turn = await harness.finish(replica, await harness.ask())
-    assert (turn.status, turn.attempt, len(lost)) == ("complete", 1, 1)
+    assert (turn.status, turn.attempt, len(lost)) == ("complete", 2, 1)
 
 
 async def test_a_claim_that_somebody_else_made_meanwhile_is_not_run(
@@ -289,7 +289,7 @@ async def test_a_claim_that_somebody_else_made_meanwhile_is_not_run(
     assert (await harness.turn(asked)).attempt == 2
 
 
-async def test_a_call_that_was_started_is_not_started_again_by_another_run_of_the_same_attempt(
+async def test_a_call_that_was_started_is_not_started_again_by_a_run_of_a_turn_that_nobody_runs(
     harness: Harness,
 ) -> None:
     @tool()

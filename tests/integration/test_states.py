@@ -46,11 +46,9 @@ class Write:
     values: Sequence[Values] = ({},)
 
 
+NOTHING_HELD = {"held_blocks": 0, "held_rounds": 0, "held_sealed": 0, "held_asks": 0}
 ENDS: Sequence[Values] = [
     {
-        "blocks": 0,
-        "rounds": 0,
-        "sealed": 0,
         "arrivals": known,
         "status": status,
         "turn_stop_reason": "end_turn",
@@ -61,8 +59,8 @@ ENDS: Sequence[Values] = [
     for known, status in product((0, 1), STATUSES)
 ]
 WRITES: Mapping[str, Write] = {
-    "CLAIM_TURNS": Write({("queued", "running")}, [{"replica": REPLICA, "limit": 10}]),
-    "CLAIM_TURNS_FAIRLY": Write({("queued", "running")}, [{"replica": REPLICA, "limit": 10, "most": 5}]),
+    "CLAIM_TURNS": Write({("queued", "running")}, [{"replica": REPLICA, "step": 1, "limit": 10}]),
+    "CLAIM_TURNS_FAIRLY": Write({("queued", "running")}, [{"replica": REPLICA, "step": 1, "limit": 10, "most": 5}]),
     "TAKE_OVER": Write({("running", "queued")}, [{"gone": [REPLICA]}]),
     "RELEASE_TURN": Write({("running", "queued")}, [columns_of_rounds([], [])]),
     "REQUEUE_TURN": Write({("running", "queued")}),
@@ -150,7 +148,9 @@ async def test_a_statement_performs_its_edges_and_no_other(
         await transaction.start()
         await connection.execute(PUT_INTO, turn, now, attempt, arrivals, cancelled, REPLICA)
         try:
-            await connection.fetch(statement.sql, *statement.arguments({**values, "turn": turn, "attempt": attempt}))
+            await connection.fetch(
+                statement.sql, *statement.arguments({**NOTHING_HELD, **values, "turn": turn, "attempt": attempt})
+            )
             edges.add((now, await connection.fetchval("SELECT status FROM turns WHERE id = $1", turn)))
         except asyncpg.CheckViolationError:
             pass  # the constraints of the rows refuse it, and nothing is written

@@ -85,6 +85,7 @@ class ReplicaMonitor:
         cut, and the peers need time to connect again.
         """
         self._doubted_at = self._connected_since = monotonic()
+        self._queue.doubt()
 
     async def run(self) -> None:
         """Looks for ever."""

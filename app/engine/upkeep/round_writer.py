@@ -34,7 +34,7 @@ class RoundWriter:
         if not begun:
             return
         start = perf_counter()
-        stored = await begin_rounds(self._database, {view.turn.id: round for view, round in begun.items()})
+        stored = await begin_rounds(self._database, [(view.turn, round) for view, round in begun.items()])
         PERSIST_SECONDS.labels("begin_rounds").observe(perf_counter() - start)
         for view, round in begun.items():
             if view.turn.id in stored and view.begun == (round,):

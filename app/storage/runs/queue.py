@@ -22,6 +22,12 @@ CANCEL = "cancel"
 UPDATED = "told"  # the rows have an answer or words of a user
 DRAIN = "drain"
 
+# After Postgres was away it may have failed over to a standby that lacks the last commits, claims and voided rounds
+# among them. For so many seconds, claims raise the attempt by more than lost commits have done: a number that was given
+# twice would make a cursor of the first attempt look like one of the second.
+_DOUBT = 60.0
+_STEP_IN_DOUBT = 100
+
 # A turn that was enqueued behind an open one is not claimed before that one has ended, nor one of an owner who is held.
 CLAIMABLE = f"""
     status = 'queued' AND NOT EXISTS (
@@ -33,7 +39,7 @@ CLAIMABLE = f"""
 """
 _CLAIM = """
     UPDATE turns
-    SET status = 'running', attempt = attempt + 1, replica = :replica, started_at = coalesce(started_at, now())
+    SET status = 'running', attempt = attempt + :step, replica = :replica, started_at = coalesce(started_at, now())
     WHERE id IN (SELECT id FROM chosen)
     RETURNING id, created_at
 """
@@ -66,6 +72,13 @@ CLAIM_TURNS_FAIRLY = Statement(
         ORDER BY rank, created_at, turns.id FOR UPDATE OF turns SKIP LOCKED LIMIT :limit
     )
     {_CLAIM}
+    """
+)
+CLAIM_AGAIN = Statement(
+    """
+    UPDATE turns SET attempt = attempt + :step
+    WHERE id = ANY(CAST(:turns AS uuid[])) AND replica = :replica AND status = 'running'
+    RETURNING id
     """
 )
 GET_CLAIMED = Statement("SELECT id, cancel_requested FROM turns WHERE replica = :replica AND status = 'running'")
@@ -145,16 +158,31 @@ class Queue:
         self._address = address
         self._session = session
         self._webhooks = sorted(webhooks)
+        self._doubted_until = 0.0
+
+    def doubt(self) -> None:
+        """To be called when Postgres was away."""
+        self._doubted_until = monotonic() + _DOUBT
+
+    @property
+    def _step(self) -> int:
+        return _STEP_IN_DOUBT if monotonic() < self._doubted_until else 1
 
     async def claim(self, limit: int, most_of_owner: int | None = None) -> Sequence[UUID]:
         """Claims up to `limit` queued turns for this replica, oldest first. With `most_of_owner` they are shared out
         between their owners, of whom none has more than that running.
         """
+        claim = {"replica": self.replica, "step": self._step, "limit": limit}
         if most_of_owner is None:
-            rows = await self._database.rows(CLAIM_TURNS, replica=self.replica, limit=limit)
+            rows = await self._database.rows(CLAIM_TURNS, **claim)
         else:
-            rows = await self._database.rows(CLAIM_TURNS_FAIRLY, replica=self.replica, limit=limit, most=most_of_owner)
+            rows = await self._database.rows(CLAIM_TURNS_FAIRLY, **claim, most=most_of_owner)
         return [row["id"] for row in sorted(rows, key=lambda row: (row["created_at"], row["id"]))]
+
+    async def claim_again(self, turns: Collection[UUID]) -> Collection[UUID]:
+        """Claims those of these turns that this replica owns by their rows, for a new run."""
+        rows = await self._database.rows(CLAIM_AGAIN, turns=turns, replica=self.replica, step=self._step)
+        return {row["id"] for row in rows}
 
     async def claimed(self) -> Mapping[UUID, bool]:
         """The turns that this replica owns by their rows; true for those whose cancellation is requested."""

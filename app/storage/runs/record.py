@@ -2,10 +2,14 @@
 
 A fence locks the turn's row first. That puts a stale owner and a new one in an order: the stale one waits for the lock,
 and then finds its attempt gone.
+
+A failover to an asynchronous standby loses the last commits, in the middle of turns that go on. So a fence lets a write
+pass only where the rows hold all that the run has written before, and the run writes first what is lost. Thus rows hold
+at each moment a state in which the turn has been, from which any later run goes on.
 """
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from uuid import UUID
 
@@ -15,33 +19,32 @@ from app.domain.asks import Ask, AskAnswer, Steer
 from app.domain.blocks import Block, CallState, PreliminaryOutput
 from app.domain.charges import charges_of
 from app.domain.errors import ClaimLost
-from app.domain.kinds import TOOL_RESULT
+from app.domain.kinds import TOOL_RESULT, USER_TEXT
 from app.domain.rounds import Round
 from app.domain.turns import Status, Turn
 from app.storage.charges import CHARGES, charging, columns_of_charges
 from app.storage.database import Database, Row, Statement, retry_while_unavailable
-from app.storage.rows import columns_of, columns_of_rounds, to_json
+from app.storage.rows import columns_of, columns_of_rounds, from_json, to_json
 from app.storage.runs.journal import JournalEntry, OpenTexts
 
 log = structlog.get_logger(__name__)
 
 
+_HOLDS_ROUNDS = """(
+    SELECT count(*) FILTER (WHERE sealed_by IS NOT NULL OR stop_reason = 'voided') >= CAST({done} AS bigint)
+       AND count(*) FILTER (WHERE sealed_by IS NOT NULL) >= CAST({sealed} AS bigint)
+    FROM rounds WHERE turn_id = turns.id
+)"""
+# Indexes are counted from 0 without a gap.
+_HOLDS_BLOCKS = "(SELECT coalesce(max(index) + 1, 0) FROM blocks WHERE turn_id = turns.id) >= CAST({blocks} AS bigint)"
+
+
 def _fence(held: str = "attempt = :attempt AND status = 'running'", *, columns: str = "id") -> str:
-    """The beginning of a statement that writes only where the turn's row meets `held`."""
-    return f"WITH fenced AS (SELECT {columns} FROM turns WHERE id = :turn AND {held} FOR NO KEY UPDATE)"
-
-
-def _whole_fence(held: str = "attempt = :attempt AND status = 'running'", *, columns: str = "id") -> str:
-    """The same for a statement that ends something. It writes only where the rows hold all that was written before: a
-    failover to an asynchronous standby loses the last seconds, in the middle of a turn that goes on.
-    """
+    """The beginning of a statement that writes only where the turn's row meets `held`, and the rows are whole."""
     return f"""
     WITH held AS (
-        SELECT {columns}, (SELECT count(*) FROM blocks WHERE turn_id = turns.id) >= CAST(:blocks AS bigint) AND (
-            SELECT count(*) >= CAST(:rounds AS bigint)
-               AND count(*) FILTER (WHERE sealed_by IS NOT NULL) >= CAST(:sealed AS bigint)
-            FROM rounds WHERE turn_id = turns.id
-        ) AS whole
+        SELECT {columns}, asked >= CAST(:held_asks AS bigint) AND {_HOLDS_BLOCKS.format(blocks=":held_blocks")}
+            AND {_HOLDS_ROUNDS.format(done=":held_rounds", sealed=":held_sealed")} AS whole
         FROM turns WHERE id = :turn AND {held} FOR NO KEY UPDATE
     ), fenced AS (SELECT * FROM held WHERE whole)
     """
@@ -94,9 +97,13 @@ BEGIN_ROUNDS = Statement(
     f"""
     WITH fenced AS (
         SELECT id
-        FROM turns JOIN unnest(CAST(:round_turns AS uuid[]), CAST(:round_attempts AS int[])) AS held (turn, attempt)
-            ON id = turn AND turns.attempt = held.attempt
-        WHERE status = 'running' FOR NO KEY UPDATE OF turns SKIP LOCKED
+        FROM turns JOIN unnest(
+            CAST(:round_turns AS uuid[]), CAST(:round_attempts AS int[]), CAST(:held_blocks AS bigint[]),
+            CAST(:held_rounds AS bigint[]), CAST(:held_sealed AS bigint[])
+        ) AS held (turn, attempt, blocks, rounds, sealed) ON id = turn AND turns.attempt = held.attempt
+        WHERE status = 'running' AND {_HOLDS_BLOCKS.format(blocks="held.blocks")}
+            AND {_HOLDS_ROUNDS.format(done="held.rounds", sealed="held.sealed")}
+        FOR NO KEY UPDATE OF turns SKIP LOCKED
     ), begun AS ({INSERT_ROUNDS})
     SELECT id FROM fenced
     """
@@ -104,7 +111,7 @@ BEGIN_ROUNDS = Statement(
 
 # The first blocks of a round may bring its row along.
 CLOSE_BLOCKS = Statement(
-    _fence() + _CLEAR_TEXT + ", begun AS (" + INSERT_ROUNDS + ")" + INSERT_BLOCKS + " RETURNING turn_id"
+    _fence() + _CLEAR_TEXT + f", begun AS ({INSERT_ROUNDS}), closed AS ({INSERT_BLOCKS}) SELECT whole FROM held"
 )
 
 _SEALED = f"""
@@ -124,7 +131,7 @@ _START_CALLS = """
 
 # The calls of the round that are run next are in the ledger with the seal.
 SEAL_ROUND = Statement(
-    _whole_fence(columns="id, chat_id")
+    _fence(columns="id, chat_id")
     + _SEALED
     + """
     , counted AS (
@@ -137,16 +144,6 @@ SEAL_ROUND = Statement(
     )
     SELECT whole FROM held
     """
-)
-
-RESTORE = Statement(
-    _fence(columns="id, chat_id")
-    + _CHARGE_ROUNDS
-    + ", restored AS ("
-    + INSERT_BLOCKS
-    + "), begun AS ("
-    + INSERT_ROUNDS
-    + ") SELECT id FROM fenced"
 )
 
 # The new attempt is a parameter and not counted up, so that a write whose answer was lost can be repeated. The voided
@@ -173,14 +170,16 @@ VOID_ROUND = Statement(
     + INSERT_ROUNDS
     + """
     )
-    UPDATE turns
-    SET attempt = :attempt + 1, recoveries = :recoveries, usage = CAST(:turn_usage AS json)
-    FROM fenced WHERE turns.id = fenced.id
-    RETURNING turns.attempt
+    , counted AS (
+        UPDATE turns
+        SET attempt = :attempt + 1, recoveries = :recoveries, usage = CAST(:turn_usage AS json)
+        FROM fenced WHERE turns.id = fenced.id
+    )
+    SELECT whole FROM held
     """
 )
 
-START_CALLS = Statement(_fence() + _START_CALLS + " RETURNING turn_id")
+START_CALLS = Statement(_fence() + f", started AS ({_START_CALLS}) SELECT whole FROM held")
 
 # A call that was started before its round was sealed has no row yet; then nothing is stored.
 STORE_PRELIMINARY = Statement(
@@ -190,30 +189,28 @@ STORE_PRELIMINARY = Statement(
         UPDATE tool_calls SET preliminary = CAST(:preliminary AS json) FROM fenced
         WHERE turn_id = fenced.id AND round = :round AND tool_use_id = :tool_use_id AND state = 'started'
     )
-    SELECT id FROM fenced
+    SELECT whole FROM held
     """
 )
 
-ASK = Statement(
-    _fence()
-    + """
-    , asked AS (
+_ASK = """
+    asked AS (
         INSERT INTO asks
             (turn_id, round, tool_use_id, name, kind, digest, attempt, expires_at, tool_digest, question,
              answer, answered_at)
-        SELECT fenced.id, :round, a.tool_use_id, a.name, a.kind, a.digest, :attempt, a.expires_at, a.tool_digest,
-            a.question, a.answer, CASE WHEN a.answer IS NOT NULL THEN now() END
+        SELECT fenced.id, a.*, CASE WHEN a.answer IS NOT NULL THEN now() END
         FROM fenced, unnest(
-            CAST(:tool_use_ids AS text[]), CAST(:names AS text[]), CAST(:kinds AS text[]), CAST(:digests AS text[]),
+            CAST(:ask_rounds AS int[]), CAST(:asked_calls AS text[]), CAST(:asked_names AS text[]),
+            CAST(:kinds AS text[]), CAST(:digests AS text[]), CAST(:ask_attempts AS int[]),
             CAST(:expiries AS timestamptz[]), CAST(:tool_digests AS text[]), CAST(:questions AS json[]),
             CAST(:answers AS json[])
-        ) AS a (tool_use_id, name, kind, digest, expires_at, tool_digest, question, answer)
+        ) AS a (round, tool_use_id, name, kind, digest, attempt, expires_at, tool_digest, question, answer)
         ON CONFLICT DO NOTHING
+    ), counted AS (
+        UPDATE turns SET asked = :asked FROM fenced WHERE turns.id = fenced.id
     )
-    UPDATE turns SET asked = :asked FROM fenced WHERE turns.id = fenced.id
-    RETURNING turns.id
-    """
-)
+"""
+ASK = Statement(f"{_fence()}, {_ASK} SELECT whole FROM held")
 
 # WAIT and END_TURN put the turn back into the queue where something has arrived that the run does not know of. Each may
 # be written again when its answer was lost, so it takes a turn in the statuses that it writes, too. A turn that is
@@ -228,27 +225,25 @@ WAIT = Statement(
     , superseded AS (
         UPDATE asks SET answer = CAST(:superseded AS json), answered_at = now()
         FROM fenced WHERE turn_id = fenced.id AND answer IS NULL AND spoken
+    ), paused AS (
+        UPDATE turns
+        SET replica = NULL, status = CASE
+            WHEN status = 'queued' OR spoken OR arrivals > :arrivals OR cancel_requested THEN 'queued' ELSE 'waiting'
+        END
+        FROM fenced WHERE turns.id = fenced.id
+        RETURNING status
     )
-    UPDATE turns
-    SET replica = NULL, status = CASE
-        WHEN status = 'queued' OR spoken OR arrivals > :arrivals OR cancel_requested THEN 'queued' ELSE 'waiting'
-    END
-    FROM fenced WHERE turns.id = fenced.id
-    RETURNING status
+    SELECT held.whole, paused.status FROM held LEFT JOIN paused ON true
     """
 )
 
-APPLY_STEERS = Statement(
-    _fence()
-    + """
-    , taken AS (
+_TAKE_STEERS = """
+    taken AS (
         UPDATE steers SET taken_at = coalesce(taken_at, now()) FROM fenced
         WHERE steers.id = ANY(CAST(:steers AS uuid[]))
     )
-    """
-    + INSERT_BLOCKS
-    + " RETURNING turn_id"
-)
+"""
+APPLY_STEERS = Statement(f"{_fence()}, {_TAKE_STEERS}, applied AS ({INSERT_BLOCKS}) SELECT whole FROM held")
 
 SETTLE_CALLS = Statement(
     _fence()
@@ -263,11 +258,10 @@ SETTLE_CALLS = Statement(
         FROM fenced WHERE turns.id = fenced.id AND recoveries > 0 AND 'settled' = ANY(CAST(:states AS text[]))
     )
     """
-    + INSERT_BLOCKS
-    + " RETURNING turn_id"
+    + f", results AS ({INSERT_BLOCKS}) SELECT whole FROM held"
 )
 
-_END_FENCE = _whole_fence(
+_END_FENCE = _fence(
     "attempt = :attempt AND status IN ('running', :status)",
     columns="id, chat_id, status = 'running' AND arrivals > :arrivals AS goes_on, turns.xmin AS version",
 )
@@ -300,10 +294,37 @@ COUNT_HOOK_FAILURES = Statement(
 RELEASE_TURN = Statement(
     _fence("attempt = :attempt AND status IN ('running', 'queued')")
     + f"""
-    , begun AS ({INSERT_ROUNDS})
-    UPDATE turns SET status = 'queued', replica = NULL
-    FROM fenced WHERE turns.id = fenced.id
-    RETURNING turns.id
+    , begun AS ({INSERT_ROUNDS}), released AS (
+        UPDATE turns SET status = 'queued', replica = NULL
+        FROM fenced WHERE turns.id = fenced.id
+    )
+    SELECT whole FROM held
+    """
+)
+
+# After commits were lost: the turn becomes again what its run knows of it. Blocks of an earlier attempt are those of a
+# round that was voided.
+REGAIN = Statement(
+    """
+    UPDATE turns SET attempt = :attempt
+    WHERE id = :turn AND attempt <= :attempt AND status = 'running' AND replica = :replica
+    RETURNING id
+    """
+)
+FORGET_BLOCKS = Statement(
+    """
+    DELETE FROM blocks WHERE turn_id = :turn AND (index, attempt) NOT IN (
+        SELECT * FROM unnest(CAST(:indexes AS int[]), CAST(:attempts AS int[]))
+    )
+    RETURNING index
+    """
+)
+RESTORE = Statement(
+    f"""
+    WITH fenced AS (SELECT id, chat_id FROM turns WHERE id = :turn)
+    {_CHARGE_ROUNDS}, blocks_again AS ({INSERT_BLOCKS}), rounds_again AS ({INSERT_ROUNDS}), {_ASK}, {_TAKE_STEERS},
+    started AS ({_START_CALLS})
+    SELECT id FROM fenced
     """
 )
 
@@ -322,14 +343,16 @@ class SettledCall:
 class Records:
     """The writes of one attempt at one turn, each a transaction of its own. All raise ClaimLost once the claim is lost.
 
-    While Postgres is away they wait. A write whose answer was lost is repeated, with the same effect as once.
+    While Postgres is away they wait. A write whose answer was lost is repeated, with the same effect as once. `known`
+    returns the turn with all that has been written; what Postgres has lost of it is written before the next write.
     """
 
-    def __init__(self, database: Database, replica: UUID, turn: UUID, attempt: int) -> None:
+    def __init__(self, database: Database, replica: UUID, known: Callable[[], Turn]) -> None:
         self._database = database
         self._replica = replica
-        self._turn = turn
-        self.attempt = attempt
+        self._known = known
+        self._turn, self.attempt = known().id, known().attempt
+        self._started: list[Block] = []
 
     async def close_blocks(self, blocks: Sequence[Block], begun: Sequence[Round] = ()) -> None:
         """Stores closed blocks, and the round that has `begun` with them, if there is one."""
@@ -338,34 +361,37 @@ class Records:
     async def seal_round(
         self, round: Round, unwritten: Sequence[Block], turn: Turn, starting: Sequence[Block] = ()
     ) -> None:
-        """`unwritten` are the blocks that no row holds; `turn` has the new sums, and all that the rows must hold. The
-        calls `starting` are put into the ledger, as `start_calls` does.
+        """`unwritten` are the blocks that no row holds; `turn` has the new sums. The calls `starting` are put into the
+        ledger, as `start_calls` does.
         """
         sealed = {**_sums(turn), **self._sealed(round, turn), **columns_of(unwritten), **_ledger_of(starting)}
-        await self._write_whole(SEAL_ROUND, turn, **sealed)
+        await self._write(SEAL_ROUND, **sealed)
+        self._started.extend(starting)
 
     async def void_round(self, round: Round, turn: Turn) -> int:
         """Deletes an unsealed round and starts the next attempt, whose number is returned."""
-        row = await retry_while_unavailable(lambda: self._void_round(round, turn))
-        self.attempt = self._held(row)["attempt"]
+        known = self._known()
+        kept = replace(known, blocks=tuple(block for block in known.blocks if block.round != round.number))
+        values = {
+            **_fenced_by(kept),
+            **_sums(turn),
+            **self._sealed(round, turn),
+            "replica": self._replica,
+            "number": round.number,
+            "round_attempt": round.attempt,
+        }
+        await self._until_whole(lambda: self._void_round(values))
+        self.attempt += 1
         return self.attempt
 
-    async def _void_round(self, round: Round, turn: Turn) -> Row | None:
+    async def _void_round(self, values: Mapping[str, object]) -> Row | None:
         async with self._database.transaction() as connection:
             await connection.row(LOCK_TURN, turn=self._turn)
-            return await connection.row(
-                VOID_ROUND,
-                turn=self._turn,
-                attempt=self.attempt,
-                replica=self._replica,
-                number=round.number,
-                round_attempt=round.attempt,
-                **_sums(turn),
-                **self._sealed(round, turn),
-            )
+            return await connection.row(VOID_ROUND, turn=self._turn, attempt=self.attempt, **values)
 
     async def start_calls(self, calls: Sequence[Block]) -> None:
         await self._write(START_CALLS, **_ledger_of(calls))
+        self._started.extend(calls)
 
     async def store_preliminary(self, output: PreliminaryOutput) -> None:
         shown = to_json({"text": output.text, "data": output.data})
@@ -373,19 +399,7 @@ class Records:
 
     async def ask(self, asks: Sequence[Ask], asked: int) -> None:
         """Stores the asks of one round. `asked` is the number of asks of the turn, these included."""
-        await self._write(
-            ASK,
-            round=asks[0].round,
-            tool_use_ids=[ask.tool_use_id for ask in asks],
-            names=[ask.name for ask in asks],
-            kinds=[ask.kind for ask in asks],
-            digests=[ask.digest for ask in asks],
-            expiries=[ask.expires_at for ask in asks],
-            tool_digests=[ask.tool_digest for ask in asks],
-            questions=[ask.question for ask in asks],
-            answers=[None if ask.answer is None else to_json(ask.answer) for ask in asks],
-            asked=asked,
-        )
+        await self._write(ASK, **_columns_of_asks(asks), asked=asked)
 
     async def settle_calls(self, calls: Sequence[SettledCall]) -> None:
         results = [call.result for call in calls]
@@ -408,18 +422,20 @@ class Records:
         """Ends the turn and returns the time, and whether another turn stands behind it. None for the time where the
         turn went back into the queue, since more has arrived than `turn` counts.
         """
-        row = await self._write_whole(END_TURN, turn, **_sums(turn), **_ended(turn))
+        row = await self._write(END_TURN, **_sums(turn), **_ended(turn))
         return row["ended_at"], row["followed"]
 
     async def seal_and_end(self, round: Round, unwritten: Sequence[Block], turn: Turn) -> tuple[datetime | None, bool]:
         """Seals the last round as `seal_round` does, and ends the turn as `end` does."""
-        row = await self._write_whole(
-            SEAL_AND_END, turn, **_sums(turn), **self._sealed(round, turn), **_ended(turn), **columns_of(unwritten)
+        row = await self._write(
+            SEAL_AND_END, **_sums(turn), **self._sealed(round, turn), **_ended(turn), **columns_of(unwritten)
         )
         return row["ended_at"], row["followed"]
 
     async def count_hook_failures(self, count: int) -> None:
-        await self._write(COUNT_HOOK_FAILURES, count=count)
+        counting = {"turn": self._turn, "attempt": self.attempt, "count": count}
+        if await retry_while_unavailable(lambda: self._database.row(COUNT_HOOK_FAILURES, **counting)) is None:
+            raise self._lost()
 
     async def release(self, open_block: Block | None, begun: Sequence[Round] = ()) -> None:
         """Puts the turn back into the queue, and stores the round that has `begun`, if there is one. The text of
@@ -433,27 +449,39 @@ class Records:
             await retry_while_unavailable(lambda: OpenTexts(self._database).store([whole]))
         await self._write(RELEASE_TURN, **self._columns(begun))
 
-    async def _write_whole(self, statement: Statement, turn: Turn, **values: object) -> Row:
-        """Executes a statement that begins with `_whole_fence`, and writes what rows have lost of `turn` before."""
+    async def _write(self, statement: Statement, **values: object) -> Row:
+        """Executes a statement that begins with a fence."""
+        fenced = {"turn": self._turn, "attempt": self.attempt, **_fenced_by(self._known())}
+        return await self._until_whole(lambda: self._database.row(statement, **fenced, **values))
+
+    async def _until_whole(self, write: Callable[[], Awaitable[Row | None]]) -> Row:
+        while (row := await retry_while_unavailable(write)) is None or not row["whole"]:
+            await retry_while_unavailable(self._restore)
+        return row
+
+    async def _restore(self) -> None:
+        """Makes the rows what this run knows of the turn, where it still has the claim."""
+        turn, replica = self._known(), self._replica
         done = [round for round in turn.rounds if round.sealed or round.voided]
-        counts = {"blocks": len(turn.blocks), "rounds": len(done), "sealed": sum(round.sealed for round in done)}
-        row = await self._write(statement, **counts, **values)
-        if not row["whole"]:
-            log.error("turn.restored", **counts)
-            await self._write(
+        settled = {(block.round, block.tool_use_id) for block in turn.blocks if block.type == TOOL_RESULT}
+        running = [call for call in self._started if (call.round, call.tool_use_id) not in settled]
+        async with self._database.transaction() as connection:
+            if await connection.row(REGAIN, turn=turn.id, attempt=self.attempt, replica=replica) is None:
+                raise self._lost()
+            log.error("turn.restored", blocks=len(turn.blocks), rounds=len(done))
+            await connection.row(FORGET_BLOCKS, turn=turn.id, **columns_of(turn.blocks))
+            await connection.row(
                 RESTORE,
+                turn=turn.id,
+                attempt=self.attempt,
+                asked=len(turn.asks),
+                steers=[from_json(block.notes)["steer"] for block in turn.blocks if block.type == USER_TEXT],
                 **self._columns(turn.rounds),
                 **columns_of(turn.blocks),
                 **columns_of_charges(charges_of(done, turn)),
+                **_columns_of_asks(turn.asks),
+                **_ledger_of(running),
             )
-            row = await self._write(statement, **counts, **values)
-        return row
-
-    async def _write(self, statement: Statement, **values: object) -> Row:
-        row = await retry_while_unavailable(
-            lambda: self._database.row(statement, turn=self._turn, attempt=self.attempt, **values)
-        )
-        return self._held(row)
 
     def _sealed(self, round: Round, turn: Turn) -> dict[str, object]:
         return {**self._columns([round]), **columns_of_charges(charges_of([round], turn))}
@@ -461,18 +489,43 @@ class Records:
     def _columns(self, rounds: Sequence[Round]) -> dict[str, Sequence[object]]:
         return columns_of_rounds([self._turn] * len(rounds), rounds)
 
-    def _held(self, row: Row | None) -> Row:
-        if row is None:
-            raise ClaimLost(f"turn {self._turn} is no longer in attempt {self.attempt}")
-        return row
+    def _lost(self) -> ClaimLost:
+        return ClaimLost(f"turn {self._turn} is no longer in attempt {self.attempt}")
 
 
-async def begin_rounds(database: Database, begun: Mapping[UUID, Round]) -> Collection[UUID]:
-    """Stores rounds that have begun, by their turns. Returns the turns whose round is stored: the others are no longer
-    in the attempt of their round, or another statement writes them just now.
+async def begin_rounds(database: Database, begun: Sequence[tuple[Turn, Round]]) -> Collection[UUID]:
+    """Stores rounds that have begun, of turns as they are known. Returns the turns whose round is stored: the others
+    are no longer in the attempt of their round, or their rows are not whole, or another statement writes them just now.
     """
-    rows = await database.rows(BEGIN_ROUNDS, **columns_of_rounds([*begun], [*begun.values()]))
-    return {row["id"] for row in rows}
+    turns = [turn for turn, _ in begun]
+    rounds = columns_of_rounds([turn.id for turn in turns], [round for _, round in begun])
+    held = {name: [_fenced_by(turn)[name] for turn in turns] for name in ("held_blocks", "held_rounds", "held_sealed")}
+    return {row["id"] for row in await database.rows(BEGIN_ROUNDS, **rounds, **held)}
+
+
+def _fenced_by(turn: Turn) -> dict[str, int]:
+    """What the rows of a turn hold at least."""
+    return {
+        "held_blocks": len(turn.blocks),
+        "held_rounds": sum(round.sealed or round.voided for round in turn.rounds),
+        "held_sealed": sum(round.sealed for round in turn.rounds),
+        "held_asks": len(turn.asks),
+    }
+
+
+def _columns_of_asks(asks: Sequence[Ask]) -> dict[str, Sequence[object]]:
+    return {
+        "ask_rounds": [ask.round for ask in asks],
+        "asked_calls": [ask.tool_use_id for ask in asks],
+        "asked_names": [ask.name for ask in asks],
+        "kinds": [ask.kind for ask in asks],
+        "digests": [ask.digest for ask in asks],
+        "ask_attempts": [ask.attempt for ask in asks],
+        "expiries": [ask.expires_at for ask in asks],
+        "tool_digests": [ask.tool_digest for ask in asks],
+        "questions": [ask.question for ask in asks],
+        "answers": [None if ask.answer is None else to_json(ask.answer) for ask in asks],
+    }
 
 
 def _ledger_of(calls: Sequence[Block]) -> dict[str, object]:

@@ -243,6 +243,13 @@ def test_an_open_block_that_was_taken_back_is_forgotten_with_its_start() -> None
     assert (place, reset) == (Cursor(2, 2, 0), Reset(2, 0))
 
 
+def test_an_interrupted_block_begins_anew_for_a_client_that_has_it_as_whole() -> None:
+    """A failover has lost the whole block; what the journal had of it was kept by the next attempt."""
+    kept = turn_of(text(0, 1, "Aho", interrupted=True), rounds=[replace(begun(1), sealed_by=2)], attempt=2)
+    assert resume(Rows(kept), Cursor(1, 4)) == (Cursor(2, 2, 0), Reset(2, 0))
+    assert resume(Rows(kept), Cursor(1, 3, 2)) == (Cursor(2, 3, 2), None), "in the middle of it"
+
+
 # --- what waits for people, and what they say ------------------------------------------------------------------------
 
 

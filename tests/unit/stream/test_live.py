@@ -182,6 +182,31 @@ def test_a_mirror_ignores_rows_that_are_older_than_its_view() -> None:
         assert mirror.turn is newer
 
 
+def test_a_mirror_ignores_rows_that_a_failover_has_thinned_out_until_they_are_written_again() -> None:
+    known = turn_of(call(), result(1), rounds=[sealed()], asks=[ask()])
+    mirror = LiveView(known)
+    marks = mirror.marks
+    for lost in (
+        replace(known, blocks=known.blocks[:1], rounds=(*known.rounds, begun(2))),
+        replace(known, rounds=(begun(),), blocks=(*known.blocks, text(2))),
+        replace(known, asks=()),
+    ):
+        mirror.adopt(lost, None)
+        assert mirror.marks is marks
+    again = replace(known, blocks=(*known.blocks, text(2, 2)), rounds=(*known.rounds, begun(2)))
+    mirror.adopt(again, None)
+    assert mirror.marks == marks_of(again)
+
+
+@pytest.mark.parametrize("attempt", [1, 2])
+def test_a_mirror_takes_over_an_end_even_where_rows_are_lost(attempt: int) -> None:
+    mirror = LiveView(turn_of(call(), result(1), rounds=[sealed()], attempt=2))
+    end = turn_of(rounds=[begun()], attempt=attempt, status="cancelled")
+    mirror.adopt(end, None)
+    assert mirror.ended
+    assert mirror.marks == marks_of(end)
+
+
 def test_a_mirror_takes_over_a_new_attempt() -> None:
     mirror = _mirror(_writing("draft"))
     again = turn_of(rounds=[voided(1), begun(1, attempt=2)], attempt=2)
