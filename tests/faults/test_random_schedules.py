@@ -8,9 +8,11 @@ seeds.txt; each run of this test tries those again.
 import os
 import random
 from pathlib import Path
+from time import monotonic
 
 import pytest
 
+from tests.faults.churn import churn
 from tests.faults.schedules import problems_of_schedule, site_in
 from tests.support.effort import FULL
 
@@ -29,3 +31,11 @@ async def test_under_random_faults_every_turn_ends_and_every_reader_is_complete(
             print(f"seed {seed}, lease {site.lease:.1f} s")
             problems = await problems_of_schedule(site, seed)
             assert not problems, "\n".join(problems)
+
+
+@pytest.mark.timeout(300)
+async def test_the_first_visits_of_a_churn_find_nothing(tmp_path: Path) -> None:
+    tmp_path.chmod(0o711)
+    measured = await churn(tmp_path, until=monotonic())
+    assert measured.visits > 0
+    assert (measured.problems, measured.second_runs) == ([], 0)
