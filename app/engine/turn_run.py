@@ -214,7 +214,10 @@ class TurnRun:
             # No await between this check and `_started`: a cause that comes later cancels the task.
             if self.stop_cause is None:
                 self._started = True
-                await executor.run()
+                try:
+                    await executor.run()
+                finally:
+                    self._started = False  # a cause that comes later must not cut short what follows
         except asyncio.CancelledError:
             if self.stop_cause is None:
                 raise

@@ -1,10 +1,13 @@
 """Plans of owners as the loop keeps them: reserved before each model call, settled with its round, given back."""
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
+from uuid import UUID
 
 import pytest
+from structlog.testing import capture_logs
 
 from app.domain.errors import PermanentError, TransientError
 from app.domain.plans import Plan, Plans
@@ -195,3 +198,28 @@ async def test_an_account_begins_with_what_the_ledger_has(harness: Harness) -> N
         turn = await harness.finish(replica, await harness.ask("Two"))
     assert turn.error is not None
     assert turn.error.details == {"name": "tokens_per_month", "limit": 120, "used": 120}
+
+
+async def test_a_turn_that_has_ended_is_reported_though_its_run_is_stopped_then(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it had reserved is still being given back when its owner's runs are stopped."""
+    closing, may_close, release = asyncio.Event(), asyncio.Event(), Accounts.release
+
+    async def release_late(accounts: Accounts, turn: UUID, attempt: int) -> None:
+        closing.set()
+        await may_close.wait()
+        await release(accounts, turn, attempt)
+
+    monkeypatch.setattr(Accounts, "release", release_late)
+    provider = ScriptedProvider([message_of(text("Done."), usage=USAGE)])
+    with capture_logs() as lines:
+        async with harness.replica(provider, policy=limited(tokens_per_day=5000)) as replica:
+            asked = await harness.ask()
+            replica.worker.wake()
+            await closing.wait()
+            replica.worker.release([OWNER])
+            may_close.set()
+            await replica.idle(asked)
+    assert [line["status"] for line in lines if line["event"] == "turn.ended"] == ["complete"]
+    assert await harness.database.rows(GET_HELD) == []
