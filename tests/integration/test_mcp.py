@@ -36,6 +36,7 @@ from tests.integration.mcp_servers import (
     process_of,
     time_over_http,
 )
+from tests.support.effort import FULL
 from tests.support.harness import Harness, results_of, texts_of
 from tests.support.pictures import PIXEL
 from tests.support.server_process import free_port
@@ -60,7 +61,7 @@ def answer() -> Reply:
     return message_of(text("It is late."))
 
 
-@pytest.fixture(params=["stdio", "http", "http with sessions"])
+@pytest.fixture(params=["stdio", "http", *(["http with sessions"] if FULL else [])])
 async def time_server(request: pytest.FixtureRequest) -> AsyncIterator[McpServer]:
     if request.param == "stdio":
         yield TIME
@@ -120,7 +121,7 @@ async def test_a_call_that_may_be_made_twice_survives_the_death_of_the_server() 
     assert outcome.notes["retries"] == 1
 
 
-@pytest.mark.parametrize("options", [(), ("--old",)], ids=["http", "http with sessions"])
+@pytest.mark.parametrize("options", [(), ("--old",)] if FULL else [()])
 async def test_a_server_killed_over_http_is_an_outcome_and_is_found_when_it_is_back(options: tuple[str, ...]) -> None:
     port, context = free_port(), context_with()
     async with time_over_http(port, *options) as process, connecting(at(port)) as servers:

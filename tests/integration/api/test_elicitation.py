@@ -2,18 +2,20 @@
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import replace
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 import pytest
+import pytest_asyncio
 from structlog.testing import capture_logs
 
 from app.llm.scripted import message_of, text, tool_use
 from app.tools.declared.declarations import McpServer
 from app.tools.mcp.servers import McpServers, McpTiming
 from app.tools.policy import Policy
+from app.tools.tool import Tool
 from app.tools.toolset import Toolset
 from tests.integration.mcp_servers import ROOT
 from tests.support.http_client import Client, Event, Said
@@ -23,31 +25,55 @@ from tests.support.openapi_document import Document
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 ARGUMENTS = ("-m", "tests.integration.mcp_asking")
-NEW = McpServer("asking", command=sys.executable, args=ARGUMENTS, cwd=ROOT)
-OLD = replace(NEW, args=(*ARGUMENTS, "--old"))
+NEW = McpServer("new", command=sys.executable, args=ARGUMENTS, cwd=ROOT)
+OLD = replace(NEW, name="old", args=(*ARGUMENTS, "--old"))
 SERVERS = pytest.mark.parametrize("asking", [NEW, OLD], ids=["new", "old"])
 
-Desk = tuple[Server, Client]
-Open = Callable[[McpServer], AbstractAsyncContextManager[Desk]]
+
+class Desk(NamedTuple):
+    """A server with the tools of an MCP server, which has the name `asking`."""
+
+    server: Server
+    client: Client
+    asking: str
 
 
-@pytest.fixture
-def opened(database_url: str, document: Document) -> Open:
-    @asynccontextmanager
-    async def open(asking: McpServer) -> AsyncIterator[Desk]:
-        async with (
-            McpServers([asking], McpTiming(connect_timeout=60)) as servers,
-            serving(database_url, Toolset([], sources=[servers])) as server,
-            Client(server.url, document) as client,
-        ):
-            yield server, client
+Open = Callable[[McpServer], Awaitable[Desk]]
 
-    return open
+
+@dataclass
+class Started:
+    """MCP servers that were started until now: one for each declaration, because its imports cost more than a test."""
+
+    stack: AsyncExitStack
+    servers: dict[str, McpServers] = field(default_factory=dict)
+
+    def tools(self) -> Mapping[str, Tool]:
+        return {name: tool for servers in self.servers.values() for name, tool in servers.tools().items()}
+
+    async def start(self, asking: McpServer) -> None:
+        if asking.name not in self.servers:
+            starting = McpServers([asking], McpTiming(connect_timeout=60))
+            self.servers[asking.name] = await self.stack.enter_async_context(starting)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def opened(shared_database_url: str, document: Document) -> AsyncIterator[Open]:
+    async with AsyncExitStack() as stack:
+        started = Started(stack)
+        server = await stack.enter_async_context(serving(shared_database_url, Toolset([], sources=[started])))
+        client = await stack.enter_async_context(Client(server.url, document))
+
+        async def open(asking: McpServer) -> Desk:
+            await started.start(asking)
+            return Desk(server, client, asking.name)
+
+        yield open
 
 
 async def booked(desk: Desk, *calls: tuple[str, str]) -> Said:
-    server, client = desk
-    booking = message_of(*(tool_use("asking__book", {"port": port}, id) for id, port in calls))
+    server, client, asking = desk
+    booking = message_of(*(tool_use(f"{asking}__book", {"port": port}, id) for id, port in calls))
     return await client.say(await client.chat(), model=server.scripts.model(booking, message_of(text("Done."))))
 
 
@@ -76,95 +102,95 @@ async def results(client: Client, turn: Said) -> dict[str, str]:
 
 @SERVERS
 async def test_a_server_asks_a_person_in_the_middle_of_a_call(opened: Open, asking: McpServer) -> None:
-    async with opened(asking) as desk:
-        _, client = desk
-        turn = await booked(desk, ("a", "Oslo"))
-        event = await asked(client, turn)
-        (action,) = event.data["calls"]
-        assert (event.id, action["type"], action["name"], action["tool_use_id"]) == (
-            None,
-            "elicitation",
-            "asking__book",
-            "a",
-        )
-        assert action["input"]["message"] == "How many nights in Oslo?"
-        assert action["input"]["schema"]["properties"]["nights"]["type"] == "integer"
-        assert action["expires_at"] is not None
-        found = await client.json("GET", turn.url)
-        assert (found["status"], found["actions"]) == ("running", [action])
-        (waiting,) = (await client.json("GET", "/api/waiting"))["calls"]
-        assert (waiting["turn"], waiting["tool_use_id"], waiting["type"]) == (turn.assistant["id"], "a", "elicitation")
-        assert "How many nights" in waiting["input"]
-        refused = await act(client, turn, answer_to(action, "accept", nights="many"), expect=422)
-        assert [error["field"] for error in refused["errors"]] == ["actions.0.content"]
-        await act(client, turn, answer_to({**action, "input_digest": "0"}, "accept", nights=2), expect=422)
-        approval = {"type": "approve", "tool_use_id": "a", "input_digest": action["input_digest"]}
-        await act(client, turn, approval, expect=422)
-        done = await act(client, turn, answer_to(action, "accept", nights=2, quiet=True))
-        assert done["actions"] == []
-        told = (await results(client, turn))["a"]
-        assert told.startswith("Oslo accept")
-        assert "2" in told
-        assert "True" in told
-        await act(client, turn, answer_to(action, "accept", nights=3), expect=409)
-        assert (await client.json("GET", "/api/waiting"))["count"] == 0
+    desk = await opened(asking)
+    client = desk.client
+    turn = await booked(desk, ("a", "Oslo"))
+    event = await asked(client, turn)
+    (action,) = event.data["calls"]
+    assert (event.id, action["type"], action["name"], action["tool_use_id"]) == (
+        None,
+        "elicitation",
+        f"{asking.name}__book",
+        "a",
+    )
+    assert action["input"]["message"] == "How many nights in Oslo?"
+    assert action["input"]["schema"]["properties"]["nights"]["type"] == "integer"
+    assert action["expires_at"] is not None
+    found = await client.json("GET", turn.url)
+    assert (found["status"], found["actions"]) == ("running", [action])
+    (waiting,) = (await client.json("GET", "/api/waiting"))["calls"]
+    assert (waiting["turn"], waiting["tool_use_id"], waiting["type"]) == (turn.assistant["id"], "a", "elicitation")
+    assert "How many nights" in waiting["input"]
+    refused = await act(client, turn, answer_to(action, "accept", nights="many"), expect=422)
+    assert [error["field"] for error in refused["errors"]] == ["actions.0.content"]
+    await act(client, turn, answer_to({**action, "input_digest": "0"}, "accept", nights=2), expect=422)
+    approval = {"type": "approve", "tool_use_id": "a", "input_digest": action["input_digest"]}
+    await act(client, turn, approval, expect=422)
+    done = await act(client, turn, answer_to(action, "accept", nights=2, quiet=True))
+    assert done["actions"] == []
+    told = (await results(client, turn))["a"]
+    assert told.startswith("Oslo accept")
+    assert "2" in told
+    assert "True" in told
+    await act(client, turn, answer_to(action, "accept", nights=3), expect=409)
+    assert (await client.json("GET", "/api/waiting"))["count"] == 0
 
 
 @SERVERS
 @pytest.mark.parametrize("kind", ["decline", "cancel"])
 async def test_a_person_may_refuse_to_answer(opened: Open, asking: McpServer, kind: str) -> None:
-    async with opened(asking) as desk:
-        turn = await booked(desk, ("a", "Oslo"))
-        (action,) = (await asked(desk[1], turn)).data["calls"]
-        await act(desk[1], turn, answer_to(action, kind, nights=1), expect=422)
-        await act(desk[1], turn, answer_to(action, kind))
-        assert (await results(desk[1], turn))["a"] == f"Oslo {kind} None"
+    desk = await opened(asking)
+    turn = await booked(desk, ("a", "Oslo"))
+    (action,) = (await asked(desk.client, turn)).data["calls"]
+    await act(desk.client, turn, answer_to(action, kind, nights=1), expect=422)
+    await act(desk.client, turn, answer_to(action, kind))
+    assert (await results(desk.client, turn))["a"] == f"Oslo {kind} None"
 
 
 @SERVERS
 async def test_where_nobody_answers_the_server_is_told_so_after_a_while(opened: Open, asking: McpServer) -> None:
-    async with opened(replace(asking, elicitation=0.3)) as desk:
-        turn = await booked(desk, ("a", "Oslo"))
-        assert (await results(desk[1], turn))["a"] == "Oslo decline None"
+    desk = await opened(replace(asking, name=f"{asking.name}_soon", elicitation=0.3))
+    turn = await booked(desk, ("a", "Oslo"))
+    assert (await results(desk.client, turn))["a"] == "Oslo decline None"
 
 
 @SERVERS
 async def test_a_server_that_may_not_ask_gets_no_answer(opened: Open, asking: McpServer) -> None:
-    async with opened(replace(asking, elicitation=None)) as desk:
-        turn = await booked(desk, ("a", "Oslo"))
-        events = await desk[1].events(turn.stream_url)
-        assert "action_required" not in [event.name for event in events]
+    desk = await opened(replace(asking, name=f"{asking.name}_silent", elicitation=None))
+    turn = await booked(desk, ("a", "Oslo"))
+    events = await desk.client.events(turn.stream_url)
+    assert "action_required" not in [event.name for event in events]
 
 
 async def test_the_time_of_a_call_does_not_run_while_a_person_thinks(opened: Open) -> None:
-    async with opened(replace(OLD, policy=Policy(timeout=1.0))) as desk:
-        turn = await booked(desk, ("a", "Oslo"))
-        (action,) = (await asked(desk[1], turn)).data["calls"]
-        await asyncio.sleep(1.3)  # longer than the limit of the call
-        await act(desk[1], turn, answer_to(action, "accept", nights=2))
-        assert (await results(desk[1], turn))["a"].startswith("Oslo accept")
+    desk = await opened(replace(OLD, name="old_quick", policy=Policy(timeout=1.0)))
+    turn = await booked(desk, ("a", "Oslo"))
+    (action,) = (await asked(desk.client, turn)).data["calls"]
+    await asyncio.sleep(1.3)  # longer than the limit of the call
+    await act(desk.client, turn, answer_to(action, "accept", nights=2))
+    assert (await results(desk.client, turn))["a"].startswith("Oslo accept")
 
 
 async def test_two_calls_ask_at_once_and_each_gets_its_own_answer(opened: Open) -> None:
-    async with opened(NEW) as desk:
-        client = desk[1]
-        turn = await booked(desk, ("a", "Oslo"), ("b", "Bergen"))
-        actions: list[Any] = []
-        async with client.follow(turn.stream_url) as events:
-            async for event in events:
-                if event.name == "action_required" and len(actions := event.data["calls"]) == 2:
-                    break
-        nights = {"a": 2, "b": 3}
-        for action in actions:
-            await act(client, turn, answer_to(action, "accept", nights=nights[action["tool_use_id"]]))
-        told = await results(client, turn)
-        assert ("2" in told["a"], "3" in told["b"]) == (True, True)
+    desk = await opened(NEW)
+    client = desk.client
+    turn = await booked(desk, ("a", "Oslo"), ("b", "Bergen"))
+    actions: list[Any] = []
+    async with client.follow(turn.stream_url) as events:
+        async for event in events:
+            if event.name == "action_required" and len(actions := event.data["calls"]) == 2:
+                break
+    nights = {"a": 2, "b": 3}
+    for action in actions:
+        await act(client, turn, answer_to(action, "accept", nights=nights[action["tool_use_id"]]))
+    told = await results(client, turn)
+    assert ("2" in told["a"], "3" in told["b"]) == (True, True)
 
 
 async def test_an_old_server_that_asks_during_two_calls_is_not_answered_by_chance(opened: Open) -> None:
-    async with opened(OLD) as desk:
-        with capture_logs() as lines:
-            told = await results(desk[1], await booked(desk, ("a", "Oslo"), ("b", "Bergen")))
+    desk = await opened(OLD)
+    with capture_logs() as lines:
+        told = await results(desk.client, await booked(desk, ("a", "Oslo"), ("b", "Bergen")))
     assert "Bergen cancel None" in told.values()
     assert "mcp.elicitation_unclear" in [line["event"] for line in lines]
 
@@ -176,37 +202,37 @@ async def test_an_old_server_that_asks_during_two_calls_is_not_answered_by_chanc
 async def test_a_person_is_sent_to_a_page_of_the_web_and_to_nothing_else(
     opened: Open, asking: McpServer, url: str, told: str
 ) -> None:
-    async with opened(asking) as desk:
-        server, client = desk
-        calls = message_of(tool_use("asking__sign_in", {"url": url}, "a"))
-        model = server.scripts.model(calls, message_of(text("Done.")))
-        turn = await client.say(await client.chat(), model=model)
-        if told.endswith("accept"):
-            (action,) = (await asked(client, turn)).data["calls"]
-            assert action["input"] == {"message": "Sign in there.", "url": url}
-            await act(client, turn, answer_to(action, "accept"))
-        assert (await results(client, turn))["a"] == told
+    desk = await opened(asking)
+    server, client, name = desk
+    calls = message_of(tool_use(f"{name}__sign_in", {"url": url}, "a"))
+    model = server.scripts.model(calls, message_of(text("Done.")))
+    turn = await client.say(await client.chat(), model=model)
+    if told.endswith("accept"):
+        (action,) = (await asked(client, turn)).data["calls"]
+        assert action["input"] == {"message": "Sign in there.", "url": url}
+        await act(client, turn, answer_to(action, "accept"))
+    assert (await results(client, turn))["a"] == told
 
 
 async def test_a_message_in_place_of_the_answer_cancels_the_question(opened: Open) -> None:
-    async with opened(NEW) as desk:
-        client = desk[1]
-        turn = await booked(desk, ("a", "Oslo"))
-        await asked(client, turn)
-        chat = turn.url.rpartition("/turns/")[0]
-        body = {"role": "user", "blocks": [{"type": "text", "text": "Never mind"}], "on_busy": "steer"}
-        await client.json("POST", f"{chat}/turns", 202, json=body)
-        assert (await results(client, turn))["a"] == "Oslo cancel None"
+    desk = await opened(NEW)
+    client = desk.client
+    turn = await booked(desk, ("a", "Oslo"))
+    await asked(client, turn)
+    chat = turn.url.rpartition("/turns/")[0]
+    body = {"role": "user", "blocks": [{"type": "text", "text": "Never mind"}], "on_busy": "steer"}
+    await client.json("POST", f"{chat}/turns", 202, json=body)
+    assert (await results(client, turn))["a"] == "Oslo cancel None"
 
 
 async def test_a_reader_that_comes_later_is_asked_too(opened: Open) -> None:
-    async with opened(NEW) as desk:
-        client = desk[1]
-        turn = await booked(desk, ("a", "Oslo"))
-        first = await asked(client, turn)
-        cursor = (await client.json("GET", turn.url))["cursor"]
-        async with client.follow(turn.stream_url, cursor) as events:
-            again = await anext(events)
-        assert (again.name, again.data) == ("action_required", first.data)
-        await act(client, turn, answer_to(first.data["calls"][0], "decline"))
-        await results(client, turn)
+    desk = await opened(NEW)
+    client = desk.client
+    turn = await booked(desk, ("a", "Oslo"))
+    first = await asked(client, turn)
+    cursor = (await client.json("GET", turn.url))["cursor"]
+    async with client.follow(turn.stream_url, cursor) as events:
+        again = await anext(events)
+    assert (again.name, again.data) == ("action_required", first.data)
+    await act(client, turn, answer_to(first.data["calls"][0], "decline"))
+    await results(client, turn)
