@@ -6,7 +6,7 @@ set up (`opentelemetry-instrument`, or an embedding program); without one its AP
 """
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib.metadata import version
 from time import time_ns
 from typing import Any, Literal
@@ -50,7 +50,7 @@ class _Recorded(Span):
         self._span.set_status(self._error)
 
 
-_NOT_RECORDED = Span()
+_OFF = nullcontext(Span())
 
 
 class Tracing:
@@ -82,7 +82,6 @@ class Tracing:
     def on(self) -> bool:
         return self._tracer is not None
 
-    @contextmanager
     def span(
         self,
         name: str,
@@ -91,13 +90,16 @@ class Tracing:
         parent: str | None = None,
         link: str | None = None,
         **attributes: Any,
-    ) -> Iterator[Span]:
+    ) -> AbstractContextManager[Span]:
         """A span around the block. `parent` and `link` are values of a header `traceparent`. An exception marks it as
         failed by its class; its message may hold content, and is left out.
         """
-        if self._tracer is None:
-            yield _NOT_RECORDED
-            return
+        return _OFF if self._tracer is None else self._recorded(name, kind, parent, link, attributes)
+
+    @contextmanager
+    def _recorded(
+        self, name: str, kind: Kind, parent: str | None, link: str | None, attributes: Mapping[str, Any]
+    ) -> Iterator[Span]:
         links = [self._api.Link(context)] if link and (context := self._context_of(link)) else []
         with self._tracer.start_as_current_span(
             name,

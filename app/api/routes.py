@@ -14,7 +14,7 @@ from app.api.ag_ui.schemas import AgUiStopped, AgUiThreadOut, RunInput
 from app.api.ai_sdk import endpoints as ai_sdk
 from app.api.ai_sdk.schemas import UiChatOut, UiRequest, UiStopped
 from app.api.codec import to_json
-from app.api.http.endpoint import Endpoint, Handler, Query
+from app.api.http.endpoint import Endpoint, HandlerApp, Query
 from app.api.http.openapi import Version, openapi
 from app.api.schemas.operations import ActedTurnOut, OverviewOut, ReplicaOut
 from app.api.schemas.requests import (
@@ -558,7 +558,7 @@ def routes() -> list[Route]:
     return [Route(path, _dispatcher(endpoints), methods=list(endpoints)) for path, endpoints in by_path.items()]
 
 
-def _dispatcher(endpoints: Mapping[str, Endpoint]) -> Handler:
+def _dispatcher(endpoints: Mapping[str, Endpoint]) -> HandlerApp:
     async def dispatch(request: Request) -> Response:
         endpoint = endpoints["GET" if request.method == "HEAD" else request.method]
         request.state.endpoint = endpoint
@@ -573,4 +573,4 @@ def _dispatcher(endpoints: Mapping[str, Endpoint]) -> Handler:
             span.set(http__response__status_code=response.status_code)
             return response
 
-    return dispatch
+    return HandlerApp(dispatch)

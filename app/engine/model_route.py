@@ -177,8 +177,8 @@ class ModelRoute:
         """Encloses a call of the present model. One whose breaker is open is left for the next one that may be called;
         where none may, it is called all the same: nothing else can answer.
         """
-        may_be_called = (place for place, model in enumerate(self._left) if not self._access.is_open(model))
-        for _ in range(next(may_be_called, 0)):
+        first = next((place for place, model in enumerate(self._left) if not self._access.is_open(model)), 0)
+        for _ in range(first):
             if not self.calls:
                 self._failures.append(_Failures(self.model, monotonic()))
             self._leave("breaker_open")

@@ -1,7 +1,7 @@
 """The span of a model call and its metrics, by OpenTelemetry's conventions for generative AI."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import takewhile
 from time import perf_counter
 from typing import Any
@@ -55,9 +55,16 @@ class CallSpan:
             TRACING.measure(name, seconds_to_first_delta, **self._labels)
 
 
-@contextmanager
-def model_call(provider: str, label: str, request: ModelRequest, **attributes: Any) -> Iterator[CallSpan]:
+_OFF = nullcontext(CallSpan(Span(), {}))
+
+
+def model_call(provider: str, label: str, request: ModelRequest, **attributes: Any) -> AbstractContextManager[CallSpan]:
     """A span around a model call. `label` is the model in metrics, which have no label that a client chooses."""
+    return _recorded(provider, label, request, attributes) if TRACING.on else _OFF
+
+
+@contextmanager
+def _recorded(provider: str, label: str, request: ModelRequest, attributes: Mapping[str, Any]) -> Iterator[CallSpan]:
     labels = {"gen_ai__operation__name": "chat", "gen_ai__provider__name": provider, "gen_ai__request__model": label}
     start = perf_counter()
     with TRACING.span(

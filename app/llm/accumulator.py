@@ -1,6 +1,5 @@
 """Accumulation of streamed parts into blocks: one block is open at a time, each is closed whole, nothing is lost."""
 
-from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -45,7 +44,7 @@ class Accumulator:
         self._round = round
         self._attempt = attempt
         self._next_index = first_index
-        self._queue: deque[_Building] = deque()  # blocks in their order; only the first may be open for readers
+        self._queue: list[_Building] = []  # blocks in their order; only the first may be open for readers
         self._by_key: dict[int, _Building] = {}
         self._open: _Building | None = None
 
@@ -162,7 +161,7 @@ class Accumulator:
             if wait and len(self._queue) == 1 and self.stop_reason is None and building.doubtful:
                 return
             changes.append(building.block(self._round, self._attempt))
-            self._queue.popleft()
+            del self._queue[0]
             self._open = None
 
 

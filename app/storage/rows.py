@@ -1,6 +1,7 @@
 """Conversion of rows to frozen values and back. JSON columns are text; they are encoded and decoded here only."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, Final
 from uuid import UUID
@@ -21,6 +22,8 @@ def sql_list(values: Iterable[str]) -> str:
 
 OPEN_STATUSES = sql_list(status for status in TRANSITIONS if status in OPEN)
 ENDED_STATUSES = sql_list(status for status in TRANSITIONS if status in ENDED)
+
+_LONGEST_SHARED = 32_768  # characters of a request that turns of different chats share in memory
 
 _request = msgspec.json.Decoder(TurnRequest)
 _error = msgspec.json.Decoder(TurnError)
@@ -60,7 +63,17 @@ PRELIMINARY: Final = f"""CASE WHEN turns.status IN {OPEN_STATUSES} THEN (
 
 def requests_from(rows: Iterable[Row]) -> Mapping[str, TurnRequest]:
     """The requests of turns by their text: most turns of a chat have the same one, and share it in memory."""
-    return {text: _request.decode(text) for text in {row["request"] for row in rows} if text is not None}
+    return {text: _request_from(text) for text in {row["request"] for row in rows} if text is not None}
+
+
+def _request_from(text: str) -> TurnRequest:
+    """Most turns of a server have one of a few requests, and share it as well."""
+    return _shared_request(text) if len(text) <= _LONGEST_SHARED else _request.decode(text)
+
+
+@lru_cache(maxsize=256)
+def _shared_request(text: str) -> TurnRequest:
+    return _request.decode(text)
 
 
 def turn_from(
@@ -80,7 +93,7 @@ def turn_from(
         role=row["role"],
         status=row["status"],
         attempt=row["attempt"],
-        request=None if request is None else requests.get(request) or _request.decode(request),
+        request=None if request is None else requests.get(request) or _request_from(request),
         cancel_requested=row["cancel_requested"],
         recoveries=row["recoveries"],
         arrivals=row["arrivals"],

@@ -1,7 +1,6 @@
 """The live view: one turn in memory, with one writer and any number of readers."""
 
 from bisect import bisect_left, bisect_right
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -68,7 +67,7 @@ class LiveView:
         self.begun: Sequence[Round] = ()  # the open round, as long as no row holds it
         self.provisional = False
         self.last_frame: Frame | None = None
-        self.notices: deque[PlacedNotice] = deque(maxlen=_NOTICES_KEPT)
+        self.notices: list[PlacedNotice] = []
         self.notice_number = 0
         self._pieces: list[str] = []
         self._ends: list[int] = []
@@ -227,6 +226,7 @@ class LiveView:
             return  # nothing comes after the end
         self.notice_number += 1
         self.notices.append(PlacedNotice(self.notice_number, end_cursor(self), notice))
+        del self.notices[:-_NOTICES_KEPT]
         self.wakeup.notify()
 
     def notices_after(self, number: int) -> Sequence[PlacedNotice]:

@@ -1,12 +1,13 @@
 """A direct model call is the SDK's: on the wire, in its answers, in its failures, at its limits."""
 
 import asyncio
+import gc
 import gzip
 import itertools
 import json
 import ssl
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -102,6 +103,21 @@ async def test_a_direct_call_puts_the_same_bytes_on_the_wire(api: Api) -> None:
     assert outcomes[0].parts
     assert sent[0] == sent[1]
     assert sent[0].head.startswith(f"POST {api.path} HTTP/1.1\r\n")
+
+
+async def test_no_request_is_kept_while_its_answer_comes(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    send, sent = direct_calls._Template.send, list[bytes]()
+
+    async def watched(template: Any, body: bytes, cookies: httpx2.Cookies) -> aiohttp.ClientResponse:
+        sent.append(body)
+        return await send(template, body, cookies)
+
+    monkeypatch.setattr(direct_calls._Template, "send", watched)
+    async with canned_server() as server, api.make("a key", server.url) as provider:
+        server.answer = whole(api)
+        async with aclosing(provider.stream(REQUEST)) as stream:
+            assert await anext(stream)
+            assert [holder for holder in gc.get_referrers(sent[0]) if holder is not sent] == []
 
 
 async def test_betas_and_the_variables_of_the_sdks_are_sent_too(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,10 +7,27 @@ from typing import Literal
 from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import Receive, Send
+from starlette.types import Scope as ASGIScope
 
 from app.domain.identity import Scope
 
 Handler = Callable[[Request], Awaitable[Response]]
+
+
+class HandlerApp:
+    """A handler as an app of ASGI. Starlette's own wrapping handles exceptions once more than its middleware does, and
+    keeps the request and four frames for as long as a stream lasts.
+    """
+
+    __slots__ = ("_handler",)
+
+    def __init__(self, handler: Handler) -> None:
+        self._handler = handler
+
+    async def __call__(self, scope: ASGIScope, receive: Receive, send: Send) -> None:
+        response = await self._handler(Request(scope, receive, send))
+        await response(scope, receive, send)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from app.api.http.endpoint import Endpoint, Handler
+from app.api.http.endpoint import Endpoint, HandlerApp
 from app.api.openai import chat, conversations, models, responses
 from app.api.openai.errors import param_of, param_of_chat, refusal, storage_refusal
 from app.api.services import admit
@@ -46,7 +46,7 @@ def openai_routes() -> list[Route]:
     return [Route(path, _dispatcher(endpoints), methods=list(endpoints)) for path, endpoints in by_path.items()]
 
 
-def _dispatcher(endpoints: Mapping[str, Endpoint]) -> Handler:
+def _dispatcher(endpoints: Mapping[str, Endpoint]) -> HandlerApp:
     async def dispatch(request: Request) -> Response:
         endpoint = endpoints["GET" if request.method == "HEAD" else request.method]
         request.state.endpoint = endpoint
@@ -58,4 +58,4 @@ def _dispatcher(endpoints: Mapping[str, Endpoint]) -> Handler:
         except StorageUnavailable as error:
             return await storage_refusal(request, error)
 
-    return dispatch
+    return HandlerApp(dispatch)

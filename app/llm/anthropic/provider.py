@@ -50,6 +50,7 @@ class AnthropicProvider(Adapter):
     async def _open(self, request: ModelRequest) -> AsyncIterator[tuple[ModelResponse, Wire]]:
         body = await offload(request.size, render, request)
         async with self._post("/v1/messages", body, request, "text/event-stream") as response:
+            del body
             yield response, AnthropicWire(response.headers.get("request-id"))
 
     async def count(self, request: ModelRequest) -> int:
@@ -71,6 +72,7 @@ class AnthropicProvider(Adapter):
         post = self._calls.post_by_sdk if by_sdk else self._calls.post
         try:
             async with post(self._sdk, path, headers, body) as response:
+                del body
                 yield response
         except anthropic.APIStatusError as error:
             failure, refused = error.body, error.response

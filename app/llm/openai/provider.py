@@ -4,6 +4,7 @@ bytes.
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from hashlib import sha256
 
 import openai
 
@@ -73,7 +74,9 @@ class OpenAIProvider(Adapter):
     async def _open(self, request: ModelRequest) -> AsyncIterator[tuple[ModelResponse, Wire]]:
         body = await offload(request.size, self.render, request, self.quirks)
         async with self._post(self.path, body, "text/event-stream") as response:
-            yield response, self.wire(_request_id(response.headers), seed=body)
+            seed = sha256(body).digest()
+            del body
+            yield response, self.wire(_request_id(response.headers), seed=seed)
 
     @asynccontextmanager
     async def _post(self, path: str, body: bytes, accept: str, *, by_sdk: bool = False) -> AsyncIterator[ModelResponse]:
@@ -82,6 +85,7 @@ class OpenAIProvider(Adapter):
         post = self._calls.post_by_sdk if by_sdk else self._calls.post
         try:
             async with post(self._sdk, path, {"Accept": accept, "Accept-Encoding": "identity"}, body) as response:
+                del body
                 yield response
         except openai.APIStatusError as error:
             headers, failure = error.response.headers, error.body

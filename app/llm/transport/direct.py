@@ -16,7 +16,7 @@ from typing import Any, Protocol, Self, runtime_checkable
 
 import aiohttp
 import httpx2
-from multidict import CIMultiDict
+from multidict import CIMultiDict, istr
 from yarl import URL
 
 from app.llm.transport.failures import LOST, Unanswered
@@ -68,10 +68,13 @@ class Calls:
     async def post(
         self, sdk: SdkPost, path: str, headers: Mapping[str, str], body: bytes
     ) -> AsyncIterator[ModelResponse]:
-        """Sends the body and gives the response, a success. Raises the SDK's exceptions, and Unanswered."""
+        """Sends the body and gives the response, a success. Raises the SDK's exceptions, and Unanswered. The body,
+        which may be megabytes, is not kept for as long as the answer lasts.
+        """
         template = await self._template(sdk, path, headers) if self.direct and not self.client.is_closed else None
         if template is None:
             async with self.post_by_sdk(sdk, path, headers, body) as opened:
+                del body
                 yield opened
             return
         self._last = template
@@ -79,6 +82,7 @@ class Calls:
             if 200 <= response.status < 300 and "content-encoding" not in response.headers:
                 if "set-cookie" in response.headers:
                     self.client.cookies.extract_cookies(_for_sdk(response, template.request))
+                del body
                 yield ModelResponse(response.status, response.headers, PausingReader(response).read)
                 return
             _answer.set(lambda request: _for_sdk(response, request))
@@ -99,6 +103,7 @@ class Calls:
             raise Unanswered from error
         finally:
             _answer.set(None)
+        del body
         async with stream, open_response(stream.response) as opened:
             yield opened
 
@@ -120,7 +125,9 @@ class Calls:
             transport.client = transport.get_client()
         for name in _BY_CALL & request.headers.keys():
             del request.headers[name]
-        return _Template(transport.client, request, CIMultiDict(request.headers), _options(request, transport.proxy))
+        # Names of this class are what aiohttp makes of them for each call, unless they are that already.
+        head = CIMultiDict((istr(name), value) for name, value in request.headers.multi_items())
+        return _Template(transport.client, request, head, _options(request, transport.proxy))
 
 
 @runtime_checkable
