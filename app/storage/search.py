@@ -85,9 +85,12 @@ GET_EXCERPTS = Statement(
     timeout=_ANSWER_TIMEOUT,
 )
 INDEX_PENDING_OF = Statement("SELECT search_index_of(:owner, CAST(:most AS integer))")
-GET_PENDING_OF = Statement("SELECT FROM search_pending WHERE owner = :owner LIMIT 1")
+GET_PENDING_OF = Statement("SELECT FROM search_pending WHERE owner = :owner AND refused IS NULL LIMIT 1")
 GET_OLDEST_PENDING = Statement(
-    "SELECT extract(epoch FROM clock_timestamp() - added_at)::float AS lag FROM search_pending ORDER BY id LIMIT 1"
+    """
+    SELECT extract(epoch FROM clock_timestamp() - added_at)::float AS lag FROM search_pending
+    WHERE refused IS NULL ORDER BY id LIMIT 1
+    """
 )
 INDEX_PENDING = Statement("SELECT search_index_next(CAST(:most AS integer)) AS indexed", timeout=LONG)
 CATCH_UP = Statement("SELECT search_catch_up(CAST(:most AS integer)) AS more", timeout=LONG)

@@ -428,7 +428,7 @@ search_texts = Table(
 
 # Texts and titles that are not indexed yet; of a title without a turn. A row is written in the transaction of its text,
 # by triggers (migration 0032), and deleted in that which indexes the text. It refers to nothing: what is gone needs no
-# index.
+# index. One that Postgres has `refused` to index stays, with the reason (migration 0033).
 search_pending = Table(
     "search_pending",
     metadata,
@@ -437,6 +437,7 @@ search_pending = Table(
     Column("chat_id", Uuid, nullable=False),
     Column("turn_id", Uuid),
     Column("added_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    Column("refused", Text),
     Index(None, "owner", "id"),
 )
 

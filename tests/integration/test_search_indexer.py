@@ -21,7 +21,7 @@ SAY = """
 WITH made AS (INSERT INTO chats (id, owner, title) VALUES ($1, 'ada', 'Title') RETURNING id), said AS (
     INSERT INTO turns (id, chat_id, role, status, ended_at) SELECT $2, id, 'user', 'complete', now() FROM made
 )
-INSERT INTO blocks (turn_id, index, round, attempt, type, text) VALUES ($2, 0, 0, 0, 'text', 'Ahoy')
+INSERT INTO blocks (turn_id, index, round, attempt, type, text) VALUES ($2, 0, 0, 0, 'text', $3)
 """
 
 
@@ -36,16 +36,16 @@ def search(harness: Harness) -> Search:
     return Search(harness.database)
 
 
-async def say(locker: Locker, chat: UUID | None = None) -> UUID:
+async def say(locker: Locker, chat: UUID | None = None, word: str = "Ahoy") -> UUID:
     """Adds a turn in a new chat of that id."""
     turn = new_id()
-    await locker.connection.execute(SAY, chat or new_id(), turn)
+    await locker.connection.execute(SAY, chat or new_id(), turn, word)
     return turn
 
 
-async def indexed(locker: Locker) -> set[UUID]:
-    """The turns whose words are in the index."""
-    rows = await locker.connection.fetch("SELECT turn_id FROM search_texts WHERE words = 'ahoy'")
+async def indexed(locker: Locker, word: str = "ahoy") -> set[UUID]:
+    """The turns of this word that are in the index."""
+    rows = await locker.connection.fetch("SELECT turn_id FROM search_texts WHERE words = $1::text::tsvector", word)
     return {row["turn_id"] for row in rows}
 
 
@@ -122,6 +122,25 @@ async def test_a_replica_of_an_older_version_indexes_it_by_its_sweep(search: Sea
         pass
     assert await indexed(locker) == {turn}
     assert await search.lag() is None
+
+
+async def test_a_text_that_postgres_refuses_keeps_no_other_out_of_the_index_and_no_search_from_its_answer(
+    search: Search, locker: Locker
+) -> None:
+    refuse = "ALTER TABLE search_texts ADD CONSTRAINT no_poison CHECK (words <> 'poison'::tsvector)"
+    await locker.connection.execute(refuse)
+    poison, turns = await say(locker, word="Poison"), {await say(locker) for _ in range(2)}
+    await search.page("ada", ["ahoy"], 10, SearchPosition(), SearchFilter())
+    await SearchIndexer(search).look()
+    assert await indexed(locker) == turns
+    assert await search.lag() is None
+    (left,) = await locker.connection.fetch("SELECT turn_id, refused FROM search_pending")
+    assert (left["turn_id"], "no_poison" in left["refused"]) == (poison, True)
+    assert await search.is_complete("ada")
+    await locker.connection.execute("ALTER TABLE search_texts DROP CONSTRAINT no_poison")
+    await locker.connection.execute("UPDATE search_pending SET refused = NULL")
+    await SearchIndexer(search).look()
+    assert await indexed(locker, "poison") == {poison}
 
 
 async def test_a_slow_search_is_refused_and_no_sign_that_postgres_is_away(
