@@ -2,8 +2,8 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Iterable, Mapping
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -76,12 +76,18 @@ async def it(
 ) -> AsyncIterator[Site]:
     model, cells, issuer = running
     addresses = [replica.address for cell in cells.values() for replica in cell.replicas]
-    if request.param == "nginx":
-        async with nginx(tmp_path, addresses, file="nginx-cells.conf") as proxy:
-            yield Site(proxy.url, model, cells, issuer, request.node.name)
+    async with standing_before(request.param, tmp_path, addresses) as url:
+        yield Site(url, model, cells, issuer, request.node.name)
+
+
+@asynccontextmanager
+async def standing_before(proxy: str, folder: Path, addresses: Sequence[str]) -> AsyncIterator[str]:
+    if proxy == "nginx":
+        async with nginx(folder, addresses, file="nginx-cells.conf") as started:
+            yield started.url
     else:
-        async with haproxy(tmp_path, addresses, file="haproxy-cells.cfg") as url:
-            yield Site(url, model, cells, issuer, request.node.name)
+        async with haproxy(folder, addresses, file="haproxy-cells.cfg") as url:
+            yield url
 
 
 async def test_turns_of_two_cells_survive_a_replica_that_is_killed(it: Site) -> None:
@@ -140,7 +146,9 @@ async def test_a_request_of_no_cell_is_refused_by_the_first(it: Site) -> None:
         assert (answer.status_code, answer.headers["turnstream-cell"]) == (421, "99")
 
 
+@pytest.mark.parametrize("proxy", ["nginx", "HAProxy"])
 async def test_an_owner_moves_while_turns_run_and_messages_come(
+    proxy: str,
     running: tuple[Model, Mapping[str, Cell], TestIssuer],
     shared_database_url: str,
     second_database_url: str,
@@ -149,11 +157,12 @@ async def test_an_owner_moves_while_turns_run_and_messages_come(
     """The readers come back with their cursors, the turns go on in the new cell, and the token stays as it is."""
     model, cells, _ = running
     async with connect(shared_database_url, size=1) as database:
-        token = await Tokens(database, "07").create("mover's", Identity("mover"))
+        owner = f"mover by {proxy}"
+        token = await Tokens(database, "07").create(owner, Identity(owner))
     addresses = [replica.address for cell in cells.values() for replica in cell.replicas]
     model.open("held", ["calm"])
-    async with nginx(tmp_path, addresses, file="nginx-cells.conf") as proxy, Client(proxy.url, token=token) as client:
-        turns = [await client.json("POST", "/api/turns", 201, json=said("moving")) for _ in range(4)]
+    async with standing_before(proxy, tmp_path, addresses) as url, Client(url, token=token) as client:
+        turns = [await client.json("POST", "/api/turns", 201, json=said(f"moving by {proxy}")) for _ in range(4)]
         readers = [Reader(client, turn["stream_url"]) for turn in turns]
         accepted: list[str] = []
         moved = asyncio.Event()
@@ -172,15 +181,15 @@ async def test_an_owner_moves_while_turns_run_and_messages_come(
                 await reader.until(lambda reader: reader.text() == "first ")
             group.create_task(write())
             settings = {"DATABASE_URL": shared_database_url, "TURNSTREAM_CELL": "07", "PATH": os.environ["PATH"]}
-            command = (TURNSTREAM, "owners", "move", "mover", "--to", "08", "--url", second_database_url)
+            command = (TURNSTREAM, "owners", "move", owner, "--to", "08", "--url", second_database_url)
             moving = await asyncio.create_subprocess_exec(
                 *command, env=settings, cwd=tmp_path, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
             )
             output, _ = await moving.communicate()
             assert moving.returncode == 0, output.decode()
-            assert "mover is in the cell 08" in output.decode()
+            assert f"{owner} is in the cell 08" in output.decode()
             moved.set()
-            model.open("held", ["moving"])
+            model.open("held", [f"moving by {proxy}"])
         for reader, turn in zip(readers, turns, strict=True):
             reader.check_whole(await client.json("GET", turn_url(turn["assistant_turn"])))
             assert reader.turn.end == "turn_complete"
