@@ -9,7 +9,7 @@ from app.engine.frame_clock import TICK
 PLANNED = 0.6  # of a replica's CPU: what is left is for peaks, and for the turns of a replica that died
 PLANNED_POSTGRES = 0.5
 DAY = 86_400
-GB = 1e9
+_DEFAULTS = Settings.model_fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,17 +91,19 @@ class Needs:
 
 def needs(traffic: Traffic, costs: Costs) -> Needs:
     """One replica more than the load takes, for the one that dies or is rolled."""
-    work, settings = work_of(traffic, costs), Settings(_env_file=None)
+    work = work_of(traffic, costs)
     cpu = traffic.turns * (work.turn + traffic.text_seconds * work.text_second)
     postgres = traffic.turns * (work.postgres_turn + traffic.text_seconds * work.postgres_second)
-    replicas = 1 + max(ceil(cpu / (PLANNED - costs.second)), ceil(traffic.running / settings.concurrent_turns))
+    replicas = 1 + max(
+        ceil(cpu / (PLANNED - costs.second)), ceil(traffic.running / _DEFAULTS["concurrent_turns"].default)
+    )
     text = traffic.deltas * traffic.delta_bytes
     wal = costs.wal_turn + (traffic.blocks - 1) * costs.wal_block + text * costs.wal_byte
     return Needs(
         running=traffic.running,
         replicas=replicas,
         postgres_cores=ceil(postgres / PLANNED_POSTGRES),
-        connections=replicas * (settings.pool_size + 1),
+        connections=replicas * (_DEFAULTS["pool_size"].default + 1),
         wal=traffic.turns * DAY * wal,
         kept=traffic.turns * DAY * (costs.kept_turn + text * costs.kept_byte),
     )
