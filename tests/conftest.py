@@ -55,8 +55,8 @@ _COUNTED = (
 _TESTS = Path(__file__).parent
 
 # Half of the time for a thirtieth of the tests: faults between several processes, long random schedules, and stories
-# of whole programs. A run of all tests has them with FULL_TESTS=1 only, as in `.ci/run`; one that names them has them
-# always.
+# of whole programs and pages. A run of all tests has them with FULL_TESTS=1 only, as in `.ci/run`; one that names them
+# has them always. Single tests of other modules say so with `full`.
 _FULL_ONLY = (
     *("faults/test_cells.py", "faults/test_clock_skew.py", "faults/test_conformance_proxies.py"),
     *("faults/test_deploy.py", "faults/test_failover.py", "faults/test_patroni.py", "faults/test_poolers.py"),
@@ -104,19 +104,23 @@ def pytest_collection() -> Generator[None, object, object]:
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """What a run leaves out is not even imported."""
-    named = config.args_source is pytest.Config.ArgsSource.ARGS
-    left_out = not (FULL or named) and collection_path.is_relative_to(_TESTS)
+    left_out = _is_quick(config) and collection_path.is_relative_to(_TESTS)
     return (left_out and collection_path.relative_to(_TESTS).as_posix() in _FULL_ONLY) or None
+
+
+def _is_quick(config: pytest.Config) -> bool:
+    return not FULL and config.args_source is not pytest.Config.ArgsSource.ARGS
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Live tests run only where they are asked for, because they cost money, and so do those of the image, which take
-    minutes; they are not skipped but deselected.
+    minutes, and those that are marked `full`; they are not skipped but deselected.
 
     The modules of the tests that are given most time come first, so that no worker is left with one at the end.
     """
-    left_out = {name for name, asked_for in {"live": LIVE, "image": IMAGE}.items() if not asked_for}
+    asked_for = {"live": LIVE, "image": IMAGE, "full": not _is_quick(config)}
+    left_out = {name for name, asked in asked_for.items() if not asked}
     if deselected := [item for item in items if any(map(item.get_closest_marker, left_out))]:
         config.hook.pytest_deselected(items=deselected)
         items[:] = [item for item in items if item not in deselected]

@@ -14,6 +14,7 @@ from tests.support.http_server import Server
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
+@pytest.mark.full
 async def test_a_chat_that_is_opened_without_a_network_is_there_when_it_is_back(
     people: SitDown, site: Server, api: Client
 ) -> None:
@@ -36,6 +37,7 @@ async def test_a_chat_that_is_opened_without_a_network_is_there_when_it_is_back(
     assert len(await ada.sees_what_is_stored(api)) == 4
 
 
+@pytest.mark.full
 async def test_a_new_chat_has_neither_title_nor_marks_of_the_one_before(
     people: SitDown, site: Server, api: Client
 ) -> None:
@@ -70,6 +72,7 @@ _REFUSE = """() => {
 }"""
 
 
+@pytest.mark.full
 async def test_a_chat_whose_cursor_is_refused_is_read_anew(people: SitDown, site: Server, api: Client) -> None:
     ada = await people(site.url)
     await ada.page.evaluate(_REFUSE)
@@ -147,6 +150,7 @@ async def test_what_is_sent_without_a_network_is_shown_as_unsent_and_goes_in_its
     assert await _said(api, other) == ["Elsewhere"]
 
 
+@pytest.mark.full
 async def test_a_new_chat_begins_with_what_was_sent_without_a_network_also_after_a_reload(
     people: SitDown, site: Server, api: Client
 ) -> None:
@@ -186,6 +190,7 @@ async def test_a_message_whose_answer_was_lost_arrives_once_also_from_another_vi
     assert len(await again.sees_what_is_stored(api)) == 2
 
 
+@pytest.mark.full
 async def test_an_unsent_message_is_taken_back_and_drafts_are_kept_for_each_chat(
     people: SitDown, site: Server, api: Client
 ) -> None:

@@ -46,6 +46,7 @@ async def test_a_branch_begins_behind_an_earlier_answer(people: SitDown, site: S
     await ada.sees("On winds.")
 
 
+@pytest.mark.full
 async def test_a_branch_begins_behind_a_part_of_an_answer(people: SitDown, site: Server, api: Client) -> None:
     calls = message_of(text("I look."), tool_use("doc_tree", {}, "c"))
     model = site.scripts.model(calls, message_of(text("Nothing there.")), message_of(text("On more.")))
@@ -66,6 +67,7 @@ async def test_a_branch_begins_behind_a_part_of_an_answer(people: SitDown, site:
     assert ada.troubles() == []
 
 
+@pytest.mark.full
 async def test_a_new_chat_goes_on_from_an_earlier_answer(people: SitDown, site: Server, api: Client) -> None:
     ada = await talk(people, site, api, "tides", "winds")
     before = ada.chat
@@ -96,6 +98,7 @@ async def test_what_is_deleted_leaves_every_page_of_the_chat(people: SitDown, si
         assert len(await person.sees_what_is_stored(api)) == 4
 
 
+@pytest.mark.full
 async def test_the_branch_beside_a_deleted_one_is_shown(people: SitDown, site: Server, api: Client) -> None:
     ada = await talk(people, site, api, "tides", "winds")
     await ada.press("Answer again", ada.last)

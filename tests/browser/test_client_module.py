@@ -55,6 +55,7 @@ async def test_leaving_after_every_third_event_and_resuming_gives_the_same_turn(
     await _is_what_is_stored(api, found["turn"])
 
 
+@pytest.mark.full
 async def test_a_server_that_ends_its_streams_is_come_back_to(people: SitDown, site: Server, database_url: str) -> None:
     pauses = [Pause(), Pause(), Pause()]
     first, *others = message_of(text(*(f"word {n} " for n in range(40))))

@@ -80,6 +80,7 @@ async def test_a_failure_says_who_must_act_and_offers_it(
     assert len(await ada.sees_what_is_stored(api)) == 4
 
 
+@pytest.mark.full
 async def test_another_model_is_chosen_for_an_answer_that_failed(people: SitDown, site: Server, api: Client) -> None:
     chat = await use(api, site.scripts.model([PermanentError("billing_error", "No credit.")]))
     ada = await people(site.url, chat)
@@ -91,6 +92,7 @@ async def test_another_model_is_chosen_for_an_answer_that_failed(people: SitDown
     await ada.last.get_by_text("2 / 2").wait_for()
 
 
+@pytest.mark.full
 async def test_the_list_marks_chats_with_an_answer_that_nobody_has_seen_and_a_notification_leads_there(
     people: SitDown, site: Server, api: Client
 ) -> None:
@@ -132,6 +134,7 @@ async def test_the_list_marks_chats_with_an_answer_that_nobody_has_seen_and_a_no
     await expect(ada.page.get_by_role("img", name="The answer failed")).to_have_count(1)
 
 
+@pytest.mark.full
 async def test_escape_stops_from_anywhere_and_a_key_shows_the_keys(people: SitDown, site: Server, api: Client) -> None:
     ada = await people(site.url, await use(api, site.scripts.model(paused(Pause(), "I begin ", "and never end."))))
     await ada.say("Talk")

@@ -54,6 +54,7 @@ async def test_one_line_shows_shortened_results_and_the_verdict_on_an_output_wit
     await ada.sees_what_is_stored(api)
 
 
+@pytest.mark.full
 async def test_a_limit_that_was_reached_stands_below_the_answer(people: SitDown, site: Server, api: Client) -> None:
     chat = await use(api, site.scripts.model(reads(1), message_of(text("A quiet day."))))
     said = await api.ask(f"/api/chats/{chat}", "What happened?", limits={"max_rounds": 1})
@@ -63,6 +64,7 @@ async def test_a_limit_that_was_reached_stands_below_the_answer(people: SitDown,
     await ada.sees("The limit of tool rounds was reached (1 of 1).")
 
 
+@pytest.mark.full
 async def test_an_answer_that_does_not_move_says_why(people: SitDown, site: Server, api: Client) -> None:
     pause = Pause()
     ada = await people(site.url)

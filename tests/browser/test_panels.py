@@ -46,6 +46,7 @@ async def test_documents_are_added_shown_as_a_tree_and_removed(
     assert [one["path"] for one in stored["documents"]] == ["course/overview.md"]
 
 
+@pytest.mark.full
 async def test_files_dropped_while_the_documents_are_open_become_documents(
     people: SitDown, site: Server, api: Client
 ) -> None:
@@ -85,6 +86,7 @@ async def test_settings_are_kept_with_the_chat(people: SitDown, site: Server, ap
     assert [tool.name for tool in asked.tools] == names
 
 
+@pytest.mark.full
 async def test_the_parameters_of_the_model_have_controls(people: SitDown, site: Server, api: Client) -> None:
     provider = ScriptedProvider([message_of(text("Yes.")), message_of(text("No longer."))])
     local, claude = parameters_of("openai-chat", QUIRKS["compatible"]), parameters_of("anthropic", OPENAI)
@@ -129,6 +131,7 @@ async def test_the_parameters_of_the_model_have_controls(people: SitDown, site: 
     assert not ada.troubles()
 
 
+@pytest.mark.full
 async def test_a_chat_that_is_older_than_those_in_the_list_has_its_title_and_its_model(
     people: SitDown, site: Server, api: Client
 ) -> None:
@@ -143,6 +146,7 @@ async def test_a_chat_that_is_older_than_those_in_the_list_has_its_title_and_its
     await expect(ada.page.locator("#model")).to_contain_text("script-")
 
 
+@pytest.mark.full
 async def test_the_timeline_shows_where_the_time_went(
     people: SitDown, site: Server, api: Client, harbour: Harbour
 ) -> None:
@@ -161,6 +165,7 @@ async def test_the_timeline_shows_where_the_time_went(
     await ada.page.get_by_text("9,600 in (8,400 cached) · 214 out").wait_for()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("form", ["Markdown", "JSON"])
 async def test_a_chat_can_be_taken_away(
     people: SitDown, site: Server, api: Client, harbour: Harbour, form: str, tmp_path: Path
@@ -203,6 +208,7 @@ async def test_everything_can_be_reached_by_keys(people: SitDown, site: Server, 
     assert await page.evaluate("document.activeElement.id") == "words"
 
 
+@pytest.mark.full
 async def test_the_list_of_chats_is_one_stop_of_the_tab_key_and_can_be_folded(
     people: SitDown, site: Server, api: Client
 ) -> None:
@@ -225,6 +231,7 @@ async def test_the_list_of_chats_is_one_stop_of_the_tab_key_and_can_be_folded(
     await expect(page.locator("#search")).to_be_focused()
 
 
+@pytest.mark.full
 async def test_a_message_has_its_time_and_one_button_stops_the_answer(
     people: SitDown, site: Server, api: Client
 ) -> None:
@@ -240,6 +247,7 @@ async def test_a_message_has_its_time_and_one_button_stops_the_answer(
     await ada.sees_end()
 
 
+@pytest.mark.full
 async def test_operators_find_their_page(people: SitDown, site: Server) -> None:
     ada = await people(site.url)
     link = ada.page.get_by_role("link", name="Page for operators")

@@ -31,6 +31,7 @@ async def test_a_call_runs_when_it_is_allowed(people: SitDown, site: Server, api
     await ada.sees_what_is_stored(api)
 
 
+@pytest.mark.full
 async def test_a_call_runs_with_the_input_that_a_person_edited(
     people: SitDown, site: Server, api: Client, harbour: Harbour
 ) -> None:
@@ -52,6 +53,7 @@ async def test_a_call_runs_with_the_input_that_a_person_edited(
     await ada.page.get_by_text("allowed, with another input").wait_for()
 
 
+@pytest.mark.full
 async def test_a_call_is_allowed_for_the_chat_until_that_is_revoked(
     people: SitDown, site: Server, api: Client, harbour: Harbour
 ) -> None:

@@ -61,6 +61,7 @@ _TABLE = """() => [...document.querySelectorAll('#turns td')].map((cell) => {
 })"""
 
 
+@pytest.mark.full
 async def test_tables_keep_whole_words_and_their_alignment_on_a_phone(
     people: SitDown, site: Server, api: Client
 ) -> None:
@@ -75,6 +76,7 @@ async def test_tables_keep_whole_words_and_their_alignment_on_a_phone(
     assert [cell["align"].removeprefix("-webkit-") for cell in cells] == ["left", "center", "right", "start"]
 
 
+@pytest.mark.full
 async def test_the_head_of_long_code_stays_in_sight_and_its_lines_can_be_wrapped(
     people: SitDown, site: Server, api: Client
 ) -> None:
@@ -92,6 +94,7 @@ async def test_the_head_of_long_code_stays_in_sight_and_its_lines_can_be_wrapped
     assert await frame.evaluate("(frame) => frame.scrollWidth === frame.clientWidth")
 
 
+@pytest.mark.full
 async def test_a_document_is_opened(people: SitDown, site: Server, api: Client) -> None:
     await api.put("/api/documents/tides.md", content="Why there are <b>tides</b>.")
     ada = await people(site.url)

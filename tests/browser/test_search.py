@@ -72,6 +72,7 @@ async def test_a_match_is_marked_never_run_and_leads_to_its_turn(people: SitDown
     assert await ada.page.evaluate("globalThis.harmed") is None
 
 
+@pytest.mark.full
 async def test_words_are_marked_inside_rendered_markdown(people: SitDown, site: Server, api: Client) -> None:
     answer = "## The **light**house\n\n- `light` *on*\n\n| at | the |\n|---|---|\n| night | light |\n"
     model = site.scripts.model(message_of(text(answer)))
@@ -91,6 +92,7 @@ async def test_words_are_marked_inside_rendered_markdown(people: SitDown, site: 
     await ada.page.wait_for_function("() => !CSS.highlights.has('found')")
 
 
+@pytest.mark.full
 async def test_a_search_is_aborted_when_another_letter_is_typed(people: SitDown, site: Server, api: Client) -> None:
     await use(api, "plain", "Sailing")
     ada = await people(site.url)
@@ -105,6 +107,7 @@ async def test_a_search_is_aborted_when_another_letter_is_typed(people: SitDown,
     never.set()
 
 
+@pytest.mark.full
 async def test_chats_that_were_paged_to_stay_when_a_new_one_is_made(people: SitDown, site: Server, api: Client) -> None:
     await site.services.storage.database.rows(MANY_CHATS)
     ada = await people(site.url)
@@ -120,6 +123,7 @@ async def test_chats_that_were_paged_to_stay_when_a_new_one_is_made(people: SitD
     assert await links.all_inner_texts() == ["New", *(f"Chat {number}" for number in reversed(range(201)))]
 
 
+@pytest.mark.full
 async def test_a_match_at_the_end_of_a_long_title_is_seen_whole(people: SitDown, site: Server, api: Client) -> None:
     await api.json("POST", "/api/chats", 201, json={"title": "All that was asked of the keeper of the lighthouse"})
     ada = await people(site.url)

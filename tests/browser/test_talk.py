@@ -22,6 +22,7 @@ async def use(api: Client, model: str, title: str | None = None, **settings: Any
     return str(chat["id"])
 
 
+@pytest.mark.full
 async def test_a_chat_exists_after_its_first_message(people: SitDown, site: Server, api: Client) -> None:
     ada = await people(site.url)
     await ada.page.get_by_text("What would you like to know?").wait_for()
@@ -86,6 +87,7 @@ async def test_blocks_of_a_reset_leave_the_page(people: SitDown, site: Server, a
     assert await ada.page.get_by_text("Words that are lost.").count() == 0
 
 
+@pytest.mark.full
 async def test_a_text_that_was_cut_off_and_gone_on_with_reads_as_one(
     people: SitDown, site: Server, api: Client
 ) -> None:
@@ -213,6 +215,7 @@ async def test_a_message_that_was_refused_says_why_and_can_be_changed(
         await ada.sees_end()
 
 
+@pytest.mark.full
 async def test_a_chat_that_is_deleted_elsewhere_is_closed(people: SitDown, site: Server, api: Client) -> None:
     ada = await people(site.url)
     await ada.say("Hello")
@@ -222,6 +225,7 @@ async def test_a_chat_that_is_deleted_elsewhere_is_closed(people: SitDown, site:
     assert ada.chat == ""
 
 
+@pytest.mark.full
 async def test_chats_are_searched_renamed_and_deleted_from_the_list(people: SitDown, site: Server, api: Client) -> None:
     for title in ("Sailing", "Cooking", "Gardening"):
         await use(api, "plain", title)

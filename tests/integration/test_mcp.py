@@ -36,12 +36,13 @@ from tests.integration.mcp_servers import (
     process_of,
     time_over_http,
 )
-from tests.support.effort import FULL
 from tests.support.harness import Harness, results_of, texts_of
 from tests.support.pictures import PIXEL
 from tests.support.server_process import free_port
 
 NOW = "time__get_current_time"
+# The older protocol has quick tests in tests/integration/api/test_elicitation.py.
+BOTH_PACES = [pytest.param(PACES, id="new"), pytest.param(OLD_PACES, id="old", marks=pytest.mark.full)]
 
 
 def at(port: int) -> McpServer:
@@ -61,7 +62,7 @@ def answer() -> Reply:
     return message_of(text("It is late."))
 
 
-@pytest.fixture(params=["stdio", "http", *(["http with sessions"] if FULL else [])])
+@pytest.fixture(params=["stdio", "http", pytest.param("http with sessions", marks=pytest.mark.full)])
 async def time_server(request: pytest.FixtureRequest) -> AsyncIterator[McpServer]:
     if request.param == "stdio":
         yield TIME
@@ -121,7 +122,10 @@ async def test_a_call_that_may_be_made_twice_survives_the_death_of_the_server() 
     assert outcome.notes["retries"] == 1
 
 
-@pytest.mark.parametrize("options", [(), ("--old",)] if FULL else [()])
+@pytest.mark.parametrize(
+    "options",
+    [pytest.param((), id="http"), pytest.param(("--old",), id="http with sessions", marks=pytest.mark.full)],
+)
 async def test_a_server_killed_over_http_is_an_outcome_and_is_found_when_it_is_back(options: tuple[str, ...]) -> None:
     port, context = free_port(), context_with()
     async with time_over_http(port, *options) as process, connecting(at(port)) as servers:
@@ -209,7 +213,7 @@ async def test_a_server_that_hangs_does_not_keep_us_from_ending() -> None:
         assert not servers.connected
 
 
-@pytest.mark.parametrize("server", [PACES, OLD_PACES], ids=["new", "old"])
+@pytest.mark.parametrize("server", BOTH_PACES)
 async def test_a_new_tool_is_listed_when_the_server_notifies_it(server: McpServer) -> None:
     async with connecting(server) as servers:
         assert "paces__grown" not in servers.tools()
@@ -242,7 +246,7 @@ asyncio.run(main())
 # --- calls -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(params=[PACES, OLD_PACES], ids=["new", "old"])
+@pytest.fixture(params=BOTH_PACES)
 async def paces(request: pytest.FixtureRequest) -> AsyncIterator[McpServers]:
     async with connecting(request.param) as servers:
         yield servers
