@@ -101,12 +101,29 @@ class ScriptServer(Server):
     command = (sys.executable, "-m", "tests.node.server")
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("node")
+
+
 @shared
-async def server(shared_database_url: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ScriptServer]:
-    folder = tmp_path_factory.mktemp("node")
+async def server(shared_database_url: str, folder: Path) -> AsyncIterator[ScriptServer]:
+    async with _closing(shared_database_url, folder) as server:
+        await server.start()
+        yield server
+
+
+@shared
+async def replica(shared_database_url: str, folder: Path) -> AsyncIterator[ScriptServer]:
+    """Another server on the same database, which a test starts."""
+    async with _closing(shared_database_url, folder) as replica:
+        yield replica
+
+
+@asynccontextmanager
+async def _closing(database_url: str, folder: Path) -> AsyncIterator[ScriptServer]:
     settings = {"PYTHONPATH": str(ROOT), "TURNSTREAM_JOURNAL_INTERVAL": "0.01", HUNG: str(folder)}
-    server = ScriptServer(shared_database_url, folder, settings)
-    await server.start()
+    server = ScriptServer(database_url, folder, settings)
     yield server
     await server.close()
 
@@ -140,6 +157,10 @@ class Page:
         about = {"url": self._server.url, "id": self._id, "resume": resume, "documented": documented}
         about["packages"] = packages and str(packages)
         return await self("open", **about, messages=messages or [])
+
+    def move(self, server: Server) -> None:
+        """It is opened at this server from now on."""
+        self._server = server
 
     async def stored(self) -> list[Json]:
         """The messages of the chat as the database holds them."""

@@ -181,6 +181,24 @@ async def test_an_agent_connects_again_after_the_process_that_held_its_run_is_go
     await agent.assert_shows_what_is_stored()
 
 
+async def test_an_agent_connects_to_another_replica_after_the_one_that_wrote_was_killed(
+    agent: Agent, server: ScriptServer, replica: ScriptServer
+) -> None:
+    await agent.open()
+    await agent("begin", text=f"hang once {uuid4()}")
+    await agent("until", says="That ")
+    await replica.start()
+    await server.kill()
+    await agent("settled")
+    agent.move(replica)
+    await agent.open()
+    state = await agent("connect")
+    assert (state["seen"]["outcome"], text_of(state)) == ("success", "That is it.")
+    await agent.assert_shows_what_is_stored()
+    await server.start()
+    await replica.terminate()
+
+
 async def test_a_page_that_is_opened_while_a_turn_runs_follows_it(agent: Agent) -> None:
     await agent.open()
     await agent("begin", text="hang")

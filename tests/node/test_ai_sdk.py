@@ -1,5 +1,7 @@
 """The AI SDK's own packages, in Node, against the real server: what they put together is what the database holds."""
 
+from uuid import uuid4
+
 import pytest
 
 from tests.node.conftest import Json, Page, ScriptServer
@@ -161,6 +163,31 @@ async def test_a_page_resumes_after_the_process_that_held_its_connection_is_gone
     state = await page("resume")
     assert state["status"] == "ready", state["error"]
     assert "".join(part["text"] for part in parts_of(state) if part["type"] == "text") == "That is it."
+    await page.assert_shows_what_is_stored()
+
+
+async def test_a_page_resumes_on_another_replica_after_the_one_that_wrote_was_killed(
+    page: Page, server: ScriptServer, replica: ScriptServer
+) -> None:
+    await page.open()
+    await page("begin", text=f"hang once {uuid4()}")
+    await page("until", says="That ")
+    await replica.start()
+    await server.kill()
+    await page("settled")
+    page.move(replica)
+    await page.open(messages=await page.stored(), resume=True)
+    await page("until", says="That is it.")
+    assert (await page("ready"))["seen"]["errors"] == 0
+    await page.assert_shows_what_is_stored()
+    await server.start()
+    await replica.terminate()
+
+
+async def test_the_error_of_a_turn_is_that_of_the_page(page: Page) -> None:
+    await page.open()
+    state = await page("send", text="fail")
+    assert (state["status"], state["error"]) == ("error", "It cannot be done.")
     await page.assert_shows_what_is_stored()
 
 

@@ -22,6 +22,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
 PROTOCOL = (ROOT / "docs/protocol.md").read_text(encoding="utf-8")
 API = (ROOT / "docs/api.md").read_text(encoding="utf-8")
+DIALECTS = (ROOT / "docs/dialects.md").read_text(encoding="utf-8")
 FRONTENDS = (ROOT / "docs/frontends.md").read_text(encoding="utf-8")
 OPERATIONS = (ROOT / "docs/operations.md").read_text(encoding="utf-8")
 STATES = (ROOT / "docs/states.md").read_text(encoding="utf-8")
@@ -64,6 +65,14 @@ def test_a_promise_names_tests_that_exist(number: str) -> None:
     named = _TEST.findall(promises()[number])
     assert named
     missing = [f"{file}::{test}" for file, test in named if not _exists(file, test)]
+    assert not missing
+
+
+def test_each_job_of_each_dialect_names_a_test_that_exists() -> None:
+    cells = [cell for row in rows_after(DIALECTS, "What each can do, and a test that shows it:") for cell in row[1:]]
+    named = [_TEST.fullmatch(cell) for cell in cells]
+    assert named
+    missing = [cell for cell, match in zip(cells, named, strict=True) if match is None or not _exists(*match.groups())]
     assert not missing
 
 

@@ -228,7 +228,7 @@ AI_SDK: dict[Shown, tuple[str, str]] = {
 @each_kind()
 def test_the_ai_sdk_streams_every_kind(kind: BlockKind) -> None:
     turn = turn_with(kind)
-    encode = UiEncoder(turn, lambda: ())
+    encode = UiEncoder(turn, lambda: turn)
     block = turn.blocks[-1]
     frames = encode(start_of_block(block), None) + encode(BlockStop(1, block), None)
     first = json.loads(frames.split(b"\n\n")[0].removeprefix(b"data: "))

@@ -21,7 +21,6 @@ from app.api.ai_sdk.parts import (
     start_metadata,
 )
 from app.api.codec import to_json
-from app.domain.asks import Ask
 from app.domain.blocks import Block
 from app.domain.cursor import Cursor
 from app.domain.events import (
@@ -45,15 +44,15 @@ DONE = b"data: [DONE]\n\n"
 
 
 class UiEncoder:
-    """Encodes one turn for one reader. `asks` returns the asks that the turn's rows hold now.
+    """Encodes one turn for one reader. `now` returns the turn as its rows hold it now.
 
     A round is a step of the SDK. The SDK has no cursor, and discards blocks only with their whole step: after a reset,
     the blocks of the step that remain are sent again.
     """
 
-    def __init__(self, turn: Turn, asks: Callable[[], Sequence[Ask]]) -> None:
+    def __init__(self, turn: Turn, now: Callable[[], Turn]) -> None:
         self._turn = turn
-        self._asks = asks
+        self._now = now
         self._clients = client_tools(turn)
         self._open: BlockStart | None = None
         self._step: list[Block] = []
@@ -71,7 +70,7 @@ class UiEncoder:
     def resumed(self) -> bytes:
         """The first chunk for a client that has the turn's message so far."""
         last = self._turn.rounds[-1].number if self._turn.rounds else 0
-        self._waits_for_client = any(ask.kind == "client" and ask.round == last for ask in self._asks())
+        self._waits_for_client = any(ask.kind == "client" and ask.round == last for ask in self._now().asks)
         return _frames([{"type": "start", "messageId": self._turn.id}])
 
     def waiting(self) -> bytes:
@@ -174,7 +173,7 @@ class UiEncoder:
         return {"type": "tool-input-available", **call}
 
     def _result(self, block: Block) -> Iterator[Json]:
-        asks = self._asks()
+        asks = self._now().asks
         approval = self._approvals.get(block.tool_use_id or "")
         if approval is not None and (decided := approval_json(block, asks)):
             yield {"type": "tool-approval-response", "approvalId": approval, **decided}
@@ -200,13 +199,13 @@ class UiEncoder:
         if self._waits_for_client:  # else the SDK would send the results of the last step again and again
             yield from ({"type": "start-step"}, {"type": "finish-step"})
         if end.error is not None:
-            yield {"type": "message-metadata", "messageMetadata": end_metadata(end)}
+            yield {"type": "message-metadata", "messageMetadata": end_metadata(end, self._now())}
             yield {"type": "error", "errorText": end.error.message}
             return
         if end.status == "cancelled":
             yield {"type": "abort", "reason": "cancelled"}
         reason = finish_reason(end.stop_reason)
-        yield {"type": "finish", "finishReason": reason, "messageMetadata": end_metadata(end)}
+        yield {"type": "finish", "finishReason": reason, "messageMetadata": end_metadata(end, self._now())}
 
 
 def _frames(chunks: Iterator[Json] | Sequence[Json]) -> bytes:

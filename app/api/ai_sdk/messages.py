@@ -70,7 +70,7 @@ class _Message:
             case ActionRequired():
                 self._request_actions(mark)
             case TurnEnd():
-                self.metadata |= end_metadata(mark)
+                self.metadata |= end_metadata(mark, self._turn)
                 if self._waits_for_client:
                     self.parts.append({"type": "step-start"})
             case _:

@@ -7,6 +7,7 @@ from app.api.codec import block_details, input_of, parsed
 from app.domain.asks import Ask
 from app.domain.blocks import Block
 from app.domain.events import TurnEnd
+from app.domain.output import output_of
 from app.domain.results import count_files, parts_of
 from app.domain.turns import Turn
 
@@ -31,9 +32,10 @@ def start_metadata(turn: Turn) -> Json:
     return {"chat": turn.chat_id, "parent": turn.parent_id, "model": model}
 
 
-def end_metadata(end: TurnEnd) -> Json:
+def end_metadata(end: TurnEnd, turn: Turn) -> Json:
     error = {"error": {"type": end.error.type, "message": end.error.message}} if end.error else {}
-    return {"status": end.status, "stopReason": end.stop_reason, "usage": end.usage, **error}
+    output = {} if (text := output_of(turn)) is None else {"output": parsed(text)}
+    return {"status": end.status, "stopReason": end.stop_reason, "usage": end.usage, **output, **error}
 
 
 def client_tools(turn: Turn) -> frozenset[str]:

@@ -57,7 +57,7 @@ def _cursor_after_wait(view: LiveView, known: Collection[str]) -> Cursor:
 
 
 async def _frames(services: Services, view: LiveView, load: Load, cursor: Cursor) -> AsyncGenerator[bytes, None]:
-    encoder = UiEncoder(view.turn, lambda: follower.view.turn.asks)
+    encoder = UiEncoder(view.turn, lambda: follower.view.turn)
     follower = TurnReader(services.live.directory, view, load, cursor, encoder)
     if cursor != START:
         yield encoder.resumed()

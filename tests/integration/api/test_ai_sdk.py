@@ -231,7 +231,7 @@ def turn_of(*blocks: Block, status: Any = "complete", error: TurnError | None = 
 
 
 def encoded(turn: Turn, *events: Event | Notice) -> list[Json]:
-    encoder = UiEncoder(turn, lambda: turn.asks)
+    encoder = UiEncoder(turn, lambda: turn)
     return chunks_in(b"".join(encoder(event, START) for event in (events or marks_of(turn))))
 
 
@@ -359,3 +359,11 @@ async def test_the_transport_of_assistant_ui_brings_instructions_and_tools_of_it
     answered = {"id": chunks[0]["messageId"], "role": "assistant", "parts": []}
     await talk(api, "aui", user("Where?", "m1"), answered, user("Sure?"), tools={}, turnstream={"model": model})
     assert "locate" not in {each.name for each in provider.requests[-1].tools}, "the page has taken it away"
+
+
+async def test_the_output_of_a_structured_turn_is_in_its_metadata(api: Client, server: Server) -> None:
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    model = server.scripts.model(message_of(tool_use("output", {"n": 7}, "o")))
+    chunks = await talk(api, "structured", user("Go"), turnstream={"model": model, "output": {"schema": schema}})
+    assert chunks[-1]["messageMetadata"]["output"] == {"n": 7}
+    assert (await messages_of(api, "structured"))[-1]["metadata"]["output"] == {"n": 7}
