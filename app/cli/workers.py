@@ -58,12 +58,7 @@ class Processes:
 
     async def _keep(self, number: int) -> None:
         while not self._stopping.is_set():
-            process = await self._started(number)
-            self._running[number] = process
-            if self._stopping.is_set():  # while it started
-                process.send_signal(signal.SIGTERM)
-            status = await process.wait()
-            del self._running[number]
+            status = await self._run_process(number)
             if self._stopping.is_set():
                 self.status = max(self.status, status)
             elif number not in self._ready:
@@ -73,6 +68,20 @@ class Processes:
                 log.error("process.ended", number=number, status=status, seconds=_PAUSE)
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._stopping.wait(), _PAUSE)
+
+    async def _run_process(self, number: int) -> int:
+        """Returns its exit status; 1 where the system cannot start it, as while there is no memory."""
+        try:
+            process = await self._started(number)
+        except OSError:
+            log.exception("process.refused", number=number)
+            return 1
+        self._running[number] = process
+        if self._stopping.is_set():  # while it started
+            process.send_signal(signal.SIGTERM)
+        status = await process.wait()
+        del self._running[number]
+        return status
 
     async def _started(self, number: int) -> asyncio.subprocess.Process:
         """Its standard input is a pipe: where this process is killed, that ends, and so does the other. Nothing is

@@ -56,7 +56,9 @@ def _urls_of_hosts(url: str) -> Sequence[str]:
     query = {name: values[-1] for name, values in parse_qs(parts.query).items()}
     user, at, address = parts.netloc.rpartition("@")
     hosts, ports = query.get("host", address).split(","), query.get("port", "").split(",")
-    if len(hosts) == 1 or len(ports) not in {1, len(hosts)}:  # what is wrong with the latter, the driver says
+    # The driver refuses what is wrong with the ports, and knows which standby to prefer when it knows all hosts.
+    of_driver = len(ports) not in {1, len(hosts)} or query.get("target_session_attrs") == "prefer-standby"
+    if len(hosts) == 1 or of_driver:
         return [url]
     ports = ports if len(ports) > 1 else ports * len(hosts)
     urls = []

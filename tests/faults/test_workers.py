@@ -1,6 +1,7 @@
 """`turnstream serve --workers 2`: two processes on one port, and one that watches over them."""
 
 import asyncio
+import errno
 from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 
@@ -8,6 +9,8 @@ import psutil
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from app.cli import workers
+from app.cli.workers import Processes
 from app.domain.identity import Identity
 from app.storage.database import connect
 from app.storage.tokens import Tokens
@@ -169,3 +172,22 @@ async def test_settings_that_no_process_can_start_with_end_all(database_url: str
     with pytest.raises(AssertionError, match="the server ended with 1"):
         await server.start()
     assert "missing.toml" in server.logs
+
+
+async def test_a_process_that_the_system_cannot_start_again_takes_no_other_along(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers, "_PAUSE", 0)
+    processes, tries = Processes(0, tmp_path, 1), []
+
+    async def start(number: int) -> asyncio.subprocess.Process:
+        tries.append(number)
+        if len(tries) == 1:
+            raise OSError(errno.ENOMEM, "Cannot allocate memory")
+        processes.stop()
+        return await asyncio.create_subprocess_exec("true")
+
+    monkeypatch.setattr(processes, "_started", start)
+    processes.note_ready(1)
+    await processes.run()
+    assert tries == [1, 1]

@@ -63,6 +63,10 @@ async def test_where_no_host_is_what_is_asked_for_the_last_failure_is_told(datab
             ["postgresql://a@/d?host=%2Fone&port=1", "postgresql://a@/d?host=%2Ftwo&port=2"],
         ),
         ("postgresql://one,two/d?port=1", ["postgresql://one/d?port=1", "postgresql://two/d?port=1"]),
+        (
+            "postgresql://one,two/d?target_session_attrs=prefer-standby",
+            ["postgresql://one,two/d?target_session_attrs=prefer-standby"],
+        ),
         ("postgresql://one,two/d?port=1,2,3", ["postgresql://one,two/d?port=1,2,3"]),
     ],
 )
