@@ -4,6 +4,7 @@ import asyncio
 import json
 from typing import Any
 from urllib.parse import urljoin
+from uuid import UUID
 
 import pytest
 from axe_playwright_python.async_playwright import Axe  # type: ignore[import-untyped]
@@ -254,6 +255,32 @@ async def test_turns_out_of_sight_are_not_drawn_and_nothing_moves_when_they_are(
     await ada.page.locator("#turns > .turn").first.scroll_into_view_if_needed()
     await ada.page.wait_for_function(f"() => ({is_drawn})(document.querySelector('#turns > .turn'))")
     assert await ada.page.evaluate(height) == before
+
+
+async def _open_long(people: SitDown, site: Server, api: Client, turns: int) -> tuple[Person, int, list[str]]:
+    """Opens a chat of so many turns: a person, how many elements the shown turns have, and the reads of turns."""
+    spoken = [{"role": "user", "content": "And then?"}, {"role": "assistant", "content": PROSE}]
+    made = await api.json("POST", "/v1/conversations", json={"items": spoken * (turns // 2)})
+    ada = await people(f"{site.url}/static/theme.js")
+    ada.expects("favicon")
+    read: list[str] = []
+    ada.page.on("request", lambda request: read.append(request.url) if "/turns" in request.url else None)
+    await ada.page.goto(f"{site.url}/#{UUID(made['id'].removeprefix('conv_'))}")
+    await ada.ready()
+    await expect(ada.page.locator("#turns > .turn.drawn")).to_have_count(100)
+    return ada, await ada.page.evaluate("document.querySelectorAll('#turns *').length"), read
+
+
+async def test_a_chat_of_a_thousand_turns_costs_the_page_what_one_of_a_hundred_does(
+    people: SitDown, site: Server, api: Client
+) -> None:
+    """Counted, not timed: what is read, and what there is to be laid out."""
+    _, elements_of_hundred, reads_of_hundred = await _open_long(people, site, api, 100)
+    ada, elements, reads = await _open_long(people, site, api, 1_000)
+    assert (elements, len(reads)) == (elements_of_hundred, len(reads_of_hundred))
+    await ada.press("Earlier turns")
+    await expect(ada.page.locator("#turns > .turn.drawn")).to_have_count(200)
+    assert len(reads) == len(reads_of_hundred) + 1
 
 
 async def _metrics(session: Any) -> dict[str, float]:
