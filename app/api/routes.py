@@ -38,6 +38,7 @@ from app.api.schemas.responses import (
     DocumentPage,
     ExchangeOut,
     GrantsOut,
+    IdentityOut,
     ModelsOut,
     PathPage,
     Revoked,
@@ -413,6 +414,13 @@ ENDPOINTS = (
             Query("owner", "of another owner, or `*` for all, whom `by` may then name; needs the scope `admin`"),
             _limit(100, 1000),
         ),
+    ),
+    Endpoint(
+        "GET /api/me",
+        tokens.get_identity,
+        "Whose the credential is, and what it allows",
+        gives=IdentityOut,
+        reach="handler",
     ),
     Endpoint(
         "POST /api/tokens",

@@ -1,4 +1,4 @@
-"""The handler of short-lived tokens: a credential is exchanged for one that allows less, for a browser."""
+"""Handlers of credentials: what one allows, and its exchange for a short-lived token of a browser that allows less."""
 
 from datetime import timedelta
 
@@ -7,7 +7,7 @@ from starlette.responses import Response
 
 from app.api.http.reading import read_body
 from app.api.schemas.requests import BrowserTokenIn
-from app.api.schemas.responses import BrowserTokenOut
+from app.api.schemas.responses import BrowserTokenOut, IdentityOut
 from app.api.services import begin, identity_of
 from app.api.views import json_response
 from app.domain.errors import Forbidden, RequestRefused
@@ -17,6 +17,20 @@ from app.storage.database import OWNER
 from app.storage.tokens import BROWSER_TOKEN
 
 _USUAL_LIFE = 900  # seconds
+
+
+async def get_identity(request: Request) -> Response:
+    identity = identity_of(request)
+    return json_response(
+        IdentityOut(
+            owner=identity.owner,
+            scopes=checked_scopes(identity.scopes),
+            chat=identity.chat,
+            turn=identity.turn,
+            expires_at=identity.expires_at,
+        ),
+        headers={"Cache-Control": "no-store"},
+    )
 
 
 async def create_token(request: Request) -> Response:

@@ -84,7 +84,7 @@ _TAGS = {
     "ai_sdk": ("AI SDK", "The same chats in the protocol of Vercel's AI SDK"),
     "ag_ui": ("AG-UI", "The same chats in the protocol AG-UI"),
     "usage": ("Usage", "What the calls of models have used"),
-    "tokens": ("Tokens", "Short-lived tokens for browsers"),
+    "tokens": ("Tokens", "What a credential allows; short-lived tokens for browsers"),
     "catalog": ("Catalog", "The models and tools of this server"),
     "documents": ("Documents", "Texts of the owner that tools can read"),
     "uploads": ("Uploads", "Files that turns refer to"),

@@ -7,6 +7,7 @@ from uuid import UUID
 from pydantic import BaseModel, ConfigDict, Field
 
 from app.api.schemas.fields import Absent, without_defaults
+from app.domain.identity import Scope
 from app.domain.output import Phase
 from app.domain.turns import Status
 
@@ -393,10 +394,16 @@ class Problem(BaseModel):
     limit: Annotated[str | None, Field(description="with 429: the limit of the owner that is reached")] = None
 
 
-class BrowserTokenOut(BaseModel):
-    token: Annotated[str, Field(description="shown only here; send it as the bearer token")]
+class IdentityOut(BaseModel):
+    """What a credential allows. A `chat` or a `turn` is all that it reaches."""
+
     owner: str
-    scopes: list[str]
+    scopes: list[Scope]
     chat: UUID | None
     turn: UUID | None
+    expires_at: datetime | None
+
+
+class BrowserTokenOut(IdentityOut):
+    token: Annotated[str, Field(description="shown only here; send it as the bearer token")]
     expires_at: datetime

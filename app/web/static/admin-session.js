@@ -1,4 +1,4 @@
-// The client of the page for operators. Its token is kept apart from that of the chat page, which needs less.
+// The client of the page for operators. Its token is that of the chat page where this has the scope, or one of its own.
 
 import { find } from './dom.js'
 import { Client, Refused } from './turnstream.js'
@@ -8,7 +8,8 @@ const KEY = 'turnstream.operator'
 
 const NONE = 'This page needs a token with the scope “admin”: turnstream tokens create NAME --scope admin'
 
-const storedToken = () => sessionStorage.getItem(KEY) ?? localStorage.getItem(KEY)
+const stored = (key) => sessionStorage.getItem(key) ?? localStorage.getItem(key)
+const storedToken = () => stored(KEY) ?? stored('turnstream.token')
 
 export class Operator extends Client {
   constructor() {

@@ -12,7 +12,7 @@ import { markWords } from './marks.js'
 import { amount, Models } from './models.js'
 import { Notifications } from './notifications.js'
 import { Outbox } from './outbox.js'
-import { isOperator, Session } from './session.js'
+import { Session } from './session.js'
 import { Settings } from './settings.js'
 import { TEXTS } from './texts.js'
 import { announce, Transcript } from './transcript.js'
@@ -307,8 +307,11 @@ for (const button of findAll('[data-export]'))
 for (const button of findAll('[data-close]')) button.addEventListener('click', () => button.closest('dialog').close())
 for (const button of findAll('[data-say]')) button.addEventListener('click', () => send(button.textContent.trim()))
 
-find('#operate').hidden = !isOperator()
 await chats.load()
 await route(true)
 outbox.resume()
 document.documentElement.dataset.ready = 'yes' // for programs that drive the page
+client.request('GET', '/api/me').then(
+  ({ scopes }) => (find('#operate').hidden = !scopes.includes('admin')),
+  () => {},
+)

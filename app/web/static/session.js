@@ -22,10 +22,6 @@ export function shelf() {
   return { storage, prefix: `turnstream.of.${digestOf(`${BASE} ${storedToken() ?? ''}`)}.` }
 }
 
-/** Whether a token for the page of operators was entered in this browser. */
-export const isOperator = () =>
-  [sessionStorage, localStorage].some((storage) => storage.getItem('turnstream.operator') !== null)
-
 export class Session extends Client {
   constructor() {
     super({ base: BASE, token: storedToken })

@@ -40,6 +40,7 @@ async def test_a_credential_is_exchanged_for_one_that_allows_less(
     left = datetime.fromisoformat(made["expires_at"]) - datetime.now(UTC)
     assert timedelta(seconds=50) < left <= timedelta(seconds=60)
     async with Client(server.url, document, made["token"]) as browser:
+        assert await browser.json("GET", "/api/me") == {name: made[name] for name in made if name != "token"}
         assert (await browser.get("/api/chats")).status_code == 200
         assert (await browser.post("/api/chats", json={})).status_code == 403
         assert (await browser.post("/api/tokens", json={})).status_code == 403, "it does not prolong itself"
@@ -100,7 +101,8 @@ async def test_a_bound_token_reaches_nothing_else(
             if answer.status_code == 403:
                 refused.add(endpoint.call)
         left = {each.call for each in ENDPOINTS if not each.open} - refused
-        assert left == {"GET /api/models", "GET /api/tools", *(["POST /api/uploads"] if bound_to == "chat" else [])}
+        listed = {"GET /api/me", "GET /api/models", "GET /api/tools"}
+        assert left == listed | ({"POST /api/uploads"} if bound_to == "chat" else set())
         assert (await browser.get(mine.url)).status_code == 200
         assert (await browser.get(mine.stream_url)).status_code == 200
         around = 200 if bound_to == "chat" else 403
