@@ -97,6 +97,7 @@ class ReplicaMonitor:
                 log.error("lease.not_renewed", error=str(error))
                 self._connected_since = self._looked = monotonic()
                 self._missed.clear()
+                self._queue.doubt()
 
     async def _look(self, now: float) -> None:
         if now - self._renewed > self._renewal:
