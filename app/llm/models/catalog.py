@@ -80,16 +80,7 @@ class ProviderModels:
 
 @dataclass(frozen=True, slots=True)
 class Models:
-    providers: Sequence[ProviderModels] = ()
-    _by_name: Mapping[str, tuple[ProviderModels, Model]] = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        by_name: dict[str, tuple[ProviderModels, Model]] = {}
-        for entry in self.providers:
-            for model in entry.listed():
-                for name in (model.id, *model.aliases):
-                    by_name.setdefault(name, (entry, model))
-        object.__setattr__(self, "_by_name", by_name)
+    providers: Sequence[ProviderModels] = field(default_factory=list)
 
     def listed(self) -> Mapping[str, tuple[Model, str]]:
         """Returns the models by id, with the name of their provider."""
@@ -121,8 +112,8 @@ class Models:
 
     def label(self, name: str) -> str:
         """The id of a listed model; `other` for a name that a client has chosen, of which there may be any number."""
-        found = self._by_name.get(name)
-        return found[1].id if found else "other"
+        found = self._find(name)
+        return found[1].id if found and found[1].id in self.listed() else "other"
 
     def fallbacks(self, name: str) -> Sequence[str]:
         found = self._find(name)
@@ -179,8 +170,10 @@ class Models:
 
     def _find(self, name: str) -> tuple[ProviderModels, Model] | None:
         """Finds the model, first among the listed models of all providers, then by prefix."""
-        if found := self._by_name.get(name):
-            return found
+        for entry in self.providers:
+            for model in entry.listed():
+                if name == model.id or name in model.aliases:
+                    return entry, model
         for entry in self.providers:
             if any(name.startswith(prefix) for prefix in entry.prefixes):
                 return entry, Model(name)
