@@ -50,14 +50,22 @@ class Reply:
         self._clock = clock
         self._request = request
         self._begun = begun
-        self._closed = closed
         self._chars_left = self._max_chars = max_chars
         self._seam = Seam(stands) if stands.strip() else None
         self._first = len(turn.blocks)
         self._message = Accumulator(open_round_number(turn), turn.attempt, self._first)
         # The changes of the last read that are not recorded yet. A write that is cut short leaves them here.
         self._ahead: Sequence[Change] = ()
-        self._last = LastBlock(lambda block: self._close([block]))
+
+        # Without a reference to this reply: else all of the run would wait for the garbage collector.
+        async def close(blocks: Sequence[Block]) -> None:
+            await recorder.close_blocks(blocks)
+            if closed is not None:
+                for block in blocks:
+                    closed(block)
+
+        self._close = close
+        self._last = LastBlock(lambda block: close([block]))
         self._first_delta_at: datetime | None = None
         self._opened = perf_counter()
         self.seconds_to_first_delta: float | None = None
@@ -139,12 +147,6 @@ class Reply:
         if kept is not None:
             self._ahead = ()
             self._last.keep(kept)
-
-    async def _close(self, blocks: Sequence[Block]) -> None:
-        await self._recorder.close_blocks(blocks)
-        if self._closed is not None:
-            for block in blocks:
-                self._closed(block)
 
     def _past_seam(self, parts: Sequence[Part]) -> Sequence[Part]:
         """What is still held back when the reply is cut off is dropped: it may be half a repetition."""

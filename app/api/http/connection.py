@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from functools import partial
 from time import perf_counter
 from typing import Any
+from weakref import ref
 
 import structlog
 from starlette.datastructures import MutableHeaders
@@ -34,13 +35,20 @@ class Outlet:
     """
 
     __slots__ = ("_connection", "_cycle")
-    _cycle: RequestResponseCycle
+    _cycle: Callable[[], RequestResponseCycle | None]
 
     def __init__(self, connection: "Connection") -> None:
         self._connection = connection
 
     def belongs_to(self, cycle: RequestResponseCycle) -> None:
-        self._cycle = cycle
+        # Weak, since the cycle has the outlet in its scope: else each request would wait for the garbage collector.
+        self._cycle = ref(cycle)
+
+    @property
+    def _sending(self) -> RequestResponseCycle:
+        cycle = self._cycle()
+        assert cycle is not None, "the task that sends the response has it"
+        return cycle
 
     @contextmanager
     def used(self, on_writable: Callable[[], None], on_end: Callable[[], None]) -> Iterator[None]:
@@ -48,7 +56,7 @@ class Outlet:
         or the server shuts down. One response of a connection is sent at a time.
         """
         self._connection.user = on_writable, on_end
-        if self._cycle.disconnected or self._connection.shuts_down:
+        if self._sending.disconnected or self._connection.shuts_down:
             on_end()
         try:
             yield
@@ -63,7 +71,7 @@ class Outlet:
         """Sends a part of the body. Only while it `is_writable`: then uvicorn's `send` never waits, and one step runs
         it to its end.
         """
-        sending = self._cycle.send({"type": "http.response.body", "body": data, "more_body": True})
+        sending = self._sending.send({"type": "http.response.body", "body": data, "more_body": True})
         try:
             sending.send(None)
         except StopIteration:
@@ -109,6 +117,9 @@ class Connection(HttpToolsProtocol):
             if timer is not None:
                 timer.cancel()
         self._end_user()
+        if self.cycle is not None:
+            # The outlet has this connection: else both would wait for the garbage collector.
+            self.cycle.scope.pop("extensions", None)
 
     def shutdown(self) -> None:
         super().shutdown()
