@@ -64,20 +64,27 @@ class Office:
         return "up"
 
 
-@pytest.fixture
-def office() -> Office:
+@pytest.fixture(scope="module")
+def shared_office() -> Office:
     return Office()
 
 
-@pytest_asyncio.fixture(loop_scope="session")
-async def desk(database_url: str, office: Office) -> AsyncIterator[Server]:
-    async with serving(database_url, Toolset(tools_of(office))) as server:
+@pytest.fixture
+def office(shared_office: Office) -> Office:
+    shared_office.sent.clear()
+    return shared_office
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def desk(shared_database_url: str, shared_office: Office) -> AsyncIterator[Server]:
+    async with serving(shared_database_url, Toolset(tools_of(shared_office))) as server:
         yield server
 
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def clerk(desk: Server, document: Document) -> AsyncIterator[Client]:
-    async with Client(desk.url, document) as client:
+    owner = f"owner {uuid4()}"
+    async with Client(desk.url, document, await desk.token(owner), owner) as client:
         yield client
 
 
@@ -458,7 +465,7 @@ async def test_a_grant_is_seen_and_revoked_in_its_own_chat_by_its_owner_alone(
     async with Client(desk.url, document, token) as eve:
         await eve.json("GET", f"{chat}/grants", 404)
         await eve.json("DELETE", f"{chat}/grants/{grant['id']}", 404)
-    async with Client(desk.url, document, await desk.token("local")) as ada:
+    async with Client(desk.url, document, await desk.token(clerk.owner)) as ada:
         assert (await ada.json("GET", f"{chat}/grants"))["grants"] == [grant]
 
 
@@ -467,13 +474,13 @@ async def test_the_audit_trail_names_the_credential_of_whoever_decided(
 ) -> None:
     chat = await clerk.chat()
     turn, (first,) = await asked_in(desk, clerk, chat, MAIL)
-    token = await desk.token("local")
+    token = await desk.token(clerk.owner)
     async with Client(desk.url, document, token) as phone:
         await answer(phone, turn, decision("approve", first, remember=CHAT))
         await finished(phone, turn)
         (grant,) = (await phone.json("GET", f"{chat}/grants"))["grants"]
         await phone.json("DELETE", f"{chat}/grants/{grant['id']}")
-    entries = await AuditTrail(desk.services.storage.database).page("local", None, 1, 100)
+    entries = await AuditTrail(desk.services.storage.database).page(clerk.owner, None, 1, 100)
     mine = [entry for entry in entries if entry.detail.get("chat") == chat.rpartition("/")[2]]
     assert [entry.kind for entry in mine] == ["grant.revoked", "grant.given", "approval.given"]
     assert {entry.actor for entry in mine} == {f"token:{UUID(token.split('_')[1])}"}
@@ -582,7 +589,6 @@ async def test_a_chat_has_so_many_grants_and_no_two_equal_ones(desk: Server, cle
 async def test_what_waits_in_all_chats_is_listed_by_age_and_page_by_page(
     desk: Server, clerk: Client, document: Document
 ) -> None:
-    await clear_waiting(clerk)
     long = "x" * 500
     first, (mail, _) = await asked_for(desk, clerk, ("send_mail", {"to": "ada", "words": long}, "a"), OTHER_MAIL)
     model = desk.scripts.model(calls_of(("findNodes", CATS, "c")), message_of(text("Done.")))
@@ -625,12 +631,6 @@ async def test_what_waits_in_all_chats_is_listed_by_age_and_page_by_page(
     for turn in (first, second):
         await clerk.json("POST", f"{turn.url}/cancel", 202)
     assert (await clerk.json("GET", "/api/waiting"))["count"] == 0
-
-
-async def clear_waiting(clerk: Client) -> None:
-    """Earlier tests may have left calls behind."""
-    for call in (await clerk.json("GET", "/api/waiting"))["calls"]:
-        await clerk.request("POST", f"/api/chats/{call['chat']}/turns/{call['turn']}/cancel")
 
 
 @pytest.mark.parametrize("after", ["x", "bnVsbA", "W10", "WzEsMl0"])
