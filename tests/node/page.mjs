@@ -12,11 +12,11 @@ import {
 import { createElement } from 'react'
 import { create } from 'react-test-renderer'
 
-// The two functions of docs/ai-sdk.md, as they stand there.
+// The functions of docs/ai-sdk.md, as they stand there.
 const documented = readFileSync('../../docs/ai-sdk.md', 'utf8').match(/```js\n(const api = [^]*?)```/)[1]
-const recipe = new Function('server', `${documented}; return { api, stopping, comeBack }`)
+const recipe = new Function('server', `${documented}; return { api, uncached, stopAnswer, comeBack }`)
 
-let chat, shown, component
+let chat, shown, component, stopAnswer
 let going = Promise.resolve()
 const seen = {}
 
@@ -31,6 +31,12 @@ globalThis.fetch = async (url, init) => {
 function Page(options) {
   shown = useChat(options)
   return null
+}
+
+// As of an app that renews its token before a request.
+const headers = async () => {
+  await new Promise((done) => setTimeout(done, 20))
+  return {}
 }
 
 const turnstream = {
@@ -58,7 +64,8 @@ const text = () => (chat.messages.at(-1)?.parts ?? []).map((one) => (one.type ==
 
 const commands = {
   async open({ url, id, messages, resume, documented, packages }) {
-    const { api, stopping, comeBack } = recipe(url)
+    const { api, uncached, comeBack, ...functions } = recipe(url)
+    stopAnswer = documented && functions.stopAnswer
     const own = packages && (await import(createRequire(`${packages}/`).resolve('@turnstream/ai-sdk')))
     const Transport = own?.TurnstreamChatTransport ?? DefaultChatTransport
     Object.assign(seen, { finished: 0, errors: 0, transient: [], toolCalls: [], stops: 0, resumed: 0 })
@@ -67,7 +74,7 @@ const commands = {
     chat = new Chat({
       id,
       messages,
-      transport: new Transport({ api, body: { turnstream }, ...(documented && { fetch: stopping }) }),
+      transport: new Transport({ api, body: { turnstream }, headers, ...(documented && { fetch: uncached }) }),
       onError: (error) => {
         seen.errors++
         if (documented) comeBack(error, () => shown.resumeStream())
@@ -95,7 +102,7 @@ const commands = {
     while (seen.resumed === before) await new Promise((done) => setTimeout(done, 5))
   },
   regenerate: () => shown.regenerate(),
-  stop: () => shown.stop(),
+  stop: () => Promise.all([shown.stop(), stopAnswer && stopAnswer(chat.id)]),
   async approve({ approved, reason }) {
     await shown.addToolApprovalResponse({ id: part('approval-requested').approval.id, approved, reason })
   },
