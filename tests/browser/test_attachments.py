@@ -200,6 +200,7 @@ async def test_files_of_a_draft_and_of_an_unsent_message_survive_a_reload(
     await ada.page.wait_for_function(_KEPT, arg=0)
 
 
+@pytest.mark.full
 async def test_a_draft_and_its_files_follow_the_token_that_is_asked_for_meanwhile(
     people: SitDown, site: Server
 ) -> None:

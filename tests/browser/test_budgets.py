@@ -271,6 +271,7 @@ async def _open_long(people: SitDown, site: Server, api: Client, turns: int) -> 
     return ada, await ada.page.evaluate("document.querySelectorAll('#turns *').length"), read
 
 
+@pytest.mark.full
 async def test_a_chat_of_a_thousand_turns_costs_the_page_what_one_of_a_hundred_does(
     people: SitDown, site: Server, api: Client
 ) -> None:
