@@ -20,7 +20,9 @@ from app.api.identity.in_browsers import PARAMETER
 if TYPE_CHECKING:
     from aiohttp import ClientResponse, ClientSession
 
-_PATIENCE = 2.0  # seconds for the head of an answer, and for one that is not a stream
+_PATIENCE = 2.0  # seconds for an answer that is not a stream
+# Seconds for the head of one that is passed on: to read a turn by the journal costs more than to wait.
+_HEAD_PATIENCE = 10.0
 # Of one connection, or of a body that is not passed on; not of the request or answer itself.
 _OF_THE_CONNECTION = frozenset({b"connection", b"keep-alive", b"transfer-encoding", b"te", b"upgrade", b"date"})
 _OF_A_BODY = frozenset({b"content-length", b"expect"})
@@ -102,7 +104,7 @@ class Neighbours:
             headers.append((_CLIENT.decode(), f"{request.client.port} {request.client.host}"))
         target = URL(f"http://neighbour{_target_of(request)}", encoded=True)
         try:
-            async with asyncio.timeout(_PATIENCE):  # one that is frozen is connected to all the same
+            async with asyncio.timeout(_HEAD_PATIENCE):  # one that is frozen is connected to all the same
                 answer = await session.request(request.method, target, headers=headers)
         except (ClientError, OSError):
             await session.close()

@@ -93,7 +93,7 @@ async def test_a_neighbour_that_takes_the_request_and_does_not_answer_is_not_wai
     neighbours: Neighbours, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As one that is frozen: the kernel accepts connections for it."""
-    monkeypatch.setattr(module, "_PATIENCE", 0.1)
+    monkeypatch.setattr(module, "_HEAD_PATIENCE", 0.1)
     asked = asyncio.Event()
 
     async def answer(_head: bytes, reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
