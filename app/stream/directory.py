@@ -34,8 +34,8 @@ class Directory:
         return [view for view in self._mirrored.values() if not view.ended]
 
     def view(self, turn: Turn) -> LiveView:
-        """The view of a turn, made from `turn` if there is none, and never of an older attempt than `turn`. An older
-        view that is written here has lost its claim; an older mirror is only late, and takes over the rows.
+        """The view of a turn, made from `turn` if there is none, and never behind it. A view of an older attempt that
+        is written here has lost its claim; a mirror that is behind is only late, and takes over the rows.
         """
         here = self._here.get(turn.id)
         if here and here.attempt >= turn.attempt:
@@ -43,7 +43,7 @@ class Directory:
         view = self._mirrored.get(turn.id)
         if view is None:
             view = LiveView(turn)
-        elif view.attempt < turn.attempt:
+        elif view.is_behind(turn):
             view.adopt(turn, None)
         else:
             return view

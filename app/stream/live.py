@@ -124,6 +124,12 @@ class LiveView:
             interrupted=True,
         )
 
+    def is_behind(self, turn: Turn) -> bool:
+        """Whether the rows of `turn` have more than the view, as those of a mirror may until it reads them."""
+        if self.ended or turn.attempt != self.attempt:
+            return turn.attempt > self.attempt
+        return turn.ended or _lacks_rows(self.turn, turn)
+
     def adopt(self, turn: Turn, open_block: Block | None, start: int = 0) -> None:
         """Takes over rows and journal, as they were read from Postgres. Within one attempt this only ever adds to the
         view; an older reading is ignored, unless it is the end. A reading that a failover has thinned out is older too:

@@ -2,10 +2,13 @@ import gc
 from contextlib import ExitStack
 from dataclasses import replace
 
+import pytest
+
+from app.domain.turns import Turn
 from app.kit.ids import new_id
 from app.stream.directory import Directory
 from app.stream.live import LiveView
-from tests.support.turns import CHAT, TURN, turn_of
+from tests.support.turns import CHAT, TURN, text, turn_of
 
 
 def _attempt(number: int) -> LiveView:
@@ -67,6 +70,19 @@ def test_a_view_is_never_older_than_the_turn_that_it_is_asked_for() -> None:
     assert late.provisional, "its open text may be in the journal"
     assert directory.view(turn_of(attempt=1)) is late
     assert late.attempt == 2
+
+
+@pytest.mark.parametrize(
+    "later",
+    [replace(turn_of(), status="complete"), replace(turn_of(), blocks=(text(),))],
+    ids=["ended", "longer"],
+)
+def test_a_mirror_that_is_late_shows_no_less_than_the_rows(later: Turn) -> None:
+    directory = Directory()
+    mirror = directory.view(turn_of())
+    assert directory.view(later) is mirror
+    assert mirror.turn == later
+    assert directory.view(turn_of()).turn == later
 
 
 def test_a_view_that_lost_its_claim_is_not_the_view_of_the_turn() -> None:
