@@ -59,19 +59,28 @@ _TESTS = Path(__file__).parent
 # has them always. Single tests of other modules say so with `full`.
 _FULL_ONLY = (
     *("faults/test_cells.py", "faults/test_clock_skew.py", "faults/test_conformance_proxies.py"),
-    *("faults/test_deploy.py", "faults/test_failover.py", "faults/test_patroni.py", "faults/test_poolers.py"),
-    *("faults/test_postgres_away.py", "faults/test_postgres_misbehaves.py", "faults/test_proxies.py"),
+    *("faults/test_deploy.py", "faults/test_failover.py", "faults/test_nginx.py", "faults/test_patroni.py"),
+    *("faults/test_poolers.py", "faults/test_postgres_away.py", "faults/test_postgres_misbehaves.py"),
+    "faults/test_proxies.py",
     *("faults/test_random_schedules.py", "faults/test_rolling_restart.py", "faults/test_standby.py"),
     "faults/test_workers.py",
     *("integration/test_chaos.py", "integration/test_people_property.py", "integration/test_stalled_readers.py"),
     "integration/test_stream_property.py",
-    *("acceptance/test_embedding.py", "acceptance/test_graph_assistant.py", "acceptance/test_live_tests.py"),
-    *("acceptance/test_package.py", "acceptance/test_replay_page.py", "acceptance/test_runbooks.py"),
+    *("acceptance/test_approvals.py", "acceptance/test_course_assistant.py", "acceptance/test_embedding.py"),
+    *("acceptance/test_graph_assistant.py", "acceptance/test_live_tests.py", "acceptance/test_openai.py"),
+    *("acceptance/test_package.py", "acceptance/test_pages.py", "acceptance/test_replay_page.py"),
+    "acceptance/test_runbooks.py",
     *("acceptance/test_terminal_approvals.py", "acceptance/test_terminal_client.py"),
-    *("browser/test_ai_elements.py", "browser/test_assistant_ui.py", "browser/test_attachments.py"),
-    *("browser/test_budgets.py", "browser/test_copilotkit.py", "browser/test_firefox.py", "browser/test_hostile.py"),
-    *("browser/test_restart.py", "browser/test_tabs.py"),
-    "node/test_generated_client.py",
+    *("browser/test_admin.py", "browser/test_ai_elements.py", "browser/test_assistant_ui.py"),
+    *(
+        "browser/test_attachments.py",
+        "browser/test_budgets.py",
+        "browser/test_copilotkit.py",
+        "browser/test_firefox.py",
+    ),
+    *("browser/test_hostile.py", "browser/test_other_origin.py", "browser/test_packages.py", "browser/test_restart.py"),
+    *("browser/test_tabs.py", "browser/test_timeline.py"),
+    *("node/test_ag_ui.py", "node/test_ai_sdk_package.py", "node/test_generated_client.py", "node/test_openai.py"),
 )
 
 # Folders whose tests all run a program that a machine may lack; single tests say so with `needs`.

@@ -18,7 +18,7 @@ from tests.faults.stage import Stage, staged
 from tests.support.effort import FULL
 from tests.support.server_process import free_port
 
-STRIDE = 1 if FULL else 17
+STRIDE = 1 if FULL else 41
 _TIME_LIMIT = 120  # seconds for one trial, which takes less than one: enough on a machine that is busy with other tests
 # A successor can take a turn over only when it starts: neither a check of its peers nor a poll comes in time.
 _NEVER = 3600.0

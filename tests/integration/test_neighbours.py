@@ -1,9 +1,10 @@
 """What one process of `serve --workers` passes on to another: to whom it listens, and what a broken one costs."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -19,8 +20,9 @@ STREAM = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encodi
 
 
 @pytest.fixture
-def neighbours(tmp_path: Path) -> Neighbours:
-    return Neighbours(tmp_path, 1, new_id())
+def neighbours() -> Iterator[Neighbours]:
+    with TemporaryDirectory() as folder:  # `tmp_path` has the name of the test, and may be too long for a socket
+        yield Neighbours(Path(folder), 1, new_id())
 
 
 @asynccontextmanager

@@ -15,6 +15,7 @@ from structlog.testing import capture_logs
 from app.api.events import CHAT_EVENTS, EVENTS
 from app.api.streams.chat import frame
 from app.domain.errors import PermanentError, TransientError
+from app.domain.events import Notice
 from app.domain.turns import Turn
 from app.llm.models.catalog import ProviderModels
 from app.llm.provider import ModelRequest
@@ -115,6 +116,20 @@ async def test_turns_that_run_side_by_side_are_followed_together(api: Client, se
             await take_until(events, "turn_complete", picture)
         assert picture.all_ended
     picture.assert_shows(await all_turns(api, server, chat))
+
+
+async def test_a_notice_of_a_turn_names_it_and_is_no_place_to_go_on_from(api: Client, server: Server) -> None:
+    chat, pause = await api.chat(), Pause()
+    async with api.follow(f"{chat}/stream") as events:
+        said = await api.say(chat, model=server.scripts.model(pausing(pause, "One ", "two.")))
+        await take_until(events, "block_delta")
+        view = server.services.live.directory.running(UUID(said.assistant["id"]))
+        assert view is not None
+        view.notify(Notice("status", {"stage": "executing"}))
+        notice = await anext(event async for event in events if event.data.get("stage") == "executing")
+        assert (notice.id, notice.name, notice.data["turn"]) == (None, "status", said.assistant["id"])
+        pause.go.set()
+        await take_until(events, "turn_complete")
 
 
 async def test_every_id_is_a_place_to_go_on_from(api: Client, server: Server) -> None:
