@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from tests.bench.caching import caching
 from tests.bench.chats import chats
 from tests.bench.costs import costs
+from tests.bench.distant import distant
 from tests.bench.journal_cost import journal_cost
 from tests.bench.recovery import recovery
 from tests.bench.remote import remote
@@ -24,6 +25,7 @@ CACHE = ("read", "written", "neither", "read, %", "target, %")
 CHATS = ("cold, ms", "CPU, ms", "warm, ms", "CPU, ms", "longest hold, ms", "target")
 TRACES = ("off", "with traces", "more, %", "target, %")
 COSTS = ("on paper", "measured", "ratio")
+DISTANT = ("near", "5 ms away", "round trips")
 STORAGE = ("2 deltas", "1,000 deltas", "for a byte of text")
 REPLICAS = ("one server", "two replicas")
 
@@ -50,6 +52,7 @@ def whole() -> Programme:
             Trial("recovery", "20 turns, their server killed 5 times", RECOVERY, recovery(5)),
             Trial("start", "the server killed and started again", START, start(5)),
             Trial("remote", "50 turns of 50/s, each with two readers", REMOTE, remote(50, 500)),
+            Trial("distant", "lone turns, and a Postgres with a round trip of 5 ms", DISTANT, distant(30, 5.0)),
             Trial("journal", "CPU per running turn and second, ms", JOURNAL, journal_cost(200, 2)),
             Trial("traces", "CPU of the server per turn, ms", TRACES, tracing_cost(200, 2)),
             Trial("costs", "what the server's CPU time consists of", COSTS, costs(400, 50, 6, 50)),
