@@ -159,7 +159,7 @@ async def test_a_connection_lost_before_the_answer_is_transient(talk: Talk) -> N
 
 
 async def test_silence_is_transient_where_a_timeout_was_asked_for(talk: Talk, begun: bytes) -> None:
-    async with talk.impatient(read_timeout=0.05) as impatient:
+    async with talk.impatient(read_timeout=0.3) as impatient:
         talk.answers(begun, ending="wait")
         error = await impatient.failure()
         assert isinstance(error, TransientError)

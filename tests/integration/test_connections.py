@@ -19,7 +19,7 @@ from app.api.http import connection
 from app.api.http.connection import LONGEST_HEAD, OUTLET, Connection, Outlet
 
 MEGABYTE = 1_000_000
-STALL = 0.3
+STALL = 0.6  # more than a busy machine keeps the reader of a test waiting
 MOST = 3
 
 Wires = tuple[asyncio.StreamReader, asyncio.StreamWriter]
