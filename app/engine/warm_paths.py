@@ -29,7 +29,7 @@ class WarmPaths:
 
     A path needs no comparison with its rows: a turn that has ended does not change, and its parent never does. It can
     only be deleted, with all that follow it; then a statement that names it as a parent, or claims a turn behind it,
-    finds nothing.
+    finds nothing. The exception is a Postgres that has lost the end of a turn: paths are dropped when it was away.
     """
 
     def __init__(self, most_bytes: int) -> None:
@@ -57,6 +57,10 @@ class WarmPaths:
         self._size += size
         while self._size > self._most:
             self._drop(next(iter(self._paths)))
+
+    def clear(self) -> None:
+        for leaf in [*self._paths]:
+            self._drop(leaf)
 
     def _drop(self, leaf: UUID) -> WarmPath | None:
         dropped = self._paths.pop(leaf, None)

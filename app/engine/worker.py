@@ -116,6 +116,10 @@ class Worker:
         warm = self._services.warm_paths.find(turn)
         return None if warm is None else warm.turns[-1]
 
+    def forget_paths(self) -> None:
+        """To be called when Postgres was away: another replica may run a turn again whose end is lost."""
+        self._services.warm_paths.clear()
+
     # --- notifications -----------------------------------------------------------------------------------------------
 
     def wake(self) -> None:

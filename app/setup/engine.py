@@ -145,7 +145,9 @@ async def started(
     texts, actions = OpenTexts(database), Actions(database)
     # The reads of a standby are older than the last renewal that it shows.
     renewal = None if settings.standby_url is None else settings.standby_staleness / _RENEWALS
-    monitor = ReplicaMonitor(queue, texts, actions, settings.lease, worker.wake, look, worker.begin_drain, renewal)
+    monitor = ReplicaMonitor(
+        queue, texts, actions, settings.lease, worker.wake, look, worker.begin_drain, renewal, worker.forget_paths
+    )
 
     def receive(payload: str) -> None:
         monitor.receive(payload)

@@ -96,13 +96,15 @@ CREATE_EXCHANGE = Statement(
     {_QUEUED}
     """
 )
-# The turn is claimed by the replica that writes it. No row is returned where the chat has changed since it was read.
+# The turn is claimed by the replica that writes it. No row is returned where the chat has changed since it was read, or
+# the answer before is open: after a failover that has lost its end, it runs again.
 BEGIN_EXCHANGE = Statement(
     f"""
     WITH touched AS (
         UPDATE chats SET {TICK}, title = coalesce(title, :title)
         WHERE id = :chat AND owner = :owner AND updated_at = :updated_at
           AND system_prompt IS NOT DISTINCT FROM :system_prompt AND settings::text = :settings
+          AND NOT EXISTS (SELECT FROM turns WHERE id = :parent AND status IN {OPEN_STATUSES})
         RETURNING updated_at
     )
     {_BEGUN}

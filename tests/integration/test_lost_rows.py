@@ -189,6 +189,20 @@ REOPEN = Statement(
 )
 
 
+async def test_what_followed_an_end_that_is_lost_is_read_anew(harness: Harness) -> None:
+    provider = ScriptedProvider(lambda _: message_of(text("Hello.")))
+    async with harness.replica(provider) as replica:
+        first = await harness.ask()
+        await harness.finish(replica, first)
+        async with harness.locker() as locker:  # another replica has run the turn again
+            await locker.connection.execute(
+                "UPDATE blocks SET text = 'Ahoy.' WHERE turn_id = $1 AND round = 1", first.turn
+            )
+        replica.worker.forget_paths()
+        await harness.finish(replica, await harness.ask(after=first))
+    assert "Ahoy." in str(provider.requests[-1].messages)
+
+
 async def test_a_turn_whose_end_is_lost_runs_again_in_an_attempt_that_no_reader_has_seen(harness: Harness) -> None:
     provider = ScriptedProvider([message_of(text("Hello.")), message_of(text("Hello again."))])
     async with harness.replica(provider, policy=replace(POLICY, poll_interval=0.01)) as replica:

@@ -261,6 +261,20 @@ async def test_the_place_that_a_replica_knows_is_read_where_the_chat_has_changed
     assert texts_of(turn) == ["Two."]
 
 
+async def test_no_message_follows_an_answer_whose_end_is_lost(harness: Harness) -> None:
+    async with server(harness, answer("One.")) as services:
+        first = await post_in_new_chat(services, HELLO, new_chat(), None)
+        turn = await ended(harness, services, first)
+        async with harness.locker() as locker:  # as after a failover to a standby that lacks the last commit
+            await locker.connection.execute(
+                "UPDATE turns SET status = 'running', replica = (SELECT id FROM replicas), ended_at = NULL"
+                " WHERE id = $1",
+                turn.id,
+            )
+        with pytest.raises(Conflict, match="is still running"):
+            await post_message(services, HELLO, Target(OWNER, turn.chat_id), None)
+
+
 async def test_a_known_place_is_no_place_while_its_answer_runs_or_for_another_owner(
     harness: Harness, done: list[str]
 ) -> None:

@@ -28,7 +28,7 @@ class ReplicaMonitor:
     """Watches the other replicas. `lease` is in seconds; it is renewed after a third of it, or after `renewal` seconds
     where that is sooner. `wake` is called when there are turns to claim; `is_known`, once, when every other replica
     knows of this one, and notifies it; `drain`, at each renewal of the lease, while an operator's order to drain stands
-    in the row.
+    in the row; `forget`, when Postgres was away: what ended last may be lost, and run again elsewhere.
     """
 
     def __init__(
@@ -41,6 +41,7 @@ class ReplicaMonitor:
         is_known: Callable[[], None] = lambda: None,
         drain: Callable[[], None] = lambda: None,
         renewal: float | None = None,
+        forget: Callable[[], None] = lambda: None,
     ) -> None:
         self._queue = queue
         self._texts = texts
@@ -50,6 +51,7 @@ class ReplicaMonitor:
         self._wake = wake
         self._is_known = is_known
         self._drain = drain
+        self._forget = forget
         self._alone_until = 0.0
         self._known_at: float | None = None
         self._missed: dict[UUID, float] = {}
@@ -84,8 +86,8 @@ class ReplicaMonitor:
         """To be called when this replica's own session was cut. Postgres was away then, so probably all sessions were
         cut, and the peers need time to connect again.
         """
-        self._doubted_at = self._connected_since = monotonic()
-        self._queue.doubt()
+        self._doubted_at = monotonic()
+        self._doubt_rows()
 
     async def run(self) -> None:
         """Looks for ever."""
@@ -95,9 +97,14 @@ class ReplicaMonitor:
                 await self._look(monotonic())
             except StorageUnavailable as error:
                 log.error("lease.not_renewed", error=str(error))
-                self._connected_since = self._looked = monotonic()
+                self._looked = monotonic()
                 self._missed.clear()
-                self._queue.doubt()
+                self._doubt_rows()
+
+    def _doubt_rows(self) -> None:
+        self._connected_since = monotonic()
+        self._queue.doubt()
+        self._forget()
 
     async def _look(self, now: float) -> None:
         if now - self._renewed > self._renewal:

@@ -214,12 +214,19 @@ async def test_after_postgres_was_away_no_peer_is_taken_over_before_it_can_conne
 
 
 async def test_a_replica_that_lost_its_own_session_takes_no_peer_over_for_one_lease(clock: Clock) -> None:
-    rows = Rows()
-    monitor = monitor_of(rows)
+    rows, forgotten = Rows(), list[float]()
+    monitor = ReplicaMonitor(
+        cast("Queue", rows),
+        cast("OpenTexts", rows),
+        cast("Actions", rows),
+        LEASE,
+        lambda: None,
+        forget=lambda: forgotten.append(clock.now),
+    )
     await monitor.start()
     rows.peers_now = [peer(ADA, connected=False, lapsed=True)]
     monitor.doubt()  # no statement has failed: Postgres was back before the next look
-    assert rows.doubts == 1, "and perhaps has failed over"
+    assert (rows.doubts, len(forgotten)) == (1, 1), "and perhaps has failed over"
     for later in (0.0, MISSED + 0.1, LEASE):
         await monitor._look(clock.now + later)
     assert rows.taken_over == [[]]
