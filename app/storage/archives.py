@@ -171,10 +171,8 @@ def head_of(content: bytes) -> ArchiveHead:
         head = _head.decode(content)
     except msgspec.DecodeError as error:
         raise ConfigError(f"The file is no archive of turnstream: {error}.") from None
-    known = {table: _columns(table) for table in ("documents", "uploads", *_OF_CHAT)}
-    unknown = [
-        f"{table}.{name}" for table, names in head.columns.items() for name in {*names} - {*known.get(table, ())}
-    ]
+    known = _all_columns()
+    unknown = sorted(head.columns.keys() - known.keys() | _named(head.columns) - _named(known))
     if head.format != "turnstream" or head.version > VERSION or unknown:
         raise ConfigError(
             f"The archive was made by a newer turnstream (version {head.version} of archives"
@@ -327,13 +325,13 @@ class OwnerImport:
                         self._recordings(group, counts)
                     case _:
                         counts.whole = section == END
-            except (StatementRefused, ValueError) as error:
+            except (StatementRefused, ValueError, LookupError) as error:
                 raise ConfigError(f"The archive has rows at {section}/{id} that cannot be stored: {error}") from error
         return counts
 
     async def _documents(self, group: Iterator[ArchivePart], counts: ImportCounts) -> None:
         for part in group:
-            lines = part.content.decode().splitlines()
+            lines = [line.decode() for line in part.content.splitlines()]  # a text has more ends of lines than bytes
             made = await self._database.rows(self._put["documents"], owner=self._owner, lines=lines)
             counts.made["documents"] += len(made)
             counts.present["documents"] += len(lines) - len(made)

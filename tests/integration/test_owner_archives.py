@@ -23,6 +23,7 @@ from app.kit.tar import END, tar_member, tar_members
 from app.llm.scripted import Pause, ScriptedProvider
 from app.storage.archives import OwnerExport
 from app.storage.chats import Chats
+from app.storage.documents import Documents
 from app.storage.owners import Owners
 from app.storage.tables import metadata
 from app.storage.uploads import Uploads
@@ -80,6 +81,17 @@ async def test_an_archive_restores_what_was_erased(
     assert await rows_of(harness.url, without=LEFT_OUT) == whole
     await _export(settings, OWNER, tmp_path / "again.tar", None)
     assert (tmp_path / "again.tar").read_bytes() == (tmp_path / "ada.tar").read_bytes()
+
+
+async def test_a_document_is_restored_whatever_ends_a_line_in_it(
+    harness: Harness, settings: Settings, tmp_path: Path
+) -> None:
+    words = "1\n2\r\n3\u20284\u20295\x856\x0b7\x0c8\x1c9"
+    await Documents(harness.database).put(OWNER, "notes/lines.md", words)
+    await _export(settings, OWNER, tmp_path / "ada.tar", None)
+    await _erase(settings, OWNER)
+    await _import(settings, tmp_path / "ada.tar", None)
+    assert await Documents(harness.database).read(OWNER, "notes/lines.md") == words
 
 
 async def test_an_erasure_leaves_nothing_of_the_owner_and_all_of_others(
@@ -256,6 +268,9 @@ async def test_other_files_are_refused(settings: Settings, tmp_path: Path) -> No
         (tar_member("archive.json", b"{}"), "is no archive of turnstream"),
         (tar_member("archive.json", head % (2, b"")), "newer turnstream"),
         (tar_member("archive.json", head % (1, b'"chats":["mood"]')), "chats.mood"),
+        (tar_member("archive.json", head % (1, b'"moods":[]')), "with moods"),
+        (tar_member("archive.json", head % (1, b"")) + tar_member("documents/1.jsonl", b"{}"), "cannot be stored"),
+        (tar_member("archive.json", head % (1, b"")) + tar_member(f"chats/{new_id()}/1", b"{}"), "cannot be stored"),
     ):
         (tmp_path / "file").write_bytes(content)
         with pytest.raises(ConfigError, match=reason):
