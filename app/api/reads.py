@@ -95,4 +95,4 @@ def accepted_staleness(request: Request) -> float:
     seconds = directives.get("max-stale", "0")
     if not {"no-cache", "no-store"}.isdisjoint(directives):
         return 0
-    return math.inf if not seconds else int(seconds) if seconds.isascii() and seconds.isdecimal() else 0
+    return math.inf if not seconds else float(seconds) if seconds.isascii() and seconds.isdecimal() else 0

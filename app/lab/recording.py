@@ -19,7 +19,7 @@ from app.llm.provider import ModelCall
 # How the response ended: by itself, because we closed the connection, or because it failed.
 Ending = Literal["whole", "closed", "failed"]
 
-_HEADERS = re.compile(rb'(?<!\\)"headers"\s*:\s*\{([^{}]*)\}', re.IGNORECASE)
+_HEADERS = re.compile(rb'(?<!\\)"headers"\s*:\s*\{(?:[^{}"]|"(?:[^"\\]|\\.)*+")*+\}', re.IGNORECASE)
 _VALUE = re.compile(rb':\s*"((?:[^"\\]|\\.)+)"')
 _SECRET = re.compile(
     rb'(?<!\\)"(?:authorization|authorization_token|api_key)"\s*:\s*"((?:[^"\\]|\\.)+)"', re.IGNORECASE

@@ -1,5 +1,6 @@
 """Handlers of OpenAI's Responses API."""
 
+import re
 from collections.abc import Sequence
 from typing import Any, get_args
 
@@ -19,6 +20,8 @@ from app.api.services import Services, begin, identity_of
 from app.api.streams.turn import passed_on
 from app.domain.errors import NotFound, RequestRefused
 from app.domain.turns import Turn
+
+_NUMBER = re.compile("-?[0-9]{1,17}")
 
 
 async def create_response(request: Request) -> Response:
@@ -169,6 +172,6 @@ def _check_query(request: Request, *known: str) -> None:
 
 def _number_in_query(request: Request) -> int:
     text = request.query_params.get("starting_after", "-1")
-    if not text.removeprefix("-").isdigit() or len(text) > 18:
+    if not _NUMBER.fullmatch(text):
         raise RequestRefused("`starting_after` must be the sequence number of an event.", field="starting_after")
     return max(-1, int(text))

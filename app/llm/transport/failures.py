@@ -106,6 +106,7 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,99}")
 _NAMES = ("code", "type", "status", "__type")
 _NO_NAMES = frozenset({"error", "None", "null"})
 _STATUSES = ("status_code", "status", "code")
+_STATUS = re.compile("[45][0-9]{2}")
 _TEXTS = ("error", "message", "detail", "msg", "Message")
 _CONTAINERS = ("error", "errors", "detail")
 _TITLE = re.compile(r"<title>\s*(.*?)\s*</title>", re.IGNORECASE | re.DOTALL)
@@ -197,9 +198,10 @@ def _status(members: Mapping[str, Any], status: int) -> int:
         return status
     for name in _STATUSES:
         found = members.get(name)
-        number = int(found) if isinstance(found, int) or (isinstance(found, str) and found.isdecimal()) else 0
-        if 400 <= number < 600:
-            return number
+        if isinstance(found, int) and 400 <= found < 600:
+            return found
+        if isinstance(found, str) and _STATUS.fullmatch(found):
+            return int(found)
     return status
 
 

@@ -229,8 +229,9 @@ async def test_a_parameter_of_a_query_that_has_no_place_is_refused_by_name(clien
     made = await client.responses.create(input="Hi")
     with pytest.raises(openai.BadRequestError, match="include"):
         await client.responses.retrieve(made.id, include=["file_search_call.results"])
-    with pytest.raises(openai.BadRequestError, match="starting_after"):
-        await client.responses.retrieve(made.id, stream=True, extra_query={"starting_after": "x"})
+    for number in ("x", "²", "--1", "9" * 18):
+        with pytest.raises(openai.BadRequestError, match="starting_after"):
+            await client.responses.retrieve(made.id, stream=True, extra_query={"starting_after": number})
     with pytest.raises(openai.BadRequestError, match="order"):
         await client.responses.input_items.list(made.id, extra_query={"order": "up"})
 

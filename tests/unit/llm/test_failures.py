@@ -233,6 +233,7 @@ def test_a_wrapped_overflow_is_too_long_and_says_so(said: object, status: int) -
         ({"error": True, "message": "No {brackets}."}, 400, PermanentError, "http_400", "No {brackets}."),
         ({"message": "No {'a': b'}."}, 400, PermanentError, "http_400", "No {'a': b'}."),
         ({"message": "No {" + "x" * 20_000 + "}"}, 400, PermanentError, "http_400", "No {" + "x" * 996),
+        ({"message": "No.", "status": "9" * 5000}, 200, TransientError, "provider_error", "No."),
         ({"errors": []}, 500, TransientError, "http_500", '{"errors":[]}'),
         ([], 500, TransientError, "http_500", "The provider gave no reason (status 500)."),
     ],

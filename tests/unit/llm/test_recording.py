@@ -54,6 +54,7 @@ def test_half_a_recording_is_refused() -> None:
             b'{"headers": {"X-Key": "k1", "n": 1, "b":"k"}, "a":"b"}',
             b'{"headers": {"X-Key": "**", "n": 1, "b":"*"}, "a":"b"}',
         ),
+        (b'{"headers": {"X-Key": "a}b{\\"c", "b":"k"}}', b'{"headers": {"X-Key": "*******", "b":"*"}}'),
         (b'{"text":"say \\"api_key\\": \\"k\\""}', b'{"text":"say \\"api_key\\": \\"k\\""}'),
     ],
 )
