@@ -14,10 +14,12 @@ from app.api.services import Services, begin, identity_of
 from app.api.views import json_response, turn_out
 from app.domain.asks import AskAnswer
 from app.domain.errors import NotFound, RequestRefused
+from app.domain.identity import Identity
 from app.domain.results import joined_texts, layout_of
 from app.domain.turns import Turn
 from app.kit.text import unstorable
 from app.storage.actions import Decision
+from app.storage.exchanges import IdempotencyKey
 from app.storage.rows import from_json
 from app.tools.grants import meets
 from app.tools.schemas import InputSchema
@@ -38,11 +40,8 @@ async def act(request: Request) -> Response:
         if not await services.storage.exchanges.knows(owner, key):
             raise
         decisions = []
-    found = await services.storage.actions.answer(owner, chat, turn, decisions, key, _actor(request))
-    if not found.ended:
-        await services.live.refresh(turn)
-        services.live.feed.notify(owner)
-    return json_response(turn_out(found, services), 202)
+    answered = await store_answers(services, identity_of(request), before, decisions, key)
+    return json_response(turn_out(answered, services), 202)
 
 
 async def get_whole(request: Request) -> Response:
@@ -81,6 +80,22 @@ async def revoke_grant(request: Request) -> Response:
 def _actor(request: Request) -> str:
     """The credential of the request, as the audit trail names it."""
     return identity_of(request).credential or ""
+
+
+async def store_answers(
+    services: Services,
+    identity: Identity,
+    turn: Turn,
+    decisions: Sequence[Decision],
+    key: IdempotencyKey | None = None,
+) -> Turn:
+    """Stores what a person decided about calls of the turn, and lets it go on. Returns the turn as it is then."""
+    owner, actor = identity.owner, identity.credential or ""
+    answered = await services.storage.actions.answer(owner, turn.chat_id, turn.id, decisions, key, actor)
+    if not answered.ended:
+        await services.live.refresh(turn.id)
+        services.live.feed.notify(owner)
+    return answered
 
 
 async def decisions_of(

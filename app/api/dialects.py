@@ -1,19 +1,19 @@
-"""Chats of clients that speak another protocol: ids of their own making, chats made with their first message."""
+"""Helpers of the dialects, whose clients make ids of their own and create a chat with its first message."""
 
 import hashlib
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 from uuid import UUID, uuid5
 
 from pydantic import ValidationError
 
-from app.api.ai_sdk.schemas import UiOptions
 from app.api.codec import to_json
 from app.api.exchange import cancel_turn, generate_again, post_in_new_chat, post_message, wait_for_end
 from app.api.http.validation import invalid
-from app.api.schemas.requests import ChatSettings, NewTurn, TurnOptions
+from app.api.schemas.requests import ChatSettings, NewTurn, TurnOptions, UiOptions
 from app.api.services import Services
 from app.domain.chats import Chat, OnBusy
 from app.domain.errors import Conflict, NotFound, RequestRefused
@@ -23,7 +23,9 @@ from app.kit.clock import CLOCK
 from app.kit.text import unstorable
 from app.storage.exchanges import Exchange, IdempotencyKey, Target
 
-_FOREIGN = UUID("5f3c1f6e-6f0b-5c58-9d3b-2f9c3a1f7f10")
+_NAMESPACE = UUID("5f3c1f6e-6f0b-5c58-9d3b-2f9c3a1f7f10")
+# An end that is longer ago is no news to a client that connects.
+_RECENTLY = timedelta(minutes=1)
 
 
 async def chat_of(services: Services, identity: Identity, id: str) -> UUID:
@@ -34,7 +36,7 @@ async def chat_of(services: Services, identity: Identity, id: str) -> UUID:
         chat = UUID(id)
         await services.storage.chats.get(identity.owner, chat)
     except (ValueError, NotFound):
-        chat = uuid5(_FOREIGN, f"{identity.owner}\0{id}")
+        chat = uuid5(_NAMESPACE, f"{identity.owner}\0{id}")
     identity.require_reach(chat)
     return chat
 
@@ -46,6 +48,47 @@ async def turn_of(services: Services, owner: str, chat: UUID, id: str, role: Rol
     except (ValueError, NotFound):
         return None
     return turn if turn.role == role else None
+
+
+async def newest_turn(services: Services, owner: str, chat: UUID) -> Turn | None:
+    newest = await services.storage.turns.newest(owner, chat)
+    return await services.storage.turns.get(owner, chat, newest) if newest else None
+
+
+async def newest_path(services: Services, owner: str, chat: UUID) -> Sequence[Turn]:
+    """The path to the newest turn. Raises NotFound where there is no such chat."""
+    await services.storage.chats.get(owner, chat)
+    newest = await services.storage.turns.newest(owner, chat)
+    return await services.storage.turns.path(owner, chat, newest) if newest else []
+
+
+def is_news(turn: Turn) -> bool:
+    """Whether a client that connects may lack the end of the turn: it is open, or has ended just now."""
+    return turn.ended_at is None or turn.ended_at > CLOCK.now() - _RECENTLY
+
+
+async def posted_with(services: Services, owner: str, key: IdempotencyKey | None) -> Turn | None:
+    """The user turn that a message with this key became."""
+    with suppress(RequestRefused):
+        exchange = await services.storage.exchanges.find(owner, key) if key else None
+        return exchange.user_turn if exchange else None
+    return None
+
+
+async def newest_answer(services: Services, owner: str, user_turn: Turn | None) -> Turn | None:
+    if user_turn is None:
+        return None
+    answer = await services.storage.chat_changes.newest_answer(user_turn.chat_id, user_turn.id)
+    return await services.storage.turns.get(owner, user_turn.chat_id, answer) if answer else None
+
+
+def new_turn(options: UiOptions, blocks: Sequence[dict[str, Any]]) -> NewTurn:
+    """A message with its options. Raises RequestRefused."""
+    members = options.model_dump(exclude_unset=True, by_alias=True)
+    try:
+        return NewTurn.model_validate({**members, "on_busy": options.on_busy, "blocks": blocks})
+    except ValidationError as error:
+        raise invalid(NewTurn, error) from None
 
 
 def key_of(protocol: str, *parts: object) -> IdempotencyKey:

@@ -1,16 +1,13 @@
 """Handlers for clients of AG-UI, such as `HttpAgent` and CopilotKit: the same chats as threads, turns as runs."""
 
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import suppress
-from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from pydantic import ValidationError
 from starlette.requests import Request
 from starlette.responses import Response
 
-from app.api.actions import decisions_of
+from app.api.actions import decisions_of, store_answers
 from app.api.ag_ui.encoder import Run, encode, run_finished, run_started
 from app.api.ag_ui.messages import (
     ClientIds,
@@ -23,12 +20,18 @@ from app.api.ag_ui.messages import (
 from app.api.ag_ui.schemas import AgUiMessageIn, AgUiResumeIn, AgUiStopped, AgUiThreadOut, RunInput, blocks_in
 from app.api.ag_ui.stream import response, run_stream
 from app.api.codec import output_text
-from app.api.foreign import (
+from app.api.dialects import (
     PageOptions,
     chat_of,
+    is_news,
     key_of,
+    new_turn,
+    newest_answer,
+    newest_path,
+    newest_turn,
     page_tool,
     post_by_chat,
+    posted_with,
     replace_answer,
     stop_all,
     storable_in_messages,
@@ -36,8 +39,6 @@ from app.api.foreign import (
     with_page,
 )
 from app.api.http.reading import read_body
-from app.api.http.validation import invalid
-from app.api.schemas.requests import NewTurn
 from app.api.schemas.tools import ActionsIn
 from app.api.services import Services, begin, identity_of, path_for
 from app.api.views import json_response
@@ -45,12 +46,8 @@ from app.domain.asks import Ask, AskAnswer
 from app.domain.errors import RequestRefused
 from app.domain.identity import Identity
 from app.domain.turns import Turn
-from app.kit.clock import CLOCK
 from app.storage.actions import Decision
 from app.storage.exchanges import Parent, Target
-
-# An end that is longer ago is no news to a client that connects.
-_RECENTLY = timedelta(minutes=1)
 
 
 async def run_agent(request: Request) -> Response:
@@ -84,9 +81,8 @@ async def connect_agent(request: Request) -> Response:
     services.streams.check(owner)
     uploads = path_for(request, "/api/uploads/")
     run = Run(sent.thread_id, sent.run_id, sent.state, sent.protocol)
-    newest = await services.storage.turns.newest(owner, chat)
-    turn = await services.storage.turns.get(owner, chat, newest) if newest else None
-    if turn is not None and (turn.ended_at is None or turn.ended_at > CLOCK.now() - _RECENTLY):
+    turn = await newest_turn(services, owner, chat)
+    if turn is not None and is_news(turn):
         return run_stream(services, owner, turn, run, sent.messages, uploads, continues=True)
     path = await services.storage.turns.path(owner, chat, turn.id) if turn else []
     return response(services, _at_rest(run, path, sent.messages, uploads))
@@ -97,9 +93,7 @@ async def get_thread(request: Request) -> Response:
     services, owner = begin(request)
     id: str = request.path_params["id"]
     chat = await chat_of(services, identity_of(request), id)
-    await services.storage.chats.get(owner, chat)
-    newest = await services.storage.turns.newest(owner, chat)
-    path = await services.storage.turns.path(owner, chat, newest) if newest else []
+    path = await newest_path(services, owner, chat)
     waits = path[-1] if path and path[-1].status == "waiting" else None
     return json_response(
         AgUiThreadOut(
@@ -143,27 +137,19 @@ async def _post(
     place: Parent = before.id if before else "newest"
     key = key_of("ag-ui", chat, message.id, str(place), message.content) if message.id else None
     user_turn = await turn_of(services, owner, chat, message.id, "user")
-    if user_turn is None and key is not None:
-        with suppress(RequestRefused):
-            exchange = await services.storage.exchanges.find(owner, key)
-            user_turn = exchange.user_turn if exchange else None
+    user_turn = user_turn or await posted_with(services, owner, key)
     page = PageOptions(
         [page_tool(tool.name, tool.description, tool.parameters) for tool in sent.tools],
         "\n\n".join(output_text(each.content) for each in sent.messages if each.role in {"system", "developer"}),
         [f"{each.description}:\n{each.value}" for each in sent.context],
     )
     options = await with_page(services, owner, chat, sent.options, page, before)
-    newest = await services.storage.chat_changes.newest_answer(chat, user_turn.id) if user_turn else None
-    if newest is not None:
-        answer = await services.storage.turns.get(owner, chat, newest)
+    answer = await newest_answer(services, owner, user_turn)
+    if answer is not None:
         if not answer.ended:
             return answer, True
         return (await replace_answer(services, owner, answer, options, options.on_busy)).assistant_turn, False
-    members = options.model_dump(exclude_unset=True, by_alias=True)
-    try:
-        new = NewTurn.model_validate({**members, "on_busy": options.on_busy, "blocks": blocks_in(message.content)})
-    except ValidationError as error:
-        raise invalid(NewTurn, error) from None
+    new = new_turn(options, blocks_in(message.content))
     exchange = await post_by_chat(services, new, Target(owner, chat, place, new.on_busy), key)
     return exchange.assistant_turn, False
 
@@ -203,10 +189,7 @@ async def _answer(services: Services, identity: Identity, chat: UUID, sent: RunI
         identity.require("approve")
         decisions += await decisions_of(actions.actions, turn, owner, services, "resume")
     if decisions and not turn.ended:
-        turn = await services.storage.actions.answer(owner, chat, turn.id, decisions, None, identity.credential or "")
-        if not turn.ended:
-            await services.live.refresh(turn.id)
-            services.live.feed.notify(owner)
+        turn = await store_answers(services, identity, turn, decisions)
     return turn, {entry.interrupt_id for entry in entries}
 
 

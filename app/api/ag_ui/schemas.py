@@ -4,17 +4,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from app.api.ai_sdk.schemas import UiOptions
 from app.api.schemas.blocks import source_of_url
-from app.api.schemas.fields import Body, Storable
+from app.api.schemas.fields import LenientBody, Storable
+from app.api.schemas.requests import UiOptions
 from app.domain.errors import RequestRefused
 
 
-class _Lenient(Body):
-    model_config = ConfigDict(extra="ignore", strict=True)
-
-
-class AgUiMessageIn(_Lenient):
+class AgUiMessageIn(LenientBody):
     id: Storable = ""
     role: Literal["developer", "system", "assistant", "user", "tool", "activity", "reasoning"]
     content: Any = None
@@ -22,7 +18,7 @@ class AgUiMessageIn(_Lenient):
     error: str | None = None
 
 
-class AgUiToolIn(_Lenient):
+class AgUiToolIn(LenientBody):
     """A tool that the page runs."""
 
     name: Storable
@@ -30,12 +26,12 @@ class AgUiToolIn(_Lenient):
     parameters: Any = None
 
 
-class AgUiContextIn(_Lenient):
+class AgUiContextIn(LenientBody):
     description: Storable
     value: Storable
 
 
-class AgUiResumeIn(_Lenient):
+class AgUiResumeIn(LenientBody):
     """The answer to an interrupt."""
 
     interrupt_id: Annotated[Storable, Field(alias="interruptId")]
@@ -43,13 +39,13 @@ class AgUiResumeIn(_Lenient):
     payload: Any = None
 
 
-class AgUiPropsIn(_Lenient):
+class AgUiPropsIn(LenientBody):
     """What an app forwards: options of the turn."""
 
     turnstream: UiOptions = UiOptions()
 
 
-class RunInput(_Lenient):
+class RunInput(LenientBody):
     """The body of an HttpAgent (`RunAgentInput`)."""
 
     thread_id: Annotated[Storable, Field(alias="threadId", min_length=1, max_length=500)]

@@ -1,25 +1,29 @@
 """Handlers for `useChat` of the AI SDK: the same chats in the SDK's own protocol."""
 
 from collections.abc import Mapping
-from contextlib import suppress
-from datetime import timedelta
 from uuid import UUID
 
-from pydantic import ValidationError
 from starlette.requests import Request
 from starlette.responses import Response
 
+from app.api.actions import store_answers
 from app.api.ai_sdk.messages import ui_message
 from app.api.ai_sdk.parts import Json
-from app.api.ai_sdk.schemas import UiChatOut, UiMessageIn, UiOptions, UiRequest, UiStopped, new_turn
+from app.api.ai_sdk.schemas import UiChatOut, UiMessageIn, UiRequest, UiStopped, blocks_in
 from app.api.ai_sdk.stream import ui_stream
 from app.api.codec import output_text
-from app.api.foreign import (
+from app.api.dialects import (
     PageOptions,
     chat_of,
+    is_news,
     key_of,
+    new_turn,
+    newest_answer,
+    newest_path,
+    newest_turn,
     page_tool,
     post_by_chat,
+    posted_with,
     replace_answer,
     stop_all,
     storable_in_messages,
@@ -27,8 +31,7 @@ from app.api.foreign import (
     with_page,
 )
 from app.api.http.reading import id_in_query, read_body
-from app.api.http.validation import invalid
-from app.api.schemas.requests import NewTurn
+from app.api.schemas.requests import UiOptions
 from app.api.services import Services, begin, identity_of, path_for
 from app.api.streams.turn import passed_on
 from app.api.views import json_response
@@ -36,12 +39,8 @@ from app.domain.asks import Ask, AskAnswer
 from app.domain.errors import RequestRefused
 from app.domain.identity import Identity
 from app.domain.turns import Turn
-from app.kit.clock import CLOCK
 from app.storage.actions import Decision
 from app.storage.exchanges import Exchange, IdempotencyKey, Parent, Target
-
-# A client that lost its connection just before the end may still ask for the rest.
-_RECENTLY = timedelta(minutes=1)
 
 
 async def converse(request: Request) -> Response:
@@ -67,9 +66,8 @@ async def resume_answer(request: Request) -> Response:
     services, owner = begin(request)
     id = await chat_of(services, identity_of(request), request.path_params["id"])
     named = id_in_query(request, "turn")
-    found = named or await services.storage.turns.newest(owner, id)
-    turn = await services.storage.turns.get(owner, id, found) if found else None
-    if turn is None or not (named or turn.ended_at is None or turn.ended_at > CLOCK.now() - _RECENTLY):
+    turn = await services.storage.turns.get(owner, id, named) if named else await newest_turn(services, owner, id)
+    if turn is None or not (named or is_news(turn)):
         return Response(status_code=204)
     services.streams.check(owner)
     return await passed_on(request, turn) or ui_stream(services, owner, turn)
@@ -79,12 +77,8 @@ async def list_messages(request: Request) -> Response:
     """Returns the path to the newest turn as messages for `useChat({messages})`."""
     services, owner = begin(request)
     id = await chat_of(services, identity_of(request), request.path_params["id"])
-    await services.storage.chats.get(owner, id)
-    newest = await services.storage.turns.newest(owner, id)
-    path = await services.storage.turns.path(owner, id, newest) if newest else []
-    return json_response(
-        UiChatOut(id=str(id), messages=[ui_message(turn, path_for(request, "/api/uploads/")) for turn in path])
-    )
+    path, uploads = await newest_path(services, owner, id), path_for(request, "/api/uploads/")
+    return json_response(UiChatOut(id=str(id), messages=[ui_message(turn, uploads) for turn in path]))
 
 
 async def stop_chat(request: Request) -> Response:
@@ -102,10 +96,7 @@ async def _post(services: Services, owner: str, chat: UUID, sent: UiRequest) -> 
     place = await _place(services, owner, chat, sent)
     before = await services.storage.turns.get(owner, chat, place) if isinstance(place, UUID) else None
     options = await _options(services, owner, chat, sent, before)
-    try:
-        new = new_turn(message.parts, options)
-    except ValidationError as error:
-        raise invalid(NewTurn, error) from None
+    new = new_turn(options, blocks_in(message.parts))
     return await post_by_chat(services, new, Target(owner, chat, place, new.on_busy), _key(chat, message, place))
 
 
@@ -152,12 +143,10 @@ async def _answer_to_replace(services: Services, owner: str, chat: UUID, sent: U
     if message.role != "user":
         raise RequestRefused("`messages` must end with the user message to answer again.", field="messages")
     user_turn = await turn_of(services, owner, chat, message.id, "user")
-    if user_turn is None and (key := _key(chat, message, await _place(services, owner, chat, sent))):
-        with suppress(RequestRefused):
-            exchange = await services.storage.exchanges.find(owner, key)
-            user_turn = exchange.user_turn if exchange else None
-    answer = await services.storage.chat_changes.newest_answer(chat, user_turn.id) if user_turn else None
-    return await services.storage.turns.get(owner, chat, answer) if answer else None
+    if user_turn is None:
+        place = await _place(services, owner, chat, sent)
+        user_turn = await posted_with(services, owner, _key(chat, message, place))
+    return await newest_answer(services, owner, user_turn)
 
 
 # --- calls that wait for a person ------------------------------------------------------------------------------------
@@ -176,9 +165,7 @@ async def _answer_calls(services: Services, identity: Identity, chat: UUID, mess
     for decision in decisions:
         identity.require("chat" if decision.answer.kind == "result" else "approve")
     if decisions and not turn.ended:
-        turn = await services.storage.actions.answer(owner, chat, turn.id, decisions, None, identity.credential or "")
-        if not turn.ended:
-            await services.live.refresh(turn.id)
+        turn = await store_answers(services, identity, turn, decisions)
     return ui_stream(services, owner, turn, known=calls.keys())
 
 

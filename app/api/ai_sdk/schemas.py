@@ -2,37 +2,26 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from app.api.schemas.blocks import source_of_url
-from app.api.schemas.fields import Body, Storable
-from app.api.schemas.requests import NewTurn, Prompt, TurnOptions
-from app.domain.chats import OnBusy
+from app.api.schemas.fields import LenientBody, Storable
+from app.api.schemas.requests import Prompt, UiOptions
 from app.domain.errors import RequestRefused
 
 
-class _Lenient(Body):
-    model_config = ConfigDict(extra="ignore", strict=True)
-
-
-class UiMessageIn(_Lenient):
+class UiMessageIn(LenientBody):
     id: str = ""
     role: Literal["system", "user", "assistant"]
     parts: Annotated[list[dict[str, Any]], Field(max_length=10_000, default_factory=list)]
 
 
-class UiOptions(TurnOptions):
-    """Options of one turn, as in turnstream's own API."""
-
-    on_busy: OnBusy = "interrupt"
-
-
-class UiToolIn(_Lenient):
+class UiToolIn(LenientBody):
     description: Storable | None = None
     parameters: Any = None
 
 
-class UiRequest(_Lenient):
+class UiRequest(LenientBody):
     """The body of a DefaultChatTransport. An app may send the last `message` alone. `system` and `tools`, which the
     page runs, are those of assistant-ui's transport.
     """
@@ -69,16 +58,15 @@ class UiStopped(BaseModel):
     stopped: Annotated[list[str], Field(description="the turns that were cancelled")]
 
 
-def new_turn(parts: list[dict[str, Any]], options: UiOptions) -> NewTurn:
-    """A user message as a turn. Raises ValidationError for an empty message, RequestRefused for a file that is none."""
+def blocks_in(parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The parts of a user message as blocks. Raises RequestRefused for a file that is none."""
     blocks: list[dict[str, Any]] = []
     for part in parts:  # other parts (data, sources) are not for the model
         if part.get("type") == "text" and part.get("text"):
             blocks.append({"type": "text", "text": part["text"]})
         elif part.get("type") == "file":
             blocks.append(_file(part))
-    members = options.model_dump(exclude_unset=True, by_alias=True)
-    return NewTurn.model_validate({**members, "on_busy": options.on_busy, "blocks": blocks})
+    return blocks
 
 
 def _file(part: dict[str, Any]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from uuid import UUID
 
 from starlette.requests import Request
 
+from app.api.actions import store_answers
 from app.api.attachments import Contents, user_blocks
 from app.api.codec import to_json
 from app.api.exchange import post_in_new_chat, post_message
@@ -148,11 +149,7 @@ class Posting:
         if _was_answered_so(turn, decisions):
             return turn, part
         _check_nothing_waits(turn, [decision.tool_use_id for decision in decisions])
-        actor = identity.credential or ""
-        turn = await services.storage.actions.answer(owner, turn.chat_id, turn.id, decisions, self._key, actor)
-        if not turn.ended:
-            await services.live.refresh(turn.id)
-            services.live.feed.notify(owner)
+        turn = await store_answers(services, identity, turn, decisions, self._key)
         if self._input.blocks:
             new = new_turn(services, self._options, self._input, follows=True)
             exchange = await post_message(services, new, Target(owner, turn.chat_id, turn.id, "steer"), None)

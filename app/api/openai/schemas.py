@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, ConfigDict, Field
 
-from app.api.schemas.fields import Body, JsonObject, Storable, storable_value
+from app.api.schemas.fields import Body, JsonObject, LenientBody, Storable, storable_value
 from app.api.schemas.requests import Labels, ModelName
 
 AnyJson = Annotated[Any, AfterValidator(storable_value)]
@@ -87,31 +87,27 @@ class ItemsIn(Body):
     items: AnyJson
 
 
-class _Lenient(Body):
-    model_config = ConfigDict(extra="ignore", strict=True)
-
-
-class MessageItem(_Lenient):
+class MessageItem(LenientBody):
     type: Literal["message"] = "message"
     id: str | None = None
     role: Literal["user", "assistant", "system", "developer"]
     content: str | list[JsonObject]
 
 
-class FunctionOutputItem(_Lenient):
+class FunctionOutputItem(LenientBody):
     type: Literal["function_call_output"]
     call_id: Storable
     output: Storable | list[JsonObject]
 
 
-class ApprovalItem(_Lenient):
+class ApprovalItem(LenientBody):
     type: Literal["mcp_approval_response"]
     approval_request_id: Storable
     approve: bool
     reason: Storable | None = None
 
 
-class OutputItem(_Lenient):
+class OutputItem(LenientBody):
     """An item of an earlier response, which is known here by its id."""
 
     type: Literal["reasoning", "function_call", "mcp_call", "mcp_approval_request", "item_reference"]
@@ -173,7 +169,7 @@ class ChatIn(Body):
     stream_options: StreamUsageIn | None = None
 
 
-class ChatMessageIn(_Lenient):
+class ChatMessageIn(LenientBody):
     """A message of a chat completion. `content` may be left out where there are calls."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]

@@ -53,6 +53,12 @@ class Body(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
+class LenientBody(Body):
+    """A body in another protocol, whose clients send more than is needed here: unknown fields are ignored."""
+
+    model_config = ConfigDict(extra="ignore", strict=True)
+
+
 def without_defaults(schema: dict[str, Any]) -> None:
     """Removes defaults from the schema of members that are absent, not null, where they do not apply."""
     for member in schema["properties"].values():

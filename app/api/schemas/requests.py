@@ -107,6 +107,12 @@ class TurnOptions(Body):
     ] = None
 
 
+class UiOptions(TurnOptions):
+    """Options of one turn that a client of a dialect sends along, as in turnstream's own API."""
+
+    on_busy: OnBusy = "interrupt"
+
+
 class ForkIn(Body):
     """Where a copy goes, and where it ends. A user turn is answered anew in its copy."""
 
