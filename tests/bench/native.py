@@ -25,12 +25,12 @@ def newest_source() -> float:
     return max(source.stat().st_mtime for source in SOURCES.iterdir())
 
 
-def compile_to(binary: Path, source: Path) -> None:
+def compile_to(binary: Path, source: Path, *options: str) -> None:
     compiler = shutil.which(os.environ.get("CC", "cc"))
     if compiler is None:
         raise NoCompilerError("the benchmark tools need a C compiler (cc, or the one that CC names)")
     binary.parent.mkdir(parents=True, exist_ok=True)
     unfinished = binary.with_suffix(f".{os.getpid()}")  # two test workers may compile at once
-    options = ["-O2", "-Wall", "-Wextra", "-Wno-format-truncation"]
+    options = ("-O2", "-Wall", "-Wextra", "-Wno-format-truncation", *options)
     subprocess.run([compiler, *options, "-o", str(unfinished), str(source)], check=True)
     unfinished.replace(binary)

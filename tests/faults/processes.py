@@ -6,13 +6,13 @@ import os
 import signal
 import sys
 from collections import defaultdict
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 
-from tests.support.programs import missing
+from tests.faults.wrong_clock import clock_off_by
 from tests.support.server_process import clean_environment
 
 ROOT = Path(__file__).parents[2]
@@ -70,6 +70,14 @@ class ForkServer:
     _turn: asyncio.Lock
 
     async def server(self, **environment: str) -> Process:
+        starting = asyncio.create_task(self._fork(environment))
+        try:
+            return await asyncio.shield(starting)
+        except asyncio.CancelledError:  # nobody else would end it
+            await (await starting).kill()
+            raise
+
+    async def _fork(self, environment: Mapping[str, str]) -> Process:
         assert self._process.stdin is not None
         async with self._turn:
             self._process.stdin.write(json.dumps({**self.environment, **environment}).encode() + b"\n")
@@ -93,18 +101,6 @@ class ForkServer:
             await (await process).kill()
         self._process.kill()
         await self._process.wait()
-
-
-def clock_off_by(seconds: int) -> dict[str, str]:
-    """Environment of a process with a wrong clock; empty where that cannot be had. Intervals are as they were."""
-    if missing("faketime"):
-        return {}
-    return {
-        "LD_PRELOAD": "/usr/$LIB/faketime/libfaketime.so.1",
-        "FAKETIME": f"{seconds:+}s",
-        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-        "FAKETIME_CACHE_DURATION": "1",  # seconds after which a forked process has the clock of its own environment
-    }
 
 
 @asynccontextmanager

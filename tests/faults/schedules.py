@@ -13,7 +13,6 @@ from contextlib import ExitStack, asynccontextmanager
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from statistics import median
 from time import monotonic
 from typing import Literal, assert_never, get_args
 from uuid import UUID
@@ -22,10 +21,11 @@ from app.domain.turns import RecoveryPolicy, Turn
 from app.storage.database import Statement, retry_while_unavailable
 from app.storage.migrations import upgrade_in_thread
 from tests.faults.postgres import Pair, own_pair
-from tests.faults.processes import Process, clock_off_by
+from tests.faults.processes import Process
 from tests.faults.reader import Reader
 from tests.faults.rows import problems_of
 from tests.faults.stage import Stage, staged
+from tests.faults.wrong_clock import clock_off_by
 from tests.support.server_process import free_port
 
 FaultOfPostgres = Literal["freeze", "stall", "lock", "read-only", "cut", "crash", "failover"]
@@ -39,11 +39,12 @@ TIME_LIMIT = 300  # seconds in which all turns of a schedule have ended
 # A frozen replica loses its lease and wakes up as a zombie. On a loaded machine a live one would lose a short lease
 # too, over and over and its turns with it, so the lease follows the time that this machine takes to start a server.
 LEASE = 0.8  # seconds, on a quiet machine
-QUIET_START = 0.25  # seconds that a server takes to start there
-_SETTINGS = {
-    "JOURNAL_INTERVAL": "0.02",
-    "POLL_INTERVAL": "0.1",
-    "GRACE_PERIOD": "0",
+QUIET_START = 0.2  # seconds that a server takes to start there
+# What replicas do at intervals, in shares of the lease.
+_INTERVALS = {
+    "TURNSTREAM_JOURNAL_INTERVAL": 1 / 40,
+    "TURNSTREAM_POLL_INTERVAL": 1 / 8,
+    "FAULTS_MONITOR_INTERVAL": 1 / 8,
 }
 _FAULTS_OF_POSTGRES: Sequence[FaultOfPostgres] = get_args(FaultOfPostgres)
 _SKEWS = (0, 0, 600, -600)  # seconds by which the clocks of replicas are wrong
@@ -92,15 +93,16 @@ class Site:
 
     @property
     def lease(self) -> float:
-        """Seconds, as this machine is now."""
-        return LEASE * min(8.0, max(1.0, median(self.starts) / QUIET_START))
+        """Seconds, as this machine is now. Half of the servers may have waited for Postgres when they started."""
+        usual = sorted(self.starts)[len(self.starts) // 4]
+        return LEASE * min(8.0, max(1.0, usual / QUIET_START))
 
 
 @asynccontextmanager
 async def site_in(folder: Path) -> AsyncIterator[Site]:
     async with own_pair(folder) as pair:
         await upgrade_in_thread(pair.url)
-        async with staged(pair.url, folder, 0.1, True, **_SETTINGS) as stage:
+        async with staged(pair.url, folder, None, True, GRACE_PERIOD="0") as stage:
             stage.fork_server.environment.update(FAULTS_PACE="0.03", FAULTS_NOTIFICATIONS_LOST="0.5")
             await stage.connection.execute(_WATCH_FOR_ZOMBIES)
             site = Site(pair, stage)
@@ -125,6 +127,7 @@ class Replica:
             "TURNSTREAM_PORT": str(self.port),
             "TURNSTREAM_LEASE": str(lease),
             "FAULTS_LOG": str(log),
+            **{name: str(lease * share) for name, share in _INTERVALS.items()},
             **clock_off_by(skew),
         }
         self._pause = 0.0
@@ -174,7 +177,7 @@ class Replica:
 
 async def _until(happened: Callable[[], Awaitable[bool]]) -> None:
     while not await happened():  # noqa: ASYNC110, it happens in another process
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0.05)
 
 
 async def problems_of_schedule(site: Site, seed: int) -> list[str]:
@@ -284,4 +287,4 @@ async def _read_on_changing_replicas(reader: Reader, replicas: list[Replica], ch
         except TimeoutError:
             patience = 1.5 if reader.cursor > cursor else min(2 * patience, 30.0)
             continue
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(chance.uniform(0.01, 0.1))

@@ -46,6 +46,7 @@ from app.tools.tool import Outcome, Tool, ToolContext
 from app.tools.toolset import Toolset
 from tests.faults.points import Points
 from tests.faults.script import MODEL, reply_to, tools
+from tests.faults.wrong_clock import take_clock_of_environment
 from tests.support.legal.anthropic import message_problems
 from tests.support.model_requests import rendered
 
@@ -159,6 +160,8 @@ class Server(uvicorn.Server):
 def serve(environment: dict[str, str]) -> None:
     """A server as `turnstream serve` makes it, with kill points in its database, its model and its tools."""
     os.environ.update(environment)
+    take_clock_of_environment()
+    recovery.LOOK = float(os.environ.get("FAULTS_MONITOR_INTERVAL", recovery.LOOK))
     log = os.open(environment["FAULTS_LOG"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(log, 2)
     configure_logging("info")
@@ -177,10 +180,20 @@ def serve(environment: dict[str, str]) -> None:
     models = Models([ProviderModels(ScriptedModel(points, quiet, pace), [MODEL])])
     settings = Settings(_env_file=None)
     app = quiet.app = main.create_app(settings, models, Toolset(watched, 64, 100_000))
-    config = uvicorn.Config(
-        app, port=settings.port, http="httptools", loop="uvloop", lifespan="on", access_log=False, log_level="warning"
+    Server(_served(app, settings)).run()
+
+
+def _served(app: Starlette, settings: Settings) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        port=settings.port,
+        http="httptools",
+        loop="uvloop",
+        ws="none",
+        lifespan="on",
+        access_log=False,
+        log_level="warning",
     )
-    Server(config).run()
 
 
 def void(_: object) -> None:
@@ -198,7 +211,8 @@ async def _is_migrated(_url: str) -> None:
 def fork_on_demand() -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     main.upgrade_in_thread = _is_migrated  # type: ignore[attr-defined, assignment]
-    recovery.LOOK = float(os.environ.get("FAULTS_MONITOR_INTERVAL", recovery.LOOK))
+    settings = Settings(_env_file=None)
+    _served(main.create_app(settings), settings).load()  # forks have what this imports, reads and compiles
     gc.freeze()
     for line in sys.stdin:
         if pid := os.fork():

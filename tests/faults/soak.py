@@ -1,6 +1,7 @@
 """`python -m tests.faults.soak MINUTES SITES`: random schedules of faults on several sites, beside a churn without any.
 
-The seeds of schedules that fail are kept, with the logs of their servers. The end reports both.
+Each site has a process of its own, and so has the churn. The seeds of schedules that fail are kept, with the logs of
+their servers. The end reports both.
 """
 
 import asyncio
@@ -10,11 +11,14 @@ import signal
 import sys
 import tempfile
 from collections.abc import Sequence
-from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+from multiprocessing.queues import SimpleQueue
 from pathlib import Path
 from time import monotonic
 from traceback import format_exception
 
+from app.telemetry import configure_logging
 from tests.faults.churn import churn
 from tests.faults.schedules import problems_of_schedule, site_in
 from tests.support.other_postgres import use_other_postgres
@@ -22,10 +26,13 @@ from tests.support.other_postgres import use_other_postgres
 _SEEDS = Path(__file__).with_name("seeds.txt")
 
 
+@dataclass
 class Tally:
-    def __init__(self) -> None:
-        self.tried = 0
-        self.failed: list[int] = []
+    """Schedules of one site."""
+
+    number: int
+    tried: int = 0
+    failed: list[int] = field(default_factory=list)
 
     def add(self, seed: int, problems: Sequence[str]) -> None:
         self.tried += 1
@@ -34,17 +41,15 @@ class Tally:
             with _SEEDS.open("a") as seeds:
                 seeds.write(f"{seed}\n")
             print(*problems, sep="\n")
-        print(f"{self.tried} schedules, {len(self.failed)} violations (seed {seed})", flush=True)
+        print(f"site {self.number}: {self.tried} schedules, {len(self.failed)} violations (seed {seed})", flush=True)
 
 
-async def schedules(folder: Path, until: float, tally: Tally, migrating: asyncio.Lock) -> None:
+async def schedules(folder: Path, until: float, tally: Tally) -> None:
     """A schedule that fails leaves a site in an unknown state, so the next one has a new site."""
     while monotonic() < until:
         place = Path(tempfile.mkdtemp(dir=folder))
         place.chmod(0o711)
-        async with AsyncExitStack() as owned:
-            async with migrating:  # Alembic has one environment in a process
-                site = await owned.enter_async_context(site_in(place))
+        async with site_in(place) as site:
             problems: Sequence[str] = ()
             while monotonic() < until and not problems:
                 seed = random.randrange(1_000_000)
@@ -55,26 +60,48 @@ async def schedules(folder: Path, until: float, tally: Tally, migrating: asyncio
                 tally.add(seed, problems)
 
 
-async def soak(minutes: float, sites: int, folder: Path) -> int:
+def run_site(folder: Path, until: float, number: int, tallies: "SimpleQueue[Tally]") -> None:
+    random.seed()
+    tally = Tally(number)
+    asyncio.run(schedules(folder, until, tally))
+    tallies.put(tally)
+
+
+def soak(minutes: float, sites: int, folder: Path) -> int:
     """How many violations there were."""
-    until, tally, migrating = monotonic() + minutes * 60, Tally(), asyncio.Lock()
-    async with asyncio.TaskGroup() as group:
-        calm = group.create_task(churn(folder / "churn", until))
-        for _ in range(sites):
-            group.create_task(schedules(folder, until, tally, migrating))
-    violations = [*calm.result().violations()]
-    print(f"{tally.tried} schedules, {len(tally.failed)} failed: {tally.failed}", *calm.result().report(), sep="\n")
+    until, context = monotonic() + minutes * 60, get_context("fork")
+    tallies: SimpleQueue[Tally] = context.SimpleQueue()
+    processes = [
+        context.Process(target=run_site, name=f"site {number}", args=(folder, until, number, tallies))
+        for number in range(1, sites + 1)
+    ]
+    for process in processes:
+        process.start()
+    try:
+        calm = asyncio.run(churn(folder / "churn", until))
+        for process in processes:
+            process.join()
+    finally:
+        for process in processes:
+            process.terminate()
+    ended = [tallies.get() for process in processes if process.exitcode == 0]
+    failed = [seed for tally in ended for seed in tally.failed]
+    violations = [*calm.violations(), *(f"{process.name} broke off" for process in processes if process.exitcode)]
+    print(f"{sum(tally.tried for tally in ended)} schedules, {len(failed)} failed: {failed}", *calm.report(), sep="\n")
     print(*(f"violation: {each}" for each in violations), sep="\n")
-    return len(tally.failed) + len(violations)
+    return len(failed) + len(violations)
 
 
 def main() -> None:
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # stop what was started, as after Ctrl-C
+    # Both stop what was started. A shell that starts this in the background has SIGINT ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     use_other_postgres()
+    configure_logging("error")  # it waits for Postgres often enough
     folder = Path(tempfile.mkdtemp(prefix="turnstream-soak-"))
     folder.chmod(0o711)
     (folder / "churn").mkdir(mode=0o711)
-    failed = asyncio.run(soak(float(sys.argv[1]), int(sys.argv[2]), folder))
+    failed = soak(float(sys.argv[1]), int(sys.argv[2]), folder)
     if not failed:
         shutil.rmtree(folder)
     sys.exit(failed > 0)

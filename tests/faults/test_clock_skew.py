@@ -11,12 +11,12 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.faults.model import Call, Gate, Model, Step, Use, model_api
-from tests.faults.processes import clock_off_by
 from tests.faults.replicas import replicas_with
+from tests.faults.wrong_clock import clock_off_by
 from tests.support.effort import FULL
 from tests.support.http_client import Client, Json, said, turn_url
 
-pytestmark = [pytest.mark.timeout(300), pytest.mark.needs("faketime")]
+pytestmark = [pytest.mark.timeout(300), pytest.mark.needs("a C compiler")]
 
 # A test takes a minute at most, however loaded the machine is.
 NEAR = timedelta(minutes=5)

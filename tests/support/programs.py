@@ -25,7 +25,6 @@ PROGRAMS: Mapping[str, Program] = {
     "PgBouncer": Program(("pgbouncer", "/usr/sbin/pgbouncer"), "pgbouncer"),
     "HAProxy": Program(("haproxy", "/usr/sbin/haproxy"), "haproxy"),
     "Caddy": Program(("caddy",), "caddy"),
-    "faketime": Program(("faketime",), "faketime"),
     "Patroni": Program(("patroni",), "patroni"),
     "etcd": Program(("etcd",), "etcd-server"),
     "promtool": Program(("promtool",), "prometheus"),

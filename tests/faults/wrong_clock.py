@@ -1,0 +1,25 @@
+"""Processes whose wall clock is wrong, at no cost: under libfaketime a server needs three times the CPU."""
+
+import ctypes
+from pathlib import Path
+
+from tests.bench.native import BUILT, compile_to
+from tests.support.programs import missing
+
+_SOURCE = Path(__file__).with_name("clock.c")
+_LIBRARY = BUILT / "clock.so"
+
+
+def clock_off_by(seconds: int) -> dict[str, str]:
+    """Environment of a process with a wrong clock; empty where that cannot be had. Intervals are as they were."""
+    if missing("a C compiler"):
+        return {}
+    if not _LIBRARY.exists() or _LIBRARY.stat().st_mtime < _SOURCE.stat().st_mtime:
+        compile_to(_LIBRARY, _SOURCE, "-shared", "-fPIC")
+    return {"LD_PRELOAD": str(_LIBRARY), "CLOCK_OFF_BY": str(seconds)}
+
+
+def take_clock_of_environment() -> None:
+    """In a forked process: the clock that its own environment asks for, if that of its parent can be wrong."""
+    if read := getattr(ctypes.CDLL(None), "read_clock_off_by", None):
+        read()
