@@ -33,7 +33,9 @@ async def readyz(request: Request) -> Response:
     """
     services = services_of(request)
     if not services.is_ready() and not await _is_any_neighbour_ready(request, services):
-        return problem(503, "Not ready", "This server is stopping.", headers={"Retry-After": "1"})
+        return problem(
+            request, 503, "Not ready", "unavailable", "This server is stopping.", headers={"Retry-After": "1"}
+        )
     if request.query_params.get("exclude") == "postgres":
         return PlainTextResponse("ready\n")
     try:

@@ -32,11 +32,15 @@ class ServerUnreachable(ConnectionLost):
 
 
 class RequestRejected(ClientError):
-    """`status` is the HTTP status, or 0 where no request was sent."""
+    """`status` is the HTTP status, or 0 where no request was sent. `code` is the server's word for what is wrong, and
+    `request_id` its id for the request, where it is turnstream that has answered.
+    """
 
-    def __init__(self, status: int, message: str) -> None:
+    def __init__(self, status: int, message: str, code: str | None = None, request_id: str | None = None) -> None:
         super().__init__(message)
         self.status = status
+        self.code = code
+        self.request_id = request_id
 
 
 class NotTurnstream(RequestRejected):

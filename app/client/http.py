@@ -282,9 +282,11 @@ def _raise_for_status(response: httpx2.Response) -> None:
     if response.is_success:
         return
     status = response.status_code
+    code = request_id = None
     try:
         problem = json.loads(response.content)
         detail = str(problem.get("detail") or problem["title"])
+        code, request_id = problem.get("code"), problem.get("request_id")
     except (ValueError, AttributeError, KeyError):  # it is no problem document
         detail = f"the server answered {status} {response.reason_phrase}"
     if status in _TRANSIENT:
@@ -292,7 +294,7 @@ def _raise_for_status(response: httpx2.Response) -> None:
         raise ConnectionLost(detail, float(after) if after.isdecimal() else None)
     if status == 401:
         detail = f"the server needs a token: {detail.rstrip('.')}"
-    raise RequestRejected(status, detail)
+    raise RequestRejected(status, detail, code, request_id)
 
 
 # --- streams --------------------------------------------------------------------------------------------

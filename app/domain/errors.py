@@ -21,6 +21,32 @@ TurnstreamError
 """
 
 from collections.abc import Sequence
+from typing import Literal
+
+# What is wrong with a request, for programs: a client decides by its code, and shows the sentence to people.
+RefusalCode = Literal[
+    "call_answered",
+    "call_over",
+    "conflict",
+    "forbidden",
+    "idempotency_key_reused",
+    "invalid",
+    "limit_reached",
+    "method_not_allowed",
+    "not_found",
+    "other_cell",
+    "server_failed",
+    "too_large",
+    "turn_running",
+    "turn_waiting",
+    "unauthorized",
+    "unavailable",
+    "unknown_cursor",
+    "unknown_model",
+    "unknown_path",
+    "unreadable",
+    "unsupported_media_type",
+]
 
 
 class TurnstreamError(Exception):
@@ -28,15 +54,20 @@ class TurnstreamError(Exception):
 
 
 class RequestRefused(TurnstreamError):
-    """The caller must change the request. `field` names the wrong field, where it is one."""
+    """The caller must change the request. `field` names the wrong field, where it is one. A `code` stands in place of
+    that of the class, where a client may have to tell it from others.
+    """
 
     status = 422
     title = "The request is not valid"
+    code: RefusalCode = "invalid"
 
-    def __init__(self, detail: str, *, field: str | None = None) -> None:
+    def __init__(self, detail: str, *, field: str | None = None, code: RefusalCode | None = None) -> None:
         super().__init__(detail)
         self.detail = detail
         self.field = field
+        if code is not None:
+            self.code = code
 
 
 class Unauthorized(RequestRefused):
@@ -44,6 +75,7 @@ class Unauthorized(RequestRefused):
 
     status = 401
     title = "Not authorized"
+    code = "unauthorized"
 
 
 class Forbidden(RequestRefused):
@@ -51,6 +83,7 @@ class Forbidden(RequestRefused):
 
     status = 403
     title = "Not allowed"
+    code = "forbidden"
 
     def __init__(self, detail: str, scopes: Sequence[str] = ()) -> None:
         super().__init__(detail)
@@ -62,6 +95,7 @@ class NotFound(RequestRefused):
 
     status = 404
     title = "Not found"
+    code = "not_found"
 
 
 class OfAnotherCell(RequestRefused):
@@ -69,6 +103,7 @@ class OfAnotherCell(RequestRefused):
 
     status = 421
     title = "The owner is in another cell"
+    code = "other_cell"
 
     def __init__(self, cell: str, here: str) -> None:
         super().__init__(f"The credential of the request is one of the cell {cell}; this server is one of {here}.")
@@ -80,6 +115,7 @@ class Conflict(RequestRefused):
 
     status = 409
     title = "Conflict with the present state"
+    code = "conflict"
 
 
 class TooMany(RequestRefused):
@@ -87,6 +123,7 @@ class TooMany(RequestRefused):
 
     status = 429
     title = "Too many requests"
+    code = "limit_reached"
 
     def __init__(self, detail: str, retry_after: int, limit: str) -> None:
         super().__init__(detail)

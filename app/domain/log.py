@@ -150,7 +150,10 @@ def resume(log: Log, cursor: Cursor) -> tuple[Cursor, Reset | None]:
     Raises ValueError for a cursor of an attempt that this log has not had.
     """
     if cursor.attempt > log.attempt:
-        raise ValueError(f"this turn has had {log.attempt} attempts, none numbered {cursor.attempt}")
+        raise ValueError(
+            f"this turn has had no attempt {cursor.attempt}, its newest is {log.attempt}; "
+            "read the turn again and follow it from its `cursor`"
+        )
     # Marks of a later attempt took the place of those that the client has.
     newer = (place for place, mark in enumerate(log.marks[: cursor.place]) if mark.attempt > cursor.attempt)
     kept = next(newer, min(cursor.place, len(log.marks)))

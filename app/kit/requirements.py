@@ -52,8 +52,12 @@ _PREDICATES: Mapping[str, str] = {
 
 def requirement(type: str, context: Mapping[str, Any] | None = None) -> str:
     """The predicate for an error of this `type`, such as "must be at least 1". A ValueError has its own predicate."""
-    predicate = _PREDICATES.get(type, "is not valid").format_map(context or {})
-    return predicate.replace("at least 1 items", "at least one item").replace("at least 1 characters", "text")
+    context = context or {}
+    if context.get("field_type") == "Value":  # pydantic calls the characters of a text with a validator items
+        type = f"string_{type}"
+    predicate = _PREDICATES.get(type, "is not valid").format_map(context)
+    predicate = predicate.replace("at least 1 items", "at least one item")
+    return predicate.replace("have at least 1 characters", "not be empty")
 
 
 def sentence(text: str, field: str | None = None) -> str:

@@ -124,9 +124,8 @@ class Actions:
                 raise key_refused()
             if known is None:
                 if row["status"] in ENDED:
-                    raise Conflict(
-                        f"Turn {turn} has ended ({row['status']}); none of its calls waits for an answer any more."
-                    )
+                    detail = f"Turn {turn} has ended ({row['status']}); none of its calls waits for an answer any more."
+                    raise Conflict(detail, code="call_over")
                 await self._store(connection, owner, chat, turn, decisions, key, actor)
         return await self._turns.get(owner, chat, turn)
 
@@ -195,13 +194,14 @@ def _checked(decision: Decision, rows: Sequence[Row]) -> Ask:
         )
     ask = ask_from(row)
     if ask.answer is not None:
-        raise Conflict(
-            f"Call {ask.tool_use_id} has its answer already ({ask.answer.kind}, {row['at']} UTC).", field=field
-        )
+        detail = f"Call {ask.tool_use_id} has its answer already ({ask.answer.kind}, {row['at']} UTC)."
+        raise Conflict(detail, field=field, code="call_answered")
     if row["expired"]:
-        raise Conflict(f"Call {ask.tool_use_id} waited until {ask.expires_at}; the answer came too late.", field=field)
+        detail = f"Call {ask.tool_use_id} waited until {ask.expires_at}; the answer came too late."
+        raise Conflict(detail, field=field, code="call_over")
     if row["gone"]:
-        raise Conflict(f"Call {ask.call_id} does not wait for this answer any more.", field=field)
+        detail = f"Call {ask.call_id} does not wait for this answer any more."
+        raise Conflict(detail, field=field, code="call_over")
     if decision.to != ask.kind:
         expected = {"client": "`result`", "approval": "`approve` or `deny`", "elicitation": "`answer`"}[ask.kind]
         raise RequestRefused(f"`type` must be {expected} for call {ask.tool_use_id}.", field=f"{decision.field}.type")

@@ -500,4 +500,4 @@ def _basis(place: Preview) -> tuple[object, ...]:
 
 def key_refused() -> RequestRefused:
     detail = "`Idempotency-Key` was used for a different request; send a new key with a new request."
-    return RequestRefused(detail, field="Idempotency-Key")
+    return RequestRefused(detail, field="Idempotency-Key", code="idempotency_key_reused")

@@ -4,6 +4,7 @@ import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from prometheus_client.metrics import MetricWrapperBase
@@ -14,6 +15,7 @@ from app.api.events import _EVENTS, EVENTS
 from app.api.routes import ENDPOINTS
 from app.api.schemas.requests import NewTurnInNewChat
 from app.config import Settings
+from app.domain.errors import RefusalCode
 from app.domain.turns import ENDED, TRANSITIONS
 from app.llm.models.parameters import TABLES, schemas_by_name
 from app.llm.openai.quirks import QUIRKS
@@ -109,6 +111,11 @@ def test_the_table_of_calls_is_the_calls() -> None:
 def test_the_table_of_the_body_of_a_turn_is_its_schema() -> None:
     told = {name for names, _ in rows_after(API, "## The body of a turn") for name in _CODE.findall(names)}
     assert told == NewTurnInNewChat.model_fields.keys() - {"role"}
+
+
+def test_the_table_of_refusals_has_every_code() -> None:
+    told = [code for _, codes, _ in rows_after(API, "## Refusals") for code in _CODE.findall(codes)]
+    assert sorted(told) == sorted(get_args(RefusalCode))
 
 
 # --- states ----------------------------------------------------------------------------------------------------------

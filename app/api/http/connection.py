@@ -1,6 +1,7 @@
 """HTTP below the calls: limits of a connection, which hold before any token is known, and headers of all answers."""
 
 import asyncio
+import re
 import resource
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,10 +11,11 @@ from typing import Any
 from weakref import ref
 
 import structlog
-from starlette.datastructures import MutableHeaders
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from app.kit.ids import new_id
 from app.telemetry import HTTP_REQUESTS, HTTP_SECONDS, STALLED_READERS
 
 log = structlog.get_logger(__name__)
@@ -25,6 +27,9 @@ HEAD_TIMEOUT = 10.0
 BODY_TIMEOUT = 30.0
 # The share of the process's file descriptors that connections may use before an idle one is closed for each new one.
 _DESCRIPTORS = 0.8
+REQUEST_ID = "X-Request-ID"
+# An id that a proxy or a client may give to a request: nothing that could be anything else in a log or a header.
+_GIVEN_ID = re.compile(r"[\w.-]{1,128}", re.ASCII)
 # The name of `Outlet` among the extensions of ASGI in the scope of a request.
 OUTLET = "turnstream.outlet"
 
@@ -248,20 +253,25 @@ def connections(heartbeat: float) -> Callable[..., Connection]:
 
 class SafeHeaders:
     """Middleware: no browser guesses the media type of an answer, or runs anything in it, unless the answer has a
-    policy of its own, as the page has; one that a standby gave has its age. It counts the answers by call, as the last
-    one that sees them all.
+    policy of its own, as the page has; one that a standby gave has its age. Each has the id of its request, which is
+    the one that came with it, or a new one. It counts the answers by call, as the last one that sees them all.
     """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
         start = perf_counter()
+        state = scope.setdefault("state", {})
+        given = Headers(scope=scope).get(REQUEST_ID, "")
+        state["request_id"] = request_id = given if _GIVEN_ID.fullmatch(given) else str(new_id())
 
         async def send_safely(message: Message) -> None:
             if message["type"] == "http.response.start":
                 # Only calls of the table: an address that a client made up is no series of its own.
-                state = scope.get("state", {})
                 endpoint = state.get("endpoint")
                 call = "other" if endpoint is None else endpoint.call
                 HTTP_REQUESTS.labels(call, message["status"]).inc()
@@ -269,8 +279,9 @@ class SafeHeaders:
                 headers = MutableHeaders(scope=message)
                 headers.setdefault("X-Content-Type-Options", "nosniff")
                 headers.setdefault("Content-Security-Policy", "default-src 'none'; sandbox")
+                headers[REQUEST_ID] = request_id
                 if "age" in state:
                     headers["Age"] = str(state["age"])
             await send(message)
 
-        await self._app(scope, receive, send_safely if scope["type"] == "http" else send)
+        await self._app(scope, receive, send_safely)

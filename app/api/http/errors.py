@@ -9,13 +9,22 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from app.api.codec import to_json
-from app.domain.errors import Forbidden, OfAnotherCell, RequestRefused, StorageUnavailable, TooMany, Unauthorized
+from app.domain.errors import (
+    Forbidden,
+    OfAnotherCell,
+    RefusalCode,
+    RequestRefused,
+    StorageUnavailable,
+    TooMany,
+    Unauthorized,
+)
 from app.kit.requirements import sentence
 
 log = structlog.get_logger(__name__)
 
 # Proxies send a refused request on to the cell that it names (docs/deploy/nginx-cells.conf).
 CELL_HEADER = "Turnstream-Cell"
+STORAGE_AWAY = "The database is away, or cannot store anything now; nothing was stored. Try again."
 
 
 class Unavailable(RequestRefused):
@@ -23,21 +32,25 @@ class Unavailable(RequestRefused):
 
     status = 503
     title = "Temporarily unavailable"
+    code = "unavailable"
 
 
 class TooLarge(RequestRefused):
     status = 413
     title = "The request body is too large"
+    code = "too_large"
 
 
 class UnsupportedMedia(RequestRefused):
     status = 415
     title = "The request body is of the wrong kind"
+    code = "unsupported_media_type"
 
 
 class BadRequest(RequestRefused):
     status = 400
     title = "The request cannot be read"
+    code = "unreadable"
 
 
 class Invalid(RequestRefused):
@@ -49,20 +62,21 @@ class Invalid(RequestRefused):
 
 
 def problem(
+    request: Request,
     status: int,
     title: str,
-    detail: str | None = None,
+    code: RefusalCode,
+    detail: str,
     errors: Sequence[Mapping[str, str]] = (),
     headers: Mapping[str, str] | None = None,
     limit: str | None = None,
 ) -> Response:
-    body: dict[str, Any] = {"type": "about:blank", "title": title, "status": status}
-    if detail:
-        body["detail"] = detail
+    body: dict[str, Any] = {"type": "about:blank", "title": title, "status": status, "code": code, "detail": detail}
     if errors:
         body["errors"] = errors
     if limit:
         body["limit"] = limit
+    body["request_id"] = request.state.request_id
     return Response(to_json(body), status, dict(headers or {}), media_type="application/problem+json")
 
 
@@ -78,7 +92,7 @@ async def refused(request: Request, error: Exception) -> Response:
         sent = "a token" if "authorization" in request.headers or hasattr(request.state, "access_token") else "no token"
         request.app.state.services.note_refusal(address, sent)
     limit = error.limit if isinstance(error, TooMany) else None
-    return problem(error.status, error.title, detail, errors, _headers(error), limit)
+    return problem(request, error.status, error.title, error.code, detail, errors, _headers(error), limit)
 
 
 def _headers(error: RequestRefused) -> dict[str, str]:
@@ -98,25 +112,27 @@ def _headers(error: RequestRefused) -> dict[str, str]:
             return {}
 
 
-async def unavailable(_request: Request, error: Exception) -> Response:
-    log.error("storage.unavailable", error=str(error))
-    detail = "The database cannot be reached; nothing was stored. Try again."
-    return problem(503, "Temporarily unavailable", detail, headers={"Retry-After": "1"})
+async def unavailable(request: Request, error: Exception) -> Response:
+    log.error("storage.unavailable", error=str(error), request=request.state.request_id)
+    return problem(request, 503, Unavailable.title, Unavailable.code, STORAGE_AWAY, headers={"Retry-After": "1"})
 
 
 async def no_route(request: Request, error: Exception) -> Response:
     """The path does not exist, or does not take this method."""
     assert isinstance(error, HTTPException)
     allowed = (error.headers or {}).get("Allow")
-    detail = "This path does not exist; /openapi.json lists those that do."
     if allowed:
+        code: RefusalCode = "method_not_allowed"
         detail = f"This path does not take {request.method}; it takes {allowed}."
-    return problem(error.status_code, error.detail, detail, headers=error.headers)
+    else:
+        code, detail = "unknown_path", "This path does not exist; /openapi.json lists those that do."
+    return problem(request, error.status_code, error.detail, code, detail, headers=error.headers)
 
 
 async def failed(request: Request, error: Exception) -> Response:
-    log.error("request.failed", method=request.method, path=request.url.path, exc_info=error)
-    return problem(500, "The server failed", "The cause is in the server's log.")
+    id = request.state.request_id
+    log.error("request.failed", method=request.method, path=request.url.path, request=id, exc_info=error)
+    return problem(request, 500, "The server failed", "server_failed", f"The cause is in the server's log, at {id}.")
 
 
 async def out_of_memory(request: Request, error: Exception) -> Response:

@@ -7,7 +7,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from app.api.codec import to_json
-from app.api.http.errors import Invalid, refused, unavailable
+from app.api.http.errors import STORAGE_AWAY, Invalid, refused, unavailable
 from app.api.openai.objects import Json
 from app.domain.errors import Forbidden, RequestRefused, StorageUnavailable, TooMany, Unauthorized
 from app.kit.requirements import sentence
@@ -69,7 +69,7 @@ def error_json(error: RequestRefused, rename: Rename = param_of) -> Json:
             type = "permission_error"
         case TooMany():
             type, code = "rate_limit_error", "rate_limit_exceeded"
-        case _ if _is_unknown_model(error):
+        case _ if error.code == "unknown_model":
             code = "model_not_found"
         case _ if error.status >= 500:
             type = "server_error"
@@ -79,18 +79,13 @@ def error_json(error: RequestRefused, rename: Rename = param_of) -> Json:
 async def refusal(request: Request, error: RequestRefused, rename: Rename = param_of) -> Response:
     """The response to a refused request: where this server answers with 422, OpenAI answers with 400."""
     ours = await refused(request, error)  # which counts refused logins, and has the headers
-    status = 404 if _is_unknown_model(error) else 400 if error.status == 422 else error.status
+    status = 404 if error.code == "unknown_model" else 400 if error.status == 422 else error.status
     headers = {name: value for name, value in ours.headers.items() if not name.startswith("content-")}
     return Response(to_json(error_json(error, rename)), status, headers, media_type="application/json")
 
 
 async def storage_refusal(request: Request, error: StorageUnavailable) -> Response:
     ours = await unavailable(request, error)
-    message = "The database cannot be reached; nothing was stored. Try again."
-    body = {"error": {"message": message, "type": "server_error", "param": None, "code": None}}
+    body = {"error": {"message": STORAGE_AWAY, "type": "server_error", "param": None, "code": None}}
     headers = {"Retry-After": ours.headers["Retry-After"]}
     return Response(to_json(body), ours.status_code, headers, media_type="application/json")
-
-
-def _is_unknown_model(error: RequestRefused) -> bool:
-    return error.field == "model" and "there is no model" in error.detail

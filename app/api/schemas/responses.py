@@ -7,6 +7,7 @@ from uuid import UUID
 from pydantic import BaseModel, ConfigDict, Field
 
 from app.api.schemas.fields import Absent, without_defaults
+from app.domain.errors import RefusalCode
 from app.domain.identity import Scope
 from app.domain.output import Phase
 from app.domain.turns import Status
@@ -389,9 +390,11 @@ class Problem(BaseModel):
     type: str
     title: str
     status: int
-    detail: str | None = None
+    code: Annotated[RefusalCode, Field(description="what is wrong, for programs")]
+    detail: Annotated[str, Field(description="the same for people: a sentence with a remedy")]
     errors: list[FieldError] | None = None
     limit: Annotated[str | None, Field(description="with 429: the limit of the owner that is reached")] = None
+    request_id: Annotated[str, Field(description="the `X-Request-ID` of the response, by which the log names it")]
 
 
 class IdentityOut(BaseModel):

@@ -33,7 +33,7 @@ async def stream_chat(request: Request) -> Response:
     try:
         reader = await open_reader(services, owner, chat, cursor)
     except ValueError as error:
-        raise BadRequest(str(error), field=field) from None
+        raise BadRequest(str(error), field=field, code="unknown_cursor") from None
     return FrameResponse(reader.frames(), services.http.stream_life, services.http.heartbeat, services.streams)
 
 

@@ -72,7 +72,7 @@ def stream_response(
     try:
         first = reader.look()
     except ValueError as error:
-        raise BadRequest(str(error), field=field) from None
+        raise BadRequest(str(error), field=field, code="unknown_cursor") from None
     if reader.done and view.ended:
         return Response(status_code=204, headers=HEADERS)
     http, live = services.http, services.live
@@ -91,5 +91,5 @@ def requested_cursor(
             try:
                 return name, parse(text)
             except ValueError as error:
-                raise BadRequest(str(error), field=name) from None
+                raise BadRequest(str(error), field=name, code="unknown_cursor") from None
     return "cursor", start

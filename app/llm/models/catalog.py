@@ -91,7 +91,8 @@ class Models:
         found = self._find(name)
         if found is None:
             known = ", ".join(self.listed())
-            raise RequestRefused(f"`model` must be one of {known}: there is no model {name!r} here.", field="model")
+            detail = f"`model` must be one of {known}: there is no model {name!r} here."
+            raise RequestRefused(detail, field="model", code="unknown_model")
         return found[1]
 
     def provider_for(self, name: str) -> Provider:

@@ -10,18 +10,27 @@ export declare const hasEnded: (turn: {
  */
 export declare function joined(blocks: Block[]): Block[];
 /**
- * A request that the server refused: `status`, `message`, in `errors` the fields that are wrong, in `retryAfter` the seconds
- * after which it may be repeated, where the server names them.
+ * A request that the server refused: `status`, `message`, in `code` the same for programs, in `errors` the fields that are
+ * wrong, in `retryAfter` the seconds after which it may be repeated, where the server names them, and in `requestId` the id
+ * by which its log names the request.
  */
 export declare class Refused extends Error {
     status: number;
+    code: string | null;
+    requestId: string | null;
     errors: any[];
     retryAfter: number;
-    /** @param {number} status @param {{title?: string, detail?: string, errors?: any[]}} problem @param {number} retryAfter */
+    /**
+     * @param {number} status
+     * @param {{title?: string, detail?: string, code?: string, errors?: any[], request_id?: string}} problem
+     * @param {number} retryAfter
+     */
     constructor(status: number, problem?: {
         title?: string;
         detail?: string;
+        code?: string;
         errors?: any[];
+        request_id?: string;
     }, retryAfter?: number);
 }
 export declare class Client {

@@ -32,14 +32,21 @@ export function joined(blocks) {
 }
 
 /**
- * A request that the server refused: `status`, `message`, in `errors` the fields that are wrong, in `retryAfter` the seconds
- * after which it may be repeated, where the server names them.
+ * A request that the server refused: `status`, `message`, in `code` the same for programs, in `errors` the fields that are
+ * wrong, in `retryAfter` the seconds after which it may be repeated, where the server names them, and in `requestId` the id
+ * by which its log names the request.
  */
 export class Refused extends Error {
-  /** @param {number} status @param {{title?: string, detail?: string, errors?: any[]}} problem @param {number} retryAfter */
+  /**
+   * @param {number} status
+   * @param {{title?: string, detail?: string, code?: string, errors?: any[], request_id?: string}} problem
+   * @param {number} retryAfter
+   */
   constructor(status, problem = {}, retryAfter = 0) {
     super(problem.detail || problem.title || `The server answered ${status}.`)
     this.status = status
+    this.code = problem.code ?? null
+    this.requestId = problem.request_id ?? null
     this.errors = problem.errors ?? []
     this.retryAfter = retryAfter
   }

@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import AsyncIterator, Iterator
-from typing import Any
+from typing import Any, get_args
 from uuid import uuid4
 
 import httpx2
@@ -13,6 +13,7 @@ from pydantic import BaseModel
 
 from app.api.http.endpoint import Endpoint
 from app.api.routes import ENDPOINTS
+from app.domain.errors import RefusalCode
 from app.domain.identity import SCOPES
 from app.llm.scripted import Pause
 from tests.support.http_client import Client, said
@@ -22,6 +23,7 @@ from tests.support.openapi_document import Document
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 JSON = {"Content-Type": "application/json"}
+ALWAYS = {"type", "title", "status", "code", "detail", "request_id"}
 SENTENCE = re.compile(r"[A-Z`].+\.", re.DOTALL)
 # Words of pydantic's own messages.
 RAW = re.compile(r"Input |should (be|have|match)|Extra inputs|Value error|Field required|validation error")
@@ -34,7 +36,9 @@ def check(response: httpx2.Response, field: str | None = None) -> None:
     """The refusal is a problem document of sentences, and names `field`."""
     assert 400 <= response.status_code < 500, f"{response.request.url} {response.request.content!r}"
     problem = response.json()
-    assert {"type", "title", "status", "detail"} <= problem.keys() <= {"type", "title", "status", "detail", "errors"}
+    assert ALWAYS <= problem.keys() <= ALWAYS | {"errors"}
+    assert problem["code"] in get_args(RefusalCode)
+    assert problem["request_id"] == response.headers["x-request-id"]
     errors = problem.get("errors", [])
     for text in [problem["detail"], *(error["message"] for error in errors)]:
         assert SENTENCE.fullmatch(text), text

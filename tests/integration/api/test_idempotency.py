@@ -58,7 +58,7 @@ async def test_a_key_is_for_one_request_only(api: Client) -> None:
         key = {"Idempotency-Key": f"try {place}"}
         await api.json("POST", path, 201, json=body, headers=key)
         refused = await api.json("POST", path, 422, json={**body, "params": {"max_tokens": 9}}, headers=key)
-        assert refused["errors"][0]["field"] == "Idempotency-Key"
+        assert (refused["code"], refused["errors"][0]["field"]) == ("idempotency_key_reused", "Idempotency-Key")
         elsewhere = await api.json("POST", f"{await api.chat()}/turns", 422, json=said("Hi"), headers=key)
         assert elsewhere["errors"][0]["field"] == "Idempotency-Key"
 

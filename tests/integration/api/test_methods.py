@@ -1,9 +1,19 @@
 import asyncio
 from urllib.parse import urlsplit
+from uuid import UUID
 
+import httpx2
 import pytest
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.errors import ServerErrorMiddleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 from structlog.testing import capture_logs
 
+from app.api.http.connection import SafeHeaders
+from app.api.http.errors import failed
 from tests.support.http_client import Client
 from tests.support.http_server import Server
 
@@ -23,6 +33,33 @@ async def test_a_path_that_is_not_there_is_a_problem(api: Client) -> None:
         answer = await api.get(path)
         assert answer.status_code == 404
         assert "/openapi.json" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize("path", ["/api/chats", "/api/nothing", "/healthz"])
+async def test_every_answer_has_the_id_of_its_request(api: Client, path: str) -> None:
+    given = {"X-Request-ID": "trace_7.a-1"}
+    assert (await api.get(path, headers=given)).headers["x-request-id"] == "trace_7.a-1"
+    made = {(await api.get(path)).headers["x-request-id"] for _ in range(2)}
+    assert len(made) == 2
+    for wrong in (b"", b"a b", "é".encode(), b"x" * 129, b'"'):
+        answer = await api.get(path, headers=[(b"X-Request-ID", wrong)])
+        UUID(answer.headers["x-request-id"])
+
+
+async def test_a_bug_is_named_in_the_log_by_the_id_of_its_request() -> None:
+    async def broken(_request: Request) -> Response:
+        raise LookupError("a bug")
+
+    app = Starlette(
+        routes=[Route("/broken", broken)],
+        middleware=[Middleware(SafeHeaders), Middleware(ServerErrorMiddleware, handler=failed)],
+    )
+    transport = httpx2.ASGITransport(app, raise_app_exceptions=False)
+    async with httpx2.AsyncClient(transport=transport, base_url="http://server") as client:
+        with capture_logs() as logs:
+            answer = (await client.get("/broken", headers={"X-Request-ID": "r-1"})).json()
+    assert (answer["status"], answer["code"], answer["request_id"]) == (500, "server_failed", "r-1")
+    assert [(line["event"], line["request"]) for line in logs] == [("request.failed", "r-1")]
 
 
 async def test_head_gives_the_headers_of_get_and_no_body(api: Client) -> None:

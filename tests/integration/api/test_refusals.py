@@ -105,6 +105,8 @@ async def stored(api: Client) -> Any:
     [
         (BAD_TURNS["unknown block type"], "must be one of 'text', 'image', 'document'"),
         (({**said("x"), "tools": [{"type": "x"}]}, "tools.0.type"), "must be one of 'client', 'http', 'provider'"),
+        (BAD_TURNS["empty text"], "must not be empty"),
+        (({**said("x"), "model": "x" * 201}, "model"), "must have at most 200 characters"),
         (BAD_TURNS["empty blocks"], "must hold at least one item"),
         (BAD_TURNS["unknown field of a block"], "is not known here; known are `type`, `text`"),
         (BAD_TURNS["no block type"], "must be one of 'text', 'image', 'document'"),

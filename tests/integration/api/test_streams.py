@@ -77,7 +77,7 @@ async def test_a_cursor_that_is_no_cursor_is_refused_by_name(api: Client, cursor
 async def test_a_cursor_from_an_attempt_that_never_was_is_refused_by_name(api: Client) -> None:
     turn = await api.ask(await api.chat())
     refused = await api.json("GET", f"{turn.stream_url}?cursor=2-1-0", 400)
-    assert refused["errors"][0]["field"] == "cursor"
+    assert (refused["code"], refused["errors"][0]["field"]) == ("unknown_cursor", "cursor")
     refused = await api.json("GET", turn.stream_url, 400, headers={"Last-Event-ID": "999999999-1-0"})
     assert refused["errors"][0]["field"] == "Last-Event-ID"
 

@@ -266,6 +266,7 @@ async def test_a_turn_that_waits_can_be_cancelled_and_its_calls_have_results(api
     assert (ended["status"], ended["actions"]) == ("cancelled", [])
     assert results_of(ended) == {"a": ("This call has no result: the turn ended (cancelled).", True)}
     late = await answer(api, turn, result("a", "Tom"), expect=409)
+    assert late["code"] == "call_over"
     assert "has ended (cancelled)" in late["detail"]
 
 
@@ -358,6 +359,7 @@ async def test_a_decision_is_used_once(desk: Server, clerk: Client, office: Offi
     turn, (first, second) = await asked_for(desk, clerk, MAIL, OTHER_MAIL)
     await answer(clerk, turn, decision("approve", first))
     again = await answer(clerk, turn, decision("approve", first), expect=409)
+    assert again["code"] == "call_answered"
     assert "has its answer already (approve" in again["detail"]
     changed = await answer(clerk, turn, decision("deny", first), expect=409)
     assert "has its answer already" in changed["detail"]
@@ -671,7 +673,7 @@ async def test_an_answer_that_comes_too_late_is_refused(desk: Server, clerk: Cli
         await connection.execute("UPDATE asks SET expires_at = now() - interval '1 minute'")
     await connection.close()
     response = await clerk.request("POST", f"{turn.url}/actions", json={"actions": [decision("approve", wanted)]})
-    assert response.status_code == 409
+    assert (response.status_code, response.json()["code"]) == (409, "call_over")
     await finished(clerk, turn)
     assert office.sent == []
 
@@ -747,7 +749,7 @@ async def test_who_says_something_else_instead_of_answering_has_answered(
     await until_waiting(clerk, turn)
     chat = turn.url.rpartition("/turns/")[0]
     refused = await clerk.json("POST", f"{chat}/turns", 409, json=said("Wait"))
-    assert "waits for an action" in refused["detail"]
+    assert refused["code"] == "turn_waiting"
     await clerk.json("POST", f"{chat}/turns", 202, json={**said("Wait"), "on_busy": "steer"})
     ended = await finished(clerk, turn)
     assert results_of(ended)["a"][0].startswith("This call was not run: the user said something else")

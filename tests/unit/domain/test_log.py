@@ -195,7 +195,7 @@ def test_a_cursor_into_a_text_that_was_closed_meanwhile_gets_the_rest_of_it() ->
 
 
 def test_a_cursor_of_an_attempt_that_never_was_is_refused() -> None:
-    with pytest.raises(ValueError, match="this turn has had 3 attempts, none numbered 4"):
+    with pytest.raises(ValueError, match="this turn has had no attempt 4, its newest is 3"):
         resume(Rows(TWO_ROUNDS), Cursor(4, 1, 0))
 
 

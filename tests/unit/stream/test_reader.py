@@ -88,7 +88,7 @@ async def test_frames_begin_with_those_of_an_earlier_look() -> None:
 
 
 async def test_a_cursor_of_an_attempt_that_never_was_is_refused() -> None:
-    with pytest.raises(ValueError, match="none numbered 2"):
+    with pytest.raises(ValueError, match="no attempt 2"):
         await anext(_read(Directory(), LiveView(COMPLETE), Cursor(2, 1, 0)))
 
 

@@ -79,6 +79,16 @@ async def test_a_refusal_is_a_sentence(
     assert re.search(sentence, explained(raised.value))
 
 
+async def test_a_refusal_has_the_words_of_the_server_for_programs(
+    client: AsyncClient, scripted: ScriptedServer
+) -> None:
+    body = b'{"title":"Conflict","detail":"wait","code":"turn_running","request_id":"r-1"}'
+    scripted.answers = [answer(body, "409 Conflict")]
+    with pytest.raises(RequestRejected) as raised:
+        await client.path("c", 1)
+    assert (raised.value.code, raised.value.request_id) == ("turn_running", "r-1")
+
+
 async def test_the_error_of_an_unreachable_server_tells_how_to_start_one() -> None:
     client = AsyncClient(f"http://127.0.0.1:{free_port()}")
     with pytest.raises(ServerUnreachable) as raised:
