@@ -16,7 +16,7 @@ PATIENCE = 20_000  # milliseconds, for a machine that is busy with other tests
 # All that the page shows of its turns, folded or not. It draws an unfolded block at the late `toggle` event.
 _READ = """() => {
   for (const folded of document.querySelectorAll('#turns details:not([hidden])')) folded.open = true
-  const read = () => [...document.querySelectorAll('#turns > [data-turn]')].map((turn) => ({
+  const read = () => [...document.querySelectorAll('#turns [data-turn]')].map((turn) => ({
     id: turn.dataset.turn,
     status: turn.dataset.status,
     blocks: [...turn.querySelectorAll('[data-block]')].map((block) => ({
@@ -75,7 +75,7 @@ class Person:
 
     @property
     def last(self) -> Locator:
-        return self.page.locator("#turns > .turn").last
+        return self.page.locator("#turns .turn").last
 
     async def sees(self, text: str) -> None:
         await self.page.locator("#turns").get_by_text(text).last.wait_for()
@@ -83,7 +83,7 @@ class Person:
     async def sees_end(self, status: str = "complete") -> None:
         """The last turn of the page has ended."""
         await self.page.wait_for_selector(
-            f"#turns > .turn.assistant[data-status={status}]:last-child .figures:not(:empty)"
+            f"#turns > :last-child > .turn.assistant[data-status={status}]:last-child .figures:not(:empty)"
         )
 
     async def sees_what_is_stored(self, api: Client) -> list[dict[str, Any]]:

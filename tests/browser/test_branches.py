@@ -15,7 +15,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 async def choose(person: Person, entry: str, turn: int) -> None:
     """Chooses an entry of the menu of the n-th turn."""
-    shown = person.page.locator("#turns > .turn").nth(turn)
+    shown = person.page.locator("#turns .turn").nth(turn)
     await shown.hover()
     await shown.get_by_label("More").click()
     await shown.get_by_role("button", name=entry).click()
@@ -42,7 +42,7 @@ async def test_a_branch_begins_behind_an_earlier_answer(people: SitDown, site: S
     path = await ada.sees_what_is_stored(api)
     assert len(path) == 4
     assert len(path[2]["siblings"]) == 2
-    await ada.press("Previous question", ada.page.locator("#turns > .turn").nth(2))
+    await ada.press("Previous question", ada.page.locator("#turns .turn").nth(2))
     await ada.sees("On winds.")
 
 

@@ -2,6 +2,9 @@
 
 import asyncio
 import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from statistics import median
 from typing import Any
 from urllib.parse import urljoin
 from uuid import UUID
@@ -244,22 +247,25 @@ async def test_turns_out_of_sight_are_not_drawn_and_nothing_moves_when_they_are(
     for number in range(12):
         await api.ask(f"/api/chats/{chat}", f"Question {number}")
     ada = await people(site.url, chat)
-    await expect(ada.page.locator("#turns > .turn.drawn")).to_have_count(24)
+    await expect(ada.page.locator("#turns .turn.drawn")).to_have_count(24)
     is_drawn = "(turn) => turn.querySelector('.content > *').checkVisibility({ contentVisibilityAuto: true })"
-    drawn = [await turn.evaluate(is_drawn) for turn in await ada.page.locator("#turns > .turn").all()]
+    drawn = [await turn.evaluate(is_drawn) for turn in await ada.page.locator("#turns .turn").all()]
     assert drawn[0] is False
     assert drawn[-1] is True
     assert sum(drawn) < 12
     height = "document.querySelector('#transcript').scrollHeight"
     before = await ada.page.evaluate(height)
-    await ada.page.locator("#turns > .turn").first.scroll_into_view_if_needed()
-    await ada.page.wait_for_function(f"() => ({is_drawn})(document.querySelector('#turns > .turn'))")
+    await ada.page.locator("#turns .turn").first.scroll_into_view_if_needed()
+    await ada.page.wait_for_function(f"() => ({is_drawn})(document.querySelector('#turns .turn'))")
     assert await ada.page.evaluate(height) == before
 
 
 async def _open_long(people: SitDown, site: Server, api: Client, turns: int) -> tuple[Person, int, list[str]]:
     """Opens a chat of so many turns: a person, how many elements the shown turns have, and the reads of turns."""
-    spoken = [{"role": "user", "content": "And then?"}, {"role": "assistant", "content": PROSE}]
+    spoken = [
+        {"role": "user", "content": "And then?"},
+        {"role": "assistant", "content": f"{PROSE * 3}\n\n- one\n- two"},
+    ]
     made = await api.json("POST", "/v1/conversations", json={"items": spoken * (turns // 2)})
     ada = await people(f"{site.url}/static/theme.js")
     ada.expects("favicon")
@@ -267,7 +273,7 @@ async def _open_long(people: SitDown, site: Server, api: Client, turns: int) -> 
     ada.page.on("request", lambda request: read.append(request.url) if "/turns" in request.url else None)
     await ada.page.goto(f"{site.url}/#{UUID(made['id'].removeprefix('conv_'))}")
     await ada.ready()
-    await expect(ada.page.locator("#turns > .turn.drawn")).to_have_count(100)
+    await expect(ada.page.locator("#turns .turn.drawn")).to_have_count(min(turns, 100))
     return ada, await ada.page.evaluate("document.querySelectorAll('#turns *').length"), read
 
 
@@ -280,8 +286,66 @@ async def test_a_chat_of_a_thousand_turns_costs_the_page_what_one_of_a_hundred_d
     ada, elements, reads = await _open_long(people, site, api, 1_000)
     assert (elements, len(reads)) == (elements_of_hundred, len(reads_of_hundred))
     await ada.press("Earlier turns")
-    await expect(ada.page.locator("#turns > .turn.drawn")).to_have_count(200)
+    await expect(ada.page.locator("#turns .turn.drawn")).to_have_count(200)
     assert len(reads) == len(reads_of_hundred) + 1
+
+
+_SKIPPABLE = "(parts) => parts.filter((part) => getComputedStyle(part).contentVisibility === 'auto').length"
+
+
+@dataclass
+class _Stream:
+    """An answer that grows on a page, word by word as it is asked to."""
+
+    ada: Person
+    session: Any
+    words: Iterator[Pause]
+
+    async def cost_of(self, words: int) -> float:
+        """The processor time of the main thread for so many words, each drawn alone, in seconds."""
+        shown = "() => document.querySelector('#turns').lastChild.lastChild.firstChild.textContent.trimEnd().length"
+        before = await _metrics(self.session)
+        for _ in range(words):
+            length = await self.ada.page.evaluate(shown)
+            next(self.words).go.set()
+            await self.ada.page.wait_for_function(f"(length) => ({shown})() > length", arg=length)
+        return (await _metrics(self.session))["TaskDuration"] - before["TaskDuration"]
+
+
+async def _stream_behind(people: SitDown, site: Server, api: Client, turns: int) -> _Stream:
+    """A chat of so many turns, all of them on the page, whose last answer has begun."""
+    ada, _, _ = await _open_long(people, site, api, turns)
+    for shown in range(200, turns + 1, 100):
+        await ada.press("Earlier turns")
+        await expect(ada.page.locator("#turns .turn.drawn")).to_have_count(shown)
+    begin, *pauses = [Pause() for _ in range(41)]
+    steps = list(paused(begin, "It begins. ", *["word "] * 40))
+    start = steps.index(begin) + 1
+    for place, pause in enumerate(pauses):
+        steps.insert(start + 2 * place, pause)
+    model = site.scripts.model(steps)
+    await api.json("PATCH", f"/api/chats/{ada.chat}", json={"settings": {"model": model}})
+    await ada.say("Talk")
+    await begin.reached.wait()
+    await ada.sees("It begins.")
+    begin.go.set()
+    session = await ada.context.new_cdp_session(ada.page)
+    await session.send("Performance.enable", {"timeDomain": "threadTicks"})
+    return _Stream(ada, session, iter(pauses))
+
+
+@pytest.mark.full
+@pytest.mark.timeout(240)
+async def test_an_answer_behind_a_thousand_turns_on_the_page_costs_little_more_than_behind_twenty(
+    people: SitDown, site: Server, api: Client, record_property: Any
+) -> None:
+    """Counted too: each element that may be skipped by itself is looked at in every frame."""
+    few, many = [await _stream_behind(people, site, api, turns) for turns in (20, 1_000)]
+    assert 40 < await many.ada.page.locator(":is(.group, .turn)").evaluate_all(_SKIPPABLE) < 100
+    costs = [(await few.cost_of(8), await many.cost_of(8)) for _ in range(5)]
+    ratio = median(of_many / of_few for of_few, of_many in costs)
+    record_property("main thread behind a thousand turns, of that behind twenty", round(ratio, 2))
+    assert ratio < 2  # 1.1 to 1.4 as a rule; more where other programs keep the processor's caches
 
 
 async def _metrics(session: Any) -> dict[str, float]:

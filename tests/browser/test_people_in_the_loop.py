@@ -66,7 +66,7 @@ async def test_a_call_is_allowed_for_the_chat_until_that_is_revoked(
     await ada.press("Allow for this chat")
     await ada.sees_end()
     await ada.say("And another")
-    await ada.page.locator("#turns > .turn").nth(3).wait_for()
+    await ada.page.locator("#turns .turn").nth(3).wait_for()
     await ada.sees_end()
     assert harbour.booked == ["Cuxhaven 2", "Cuxhaven 3"]
     await ada.sees_what_is_stored(api)  # which unfolds the calls

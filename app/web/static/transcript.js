@@ -3,6 +3,7 @@
 import { find, h } from './dom.js'
 import { TurnView } from './turn.js'
 
+const GROUP = 20 // turns, which the browser skips together where they are far out of sight
 const MIN_PAUSE = 30 // milliseconds between two drawings
 const PAUSE_FACTOR = 5 // a drawing of one millisecond is followed by a pause of so many
 
@@ -50,19 +51,33 @@ export class Transcript {
       view.remove()
       this.views.delete(id)
     }
-    for (const [place, turn] of path.entries()) this.#place(turn, place)
+    for (const group of this.turns.querySelectorAll(':scope > :empty')) group.remove()
+    let last = null
+    for (const turn of path) {
+      const view = this.views.get(turn.id) ?? this.#add(turn, last)
+      view.update(turn)
+      last = view.element
+    }
     this.older.hidden = !older
     if (this.sticks) this.toEnd()
   }
 
-  #place(turn, place) {
-    const isNew = !this.views.has(turn.id)
-    if (isNew) this.views.set(turn.id, new TurnView(turn, this.actions))
-    const view = this.views.get(turn.id)
-    if (this.turns.children[place] !== view.element)
-      this.turns.insertBefore(view.element, this.turns.children[place] ?? null)
-    view.update(turn)
-    if (isNew) afterDrawing(() => view.element.classList.add('drawn'))
+  /** Adds a turn behind the element `last`. What is new begins the path, or ends it: no group is split. */
+  #add(turn, last) {
+    const view = new TurnView(turn, this.actions)
+    this.views.set(turn.id, view)
+    let group = last?.parentElement
+    if (!group || group.childElementCount >= GROUP) {
+      const next = h('div', { class: 'group' })
+      if (group) group.after(next)
+      else this.turns.prepend(next)
+      group = next
+    }
+    group.append(view.element)
+    afterDrawing(() => {
+      for (const element of [view.element, group]) element.classList.add('drawn')
+    })
+    return view
   }
 
   #change(turn, event) {
