@@ -19,7 +19,7 @@ from app.tools.policy import Policy, count_policies
 from app.tools.running.fallback import FAILURES, fallback_problem, input_of, with_fallback
 from app.tools.running.fit import Sizes, fit
 from app.tools.running.limiter import Limiter
-from app.tools.running.places import Places
+from app.tools.running.slots import Slots
 from app.tools.running.tries import Backoff, short_backoff
 from app.tools.serialize import serialize
 from app.tools.tool import Outcome, Tool, ToolContext, ToolSource
@@ -33,7 +33,7 @@ class Toolset:
     """The tools of a server.
 
     `max_parallel` calls run at once, over all turns, and beside them `max_request_tools` calls of tools that came with
-    requests. With `reserved`, no owner gets all of these places. A tool that is cancelled has `patience` seconds to
+    requests. With `reserved`, no owner gets all of these slots. A tool that is cancelled has `patience` seconds to
     stop, and is abandoned after that. A result is cut to `max_result_chars`, and `max_whole_chars` of it are kept; each
     of its files has up to `max_file_bytes`. `sources` have more tools, which come and go. `declared` makes the tool of
     a spec that came with a request.
@@ -66,8 +66,8 @@ class Toolset:
         self._declared = declared
         self._sizes = Sizes(max_result_chars, max_whole_chars, max_file_bytes)
         self._limiter = Limiter(
-            Places(max_parallel, reserved=reserved),
-            Places(max_request_tools, reserved=reserved),
+            Slots(max_parallel, reserved=reserved),
+            Slots(max_request_tools, reserved=reserved),
             patience,
             backoff,
             clock,

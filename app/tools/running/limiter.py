@@ -12,7 +12,7 @@ import structlog
 from app.domain.turns import ToolSpec
 from app.kit.circuit import Circuit
 from app.tools.policy import Policy
-from app.tools.running.places import Places
+from app.tools.running.slots import Slots
 from app.tools.running.tries import Backoff, Notes, Try, broken, retry
 from app.tools.tool import AskPerson, Outcome, PersonAnswer, PersonQuestion, Tool, ToolContext
 
@@ -28,7 +28,7 @@ _Key = tuple[str, str | None, str | None]
 @dataclass(slots=True)
 class ToolState:
     circuit: Circuit
-    slots: Places | None
+    slots: Slots | None
     calls: int = 0
 
 
@@ -49,7 +49,7 @@ class ToolStates:
         key = (spec.name, None, None) if spec.http is None else (spec.name, spec.http.url, owner)
         state = self._states.pop(key, None)
         if state is None:
-            slots = None if policy.concurrency is None else Places(policy.concurrency)
+            slots = None if policy.concurrency is None else Slots(policy.concurrency)
             breaker = policy.breaker
             limit, pause = (breaker.failures, breaker.pause) if breaker else (None, 0.0)
             state = ToolState(Circuit(limit, pause, self._clock), slots)
@@ -105,14 +105,14 @@ class TimeLimit:
 
 
 class Limiter:
-    """Runs a call in one of `places`, that of a tool which came with a request in one of `declared`. A cancelled tool
+    """Runs a call in one of `slots`, that of a tool which came with a request in one of `declared`. A cancelled tool
     has `patience` seconds to stop; then it is abandoned.
     """
 
     def __init__(
-        self, places: Places, declared: Places, patience: float, backoff: Backoff, clock: Callable[[], float]
+        self, slots: Slots, declared: Slots, patience: float, backoff: Backoff, clock: Callable[[], float]
     ) -> None:
-        self._places = places
+        self._slots = slots
         self._declared = declared
         self._patience = patience
         self._backoff = backoff
@@ -127,9 +127,9 @@ class Limiter:
             if (wait := state.circuit.wait) is None:
                 start = self._clock()
                 # The tool's own slot first: a call that waits for it keeps no other tool from running.
-                places = self._places if tool.spec.http is None else self._declared
-                own = nullcontext() if state.slots is None else state.slots.place(context.owner)
-                async with own, places.place(context.owner):
+                slots = self._slots if tool.spec.http is None else self._declared
+                own = nullcontext() if state.slots is None else state.slots.slot(context.owner)
+                async with own, slots.slot(context.owner):
                     if (waited := self._clock() - start) >= _SHORTEST_NOTED_WAIT:
                         notes["waited"] = round(waited, 1)
                     if (wait := state.circuit.wait) is None:  # again: it may have opened while this call waited

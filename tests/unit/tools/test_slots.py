@@ -1,19 +1,19 @@
-"""Places for tool calls: who gets one that becomes free, and how many one owner may hold."""
+"""Slots for tool calls: who gets one that becomes free, and how many one owner may hold."""
 
 import asyncio
 from contextlib import AsyncExitStack
 
 import pytest
 
-from app.tools.running.places import Places
+from app.tools.running.slots import Slots
 
 
 class _Calls:
-    """Calls that hold their places until they are ended."""
+    """Calls that hold their slots until they are ended."""
 
-    def __init__(self, places: Places) -> None:
+    def __init__(self, slots: Slots) -> None:
         self.running: list[str] = []
-        self._places = places
+        self._slots = slots
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._ends: dict[str, asyncio.Event] = {}
 
@@ -36,7 +36,7 @@ class _Calls:
         await self._settle()
 
     async def _call(self, name: str) -> None:
-        async with self._places.place(name.rstrip("0123456789")):
+        async with self._slots.slot(name.rstrip("0123456789")):
             self.running.append(name)
             try:
                 await self._ends[name].wait()
@@ -48,8 +48,8 @@ class _Calls:
             await asyncio.sleep(0)
 
 
-async def test_a_free_place_goes_to_the_owner_with_the_fewest_calls() -> None:
-    calls = _Calls(Places(2))
+async def test_a_free_slot_goes_to_the_owner_with_the_fewest_calls() -> None:
+    calls = _Calls(Slots(2))
     await calls.begin("ada1", "ada2", "ada3", "ada4", "bob1", "bob2")
     assert calls.running == ["ada1", "ada2"]
     await calls.end("ada1")
@@ -62,27 +62,27 @@ async def test_a_free_place_goes_to_the_owner_with_the_fewest_calls() -> None:
 
 
 @pytest.mark.parametrize(("most", "first", "second"), [(1, 1, 0), (2, 1, 1), (3, 2, 1), (8, 4, 2), (64, 32, 16)])
-async def test_an_owner_leaves_as_many_places_as_it_takes(most: int, first: int, second: int) -> None:
-    calls = _Calls(Places(most, reserved=True))
+async def test_an_owner_leaves_as_many_slots_as_it_takes(most: int, first: int, second: int) -> None:
+    calls = _Calls(Slots(most, reserved=True))
     await calls.begin(*(f"ada{number}" for number in range(most + 6)))
     assert len(calls.running) == first
     await calls.begin(*(f"bob{number}" for number in range(most + 6)))
     assert sum(name.startswith("bob") for name in calls.running) == second
     while calls.running:
         await calls.end(calls.running[0])
-    assert not calls._places._waiting
-    assert not calls._places._running
-    assert calls._places._free == most
+    assert not calls._slots._waiting
+    assert not calls._slots._running
+    assert calls._slots._free == most
 
 
 async def test_a_call_that_waits_can_be_cancelled_also_when_it_is_just_given_the_place() -> None:
-    places = Places(1)
-    calls = _Calls(places)
+    slots = Slots(1)
+    calls = _Calls(slots)
     await calls.begin("ada1", "bob1", "bob2")
     await calls.cancel("bob1")
     async with AsyncExitStack():
         calls._ends["ada1"].set()
-        await calls._tasks.pop("ada1")  # bob2 has the place, and does not know it yet
+        await calls._tasks.pop("ada1")  # bob2 has the slot, and does not know it yet
         await calls.cancel("bob2")
     await calls.begin("cid1")
     assert calls.running == ["cid1"]

@@ -1,4 +1,4 @@
-"""Places for tool calls, shared out between owners."""
+"""Slots for tool calls, shared out between owners."""
 
 import asyncio
 from collections import Counter, deque
@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 
-class Places:
-    """`most` places. One that becomes free goes to the waiting owner with the fewest calls. With `reserved`, an owner
-    has at most as many calls running as places are free: of 64 the first one gets 32, the next one 16. So a place is
+class Slots:
+    """`most` slots. One that becomes free goes to the waiting owner with the fewest calls. With `reserved`, an owner
+    has at most as many calls running as slots are free: of 64 the first one gets 32, the next one 16. So a slot is
     left for another owner, however long calls take.
     """
 
@@ -19,8 +19,8 @@ class Places:
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
 
     @asynccontextmanager
-    async def place(self, owner: str) -> AsyncIterator[None]:
-        """Waits for a place of the owner, and holds it until the end of the block."""
+    async def slot(self, owner: str) -> AsyncIterator[None]:
+        """Waits for a slot of the owner, and holds it until the end of the block."""
         if owner not in self._waiting and self._may_take(owner):
             self._take(owner)
         else:
@@ -43,7 +43,7 @@ class Places:
         try:
             await granted
         except asyncio.CancelledError:
-            if granted.done() and not granted.cancelled():  # it was given the place in the same moment
+            if granted.done() and not granted.cancelled():  # it was given the slot in the same moment
                 self._give_back(owner)
             else:
                 self._forget(owner, granted)
