@@ -12,7 +12,6 @@ from time import time_ns
 from typing import Any, Literal
 
 Kind = Literal["INTERNAL", "CLIENT", "SERVER", "PRODUCER", "CONSUMER"]
-Attributes = Mapping[str, str | int | float | bool | tuple[str, ...]]
 
 # The metrics of the conventions, with the boundaries that these advise.
 _SECONDS = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)

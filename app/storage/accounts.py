@@ -104,7 +104,6 @@ GET_ORPHANS = Statement(
     LIMIT 100
     """
 )
-LOCK_ACCOUNT = Statement("SELECT owner FROM accounts WHERE owner = :owner FOR UPDATE")
 
 _TRIES = 5
 _SOON = 5  # seconds
