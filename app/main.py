@@ -21,9 +21,9 @@ from app.api.identity.way import Authenticate
 from app.api.neighbours import Neighbours
 from app.api.openai.routes import openai_routes
 from app.api.overview import Overview
-from app.api.places import KnownPlaces
 from app.api.plans import OwnerPlans
 from app.api.reads import Reads
+from app.api.recent_chats import RecentChats
 from app.api.resolve import Defaults, Resolver
 from app.api.routes import routes
 from app.api.services import HttpSettings, Live, Services, Storage
@@ -36,7 +36,7 @@ from app.engine.hooks import Hooks
 from app.llm.demo.provider import DEMO
 from app.llm.models.catalog import Models
 from app.setup.databases import api_database, database_url, session_url, standby_database, standby_url
-from app.setup.engine import ProcessPlace, background, started
+from app.setup.engine import Engine, ServerProcess, background, started
 from app.setup.identity import allowed_origins
 from app.setup.parts import FROM_SETTINGS, WITH_DATABASE, Given, Parts
 from app.setup.policies import recorded_owners, turn_ceilings, turn_limits
@@ -68,9 +68,11 @@ def create_app(
     owner, or its name.
     """
 
+    given = Given(models, toolset, outputs, authenticate, plan_of, hooks)
+
     @asynccontextmanager
     async def run(app: Starlette) -> AsyncIterator[None]:
-        async with running(settings, models, toolset, hooks, outputs, authenticate, plan_of) as services:
+        async with running(settings, given) as services:
             app.state.services = services
             failure = asyncio.create_task(_terminate_process_after(services.failed))
             yield
@@ -113,22 +115,15 @@ def _starlette(settings: Settings, lifespan: Lifespan[Starlette] | None = None) 
 
 @asynccontextmanager
 async def running(
-    settings: Settings,
-    models: Models | None = None,
-    toolset: Toolset | None = None,
-    hooks: Sequence[Hooks] = (),
-    outputs: Outputs | None = None,
-    authenticate: Authenticate | None = None,
-    plan_of: Callable[[str], Plan | str | None] | None = None,
-    place: ProcessPlace | None = None,
+    settings: Settings, given: Given | None = None, process: ServerProcess | None = None
 ) -> AsyncIterator[Services]:
-    """Everything between Postgres and the API, started in this order and stopped in reverse. `place` is that of one of
-    several processes.
+    """Everything between Postgres and the API, started in this order and stopped in reverse. `process` is this one,
+    where the server has several.
     """
     if settings.traces:
         TRACING.begin(settings.traces_content)
     async with AsyncExitStack() as stack:
-        parts = Parts(settings, Given(models, toolset, outputs, authenticate, plan_of), stack)
+        parts = Parts(settings, given or Given(), stack)
         for step in FROM_SETTINGS.values():
             await step(parts)
         standby_url(settings)  # before the database is touched, too
@@ -147,23 +142,10 @@ async def running(
             await step(parts)
         if parts.model == DEMO:
             await offer_samples(Documents(database), LOCAL_OWNER)
-        engine = await stack.enter_async_context(
-            started(
-                settings,
-                direct_url,
-                database,
-                api,
-                parts.models,
-                parts.toolset,
-                hooks,
-                parts.receiver,
-                parts.plans,
-                place,
-            )
-        )
-        worker, owner_plans = engine.worker, OwnerPlans(parts.plans)
+        engine = await stack.enter_async_context(started(parts, direct_url, api, process))
+        owner_plans = OwnerPlans(parts.plans)
         streams = OwnerStreams(owner_plans)
-        cell = Cell(settings.cell, Moves(database), worker.release)
+        cell = Cell(settings.cell, Moves(database), engine.worker.release)
         await stack.enter_async_context(
             background(engine.failed, parts.stored.record_uses, StreamWatch(streams).run, cell.follow)
         )
@@ -171,46 +153,56 @@ async def running(
         copy = await stack.enter_async_context(standby_database(settings))
         standby = Standby(copy, engine.replica, engine.renewals) if copy else None
         yield Services(
-            Authenticator(parts.ways),
-            cell,
-            storage,
-            Reads(storage.reads, standby, settings.standby_staleness),
-            Live(
-                engine.directory,
-                Deliveries() if settings.stream_sender == "direct" else None,
-                engine.chat_wakeups,
-                engine.feed,
-                worker.wake,
-                worker.refresh,
-                worker.cancel,
-                worker.place,
-                worker.begin,
-            ),
-            Resolver(
-                parts.models,
-                parts.toolset,
-                Defaults(parts.model, settings.system_prompt, turn_limits(settings), turn_ceilings(settings)),
-                parts.allowed,
-            ),
-            HttpSettings(
-                settings.max_body_bytes,
-                settings.max_turn_bytes,
-                settings.max_upload_bytes,
-                settings.stream_life,
-                settings.heartbeat,
-                recorded_owners(settings),
-                settings.browser_token_life,
-            ),
-            owner_plans,
-            streams,
-            Overview(database, parts.models, parts.plans.default.running_turns),
-            KnownPlaces(worker.ended),
-            engine.refusals.note,
-            engine.failed,
-            is_ready=lambda: not worker.draining,
-            drain=worker.drain,
-            neighbours=Neighbours(place.folder, place.number, engine.replica) if place else None,
+            authenticator=Authenticator(parts.ways),
+            cell=cell,
+            storage=storage,
+            reads=Reads(storage.reads, standby, settings.standby_staleness),
+            live=_live(settings, engine),
+            resolver=_resolver(parts),
+            http=_http_settings(settings),
+            plans=owner_plans,
+            streams=streams,
+            overview=Overview(database, parts.models, parts.plans.default.running_turns),
+            recent_chats=RecentChats(engine.worker.ended),
+            note_refusal=engine.refusals.note,
+            failed=engine.failed,
+            is_ready=lambda: not engine.worker.draining,
+            drain=engine.worker.drain,
+            neighbours=Neighbours(process.folder, process.number, engine.replica) if process else None,
         )
+
+
+def _live(settings: Settings, engine: Engine) -> Live:
+    worker = engine.worker
+    return Live(
+        directory=engine.directory,
+        deliveries=Deliveries() if settings.stream_sender == "direct" else None,
+        chat_wakeups=engine.chat_wakeups,
+        feed=engine.feed,
+        wake=worker.wake,
+        refresh=worker.refresh,
+        cancel=worker.cancel,
+        reserve_slot=worker.reserve_slot,
+        begin=worker.begin,
+    )
+
+
+def _resolver(parts: Parts) -> Resolver:
+    settings = parts.settings
+    defaults = Defaults(parts.model, settings.system_prompt, turn_limits(settings), turn_ceilings(settings))
+    return Resolver(parts.models, parts.toolset, defaults, parts.allowed)
+
+
+def _http_settings(settings: Settings) -> HttpSettings:
+    return HttpSettings(
+        max_body_bytes=settings.max_body_bytes,
+        max_turn_bytes=settings.max_turn_bytes,
+        max_upload_bytes=settings.max_upload_bytes,
+        stream_life=settings.stream_life,
+        heartbeat=settings.heartbeat,
+        recorded_owners=recorded_owners(settings),
+        browser_token_life=settings.browser_token_life,
+    )
 
 
 async def _terminate_process_after(failed: asyncio.Event) -> None:

@@ -28,7 +28,7 @@ async def create_chat(request: Request) -> Response:
     new, _ = await read_body(request, NewChat)
     settings = services.resolver.changed_settings({}, new.settings)
     chat = await services.storage.chats.create(owner, new.title, new.system_prompt, settings)
-    services.places.keep(chat)
+    services.recent_chats.keep(chat)
     services.live.feed.notify(owner)
     return json_response(chat_out(chat), 201, {"Location": path_for(request, f"/api/chats/{chat.id}")})
 

@@ -69,7 +69,7 @@ async def post_in_new_chat(services: Services, new: NewTurn, chat: Chat, key: Id
         await _admit(services, chat.owner)
         blocks = await user_blocks(new.blocks, chat.owner, services)
         message = _message_at(services, new, blocks, Preview(chat, None, steered=False), key)
-        with services.live.place() as replica:
+        with services.live.reserve_slot() as replica:
             if replica and (begun := await services.storage.exchanges.begin_chat(chat, message, replica)):
                 return _begin(services, chat, begun)
         async with services.storage.exchanges.in_new_chat(chat, key) as draft:
@@ -163,7 +163,7 @@ async def _write(
     """Without a draft, the answer has begun."""
     exchanges, admitted = services.storage.exchanges, False
     blocks = await user_blocks(new.blocks, target.owner, services)
-    if known := services.places.take(target):
+    if known := services.recent_chats.take(target):
         _check_recording(services, target.owner, new)
         await _admit(services, target.owner)
         admitted = True
@@ -205,7 +205,7 @@ def _message_at(
 
 async def _begin_at(services: Services, place: Preview, message: NewExchange) -> Exchange | None:
     """None where this replica has no room, or anything else is in the way."""
-    with services.live.place() as replica:
+    with services.live.reserve_slot() as replica:
         if replica and (begun := await services.storage.exchanges.begin(place, message, replica)):
             return _begin(services, place.chat, begun)
     return None
@@ -251,7 +251,7 @@ def _begin(services: Services, chat: Chat, exchange: Exchange) -> Exchange:
     """Runs the answer, which this replica has claimed as it wrote it."""
     services.live.begin(chat.owner, [exchange.user_turn, exchange.assistant_turn])
     services.live.notify(chat.owner, chat.id)
-    services.places.keep(chat, exchange)
+    services.recent_chats.keep(chat, exchange)
     return exchange
 
 

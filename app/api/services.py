@@ -14,9 +14,9 @@ from app.api.http.endpoint import Endpoint
 from app.api.identity.authenticator import Authenticator
 from app.api.neighbours import Neighbours
 from app.api.overview import Overview
-from app.api.places import KnownPlaces
 from app.api.plans import OwnerPlans
 from app.api.reads import Reads, ReadStorage
+from app.api.recent_chats import RecentChats
 from app.api.resolve import Resolver
 from app.api.streams.response import OwnerStreams
 from app.domain.identity import Identity
@@ -79,26 +79,26 @@ class Storage:
         without a plan may have `most_running` turns at once. Tokens are created for `cell`.
         """
         return cls(
-            everything,
-            Accounts(everything),
-            Chats(database),
-            Charges(database),
-            ChatUpdates(database),
-            Search(database),
-            Turns(database),
-            TurnCounts(everything),
-            Exchanges(database),
-            Branches(database),
-            Histories(database),
-            Actions(database),
-            Grants(database),
-            WaitingCalls(database),
-            ToolResults(database),
-            Documents(database),
-            Uploads(database),
-            Tokens(everything, cell),
-            Activities(everything, most_running),
-            Operations(everything),
+            database=everything,
+            accounts=Accounts(everything),
+            chats=Chats(database),
+            charges=Charges(database),
+            chat_changes=ChatUpdates(database),
+            search=Search(database),
+            turns=Turns(database),
+            turn_counts=TurnCounts(everything),
+            exchanges=Exchanges(database),
+            branches=Branches(database),
+            histories=Histories(database),
+            actions=Actions(database),
+            grants=Grants(database),
+            waiting=WaitingCalls(database),
+            results=ToolResults(database),
+            documents=Documents(database),
+            uploads=Uploads(database),
+            tokens=Tokens(everything, cell),
+            activities=Activities(everything, most_running),
+            operations=Operations(everything),
         )
 
     @property
@@ -109,9 +109,9 @@ class Storage:
 @dataclass(frozen=True, slots=True)
 class Live:
     """The turns that run, and the signals to the workers: `wake` when a turn can be claimed, `refresh` when a message
-    or an answer has arrived at one, `cancel` when one is to stop. `place` is the id of this replica where a turn may be
-    claimed as it is written; it is then given to `begin`, with the owner and the end of its path. Without `deliveries`
-    sse-starlette sends the streams of turns too.
+    or an answer has arrived at one, `cancel` when one is to stop. `reserve_slot` gives the id of this replica where
+    a turn may be claimed as it is written; it is then given to `begin`, with the owner and the end of its path. Without
+    `deliveries` sse-starlette sends the streams of turns too.
     """
 
     directory: Directory
@@ -121,7 +121,7 @@ class Live:
     wake: Callable[[], None]
     refresh: Callable[[UUID], Awaitable[None]]
     cancel: Callable[[UUID], Awaitable[None]]
-    place: Callable[[], AbstractContextManager[UUID | None]]
+    reserve_slot: Callable[[], AbstractContextManager[UUID | None]]
     begin: Callable[[str, Sequence[Turn]], None]
 
     def notify(self, owner: str, chat: UUID) -> None:
@@ -145,11 +145,11 @@ class HttpSettings:
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """`reads` may be made on a standby. `overview` is what operators see, of all owners. `places` are known without a
-    look at the rows. `note_refusal` counts a request that was not authorised, by its address and what was sent as
-    proof. `drain` takes this replica out of service. `failed` is set when a part of the server has failed for good, so
-    that the process must be stopped and started again. `neighbours` are the other processes of the server, where it
-    has several.
+    """`reads` may be made on a standby. `overview` is what operators see, of all owners. `recent_chats` are known
+    without a look at the rows. `note_refusal` counts a request that was not authorised, by its address and what was
+    sent as proof. `drain` takes this replica out of service. `failed` is set when a part of the server has failed for
+    good, so that the process must be stopped and started again. `neighbours` are the other processes of the server,
+    where it has several.
     """
 
     authenticator: Authenticator
@@ -162,7 +162,7 @@ class Services:
     plans: OwnerPlans
     streams: OwnerStreams
     overview: Overview
-    places: KnownPlaces
+    recent_chats: RecentChats
     note_refusal: Callable[[str, str], None]
     failed: asyncio.Event
     is_ready: Callable[[], bool]

@@ -21,7 +21,7 @@ from app.cli.workers import notify_supervisor, serve_in_processes
 from app.config import Settings, read_settings
 from app.domain.errors import ConfigError
 from app.main import application, running
-from app.setup.engine import ProcessPlace
+from app.setup.engine import ServerProcess
 from app.setup.models import default_model, import_default_adapter
 from app.telemetry import configure_logging, settle_garbage_collector
 
@@ -126,12 +126,12 @@ def serve(workers: int | None, process: str | None) -> None:
                 welcome = _welcome(settings, reserved.getsockname()[1])
                 sys.exit(runner.run(serve_in_processes(reserved, count, welcome)))
         number, _, folder = (process or "").partition(":")
-        runner.run(_serve(settings, ProcessPlace(int(number), Path(folder)) if process else None))
+        runner.run(_serve(settings, ServerProcess(int(number), Path(folder)) if process else None))
 
 
-async def _serve(settings: Settings, place: ProcessPlace | None) -> None:
-    with bound(settings, shared=place is not None) as own_socket:
-        async with running(settings, place=place) as services, AsyncExitStack() as stack:
+async def _serve(settings: Settings, process: ServerProcess | None) -> None:
+    with bound(settings, shared=process is not None) as own_socket:
+        async with running(settings, process=process) as services, AsyncExitStack() as stack:
             app = application(settings, services)
             config = uvicorn.Config(
                 FromNeighbours(app, services.neighbours.own.socket) if services.neighbours else app,
@@ -145,7 +145,7 @@ async def _serve(settings: Settings, place: ProcessPlace | None) -> None:
                 server_header=False,
                 root_path=settings.root_path,
             )
-            server = Server(config, settings, services.drain, place is None)
+            server = Server(config, settings, services.drain, process is None)
             sockets = [own_socket]
             if services.neighbours:
                 sockets.append(stack.enter_context(_unix_socket(services.neighbours.own.socket)))

@@ -135,20 +135,20 @@ class TurnRun:
             storage = services.database
             uploads, cache, grants = Uploads(storage), ToolCache(storage), Grants(storage)
             context = self._context = TurnContext(
-                owner,
-                path[:-1],
-                entries,
-                recorder,
-                services.hooks,
-                turns,
-                uploads,
-                grants,
-                cache,
-                Charges(storage),
-                Spending(services.accounts, owner, services.plans.of(owner, turn.request.plan)),
-                self.updated,
-                services.notify_owner,
-                span,
+                owner=owner,
+                ancestors=path[:-1],
+                entries=entries,
+                recorder=recorder,
+                hooks=services.hooks,
+                turns=turns,
+                uploads=uploads,
+                grants=grants,
+                cache=cache,
+                charges=Charges(storage),
+                spending=Spending(services.accounts, owner, services.plans.of(owner, turn.request.plan)),
+                updated=self.updated,
+                notify_owner=services.notify_owner,
+                span=span,
             )
             tool_runs = ToolRuns(context, services.toolset, services.models, services.side_calls, started_before)
             executor = self._executor = Executor(context, tool_runs, services.models)

@@ -70,24 +70,24 @@ class Worker:
         side_calls = SideCalls(Charges(database), accounts, plans, policy.model)
         runner = HookRunner(hooks)
         self._services = RunServices(
-            database,
-            queue.replica,
-            directory,
-            toolset,
-            models,
-            runner,
-            accounts,
-            plans,
-            side_calls,
-            notify_owner,
-            WarmPaths(policy.warm_bytes),
+            database=database,
+            replica=queue.replica,
+            directory=directory,
+            toolset=toolset,
+            models=models,
+            hooks=runner,
+            accounts=accounts,
+            plans=plans,
+            side_calls=side_calls,
+            notify_owner=notify_owner,
+            warm_paths=WarmPaths(policy.warm_bytes),
         )
         self._runs: dict[UUID, TurnRun] = {}
         self._woken = asyncio.Event()
         self._notify_when_full = False
         self._draining = False
         self._group: asyncio.TaskGroup | None = None
-        self._coming = 0  # turns that are being written, to begin here
+        self._reserved = 0  # turns that are being written, to begin here
         self._not_run: Set[UUID] = frozenset()  # turns that this replica owned at the last comparison, and did not run
 
     @property
@@ -95,7 +95,7 @@ class Worker:
         return self._draining
 
     @property
-    def _shares_places(self) -> bool:
+    def _shares_slots(self) -> bool:
         """Whether turns may wait for the end of others of their owner."""
         return self._policy.plans.vary or self._policy.plans.default.running_turns is not None
 
@@ -201,19 +201,19 @@ class Worker:
     # --- turns that begin where they are written ---------------------------------------------------------------------
 
     @contextmanager
-    def place(self) -> Iterator[UUID | None]:
+    def reserve_slot(self) -> Iterator[UUID | None]:
         """The id of this replica, where a turn that is written inside may be claimed at once and given to `begin`. None
-        where it has to go through the queue: places are shared out there, and other turns may wait for them.
+        where it has to go through the queue: slots are shared out there, and other turns may wait for them.
         """
-        free = self._policy.concurrent_turns - len(self._runs) - self._coming
-        if self._group is None or self._draining or self._shares_places or free <= _CLAIM:
+        free = self._policy.concurrent_turns - len(self._runs) - self._reserved
+        if self._group is None or self._draining or self._shares_slots or free <= _CLAIM:
             yield None
             return
-        self._coming += 1
+        self._reserved += 1
         try:
             yield self._queue.replica
         finally:
-            self._coming -= 1
+            self._reserved -= 1
 
     def begin(self, owner: str, path: Sequence[Turn]) -> None:
         """Runs a turn that was claimed as it was written. `path` is the end of its path."""
@@ -247,7 +247,7 @@ class Worker:
 
     async def _claim(self, group: asyncio.TaskGroup) -> bool:
         """Returns whether there may be more turns: as many were claimed as there was room for."""
-        free = self._policy.concurrent_turns - len(self._runs) - self._coming
+        free = self._policy.concurrent_turns - len(self._runs) - self._reserved
         room = 0 if self._draining else min(_CLAIM, free)
         # Where there is room for all, the order between owners does not matter, and counting would cost every claim.
         plans = self._policy.plans
@@ -308,8 +308,8 @@ class Worker:
             log.exception("turn.abandoned")
         finally:
             TURNS_RUNNING.dec()
-            if len(self._runs) >= self._policy.concurrent_turns or self._shares_places:
-                self._woken.set()  # turns may wait for this place
+            if len(self._runs) >= self._policy.concurrent_turns or self._shares_slots:
+                self._woken.set()  # turns may wait for this slot
             if self._runs.get(run.turn) is run:
                 del self._runs[run.turn]
             if run.updated.is_set() or run.stop_cause == "cancel":

@@ -16,9 +16,7 @@ import structlog
 
 from app.config import Settings
 from app.domain.errors import StorageError
-from app.domain.plans import Plans
 from app.engine.frame_clock import FrameClock
-from app.engine.hooks import Hooks
 from app.engine.loop_watch import LoopWatch
 from app.engine.side_calls import SideCalls
 from app.engine.upkeep.activity_reports import ActivityReports
@@ -29,11 +27,11 @@ from app.engine.upkeep.round_writer import RoundWriter
 from app.engine.upkeep.search_indexer import SearchIndexer
 from app.engine.upkeep.sweeps import HOURS, UNUSED_UPLOADS_KEPT, Sweep, at_once
 from app.engine.upkeep.titles import TitleWriter
-from app.engine.upkeep.webhooks import Receiver, WebhookDeliveries, WebhookPolicy
+from app.engine.upkeep.webhooks import WebhookDeliveries, WebhookPolicy
 from app.engine.worker import Worker
 from app.kit.ids import new_id
 from app.lab.recordings import Recordings
-from app.llm.models.catalog import Models
+from app.setup.parts import Parts
 from app.setup.policies import worker_policy
 from app.storage.accounts import Accounts
 from app.storage.actions import Actions
@@ -57,7 +55,6 @@ from app.stream.chat.wakeups import ChatWakeups
 from app.stream.directory import Directory
 from app.stream.feed import OwnerFeed
 from app.stream.mirror import Mirror
-from app.tools.toolset import Toolset
 
 log = structlog.get_logger(__name__)
 
@@ -74,8 +71,8 @@ Task = Callable[[], Coroutine[Any, Any, None]]
 
 
 @dataclass(frozen=True, slots=True)
-class ProcessPlace:
-    """The place of a process among those of one server: its number, from 1, and the folder of their sockets."""
+class ServerProcess:
+    """One of several processes of a server: its number, from 1, and the folder of their sockets."""
 
     number: int
     folder: Path
@@ -96,26 +93,20 @@ class Engine:
 
 
 @asynccontextmanager
-async def started(
-    settings: Settings,
-    url: str,
-    database: Database,
-    api: Database,
-    models: Models,
-    toolset: Toolset,
-    hooks: Sequence[Hooks],
-    receiver: Receiver | None,
-    plans: Plans,
-    place: ProcessPlace | None = None,
-) -> AsyncIterator[Engine]:
-    """Runs the engine. At the end the worker stops first; then this replica leaves."""
+async def started(parts: Parts, url: str, api: Database, process: ServerProcess | None = None) -> AsyncIterator[Engine]:
+    """Runs the engine. At the end the worker stops first; then this replica leaves. `url` is that of sessions; `api`
+    is the database as requests see it.
+    """
+    settings, database, models, receiver = parts.settings, parts.database, parts.models, parts.receiver
     kinds = sorted(receiver.kinds) if receiver else ()
     deliveries = [WebhookDeliveries(Webhooks(database, kind), receiver, WebhookPolicy()) for kind in kinds if receiver]
     directory, clock = Directory(), FrameClock(settings.frames)
     session_key, failed = secrets.randbits(62), asyncio.Event()
     # A replica that starts at the address of another one takes the place of that one.
-    address = f"{socket.gethostname()}:{settings.port or f'process-{os.getpid()}'}{f'/{place.number}' if place else ''}"
-    queue = Queue(database, new_id(), address, session_key, receiver.kinds if receiver else ())
+    address = f"{socket.gethostname()}:{settings.port or f'process-{os.getpid()}'}"
+    if process is not None:
+        address += f"/{process.number}"
+    queue = Queue(database, new_id(), address, session_key, kinds)
 
     async def notify_peers(payload: str) -> None:
         if not monitor.is_alone:
@@ -125,16 +116,18 @@ async def started(
     changes = OwnerChanges(api)
     feed = OwnerFeed(changes, notify_peers, _FEED_LOOK)
     refusals = RefusedLogins(AuditTrail(database))
-    policy = worker_policy(settings, models, plans)
+    policy = worker_policy(settings, models, parts.plans)
 
     def notify(owner: str, chat: UUID) -> None:
         chat_wakeups.notify(chat)
         feed.notify(owner)
 
-    model, side_calls = settings.title_model, SideCalls(Charges(database), Accounts(database), plans, policy.model)
-    titles = [] if model is None else [TitleWriter(database, models.provider_for, model, side_calls, notify)]
-    all_hooks = [*deliveries, *titles, *hooks]
-    worker = Worker(database, queue, directory, models.provider_for, toolset, policy, clock, all_hooks, feed.notify)
+    titles = []
+    if (model := settings.title_model) is not None:
+        side_calls = SideCalls(Charges(database), Accounts(database), parts.plans, policy.model)
+        titles.append(TitleWriter(database, models.provider_for, model, side_calls, notify))
+    hooks = [*deliveries, *titles, *parts.given.hooks]
+    worker = Worker(database, queue, directory, models.provider_for, parts.toolset, policy, clock, hooks, feed.notify)
 
     def look() -> None:
         """Notifications may have been lost until now: everything that waits for one looks at the rows."""
@@ -180,7 +173,16 @@ async def started(
         )
         reports = ActivityReports(worker.activity, Activities(database), queue.replica)
         await stack.enter_async_context(background(failed, worker.run, reports.run))
-        yield Engine(worker, directory, chat_wakeups, feed, refusals, failed, queue.replica, queue.renewals)
+        yield Engine(
+            worker=worker,
+            directory=directory,
+            chat_wakeups=chat_wakeups,
+            feed=feed,
+            refusals=refusals,
+            failed=failed,
+            replica=queue.replica,
+            renewals=queue.renewals,
+        )
 
 
 def sweeps_of(settings: Settings, database: Database) -> Sequence[Sweep]:

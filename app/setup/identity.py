@@ -83,17 +83,17 @@ async def _jwt_tokens(settings: Settings, issuer: str, scopes: LoginScopes, stac
     tokens = await stack.enter_async_context(
         open_jwt_tokens(
             Issuer(
-                issuer,
-                audiences,
-                scopes,
-                algorithms,
-                settings.jwt_keys_url,
-                settings.jwt_audience_claim,
-                settings.jwt_owner_claim,
-                settings.jwt_roles_claim,
-                settings.jwt_plan_claim,
-                settings.jwt_cell_claim,
-                settings.jwt_leeway,
+                name=issuer,
+                audiences=audiences,
+                scopes=scopes,
+                algorithms=algorithms,
+                keys_url=settings.jwt_keys_url,
+                audience_claim=settings.jwt_audience_claim,
+                owner_claim=settings.jwt_owner_claim,
+                roles_claim=settings.jwt_roles_claim,
+                plan_claim=settings.jwt_plan_claim,
+                cell_claim=settings.jwt_cell_claim,
+                leeway=settings.jwt_leeway,
             )
         )
     )

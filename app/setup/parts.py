@@ -11,6 +11,7 @@ from app.api.identity.way import Authenticate
 from app.api.resolve import Allowances
 from app.config import Settings
 from app.domain.plans import Plan, Plans
+from app.engine.hooks import Hooks
 from app.engine.upkeep.webhooks import Receiver
 from app.llm.models.catalog import Models
 from app.setup.identity import allowed_origins, open_ways
@@ -37,6 +38,7 @@ class Given:
     outputs: Outputs | None = None
     authenticate: Authenticate | None = None
     plan_of: Callable[[str], Plan | str | None] | None = None
+    hooks: Sequence[Hooks] = ()
 
 
 class Parts:
@@ -55,7 +57,7 @@ class Parts:
 
     def __init__(self, settings: Settings, given: Given, stack: AsyncExitStack, *, connect_mcp: bool = True) -> None:
         self.settings = settings
-        self._given = given
+        self.given = given
         self._stack = stack
         self._connect_mcp = connect_mcp
 
@@ -66,10 +68,10 @@ class Parts:
         self.allowed = allowances(self.settings)
 
     async def make_plans(self) -> None:
-        self.plans = read_plans(self.settings, self._given.plan_of)
+        self.plans = read_plans(self.settings, self.given.plan_of)
 
     async def choose_model(self) -> None:
-        models = self._given.models
+        models = self.given.models
         self.model = served_model(self.settings) if models is None else default_among(models, self.settings.model)
 
     async def find_origins(self) -> None:
@@ -79,24 +81,24 @@ class Parts:
         tokens = Tokens(self.database, self.settings.cell)
         self.stored = StoredTokens(tokens, self.settings.cell)
         self.ways = await self._stack.enter_async_context(
-            open_ways(self.settings, tokens, self.stored, self._given.authenticate)
+            open_ways(self.settings, tokens, self.stored, self.given.authenticate)
         )
 
     async def open_models(self) -> None:
-        models = self._given.models
+        models = self.given.models
         if models is None:
             models = await self._stack.enter_async_context(open_models(self.settings))
         check_chosen(models, self.settings)
         self.models = models
 
     async def open_toolset(self) -> None:
-        if self._given.toolset is not None:
-            self.toolset = self._given.toolset
+        if self.given.toolset is not None:
+            self.toolset = self.given.toolset
             return
         results = result_tools(ToolResults(self.database), self.settings.max_result_chars)
         own = document_tools(Documents(self.database)) + results
         self.toolset = await self._stack.enter_async_context(
-            open_toolset(own, tool_settings(self.settings), self._given.outputs, connect_mcp=self._connect_mcp)
+            open_toolset(own, tool_settings(self.settings), self.given.outputs, connect_mcp=self._connect_mcp)
         )
 
 

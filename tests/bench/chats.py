@@ -19,6 +19,7 @@ from app.kit.ids import new_id
 from app.llm.anthropic.provider import AnthropicProvider
 from app.llm.models.catalog import Models, ProviderModels
 from app.main import running
+from app.setup.parts import Given
 from app.storage.database import Database, Statement, connect
 from app.storage.exchanges import Target
 from app.storage.rows import to_json
@@ -118,7 +119,7 @@ async def _server(site: Site, url: str) -> AsyncIterator[Services]:
     settings = Settings(_env_file=None, database_url=url, model="bench", port=0)
     async with (
         AnthropicProvider("key", site.provider.url) as provider,
-        running(settings, Models([ProviderModels(provider, ["bench"])]), Toolset(())) as services,
+        running(settings, Given(Models([ProviderModels(provider, ["bench"])]), Toolset(()))) as services,
     ):
         yield services
 

@@ -7,6 +7,7 @@ import httpx2
 
 from app.cli import serve
 from app.main import running
+from app.setup.parts import Given
 from app.tools.tool import ToolContext, tool
 from app.tools.toolset import Toolset
 
@@ -27,5 +28,5 @@ async def ask() -> str:
 
 
 if __name__ == "__main__":
-    vars(serve)["running"] = partial(running, toolset=Toolset([act, ask], max_parallel=500))
+    vars(serve)["running"] = partial(running, given=Given(toolset=Toolset([act, ask], max_parallel=500)))
     serve.serve()

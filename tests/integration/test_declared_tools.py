@@ -17,6 +17,7 @@ from app.domain.errors import ConfigError
 from app.llm.models.catalog import Models, ProviderModels
 from app.llm.scripted import ScriptedProvider
 from app.main import running
+from app.setup.parts import Given
 from app.tools.assembly import ToolSettings, open_toolset
 from app.tools.tool import Tool, ToolContext, tool
 
@@ -94,7 +95,7 @@ async def test_a_server_has_the_tools_of_its_settings(
         "signing_secret": "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw",
     }
     models = Models([ProviderModels(ScriptedProvider([]), ["scripted"])])
-    async with running(Settings(_env_file=None, **values), models) as services:
+    async with running(Settings(_env_file=None, **values), Given(models)) as services:
         expected = {"doc_tree", "doc_view", "doc_search", "price", "weather", "time__convert_time"}
         while not expected <= set(services.resolver.toolset.names):  # noqa: ASYNC110, as above
             await asyncio.sleep(0.05)

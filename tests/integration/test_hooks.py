@@ -19,6 +19,7 @@ from app.engine.hooks import AfterRound, AfterTool, BeforeTool, Hooks, TurnEnded
 from app.llm.models.catalog import Models, ProviderModels
 from app.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text, tool_use
 from app.main import running
+from app.setup.parts import Given
 from app.tools.tool import Tool, ToolError, tool
 from app.tools.toolset import Toolset
 from tests.support.harness import OWNER, Asked, Harness, results_of, texts_of
@@ -107,7 +108,7 @@ async def embedded(
             hook.harness = harness
     given: dict[str, Any] = {"database_url": harness.url, "model": "scripted", "port": 0}
     models = Models([ProviderModels(ScriptedProvider(replies), ["scripted"])])
-    async with running(Settings(_env_file=None, **given), models, Toolset(tools), hooks) as services:
+    async with running(Settings(_env_file=None, **given), Given(models, Toolset(tools), hooks=hooks)) as services:
         yield services
 
 

@@ -25,6 +25,7 @@ from app.kit.ids import new_id
 from app.llm.models.catalog import Models, ProviderModels
 from app.llm.scripted import Pause, ScriptedProvider, message_of, text, thinking, tool_use
 from app.main import running
+from app.setup.parts import Given
 from app.storage import chats, exchanges, turns
 from app.storage.database import Database, Row, Statement
 from app.storage.exchanges import Exchange, Exchanges, IdempotencyKey, NewExchange, Target
@@ -69,7 +70,7 @@ async def server(harness: Harness, *replies: Any, **settings: Any) -> AsyncItera
     """The whole of a server but for its socket. It polls for nothing, unless it is set to."""
     given = {"database_url": harness.url, "model": "scripted", "port": 0, "poll_interval": 60, **settings}
     models = Models([ProviderModels(ScriptedProvider(replies), ["scripted"])])
-    async with running(Settings(_env_file=None, **given), models, Toolset(())) as services:
+    async with running(Settings(_env_file=None, **given), Given(models, Toolset(()))) as services:
         for _ in range(10):
             await asyncio.sleep(0)  # the worker begins
         yield services
@@ -233,7 +234,7 @@ async def changed(services: Services, first: Exchange) -> None:
 async def without_model(services: Services, first: Exchange) -> None:
     """In the memory of the replica, as if another one had changed the model since."""
     chat = await services.storage.chats.get(OWNER, first.user_turn.chat_id)
-    services.places.keep(replace(chat, settings={"model": "gone"}), first)
+    services.recent_chats.keep(replace(chat, settings={"model": "gone"}), first)
 
 
 async def deleted(services: Services, first: Exchange) -> None:
@@ -281,7 +282,7 @@ async def test_a_known_place_is_no_place_while_its_answer_runs_or_for_another_ow
     pause = Pause()
     async with server(harness, [pause, *answer()]) as services:
         chat = await services.storage.chats.create(OWNER, None, None, {})
-        services.places.keep(chat)
+        services.recent_chats.keep(chat)
         with pytest.raises(NotFound):
             await post_message(services, HELLO, Target("eve", chat.id), None)
         assert "BEGIN_EXCHANGE" not in done

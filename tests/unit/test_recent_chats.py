@@ -1,8 +1,8 @@
-"""Known places: what is kept of them is bounded."""
+"""Recent chats: what is kept of them is bounded."""
 
 from datetime import UTC, datetime
 
-from app.api.places import KnownPlaces
+from app.api.recent_chats import RecentChats
 from app.domain.chats import Chat
 from app.kit.ids import new_id
 from app.storage.exchanges import Target
@@ -15,25 +15,25 @@ def a_chat(system_prompt: str | None = None, **settings: object) -> Chat:
 
 
 def test_the_chats_that_were_written_last_are_known() -> None:
-    places = KnownPlaces(lambda _turn: None)
+    recent = RecentChats(lambda _turn: None)
     chats = [a_chat() for _ in range(1001)]
     for chat in chats:
-        places.keep(chat)
-    known = [places.take(Target("ann", chat.id)) is not None for chat in chats]
+        recent.keep(chat)
+    known = [recent.take(Target("ann", chat.id)) is not None for chat in chats]
     assert known == [False, *[True] * 1000]
 
 
 def test_a_chat_with_much_text_is_not_kept() -> None:
-    places = KnownPlaces(lambda _turn: None)
+    recent = RecentChats(lambda _turn: None)
     for chat in (a_chat("x" * 20_000), a_chat(output={"schema": "x" * 20_000})):
-        places.keep(chat)
-        assert places.take(Target("ann", chat.id)) is None
+        recent.keep(chat)
+        assert recent.take(Target("ann", chat.id)) is None
 
 
-def test_a_place_is_given_once() -> None:
-    places, chat = KnownPlaces(lambda _turn: None), a_chat("Rhyme.")
-    places.keep(chat)
-    preview = places.take(Target("ann", chat.id))
+def test_a_chat_is_given_once() -> None:
+    recent, chat = RecentChats(lambda _turn: None), a_chat("Rhyme.")
+    recent.keep(chat)
+    preview = recent.take(Target("ann", chat.id))
     assert preview is not None
     assert (preview.chat, preview.before, preview.steered) == (chat, None, False)
-    assert places.take(Target("ann", chat.id)) is None
+    assert recent.take(Target("ann", chat.id)) is None

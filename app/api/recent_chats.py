@@ -1,4 +1,4 @@
-"""The places of next messages, as far as this replica knows them from what it has written itself."""
+"""Chats that this replica has written lately: their next messages are placed without a look at the rows."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,7 +13,7 @@ _MOST = 1_000  # chats
 _LONGEST = 20_000  # characters of a chat's system prompt and settings: longer ones are read
 
 
-class KnownPlaces:
+class RecentChats:
     """The chats that this replica has written last, as it left them. A message to one of them is placed without a look
     at its rows; the statement that writes it compares the chat with them. `ended` returns a turn that has ended on this
     replica, or None.
