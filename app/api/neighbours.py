@@ -3,7 +3,7 @@ listens on a Unix socket of its own, where the others reach it.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -133,12 +133,12 @@ class Neighbours:
 
 
 class PassedOn(StreamingResponse):
-    """A neighbour's answer. Its connection is closed with that of the client, however that ends. Where the neighbour
-    dies the answer ends, as a stream does that was long enough: the client comes back with its cursor.
+    """A neighbour's answer. Its connection is closed with that of the client, however that ends. One that is cut off
+    stays unfinished here too: a client of a dialect would take a body that ends for the whole of an answer.
     """
 
     def __init__(self, answer: "ClientResponse", session: "ClientSession") -> None:
-        super().__init__(_pieces_of(answer), status_code=answer.status)
+        super().__init__(answer.content.iter_any(), status_code=answer.status)
         self.raw_headers = [
             (name.lower(), value) for name, value in answer.raw_headers if name.lower() not in _OF_THE_CONNECTION
         ]
@@ -149,13 +149,14 @@ class PassedOn(StreamingResponse):
         async with self._session, self._answer:
             await super().__call__(scope, receive, send)
 
+    async def stream_response(self, send: Send) -> None:
+        from aiohttp import ClientError  # noqa: PLC0415
 
-async def _pieces_of(answer: "ClientResponse") -> AsyncIterator[bytes]:
-    from aiohttp import ClientError  # noqa: PLC0415
-
-    with suppress(ClientError, OSError):
-        async for piece in answer.content.iter_any():
-            yield piece
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        with suppress(ClientError, OSError):
+            async for piece in self.body_iterator:
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 def _target_of(request: Request) -> str:
