@@ -37,9 +37,11 @@ class RecentChats:
             del self._chats[next(iter(self._chats))]
 
     def take(self, target: Target) -> Preview | None:
-        """The place, where it is known and follows no open turn. It is given once: a message is written there."""
+        """The place, where it is known and follows no open turn. It is given once: a message is written there. None for
+        one that steers: another replica may have an open turn for it, and then it asks for no answer of its own.
+        """
         chat, newest = self._chats.get(target.chat, (None, None))
-        if chat is None or chat.owner != target.owner or target.parent != "newest":
+        if chat is None or chat.owner != target.owner or target.parent != "newest" or target.on_busy == "steer":
             return None
         del self._chats[target.chat]
         before = None if newest is None else self._ended(newest)

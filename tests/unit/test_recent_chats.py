@@ -33,6 +33,7 @@ def test_a_chat_with_much_text_is_not_kept() -> None:
 def test_a_chat_is_given_once() -> None:
     recent, chat = RecentChats(lambda _turn: None), a_chat("Rhyme.")
     recent.keep(chat)
+    assert recent.take(Target("ann", chat.id, on_busy="steer")) is None, "it may go into a turn"
     preview = recent.take(Target("ann", chat.id))
     assert preview is not None
     assert (preview.chat, preview.before, preview.steered) == (chat, None, False)
