@@ -180,7 +180,7 @@ async def _database(settings: Settings, stack: AsyncExitStack) -> AsyncIterator[
         differ = f"Postgres is {abs(ahead):.0f} seconds {'ahead of' if ahead > 0 else 'behind'} this machine"
         yield Finding("clock", "fault", f"{differ}: let both follow one time server (NTP)")
     if settings.api_database_url is not None and revision == newest_revision():
-        api_url = addressed(settings, settings.api_database_url.get_secret_value())
+        api_url = addressed(settings, settings.api_database_url.get_secret_value(), "TURNSTREAM_API_DATABASE_URL")
         role = admit(direct, api_url, grant=False)
         for finding in await _tried("API role", role):
             yield finding

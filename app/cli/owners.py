@@ -180,7 +180,7 @@ def move(owner: str, cell: str, url: str) -> None:
     settings = read_settings()
     if settings.cell is None or cell == settings.cell:
         raise ConfigError("TURNSTREAM_CELL must name the cell from which the owner is moved, and --to another one.")
-    target_url = addressed(settings, url, past_pooler=True)
+    target_url = addressed(settings, url, "--url", past_pooler=True)
     for table, rows in asyncio.run(_move(settings, settings.cell, owner, cell, target_url)).items():
         if rows:
             click.echo(f"{table}: {rows}")

@@ -33,14 +33,14 @@ def session_url(settings: Settings, url: str) -> str:
     """
     if settings.session_url is None:
         return url
-    return addressed(settings, settings.session_url.get_secret_value(), past_pooler=True)
+    return addressed(settings, settings.session_url.get_secret_value(), "TURNSTREAM_SESSION_URL", past_pooler=True)
 
 
-def addressed(settings: Settings, url: str, *, past_pooler: bool = False) -> str:
+def addressed(settings: Settings, url: str, setting: str = "DATABASE_URL", *, past_pooler: bool = False) -> str:
     """`url` in the driver's form, and with the schema of the tables. To a pooler it does not go: that refuses or
     forgets it, and the role has it (`connect` sees to that).
     """
-    plain, pooled = plain_url(url), settings.session_url is not None and not past_pooler
+    plain, pooled = plain_url(url, setting), settings.session_url is not None and not past_pooler
     return plain if pooled or settings.db_schema is None else in_schema(plain, settings.db_schema)
 
 
@@ -76,7 +76,7 @@ async def api_database(settings: Settings, url: str, everything: Database, **opt
     that; else `everything`. `url` is that of the migrated database.
     """
     if settings.api_database_url is not None:
-        api_url = addressed(settings, settings.api_database_url.get_secret_value())
+        api_url = addressed(settings, settings.api_database_url.get_secret_value(), "TURNSTREAM_API_DATABASE_URL")
     elif settings.database_url is None:
         api_url = await embedded_api_url(url)
     else:
@@ -107,7 +107,8 @@ def standby_url(settings: Settings) -> str | None:
         raise ConfigError("TURNSTREAM_STANDBY_URL must be set with DATABASE_URL: the embedded Postgres has no standby.")
     url = plain_url(settings.standby_url.get_secret_value(), "TURNSTREAM_STANDBY_URL")
     if settings.api_database_url is not None:
-        user = urlsplit(plain_url(settings.api_database_url.get_secret_value())).username
+        api_url = plain_url(settings.api_database_url.get_secret_value(), "TURNSTREAM_API_DATABASE_URL")
+        user = urlsplit(api_url).username
         if urlsplit(url).username != user:
             raise ConfigError(
                 f"TURNSTREAM_STANDBY_URL must have the user of TURNSTREAM_API_DATABASE_URL, {user}: row-level security"

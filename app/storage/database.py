@@ -47,6 +47,10 @@ FINAL_WRITE_TIMEOUT = 5.0
 # Seconds, a count, and milliseconds.
 _KEEP_ALIVE: Final = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 10_000}
 
+_HOST = r"(?:\[[0-9a-fA-F:.%]+\]|[^/?#@:,\[\]]*)(?::[0-9]{1,5})?"
+# User and password, hosts, database, parameters.
+_ADDRESS = re.compile(rf"(?:[^/?#@\[\]]*@)?{_HOST}(?:,{_HOST})*(?:/[^?#@]*)?(?:\?[^#]*)?")
+
 # As in SQLAlchemy's `text`, which is not imported for it: that would be a tenth of the start of the server.
 _PARAMETER = re.compile(r"(?<![:\w]):(\w+)(?!:)")
 
@@ -265,10 +269,15 @@ def _sorted(error: Exception) -> StorageError:
 
 
 def plain_url(url: str, setting: str = "DATABASE_URL") -> str:
-    """`url` in the driver's form, postgresql://…. Raises ConfigError, naming its setting, for any other scheme."""
+    """`url` in the driver's form, postgresql://…. Raises ConfigError, naming its setting, for any other form: what is
+    in the wrong place may be a part of the password, and errors of the driver would show it.
+    """
     scheme, mark, rest = url.partition("://")
-    if not mark or scheme not in {"postgres", "postgresql", "postgresql+asyncpg"}:
-        raise ConfigError(f"{setting} must be an address such as postgresql://user:password@host/database.")
+    if not mark or scheme not in {"postgres", "postgresql", "postgresql+asyncpg"} or not _ADDRESS.fullmatch(rest):
+        raise ConfigError(
+            f"{setting} must be an address such as postgresql://user:password@host:5432/database; in the password,"
+            " / ? # @ [ ] are written as %2F %3F %23 %40 %5B %5D."
+        )
     return f"postgresql://{rest}"
 
 

@@ -9,7 +9,7 @@ import asyncpg
 import pytest
 
 from app.domain.errors import ConfigError
-from app.storage.database import Statement, connect, single_connection
+from app.storage.database import Statement, connect, plain_url, single_connection
 from app.storage.hosts import _urls_of_hosts
 from app.storage.migrations import upgrade
 from tests.integration.proxy import proxied
@@ -72,3 +72,28 @@ async def test_where_no_host_is_what_is_asked_for_the_last_failure_is_told(datab
 )
 def test_a_url_is_split_by_its_hosts(url: str, hosts: list[str]) -> None:
     assert _urls_of_hosts(url) == hosts
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        "",
+        "/db",
+        "host",
+        "me@host:5432/db",
+        "me:p%2Fw@[::1]:5432,10.0.0.1,two:1/db?a=b/c@d",
+        "me@/db?host=/run&port=5433",
+    ],
+)
+def test_a_url_has_the_form_of_the_driver(rest: str) -> None:
+    for scheme in ("postgres", "postgresql", "postgresql+asyncpg"):
+        assert plain_url(f"{scheme}://{rest}") == f"postgresql://{rest}"
+
+
+@pytest.mark.parametrize("character", ["/", "?", "#", "@", "[", "]"])
+def test_a_password_that_is_not_encoded_is_refused_and_not_shown(character: str) -> None:
+    """The driver would take its first half for a port, and name it."""
+    for url in (f"postgresql://me:secret{character}secret@host/db", f"mysql://me:secret{character}secret@host/db"):
+        with pytest.raises(ConfigError, match=r"^TURNSTREAM_STANDBY_URL must be an address") as refused:
+            plain_url(url, "TURNSTREAM_STANDBY_URL")
+        assert "secret" not in str(refused.value)
