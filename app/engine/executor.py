@@ -297,7 +297,15 @@ class Executor:
                 )
                 if self._unsealed() is None or not reply.is_whole:
                     raise TransientError("incomplete_stream", "The provider's answer ended in the middle.")
-        stop_reason = COMPACTED if isinstance(step, Compact) else reply.stop_reason
+        await self._seal_reply(COMPACTED if isinstance(step, Compact) else reply.stop_reason)
+        if isinstance(step, Compact):
+            log.info("conversation.compacted", through=str(step.through))
+        await self._call_after_round()
+
+    async def _seal_reply(self, stop_reason: str) -> None:
+        """Seals the round of a whole reply, together with the end of the turn or the start of calls where these follow
+        at once.
+        """
         round, unwritten = self._close_reply(stop_reason)
         match self._step_behind(round, unwritten):
             case Finish(reason):
@@ -308,9 +316,6 @@ class Executor:
                 await self._seal(round, unwritten, recoveries=0, starting=starting)
             case _:
                 await self._seal(round, unwritten, recoveries=0)
-        if isinstance(step, Compact):
-            log.info("conversation.compacted", through=str(step.through))
-        await self._call_after_round()
 
     async def _reserve(self, model: str) -> None:
         policy, spending = self._models.policy, self._context.spending

@@ -1,7 +1,8 @@
 """One run of a claimed turn: loaded, composed of its parts, and carried out until it ends or is stopped."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal, assert_never
 from uuid import UUID
@@ -10,7 +11,7 @@ import structlog
 
 from app.domain.errors import ClaimLost
 from app.domain.plans import Plans
-from app.domain.turns import Status, Turn, TurnError
+from app.domain.turns import Status, Turn, TurnError, TurnRequest
 from app.domain.why import Activity
 from app.engine.executor import Executor
 from app.engine.hooks import HookRunner, TurnEnded
@@ -37,7 +38,7 @@ from app.storage.uploads import Uploads
 from app.stream.directory import Directory
 from app.stream.live import LiveView
 from app.tools.toolset import Toolset
-from app.tracing import TRACING, trace_id
+from app.tracing import TRACING, Span, trace_id
 
 log = structlog.get_logger(__name__)
 
@@ -109,31 +110,10 @@ class TurnRun:
         view = LiveView(turn)
         started_before = await retry_while_unavailable(lambda: self._load_leftovers(turns, view))
         assert turn.request is not None
-        trace = turn.request.trace
-        if TRACING.on:
-            structlog.contextvars.bind_contextvars(trace=trace_id(trace))
-        with (
-            services.directory.host(view, owner),
-            TRACING.span(
-                "invoke_agent turnstream",
-                "CONSUMER",
-                parent=trace,
-                # A replica that was killed never sent its span: what a later run can name is where the turn came from.
-                link=trace if turn.attempt > 1 else None,
-                gen_ai__operation__name="invoke_agent",
-                gen_ai__agent__name="turnstream",
-                gen_ai__conversation__id=str(turn.chat_id),
-                gen_ai__request__model=turn.request.model,
-                turnstream__turn=str(turn.id),
-                turnstream__attempt=turn.attempt,
-                turnstream__recoveries=turn.recoveries,
-            ) as span,
-        ):
-            if turn.attempt == 1 and turn.created_at is not None:
-                TRACING.past("queue", (CLOCK.now() - turn.created_at).total_seconds())
-            recorder = Recorder(Records(services.database, services.replica, lambda: view.turn), view)
+        plan = services.plans.of(owner, turn.request.plan)
+        with services.directory.host(view, owner), _span_of(turn, turn.request) as span:
             storage = services.database
-            uploads, cache, grants = Uploads(storage), ToolCache(storage), Grants(storage)
+            recorder = Recorder(Records(storage, services.replica, lambda: view.turn), view)
             context = self._context = TurnContext(
                 owner=owner,
                 ancestors=path[:-1],
@@ -141,11 +121,11 @@ class TurnRun:
                 recorder=recorder,
                 hooks=services.hooks,
                 turns=turns,
-                uploads=uploads,
-                grants=grants,
-                cache=cache,
+                uploads=Uploads(storage),
+                grants=Grants(storage),
+                cache=ToolCache(storage),
                 charges=Charges(storage),
-                spending=Spending(services.accounts, owner, services.plans.of(owner, turn.request.plan)),
+                spending=Spending(services.accounts, owner, plan),
                 updated=self.updated,
                 notify_owner=services.notify_owner,
                 span=span,
@@ -230,6 +210,30 @@ class TurnRun:
             await to_the_end(_end(executor, "error", _INTERNAL))
         if self.stop_cause is not None and recorder.holds:
             await to_the_end(_stop(self.stop_cause, executor, recorder))
+
+
+@contextmanager
+def _span_of(turn: Turn, request: TurnRequest) -> Iterator[Span]:
+    """The span of a run, with the time in the queue as its first child."""
+    if TRACING.on:
+        structlog.contextvars.bind_contextvars(trace=trace_id(request.trace))
+    with TRACING.span(
+        "invoke_agent turnstream",
+        "CONSUMER",
+        parent=request.trace,
+        # A replica that was killed never sent its span: what a later run can name is where the turn came from.
+        link=request.trace if turn.attempt > 1 else None,
+        gen_ai__operation__name="invoke_agent",
+        gen_ai__agent__name="turnstream",
+        gen_ai__conversation__id=str(turn.chat_id),
+        gen_ai__request__model=request.model,
+        turnstream__turn=str(turn.id),
+        turnstream__attempt=turn.attempt,
+        turnstream__recoveries=turn.recoveries,
+    ) as span:
+        if turn.attempt == 1 and turn.created_at is not None:
+            TRACING.past("queue", (CLOCK.now() - turn.created_at).total_seconds())
+        yield span
 
 
 async def _stop(cause: StopCause, executor: Executor, recorder: Recorder) -> None:
