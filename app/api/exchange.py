@@ -65,8 +65,7 @@ async def post_message(services: Services, new: NewTurn, target: Target, key: Id
 async def post_in_new_chat(services: Services, new: NewTurn, chat: Chat, key: IdempotencyKey | None) -> Exchange:
     """The same in a chat that is created with it. Raises Conflict where the chat exists."""
     try:
-        _check_recording(services, chat.owner, new)
-        await _admit(services, chat.owner)
+        await _admit(services, chat.owner, new)
         blocks = await user_blocks(new.blocks, chat.owner, services)
         message = _message_at(services, new, blocks, Preview(chat, None, steered=False), key)
         with services.live.reserve_slot() as replica:
@@ -88,8 +87,7 @@ async def generate_again(
     try:
         before = await storage.exchanges.answer(owner, chat, turn)
         assert before.request is not None
-        _check_recording(services, owner, options)
-        await _admit(services, owner)
+        await _admit(services, owner, options)
         request = services.resolver.again(options, before.request)
         request = replace(request, plan=services.plans.name_of(owner))
         async with storage.exchanges.beside(owner, before, key) as draft:
@@ -119,7 +117,7 @@ async def fork_turn(
                 raise Conflict(f"Turn {turn} has no answer whose request its copy could have.")
             before = await storage.exchanges.answer(owner, chat, answer)
             assert before.request is not None
-            await _admit(services, owner)
+            await _admit(services, owner, TurnOptions())
             request = services.resolver.again(TurnOptions(), before.request)
             request = replace(request, plan=services.plans.name_of(owner))
         title = options.title or (source.title and f"{source.title[:_TITLE_OF_FORK]} (fork)")
@@ -164,8 +162,7 @@ async def _write(
     exchanges, admitted = services.storage.exchanges, False
     blocks = await user_blocks(new.blocks, target.owner, services)
     if known := services.recent_chats.take(target):
-        _check_recording(services, target.owner, new)
-        await _admit(services, target.owner)
+        await _admit(services, target.owner, new)
         admitted = True
         with suppress(RequestRefused):  # by the chat as it was: now its rows are read
             message = _message_at(services, new, blocks, known, key)
@@ -179,9 +176,8 @@ async def _write(
                 async with exchanges.after(target, key, preview) as draft:
                     return draft, await draft.steer(blocks)
         else:
-            _check_recording(services, target.owner, new)
             if not admitted:
-                await _admit(services, target.owner)
+                await _admit(services, target.owner, new)
                 admitted = True
             message = _message_at(services, new, blocks, preview, key)
             if begun := await _begin_at(services, preview, message):
@@ -211,10 +207,15 @@ async def _begin_at(services: Services, place: Preview, message: NewExchange) ->
     return None
 
 
-async def _admit(services: Services, owner: str) -> None:
-    """Counts a request that asks for an answer. Raises TooMany where the owner's plan has no room for it, or as many
-    turns of the owner as may wait in the queue do.
+async def _admit(services: Services, owner: str, options: TurnOptions) -> None:
+    """Counts a request that asks for an answer. Raises RequestRefused where it asks for a recording without the
+    operator's leave, and TooMany where the owner's plan has no room for it, or as many turns of the owner as may wait
+    in the queue do.
     """
+    recorded = services.http.recorded_owners
+    if options.record and recorded is not None and owner not in recorded:
+        detail = "`record` must be left out: the operator has not allowed you to ask (TURNSTREAM_RECORD_OWNERS)."
+        raise RequestRefused(detail, field="record")
     plan = services.plans.of(owner)
     most = plan.queued_turns
     if most is not None and await services.storage.exchanges.queued(owner) >= most:
@@ -224,14 +225,6 @@ async def _admit(services: Services, owner: str) -> None:
         refusal = await services.storage.accounts.admit(owner, plan)
         if refusal is not None:
             raise TooMany(rate_sentence(refusal.reached), retry_after(refusal), refusal.reached.name)
-
-
-def _check_recording(services: Services, owner: str, options: TurnOptions) -> None:
-    """Raises RequestRefused where the owner asks for a recording without the operator's leave."""
-    owners = services.http.recorded_owners
-    if options.record and owners is not None and owner not in owners:
-        detail = "`record` must be left out: the operator has not allowed you to ask (TURNSTREAM_RECORD_OWNERS)."
-        raise RequestRefused(detail, field="record")
 
 
 async def _made_before(
