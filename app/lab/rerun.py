@@ -21,8 +21,8 @@ from app.lab.recording import Recording
 from app.lab.replay import ReplayInterceptor
 from app.llm.models.catalog import Models
 from app.llm.transport.interceptor import Interceptor, Send, current_call
-from app.storage.copies import answer_as_recorded, copy_path, steer_as_recorded
 from app.storage.database import Database
+from app.storage.reruns import answer_as_recorded, copy_path, steer_as_recorded
 from app.storage.runs.queue import Queue
 from app.storage.turns import Turns
 from app.stream.directory import Directory

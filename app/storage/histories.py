@@ -11,7 +11,7 @@ from app.kit.ids import new_id
 from app.storage.database import Database, Statement
 from app.storage.exchanges import GET_NEWEST_OF_CHAT, KEEP_KEY, TICK, Exchanges, Parent
 from app.storage.rows import columns_of, to_json
-from app.storage.runs.record import INSERT_BLOCKS
+from app.storage.runs.record import ADD_BLOCKS
 
 RECORD_EXCHANGE = Statement(
     f"""
@@ -30,7 +30,6 @@ RECORD_EXCHANGE = Statement(
     RETURNING id
     """
 )
-RECORD_BLOCKS = Statement("WITH fenced AS (SELECT CAST(:turn AS uuid) AS id)" + INSERT_BLOCKS + " RETURNING turn_id")
 RECORD_ROUNDS = Statement(
     """
     INSERT INTO rounds (turn_id, number, attempt, messages, stop_reason, sealed_by, started_at, sealed_at)
@@ -82,8 +81,8 @@ class Histories:
                 user_turn, answer = new_id(), new_id()
                 values = {"title": exchange.title, "request": to_json(request), "parent": before}
                 await connection.row(RECORD_EXCHANGE, chat=chat, user_turn=user_turn, answer=answer, **values)
-                await connection.rows(RECORD_BLOCKS, turn=user_turn, **columns_of(exchange.message))
-                await connection.rows(RECORD_BLOCKS, turn=answer, **columns_of(exchange.answer))
+                await connection.rows(ADD_BLOCKS, turn=user_turn, **columns_of(exchange.message))
+                await connection.rows(ADD_BLOCKS, turn=answer, **columns_of(exchange.answer))
                 numbers = list(range(1, len(exchange.stop_reasons) + 1))
                 await connection.rows(RECORD_ROUNDS, turn=answer, numbers=numbers, reasons=list(exchange.stop_reasons))
                 before = answer

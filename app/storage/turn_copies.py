@@ -14,7 +14,7 @@ from app.storage import tables
 from app.storage.database import Statement, Transaction
 from app.storage.exchanges import TICK
 from app.storage.rows import block_from, columns_of, sql_list, to_json
-from app.storage.runs.record import INSERT_BLOCKS
+from app.storage.runs.record import ADD_BLOCKS
 from app.storage.turns import BLOCK_COLUMNS
 
 
@@ -70,7 +70,6 @@ COPY_ROUNDS = Statement(
     WHERE sealed_by IS NOT NULL AND (turn_id <> :last OR number = ANY(CAST(:numbers AS int[])))
     """
 )
-ADD_BLOCKS = Statement("WITH fenced AS (SELECT CAST(:turn AS uuid) AS id)" + INSERT_BLOCKS + " RETURNING turn_id")
 # Blocks that name turns.
 GET_NAMING_BLOCKS = Statement(
     f"""

@@ -64,6 +64,9 @@ INSERT_BLOCKS = """
     ON CONFLICT (turn_id, index) DO UPDATE SET text = EXCLUDED.text
 """
 
+# For turns that nobody runs: there is no claim to be fenced by.
+ADD_BLOCKS = Statement("WITH fenced AS (SELECT CAST(:turn AS uuid) AS id)" + INSERT_BLOCKS + " RETURNING turn_id")
+
 # A round that is sealed does not change, whatever was on its way.
 INSERT_ROUNDS = """
     INSERT INTO rounds
