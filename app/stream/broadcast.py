@@ -78,7 +78,7 @@ class Broadcast:
                 try:
                     await self._notify(" ".join([self._kind, self._replica, *keys]))
                 except StorageUnavailable as error:
-                    log.warning("chats.untold", error=str(error))
+                    log.warning("broadcast.unsent", error=str(error))
             await asyncio.sleep(self._pause)
 
     def _wake(self, key: str) -> None:

@@ -385,7 +385,7 @@ async def test_while_the_database_is_away_readers_wait(database_url: str, monkey
             proxy.cut()
             server.services.live.chat_wakeups.notify(UUID(chat.rpartition("/")[2]))
             with capture_logs() as logs:
-                wanted = {"chats.untold", "chats.unwatched", "storage.waits"}
+                wanted = {"broadcast.unsent", "chats.unwatched", "storage.waits"}
                 while not wanted <= {entry["event"] for entry in logs}:  # noqa: ASYNC110, nobody rings for this
                     await asyncio.sleep(0.01)
 
