@@ -11,7 +11,7 @@ from app.api.http.reading import id_of, idempotency_key_of, read_body
 from app.api.schemas.responses import GrantOut, GrantsOut, Revoked, WholeOut
 from app.api.schemas.tools import ActionIn, ActionsIn, AnswerIn, ApproveIn, DenyIn, ResultIn
 from app.api.services import Services, begin, identity_of
-from app.api.views import json_response, turn_out
+from app.api.views import json_response, shown_turn
 from app.domain.asks import AskAnswer
 from app.domain.errors import NotFound, RequestRefused
 from app.domain.identity import Identity
@@ -41,7 +41,7 @@ async def act(request: Request) -> Response:
             raise
         decisions = []
     answered = await store_answers(services, identity_of(request), before, decisions, key)
-    return json_response(turn_out(answered, services), 202)
+    return await shown_turn(answered, services).response(202)
 
 
 async def get_whole(request: Request) -> Response:

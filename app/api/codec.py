@@ -12,6 +12,7 @@ from app.domain.events import RequiredAction
 from app.domain.kinds import TEXT, THINKING, TOOL_RESULT, TOOL_USE
 from app.domain.results import count_files
 from app.domain.turns import TurnError
+from app.kit.json_values import has_too_many_values
 from app.storage.charges import UsageSum
 
 # Members of the provider's object that a block has under names of its own, or that carry nothing for a client.
@@ -74,7 +75,9 @@ def block_details(block: Block) -> dict[str, Any]:
 
 
 def input_of(text: str) -> Any:
-    """The input of a call: parsed where it is JSON, else its text."""
+    """The input of a call: parsed where it is JSON of not too many values, else its text."""
+    if has_too_many_values(text):
+        return text
     return {} if text.strip() == "" else parsed(text)
 
 

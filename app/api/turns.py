@@ -1,31 +1,30 @@
 """Handlers of turns: post, read, cancel, generate again."""
 
-import asyncio
 from collections.abc import Sequence
 from uuid import UUID
 
 from starlette.requests import Request
 from starlette.responses import Response
 
+from app.api.codec import to_json
 from app.api.exchange import cancel_turn, fork_turn, generate_again, post_in_new_chat, post_message
 from app.api.http.reading import id_in_query, id_of, idempotency_key_of, limit_of, read_body
 from app.api.reads import ReadStorage
 from app.api.schemas.requests import ForkIn, NewTurn, NewTurnInNewChat, TurnOptions
-from app.api.schemas.responses import BranchDeleted, ExchangeOut, LifeEventOut, PathPage, TurnOut, TurnsOut, WhyOut
+from app.api.schemas.responses import BranchDeleted, LifeEventOut, WhyOut
 from app.api.services import Services, begin, identity_of, path_for
 from app.api.streams.chat import cursor_behind
 from app.api.streams.turn import stream_response
-from app.api.views import json_response, turn_out
+from app.api.views import ShownTurn, json_response, shown_turn
 from app.domain.chats import Chat
 from app.domain.errors import NotFound, RequestRefused
 from app.domain.turns import Turn
 from app.domain.why import reasons
 from app.kit.clock import CLOCK
 from app.kit.ids import new_id
+from app.kit.offload import Portions
 from app.storage.chat_changes import ChatState, place_of
 from app.storage.exchanges import Exchange, Parent, Target
-
-_LONG = 100_000  # characters of a turn as JSON, after which others get their turn on the event loop
 
 
 async def create_turn(request: Request) -> Response:
@@ -35,7 +34,7 @@ async def create_turn(request: Request) -> Response:
     key = idempotency_key_of(request, body)
     parent: Parent = new.parent_id if "parent_id" in new.model_fields_set else "newest"
     exchange = await post_message(services, new, Target(owner, chat, parent, new.on_busy), key)
-    return _exchange_response(request, services, owner, exchange)
+    return await _exchange_response(request, services, owner, exchange)
 
 
 async def create_turn_in_new_chat(request: Request) -> Response:
@@ -46,7 +45,7 @@ async def create_turn_in_new_chat(request: Request) -> Response:
     now = CLOCK.now()
     chat = Chat(new_id(), owner, new.chat.title, new.chat.system_prompt, settings, created_at=now, updated_at=now)
     exchange = await post_in_new_chat(services, new, chat, key)
-    return _exchange_response(request, services, owner, exchange)
+    return await _exchange_response(request, services, owner, exchange)
 
 
 async def regenerate(request: Request) -> Response:
@@ -55,7 +54,7 @@ async def regenerate(request: Request) -> Response:
     options, body = await read_body(request, TurnOptions)
     key = idempotency_key_of(request, body)
     exchange = await generate_again(services, owner, chat, turn, options, key)
-    return _exchange_response(request, services, owner, exchange)
+    return await _exchange_response(request, services, owner, exchange)
 
 
 async def fork(request: Request) -> Response:
@@ -66,13 +65,13 @@ async def fork(request: Request) -> Response:
         identity_of(request).require_reach(None)
     key = idempotency_key_of(request, body)
     exchange = await fork_turn(services, owner, chat, turn, options, key)
-    return _exchange_response(request, services, owner, exchange)
+    return await _exchange_response(request, services, owner, exchange)
 
 
 async def cancel(request: Request) -> Response:
     services, owner = begin(request)
     turn = await cancel_turn(services, owner, id_of(request, "chat"), id_of(request, "turn"))
-    return json_response(turn_out(turn, services), 200 if turn.ended else 202)
+    return await shown_turn(turn, services).response(200 if turn.ended else 202)
 
 
 async def delete_branch(request: Request) -> Response:
@@ -138,13 +137,13 @@ async def get_turn(request: Request) -> Response:
     services, owner = begin(request)
     chat, id = id_of(request, "chat"), id_of(request, "turn")
 
-    async def read(storage: ReadStorage) -> TurnOut:
+    async def read(storage: ReadStorage) -> ShownTurn:
         turn = await storage.turns.get(owner, chat, id)
         storage.finished(turn)
         siblings = await storage.turns.siblings([turn.id])
-        return turn_out(turn, services, siblings[turn.id])
+        return shown_turn(turn, services, siblings[turn.id])
 
-    return json_response(await services.reads.read(request, read))
+    return await (await services.reads.read(request, read)).response()
 
 
 async def get_why(request: Request) -> Response:
@@ -170,45 +169,47 @@ async def get_siblings(request: Request) -> Response:
     services, owner = begin(request)
     chat, turn = id_of(request, "chat"), id_of(request, "turn")
 
-    async def read(storage: ReadStorage) -> TurnsOut:
+    async def read(storage: ReadStorage) -> Response:
         await storage.turns.get(owner, chat, turn)
         return await _turns(services, storage, owner, chat, (await storage.turns.siblings([turn]))[turn])
 
-    return json_response(await services.reads.read(request, read))
+    return await services.reads.read(request, read)
 
 
 async def get_children(request: Request) -> Response:
     services, owner = begin(request)
     chat, turn = id_of(request, "chat"), id_of(request, "turn")
 
-    async def read(storage: ReadStorage) -> TurnsOut:
+    async def read(storage: ReadStorage) -> Response:
         await storage.turns.get(owner, chat, turn)
         return await _turns(services, storage, owner, chat, await storage.turns.children(chat, turn))
 
-    return json_response(await services.reads.read(request, read))
+    return await services.reads.read(request, read)
 
 
-async def _turns(services: Services, storage: ReadStorage, owner: str, chat: UUID, ids: Sequence[UUID]) -> TurnsOut:
+async def _turns(services: Services, storage: ReadStorage, owner: str, chat: UUID, ids: Sequence[UUID]) -> Response:
     turns = [await storage.turns.get(owner, chat, id) for id in ids]
     storage.finished(*turns)
-    return TurnsOut(turns=[turn_out(turn, services) for turn in turns])
+    portions = Portions()
+    bodies = [await shown_turn(turn, services).encoded(portions) for turn in turns]
+    return Response(to_json({"turns": bodies}), media_type="application/json")
 
 
-def _exchange_response(request: Request, services: Services, owner: str, exchange: Exchange) -> Response:
+async def _exchange_response(request: Request, services: Services, owner: str, exchange: Exchange) -> Response:
     """The exchange, or its stream where the client asks for one. The same for the first request and a repetition."""
-    turn = exchange.assistant_turn
+    turn, portions = exchange.assistant_turn, Portions()
     url = path_for(request, f"/api/chats/{turn.chat_id}/turns/{turn.id}")
     if request.headers.get("accept", "").startswith("text/event-stream"):
         return stream_response(services, owner, turn)
-    body = ExchangeOut(
-        user_turn=None if exchange.steered else turn_out(exchange.user_turn, services),
-        assistant_turn=turn_out(turn, services),
-        stream_url=f"{url}/stream",
-        steered=exchange.steered,
-    )
-    if exchange.steered:
-        return json_response(body, 202)
-    return json_response(body, 201, {"Location": url})
+    said = None if exchange.steered else await shown_turn(exchange.user_turn, services).encoded(portions)
+    body = {
+        "user_turn": said,
+        "assistant_turn": await shown_turn(turn, services).encoded(portions),
+        "stream_url": f"{url}/stream",
+        "steered": exchange.steered,
+    }
+    status, headers = (202, {}) if exchange.steered else (201, {"Location": url})
+    return Response(to_json(body), status, headers, media_type="application/json")
 
 
 async def _page(
@@ -216,15 +217,15 @@ async def _page(
 ) -> Response:
     storage.finished(*path)
     siblings = await storage.turns.siblings([turn.id for turn in path])
-    turns, bodies = [], []
+    turns, bodies, portions = [], [], Portions()
     for turn in path:
-        turns.append(turn_out(turn, services, siblings[turn.id]))
-        bodies.append(turns[-1].model_dump_json())
-        if len(bodies[-1]) > _LONG:
-            await asyncio.sleep(0)
-    page = PathPage(
-        turns=[], next=path[0].parent_id if path else None, following=following, cursor=cursor_behind(state, turns)
-    )
-    return Response(
-        page.model_dump_json().replace('"turns":[]', f'"turns":[{",".join(bodies)}]', 1), media_type="application/json"
-    )
+        shown = shown_turn(turn, services, siblings[turn.id])
+        turns.append(shown.out)
+        bodies.append(await shown.encoded(portions))
+    page = {
+        "turns": bodies,
+        "next": path[0].parent_id if path else None,
+        "following": following,
+        "cursor": cursor_behind(state, turns),
+    }
+    return Response(to_json(page), media_type="application/json")

@@ -1,16 +1,17 @@
 """Response models of domain values, and JSON responses."""
 
-from collections.abc import Sequence
-from dataclasses import asdict, replace
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import chain
+from typing import Any, NamedTuple
 from uuid import UUID
 
+from msgspec import Raw
 from pydantic import BaseModel
 from starlette.responses import Response
 
-from app.api.codec import block_json, degraded_json, error_json, parsed, required_action_json
+from app.api.codec import block_json, degraded_json, error_json, parsed, required_action_json, to_json
 from app.api.schemas.responses import (
-    BlockOut,
     ChatOut,
     DegradedOut,
     ErrorOut,
@@ -32,6 +33,7 @@ from app.domain.rounds import Round, exact_sum
 from app.domain.secret_headers import masked_settings
 from app.domain.turns import Turn
 from app.kit.excerpt import Excerpt
+from app.kit.offload import Portions
 from app.llm.models.catalog import Models
 from app.stream.live import LiveView
 
@@ -57,13 +59,32 @@ def listed_chat(chat: Chat, excerpt: Excerpt | None = None) -> ListedChat:
     return ListedChat(**dict(chat_out(chat)), excerpt=found)
 
 
-def turn_out(turn: Turn, services: Services, siblings: Sequence[UUID] | None = None) -> TurnOut:
+class ShownTurn(NamedTuple):
+    """A turn for the API. `out` is without its blocks, of which there may be thousands."""
+
+    out: TurnOut
+    blocks: Iterator[dict[str, Any]]
+
+    async def encoded(self, portions: Portions) -> Raw:
+        blocks = []
+        for block in self.blocks:
+            blocks.append(to_json(block))
+            await portions.pause()
+        await portions.pause()
+        before, after = self.out.model_dump_json().encode().split(b'"blocks":[]', 1)
+        return Raw(b"".join([before, b'"blocks":[', b",".join(blocks), b"]", after]))
+
+    async def response(self, status: int = 200) -> Response:
+        return Response(bytes(await self.encoded(Portions())), status, media_type="application/json")
+
+
+def shown_turn(turn: Turn, services: Services, siblings: Sequence[UUID] | None = None) -> ShownTurn:
     """The turn as it is now. A turn that runs here includes the text that is in no row yet; `cursor` is behind it."""
     # A view may be ahead of the rows, or behind them where another replica has written.
     view, rows = services.live.directory.view(turn), turn
     turn = view.turn
     assert turn.created_at is not None
-    return TurnOut(
+    out = TurnOut(
         id=turn.id,
         chat_id=turn.chat_id,
         parent_id=turn.parent_id,
@@ -79,7 +100,7 @@ def turn_out(turn: Turn, services: Services, siblings: Sequence[UUID] | None = N
         started_at=turn.started_at,
         ended_at=turn.ended_at,
         forked_from=turn.forked_from,
-        blocks=[BlockOut.model_validate(block_json(block)) for block in turn.blocks] + _open_block(view),
+        blocks=[],
         rounds=[round_out(round) for round in turn.rounds],
         output=None if (text := output_of(turn)) is None else parsed(text),
         phase=phase_of(turn),
@@ -94,6 +115,7 @@ def turn_out(turn: Turn, services: Services, siblings: Sequence[UUID] | None = N
         siblings=None if siblings is None else list(siblings),
         cursor=str(end_cursor(view)) if turn.role == "assistant" else None,
     )
+    return ShownTurn(out, chain(map(block_json, turn.blocks), _open_block(view)))
 
 
 def _actions(turn: Turn, rows: Turn) -> list[WantedOut]:
@@ -127,19 +149,28 @@ def _cost(turn: Turn, models: Models) -> float | None:
     return exact_sum(known) if known and len(known) == len(costs) else None
 
 
-def _open_block(view: LiveView) -> list[BlockOut]:
+def _open_block(view: LiveView) -> list[dict[str, Any]]:
     block = view.block_being_written()
     if block is None:
         return []
     members = block_json(block)
     del members["interrupted"]  # it is open, not interrupted
-    return [BlockOut.model_validate({**members, "open": True})]
+    return [{**members, "open": True}]
 
 
 def round_out(round: Round) -> RoundOut:
-    values = asdict(round) | {"applied_edits": _applied_edits(round)}
     return RoundOut(
-        round=values.pop("number"), **{name: values[name] for name in RoundOut.model_fields if name in values}
+        round=round.number,
+        attempt=round.attempt,
+        stop_reason=round.stop_reason,
+        usage=dict(round.usage),
+        request_id=round.request_id,
+        messages=round.messages,
+        model=round.model,
+        applied_edits=_applied_edits(round),
+        started_at=round.started_at,
+        first_delta_at=round.first_delta_at,
+        sealed_at=round.sealed_at,
     )
 
 

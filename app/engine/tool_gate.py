@@ -15,6 +15,7 @@ from app.domain.kinds import TEXT, TOOL_RESULT
 from app.domain.limits import calls_over_limit, round_limit
 from app.domain.steps import tool_rounds
 from app.domain.turns import ToolRole, ToolSpec, Turn, TurnRequest
+from app.kit.json_values import has_too_many_values
 from app.tools.grants import covers
 from app.tools.policy import Policy, repeatable
 from app.tools.tool import RETURNED_NOTHING, Outcome
@@ -230,6 +231,8 @@ def same_call(one: Block, other: Block) -> bool:
 
 
 def _parsed(input_json: str) -> object:
+    if has_too_many_values(input_json):
+        return input_json
     try:
         return json.loads(input_json or "{}")
     except (ValueError, RecursionError):

@@ -12,6 +12,7 @@ from msgspec.json import encode
 
 from app.domain.asks import Grant
 from app.domain.turns import ToolSpec
+from app.kit.json_values import has_too_many_values
 from app.tools.schemas import InputSchema
 
 
@@ -31,8 +32,11 @@ def covers(grant: Grant, tool: str, digest: str | None, input_json: str) -> bool
 
 def meets(when: Mapping[str, Any], input_json: str) -> bool:
     """Whether each member that `when` names is in the input, and meets its condition: `const`, `enum`, `minimum`,
-    `maximum`. An input that two parsers may read differently meets none.
+    `maximum`. An input that two parsers may read differently, or that has too many
+    values, meets none.
     """
+    if has_too_many_values(input_json):
+        return False
     try:
         value = json.loads(input_json or "{}", object_pairs_hook=_object_of, parse_constant=_refuse)
     except (ValueError, RecursionError):

@@ -12,6 +12,7 @@ from pydantic_core import from_json
 from structlog.contextvars import bound_contextvars
 
 from app.domain.turns import ToolSpec
+from app.kit.json_values import MOST_VALUES, has_too_many_values
 from app.kit.text import storable
 from app.tools.grants import digest_of_tool
 from app.tools.outputs import Outputs
@@ -243,8 +244,11 @@ def _clean(input_json: str) -> str:
 
 def _parse(input_json: str) -> dict[str, Any]:
     """The input as a dict; nothing at all stands for an empty object. Raises ValueError for anything else."""
+    text = _clean(input_json)
+    if has_too_many_values(text):
+        raise ValueError(f"has more than {MOST_VALUES:,} values")
     try:
-        value = from_json(_clean(input_json))
+        value = from_json(text)
     except ValueError as error:
         raise ValueError(f"is not valid JSON ({error})") from None
     if not isinstance(value, dict):

@@ -35,6 +35,7 @@ from app.domain.kinds import (
 )
 from app.domain.log import marks_of, start_of_block
 from app.domain.turns import Limits, Turn
+from app.kit.offload import Portions
 from app.llm.anthropic.render import render as render_anthropic
 from app.llm.anthropic.render import render_block
 from app.llm.conversation.messages import build_messages
@@ -236,9 +237,9 @@ def test_the_ai_sdk_streams_every_kind(kind: BlockKind) -> None:
 
 
 @each_kind()
-def test_the_ai_sdk_has_every_kind_in_its_messages(kind: BlockKind) -> None:
-    parts = ui_message(turn_with(kind)).parts
-    assert parts[-1]["type"] == _part_name(AI_SDK[kind.shown][1], kind)
+async def test_the_ai_sdk_has_every_kind_in_its_messages(kind: BlockKind) -> None:
+    message = await ui_message(turn_with(kind), "/api/uploads/", Portions())
+    assert message.parts[-1]["type"] == _part_name(AI_SDK[kind.shown][1], kind)
 
 
 OPENAI: dict[Shown, str | None] = {

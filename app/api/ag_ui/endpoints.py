@@ -99,7 +99,7 @@ async def get_thread(request: Request) -> Response:
         AgUiThreadOut(
             thread_id=id,
             chat=str(chat),
-            messages=thread_messages(path, path_for(request, "/api/uploads/"), ClientIds()),
+            messages=await thread_messages(path, path_for(request, "/api/uploads/"), ClientIds()),
             interrupts=interrupts_of(waits) if waits else [],
             pending=pending_calls_of(waits) if waits else [],
         )
@@ -119,7 +119,7 @@ async def _at_rest(
     """The run of a thread in which nothing goes on. One that is not known here keeps the messages of its client."""
     events = list(run_started(run, {}))
     if path:
-        found = thread_messages(path, uploads, ids_of_client(path, messages))
+        found = await thread_messages(path, uploads, ids_of_client(path, messages))
         events.append({"type": "MESSAGES_SNAPSHOT", "messages": found})
     yield encode([*events, run_finished(run, {"type": "success"})])
 

@@ -16,6 +16,7 @@ from app.domain.kinds import CALLS, DOCUMENT, IMAGE, SERVER_CALLS, TEXT, THINKIN
 from app.domain.log import open_actions_of
 from app.domain.results import count_files, parts_of
 from app.domain.turns import Turn
+from app.kit.offload import Portions
 
 Json = dict[str, Any]
 
@@ -82,16 +83,21 @@ def ids_of_client(path: Sequence[Turn], messages: Sequence[AgUiMessageIn]) -> Cl
     client keeps the order of what it has, so ids behind the first difference would mix up its messages.
     """
     turns = [turn for turn in path if turn.role == "user"]
-    own = [message for message in messages if message.id.partition(".")[0] not in {str(turn.id) for turn in path}]
-    sent = [message for message in messages if message.role == "user" and (message in own or "." not in message.id)]
+    known = {str(turn.id) for turn in path}
+    own = [message.id.partition(".")[0] not in known for message in messages]
+    sent = [
+        message
+        for message, is_own in zip(messages, own, strict=True)
+        if message.role == "user" and (is_own or "." not in message.id)
+    ]
     users: dict[UUID, str] = {}
     for turn, message in zip(turns, sent, strict=False):
         if not message.id or (message.id != str(turn.id) and _said(message) != _words(turn.blocks)):
             break
         users[turn.id] = message.id
     results = {message.tool_call_id: message.id for message in messages if message.tool_call_id and message.id}
-    first = takewhile(lambda each: each.role in _OF_PAGES and each in own, messages)
-    return ClientIds(users, results, [{"id": each.id, "role": each.role, "content": each.content} for each in first])
+    first = takewhile(lambda each: each[1] and each[0].role in _OF_PAGES, zip(messages, own, strict=True))
+    return ClientIds(users, results, [{"id": each.id, "role": each.role, "content": each.content} for each, _ in first])
 
 
 def _words(blocks: Sequence[Block]) -> str:
@@ -107,10 +113,11 @@ def _said(message: AgUiMessageIn) -> str:
 # --- messages --------------------------------------------------------------------------------------------------------
 
 
-def thread_messages(path: Sequence[Turn], uploads: str, ids: ClientIds) -> list[Json]:
+async def thread_messages(path: Sequence[Turn], uploads: str, ids: ClientIds) -> list[Json]:
     """The messages of a path. Uploads are found at `uploads` and their id."""
-    messages = list(ids.first)
+    messages, portions = list(ids.first), Portions()
     for turn in path:
+        await portions.pause()
         if turn.role == "user":
             content = _user_content(turn.blocks, uploads)
             messages.append({"id": ids.users.get(turn.id, str(turn.id)), "role": "user", "content": content})
@@ -139,43 +146,52 @@ def _file_part(type: str, source: Mapping[str, Any], uploads: str) -> Json | Non
 
 
 def answer_messages(turn: UUID, blocks: Sequence[Block], ids: ClientIds) -> list[Json]:
-    """The messages of an assistant turn: one for the text and the calls of each round, one for any other block."""
-    messages: list[Json] = []
-    replies: dict[int, Json] = {}
+    """The messages of an assistant turn: one for the text and the calls of each round, one for any other block. A
+    result stands behind its call, and behind the results that stand there. There may be thousands of blocks.
+    """
+    groups: list[list[Json]] = []  # a message, with the results of its calls
+    replies: dict[int, list[Json]] = {}
+    called: dict[str, list[Json]] = {}
+    rounds: dict[int, int] = {}
 
-    def reply(round: int) -> Json:
+    def add(message: Json) -> list[Json]:
+        groups.append([message])
+        return groups[-1]
+
+    def reply(place: int, block: Block) -> list[Json]:
+        if block.round not in rounds:
+            rounds[block.round] = reply_round(blocks[:place], block.round, block.type)
+        round = rounds[block.round]
         if round not in replies:
-            replies[round] = {"id": reply_id(turn, round), "role": "assistant"}
-            messages.append(replies[round])
+            replies[round] = add({"id": reply_id(turn, round), "role": "assistant"})
         return replies[round]
 
-    def add_result(result: Json) -> None:
-        """A result stands behind its call, and behind the results that stand there."""
-        calls = [[call["id"] for call in message.get("toolCalls", ())] for message in messages]
-        place = next((place for place, ids_ in enumerate(calls, 1) if result["toolCallId"] in ids_), len(messages))
-        place += sum(1 for _ in takewhile(lambda message: message["role"] == "tool", messages[place:]))
-        messages.insert(place, {**result, "id": ids.results.get(result["toolCallId"], result["id"])})
-
     for place, block in enumerate(blocks):
+        result = result_of(turn, block, blocks)
         if block.type == TEXT:
-            message = reply(reply_round(blocks[:place], block.round, TEXT))
-            message["content"] = message.get("content", "") + block.text
+            message, *_ = reply(place, block)
+            message.setdefault("content", []).append(block.text)
             if noted := text_metadata(block):
-                message["metadata"] = message.get("metadata", {}) | noted
+                message.setdefault("metadata", {}).update(noted)
         elif block.type == THINKING:
-            messages.append({"id": block_id(turn, block.index), "role": "reasoning", "content": block.text})
+            add({"id": block_id(turn, block.index), "role": "reasoning", "content": block.text})
         elif block.type in CALLS:
             function = {"name": block.name, "arguments": block.text}
-            call = {"id": call_id(turn, block.round, block.tool_use_id or ""), "type": "function", "function": function}
-            message = reply(reply_round(blocks[:place], block.round, block.type))
-            message.setdefault("toolCalls", []).append(call)
+            id = call_id(turn, block.round, block.tool_use_id or "")
+            called[id] = reply(place, block)
+            message, *_ = called[id]
+            message.setdefault("toolCalls", []).append({"id": id, "type": "function", "function": function})
         elif block.type == USER_TEXT:
-            messages.append({"id": block_id(turn, block.index), "role": "user", "content": block.text})
-        elif (result := result_of(turn, block, blocks)) is None:
-            messages.append({"id": block_id(turn, block.index), "role": "activity", **activity_of(block)})
-        if result := result_of(turn, block, blocks):
-            add_result(result)
-    return messages
+            add({"id": block_id(turn, block.index), "role": "user", "content": block.text})
+        elif result is None:
+            add({"id": block_id(turn, block.index), "role": "activity", **activity_of(block)})
+        if result is not None:
+            result["id"] = ids.results.get(result["toolCallId"], result["id"])
+            called.get(result["toolCallId"], groups[-1]).append(result)
+    for message, *_ in replies.values():
+        if "content" in message:
+            message["content"] = "".join(message["content"])
+    return [message for group in groups for message in group]
 
 
 def result_of(turn: UUID, block: Block, blocks: Sequence[Block]) -> Json | None:
@@ -191,6 +207,8 @@ def result_of(turn: UUID, block: Block, blocks: Sequence[Block]) -> Json | None:
             noted["data"] = parsed(block.client_data)
     elif block.type in CALLS and block.interrupted:
         call, content, noted = call_id(turn, block.round, block.tool_use_id or ""), "interrupted", {"is_error": True}
+    elif block.data is None or block.type in {TEXT, THINKING}:
+        return None
     else:
         calls = {each.tool_use_id or "": each.round for each in blocks if each.type in SERVER_CALLS}
         found = result_of_provider(block, list(calls))

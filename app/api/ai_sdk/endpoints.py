@@ -3,15 +3,16 @@
 from collections.abc import Mapping
 from uuid import UUID
 
+from msgspec import Raw
 from starlette.requests import Request
 from starlette.responses import Response
 
 from app.api.actions import store_answers
 from app.api.ai_sdk.messages import ui_message
 from app.api.ai_sdk.parts import Json
-from app.api.ai_sdk.schemas import UiChatOut, UiMessageIn, UiRequest, UiStopped, blocks_in
+from app.api.ai_sdk.schemas import UiMessageIn, UiRequest, UiStopped, blocks_in
 from app.api.ai_sdk.stream import ui_stream
-from app.api.codec import output_text
+from app.api.codec import output_text, to_json
 from app.api.dialects import (
     PageOptions,
     chat_of,
@@ -39,6 +40,7 @@ from app.domain.asks import Ask, AskAnswer
 from app.domain.errors import RequestRefused
 from app.domain.identity import Identity
 from app.domain.turns import Turn
+from app.kit.offload import Portions
 from app.storage.actions import Decision
 from app.storage.exchanges import Exchange, IdempotencyKey, Parent, Target
 
@@ -78,7 +80,12 @@ async def list_messages(request: Request) -> Response:
     services, owner = begin(request)
     id = await chat_of(services, identity_of(request), request.path_params["id"])
     path, uploads = await newest_path(services, owner, id), path_for(request, "/api/uploads/")
-    return json_response(UiChatOut(id=str(id), messages=[ui_message(turn, uploads) for turn in path]))
+    messages, portions = [], Portions()
+    for turn in path:
+        message = await ui_message(turn, uploads, portions)
+        messages.append(Raw(message.model_dump_json().encode()))
+        await portions.pause()
+    return Response(to_json({"id": id, "messages": messages}), media_type="application/json")
 
 
 async def stop_chat(request: Request) -> Response:

@@ -23,9 +23,10 @@ from app.domain.events import ActionRequired, BlockStop, Mark, RoundStart, TurnE
 from app.domain.kinds import CALLS, DOCUMENT, IMAGE, SERVER_CALLS, TEXT, THINKING, TOOL_RESULT, TOOL_USE
 from app.domain.log import marks_of
 from app.domain.turns import Turn
+from app.kit.offload import Portions
 
 
-def ui_message(turn: Turn, uploads: str = "/api/uploads/") -> UiMessageOut:
+async def ui_message(turn: Turn, uploads: str, portions: Portions) -> UiMessageOut:
     """The message of a turn, with its complete blocks. Uploads are found at `uploads` and their id."""
     if turn.role == "user":
         return UiMessageOut(
@@ -34,6 +35,7 @@ def ui_message(turn: Turn, uploads: str = "/api/uploads/") -> UiMessageOut:
     message = _Message(turn)
     for mark in marks_of(turn):
         message.take(mark)
+        await portions.pause()
     for output in turn.preliminary:
         message.show_preliminary(output)
     return UiMessageOut(id=str(turn.id), role="assistant", metadata=message.metadata, parts=message.parts)

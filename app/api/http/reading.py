@@ -16,15 +16,13 @@ from app.api.http.validation import invalid
 from app.api.schemas.fields import Body
 from app.api.services import services_of
 from app.domain.errors import NotFound, RequestRefused
+from app.kit.json_values import MOST_VALUES, has_too_many_values
 from app.kit.requirements import ID_EXAMPLE
 from app.storage.exchanges import IdempotencyKey
 
 BodyModel = TypeVar("BodyModel", bound=Body)
 
 _NUMBER = re.compile("[0-9]{1,9}")
-# Strings, and items of lists and objects, in a JSON body: what makes of one takes more time than its bytes do, and all
-# requests of a replica wait for it.
-_MOST_VALUES = 50_000
 
 
 def id_of(request: Request, name: str) -> UUID:
@@ -54,27 +52,16 @@ async def read_body(request: Request, model: type[BodyModel]) -> tuple[BodyModel
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if body and kind != "application/json":
         raise UnsupportedMedia("The body must be JSON, sent with Content-Type: application/json (with curl: --json).")
-    if len(body) > _MOST_VALUES:
+    if len(body) > MOST_VALUES:
         await asyncio.sleep(0)  # the next steps take some ten milliseconds each for megabytes
-        if _has_too_many_values(body):
-            most = f"{_MOST_VALUES:,} strings, and as many items of lists and objects"
+        if has_too_many_values(body):
+            most = f"{MOST_VALUES:,} strings, and as many items of lists and objects"
             raise TooLarge(f"The body must have at most {most}.")
         await asyncio.sleep(0)
     try:
         return model.model_validate_json(body or b"{}"), body
     except ValidationError as error:
         raise _refusal(model, body, error) from None
-
-
-def _has_too_many_values(body: bytes) -> bool:
-    if sum(map(body.count, (b",", b"[", b"{", b'"'))) <= _MOST_VALUES:
-        return False
-    if b"\\" in body:
-        body = body.replace(rb"\\", b"").replace(rb"\"", b"")
-    if body.count(b'"') > 2 * _MOST_VALUES:
-        return True
-    outside = b"".join(body.split(b'"')[::2])
-    return sum(map(outside.count, (b",", b"[", b"{"))) > _MOST_VALUES
 
 
 def _refusal(model: type[Body], body: bytes, error: ValidationError) -> RequestRefused:

@@ -1,6 +1,5 @@
 """Items that clients have sent: messages of the user, outputs of functions, decisions about approvals."""
 
-import asyncio
 from collections.abc import Iterator, Sequence
 
 import msgspec
@@ -12,6 +11,7 @@ from app.domain.blocks import Block
 from app.domain.kinds import DOCUMENT, IMAGE, TEXT
 from app.domain.log import marks_of
 from app.domain.turns import Turn
+from app.kit.offload import Portions
 
 
 def user_item(turn: Turn) -> Json:
@@ -28,8 +28,9 @@ def input_items_of(user_turn: Turn, turn: Turn, part: int) -> list[Json]:
 async def items_of_path(path: Sequence[Turn]) -> list[Json]:
     """The items of a conversation, from turns that follow one another. Others get their turn on the event loop."""
     items: list[Json] = []
+    portions = Portions()
     for turn in path:
-        await asyncio.sleep(0)
+        await portions.pause()
         if turn.role == "user":
             items.append(user_item(turn))
             continue
@@ -37,7 +38,7 @@ async def items_of_path(path: Sequence[Turn]) -> list[Json]:
             events = ResponseEvents(turn, part)
             for mark in marks_of(turn):
                 for _ in events.take(mark):
-                    pass
+                    await portions.pause()
             items += [*_answers(turn, part), *events.response()["output"]]
     return items
 

@@ -28,6 +28,7 @@ from app.domain.log import marks_of
 from app.domain.results import layout_of
 from app.domain.rounds import Round
 from app.domain.turns import Turn, TurnError
+from app.kit.offload import Portions
 from app.llm.scripted import Pause, message_of, text, tool_use
 from app.storage.database import Statement
 from tests.integration.api.conftest import NewOwner
@@ -241,7 +242,9 @@ async def test_a_block_that_the_sdk_does_not_have_is_sent_as_data() -> None:
         block(1, "redacted_thinking", data={"type": "redacted_thinking", "data": "x"}),
     )
     data = [chunk for chunk in encoded(turn) if chunk["type"].startswith("data-")]
-    assert data == [part for part in ui_message(turn).parts if part["type"] != "step-start"]
+    assert data == [
+        part for part in (await ui_message(turn, "/api/uploads/", Portions())).parts if part["type"] != "step-start"
+    ]
     assert data == [
         {
             "type": "data-redacted-thinking",
@@ -261,7 +264,7 @@ async def test_a_result_with_files_is_its_parts() -> None:
     output = {"content": [{"type": "text", "text": "[Seen]"}, picture]}
     (told,) = (chunk for chunk in encoded(turn) if chunk["type"] == "tool-output-available")
     assert told["output"] == output
-    assert ui_message(turn).parts[1]["output"] == output
+    assert (await ui_message(turn, "/api/uploads/", Portions())).parts[1]["output"] == output
 
 
 async def test_data_for_clients_is_a_part_beside_the_result() -> None:
@@ -270,7 +273,7 @@ async def test_data_for_clients_is_a_part_beside_the_result() -> None:
     turn = turn_of(call, result)
     part = {"type": "data-tool-data", "id": "t1", "data": {"name": "look", "data": {"rows": [1]}}}
     assert [chunk for chunk in encoded(turn) if chunk["type"] == "data-tool-data"] == [part]
-    assert ui_message(turn).parts[2] == part
+    assert (await ui_message(turn, "/api/uploads/", Portions())).parts[2] == part
 
 
 async def test_what_a_running_tool_has_is_a_preliminary_output() -> None:
@@ -280,7 +283,7 @@ async def test_what_a_running_tool_has_is_a_preliminary_output() -> None:
     shown = {"output": {"found": 1}, "preliminary": True}
     assert chunk == {"type": "tool-output-available", "toolCallId": "t1", "providerExecuted": True, **shown}
     running = replace(turn, preliminary=(output, replace(output, tool_use_id="unknown")))
-    part = ui_message(running).parts[1]
+    part = (await ui_message(running, "/api/uploads/", Portions())).parts[1]
     assert part.items() >= {**shown, "state": "output-available"}.items()
 
 
@@ -299,7 +302,7 @@ async def test_citations_are_sources_and_tools_of_the_provider_have_their_result
     assert [chunk["data"] for chunk in chunks if chunk["type"] == "data-citation"] == [page, evil]
     (output,) = (chunk for chunk in chunks if chunk["type"] == "tool-output-available")
     assert (output["toolCallId"], output["output"]) == ("s1", [{"url": "https://a.example/"}])
-    parts = ui_message(turn).parts
+    parts = (await ui_message(turn, "/api/uploads/", Portions())).parts
     assert [part["type"] for part in parts] == [
         *("step-start", "tool-web_search", "text", "source-url", "data-citation", "data-citation"),
     ]
@@ -324,7 +327,10 @@ async def test_an_error_is_the_last_word() -> None:
     chunks = encoded(turn)
     assert chunks[-1] == {"type": "error", "errorText": "Later."}
     assert chunks[-2]["messageMetadata"]["error"] == {"type": "overloaded_error", "message": "Later."}
-    assert ui_message(turn).metadata["error"] == {"type": "overloaded_error", "message": "Later."}
+    assert (await ui_message(turn, "/api/uploads/", Portions())).metadata["error"] == {
+        "type": "overloaded_error",
+        "message": "Later.",
+    }
 
 
 async def test_notices_are_data_that_passes_by() -> None:
@@ -336,7 +342,7 @@ async def test_a_call_that_was_cut_off_is_an_error_of_its_input() -> None:
     turn = turn_of(block(0, "tool_use", '{"a', tool_use_id="c", name="n", interrupted=True), status="cancelled")
     (chunk,) = (chunk for chunk in encoded(turn) if chunk["type"] == "tool-input-error")
     assert (chunk["input"], chunk["errorText"]) == ('{"a', "interrupted")
-    assert ui_message(turn).parts[1]["state"] == "output-error"
+    assert (await ui_message(turn, "/api/uploads/", Portions())).parts[1]["state"] == "output-error"
 
 
 async def test_the_transport_of_assistant_ui_brings_instructions_and_tools_of_its_page(

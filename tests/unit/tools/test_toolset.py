@@ -253,7 +253,8 @@ async def test_a_tool_the_model_was_not_offered_is_not_run(context: ToolContext)
     [
         ('{"text": "a"', "is not valid JSON (EOF while parsing an object at line 1 column 12)"),
         ('{"text": "a"} {}', "is not valid JSON (trailing characters"),
-        ("[" * 100_000, "is not valid JSON (recursion limit exceeded"),
+        ("[" * 40_000, "is not valid JSON (recursion limit exceeded"),
+        ('{"text": [' + "0," * 50_000 + "0]}", "has more than 50,000 values"),
         ('["a"]', "is not a JSON object"),
         ("null", "is not a JSON object"),
         ('"text"', "is not a JSON object"),

@@ -1,0 +1,21 @@
+"""A bound for the values of a JSON text: what makes objects of one takes more time than its bytes do, and all requests
+of a replica wait for it.
+"""
+
+# Strings, and items of lists and objects.
+MOST_VALUES = 50_000
+
+
+def has_too_many_values(json: str | bytes) -> bool:
+    """Whether a text that may be JSON has more than `MOST_VALUES` strings, or as many items, without decoding it."""
+    if len(json) <= MOST_VALUES:
+        return False
+    text = json.encode("utf-8", "replace") if isinstance(json, str) else json
+    if sum(map(text.count, (b",", b"[", b"{", b'"'))) <= MOST_VALUES:
+        return False
+    if b"\\" in text:
+        text = text.replace(rb"\\", b"").replace(rb"\"", b"")
+    if text.count(b'"') > 2 * MOST_VALUES:
+        return True
+    outside = b"".join(text.split(b'"')[::2])
+    return sum(map(outside.count, (b",", b"[", b"{"))) > MOST_VALUES

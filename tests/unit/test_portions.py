@@ -1,0 +1,98 @@
+"""What a chat or an answer without end costs is done in portions: each step may be followed by others' work."""
+
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import Any, cast
+from uuid import uuid4
+
+import pytest
+
+from app.api.ag_ui.messages import ClientIds, answer_messages, ids_of_client, thread_messages
+from app.api.ag_ui.schemas import AgUiMessageIn
+from app.api.ai_sdk.messages import ui_message
+from app.api.codec import input_of
+from app.api.openai.items import items_of_path
+from app.api.views import shown_turn
+from app.domain.blocks import Block
+from app.domain.rounds import Round
+from app.domain.turns import Turn, TurnRequest
+from app.kit import offload
+from app.kit.json_values import MOST_VALUES
+from app.kit.offload import Portions
+from app.stream.live import LiveView
+from app.tools.grants import meets
+
+COUNT = 500
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+ANSWER = Turn(
+    uuid4(),
+    uuid4(),
+    uuid4(),
+    "assistant",
+    "complete",
+    attempt=1,
+    request=TurnRequest("model"),
+    blocks=tuple(Block(index, 1, 1, "text", f"word {index} ") for index in range(COUNT)),
+    rounds=(Round(1, 1, sealed_by=1, stop_reason="end_turn"),),
+    stop_reason="end_turn",
+    created_at=NOW,
+)
+PATH = [replace(ANSWER, id=uuid4(), blocks=ANSWER.blocks[:1]) for _ in range(COUNT)]
+
+
+def shown() -> Awaitable[Any]:
+    services = SimpleNamespace(
+        live=SimpleNamespace(directory=SimpleNamespace(view=LiveView)),
+        resolver=SimpleNamespace(models=SimpleNamespace(cost=lambda *_: None)),
+    )
+    return shown_turn(ANSWER, cast("Any", services)).encoded(Portions())
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        shown,
+        lambda: ui_message(ANSWER, "", Portions()),
+        lambda: items_of_path([ANSWER]),
+        lambda: items_of_path(PATH),
+        lambda: thread_messages(PATH, "", ClientIds()),
+    ],
+)
+def test_others_may_work_between_all_steps(monkeypatch: pytest.MonkeyPatch, work: Callable[[], Awaitable[Any]]) -> None:
+    monkeypatch.setattr(offload, "_PORTION", 0.0)
+    assert sum(1 for _ in work().__await__()) >= COUNT
+
+
+def test_an_input_of_too_many_values_is_decoded_nowhere() -> None:
+    text = '{"a": [' + "0," * MOST_VALUES + "0]}"
+    assert input_of(text) == text
+    assert not meets({"a": {}}, text)
+    assert meets({"a": {}}, '{"a": "' + "," * MOST_VALUES + '"}')
+
+
+async def test_who_has_worked_for_less_than_a_portion_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(offload, "_PORTION", 60.0)
+    assert list(Portions().pause().__await__()) == []
+
+
+def test_messages_of_a_client_are_compared_at_a_cost_that_grows_with_them_alone() -> None:
+    many = [replace(PATH[0], id=uuid4(), role="user") for _ in range(5000)]
+    sent = [AgUiMessageIn(id=str(turn.id), role="user", content="word 0 ") for turn in many]
+    before = time.thread_time()
+    assert len(ids_of_client(many, sent).users) == len(many)
+    assert time.thread_time() - before < 2
+
+
+def test_blocks_become_messages_at_a_cost_that_grows_with_them_alone() -> None:
+    calls = [Block(index, 1, 1, "tool_use", "{}", tool_use_id=str(index), name="look") for index in range(5000)]
+    results = [Block(5000 + i, 1, 1, "tool_result", "ok", tool_use_id=str(i), name="look") for i in range(5000)]
+    texts = [Block(10_000 + index, 2, 1, "text", "word ") for index in range(5000)]
+    before = time.thread_time()
+    first, *middle, last = answer_messages(uuid4(), [*calls, *results, *texts], ClientIds())
+    assert time.thread_time() - before < 2
+    assert len(first["toolCalls"]) == len(middle) == 5000
+    assert [result["toolCallId"] for result in middle] == [call["id"] for call in first["toolCalls"]]
+    assert last["content"] == "word " * 5000
