@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+import time
 from threading import Event, Thread, get_ident
 from time import perf_counter
 from types import FrameType, TracebackType
@@ -41,7 +42,7 @@ class LoopWatch:
 
     def _run(self) -> None:
         while not self._stopped.wait(PAUSE):
-            answered, asked = Event(), perf_counter()
+            answered, asked, used = Event(), perf_counter(), _processor_seconds(self._watched)
             try:
                 self._loop.call_soon_threadsafe(answered.set)
             except RuntimeError:  # it was closed
@@ -51,10 +52,17 @@ class LoopWatch:
                 while not answered.wait(1.0):
                     if self._stopped.is_set():
                         return  # a loop that has ended answers no more, and is held by nothing
-                held = perf_counter() - asked
+                held, used = perf_counter() - asked, _processor_seconds(self._watched) - used
                 LOOP_HELD_SECONDS.labels(where).observe(held)
                 if held >= _LOGGED:
-                    log.warning("loop.held", seconds=round(held, 3), where=where)
+                    log.warning("loop.held", seconds=round(held, 3), processor_seconds=round(used, 3), where=where)
+
+
+def _processor_seconds(thread: int) -> float:
+    """What a thread has used of a processor; where the system counts that for the thread itself alone, the time."""
+    if sys.platform != "linux":
+        return perf_counter()
+    return time.clock_gettime(time.pthread_getcpuclockid(thread))
 
 
 def _place(frame: FrameType | None, package: str) -> str:

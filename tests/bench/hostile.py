@@ -1,128 +1,250 @@
-"""How long a server's event loop is held by each attack of `tests/support/attacks.py`, and how far its memory grows.
+"""Attacks of other owners beside calm streams: how long each holds the event loop, and what the calm ones notice.
 
-`python -m tests.bench.hostile` prints a row for each attack. The attacker is a process of its own; another owner
-follows an answer of which a word comes every 20 ms. Processor time is that of the event loop between two of its
-iterations, which does not depend on what else the machine does; the wait does.
+The trial runs all of them at once. `python -m tests.bench.hostile [WORD]…` runs them one after the other, those whose
+names have one of the words.
 """
 
 import asyncio
+import json
 import multiprocessing
 import os
+import sys
 import tempfile
 import time
-from collections.abc import AsyncGenerator, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import AsyncExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Event, Thread
+from typing import NamedTuple
 
 import httpx2
-import structlog
+import psutil
 
-from app.llm.models.catalog import ProviderModels
-from app.llm.provider import ModelRequest, Part
-from app.llm.scripted import ScriptedProvider, message_of, text
-from app.storage.embedded.server import embedded_postgres
-from tests.support.attacks import ATTACKS
-from tests.support.http_client import Client
-from tests.support.http_server import Server, serving
+from app.domain.identity import OF_A_PERSON, Identity
+from app.domain.turns import TurnRequest
+from app.kit.ids import new_id
+from app.storage.database import connect
+from app.storage.rows import to_json
+from app.storage.tokens import Tokens
+from tests.bench.adversary import adversary
+from tests.bench.candidates import Server
+from tests.bench.chats import HELD_TARGET, INSERT_TURNS
+from tests.bench.database import bench_database
+from tests.bench.load import Load, LoadResult
+from tests.bench.long_attacks import ATTACKER, CHAT_TURNS, LONG_ATTACKS, SAID, Outcome
+from tests.bench.processes import raise_file_limit, resident_bytes
+from tests.bench.provider import fake_provider
+from tests.bench.scenarios import RATE, FaultError, faultless, warm_up
+from tests.bench.trials import Rows, Site
 
-_TICK = 0.002
-_WORD = 0.02
 _MEGABYTE = 1_000_000
+_SETTINGS = {"TURNSTREAM_MAX_UPLOAD_BYTES": "20000000"}
+_LIMIT = 4  # times as long as planned, at most
+_FOR_A_MOMENT = frozenset({429, 503})
+_TRIES = 30  # of an attack that is refused for a moment
+_NAMED = 5  # functions that held the loop
 
 
-class _Talker(ScriptedProvider):
-    """Speaks until it is `silent`."""
-
-    def __init__(self) -> None:
-        super().__init__([])
-        self.silent = asyncio.Event()
-
-    async def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[Part], None]:
-        start, opened, word, *rest = message_of(text("word "))
-        yield start
-        yield opened
-        while not self.silent.is_set():
-            yield word
-            await asyncio.sleep(_WORD)
-        for step in rest:
-            yield step
+class Attacked(NamedTuple):
+    outcomes: Sequence[Outcome]
+    seconds: float
 
 
-@dataclass
-class _Watch:
-    """The worst of what was measured since the last `reset`."""
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """`holds` are milliseconds of processor time by function, the longest first. `most_memory` is what the server grew
+    by meanwhile, `memory` what it kept.
+    """
 
-    held: float = 0.0
-    gap: float = 0.0
-    memory: int = 0
+    load: LoadResult
+    holds: Mapping[str, float]
+    most_memory: float
+    memory: float
+    attacked: Mapping[str, Attacked]
 
-    def reset(self) -> None:
-        self.held, self.gap, self.memory = 0.0, 0.0, _resident()
+    def longest(self) -> float:
+        return max(self.holds.values(), default=0.0)
 
-    async def tick(self) -> None:
-        while True:
-            before = time.thread_time()
-            await asyncio.sleep(_TICK)
-            self.held = max(self.held, time.thread_time() - before)
-            self.memory = max(self.memory, _resident())
-
-    async def follow(self, client: Client, path: str) -> None:
-        async with client.follow(path) as events:
-            before = time.perf_counter()
-            async for _ in events:
-                now = time.perf_counter()
-                self.gap, before = max(self.gap, now - before), now
-
-
-def _resident() -> int:
-    return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    def undefined(self) -> str:
+        """The attacks that had another outcome than those that are defined for them."""
+        faults = [
+            f"{name}: {outcomes}"
+            for name, (outcomes, _) in self.attacked.items()
+            if not set(outcomes) <= {*LONG_ATTACKS[name].outcomes, *_FOR_A_MOMENT}
+        ]
+        return "; ".join(faults)
 
 
-def _attack(name: str, url: str, token: str) -> Sequence[int]:
-    headers = {"Authorization": f"Bearer {token}"}
-    with httpx2.Client(base_url=url, headers=headers, trust_env=False, timeout=120) as client:
-        return ATTACKS[name].run(client)
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A server with the chat that is attacked, and the tokens of both owners."""
+
+    server: Server
+    log: Path
+    calm: str
+    attacker: str
+    chat: str
+    attackers: ProcessPoolExecutor
+
+    def measured(self, load: Load, names: Sequence[str] = ()) -> Measured:
+        process, log_before = self.server.process, self.log.stat().st_size
+        with _memory(process) as memory, self.server.start(load) as running:
+            running.wait_until_attached()
+            attacked = self._attacked(names) if names else {}
+            result = running.result()
+        with self.log.open(encoding="utf-8") as log:
+            log.seek(log_before)
+            holds = _holds(log)
+        before, after = memory[0], resident_bytes(process)
+        return Measured(result, holds, (max(memory) - before) / _MEGABYTE, (after - before) / _MEGABYTE, attacked)
+
+    def _attacked(self, names: Sequence[str]) -> Mapping[str, Attacked]:
+        url = f"http://127.0.0.1:{self.server.port}"
+        return self.attackers.submit(_attack, names, url, self.attacker, self.chat).result()
 
 
-async def _measure(server: Server, talker: _Talker, attackers: ProcessPoolExecutor) -> None:
-    loop, watch = asyncio.get_running_loop(), _Watch()
-    bob = Client(server.url, None, await server.token("bob"), "bob")
-    turn = await bob.say(await bob.chat(), model="talker")
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(watch.tick()), group.create_task(watch.follow(bob, turn.stream_url))]
-        await asyncio.sleep(1)
-        print("| attack | answers | held, processor time | longest wait | memory |\n|---|---|---|---|---|")
-        for name in (None, *ATTACKS):
-            watch.reset()
-            before, statuses = _resident(), set[int]()
-            if name is None:
-                await asyncio.sleep(3)
-            else:
-                token = await server.token(f"ada {name}")
-                statuses = set(await loop.run_in_executor(attackers, _attack, name, server.url, token))
-            grown = (watch.memory - before) / _MEGABYTE
-            figures = f"{watch.held * 1000:.0f} ms | {watch.gap * 1000:.0f} ms | +{grown:.0f} MB"
-            print(f"| {name or 'none'} | {', '.join(map(str, sorted(statuses))) or '-'} | {figures} |", flush=True)
-            await asyncio.sleep(1)
-        talker.silent.set()
-        await tasks[1]
-        tasks[0].cancel()
-    await bob.aclose()
+def hostile(chats: int, seconds: int) -> Callable[[Site], Rows]:
+    """`chats` calm streams that last `seconds`, alone and with all attacks."""
+
+    def run(site: Site) -> Rows:
+        with _target(site) as target:
+            load = _calm(target, chats, seconds)
+            alone, attacked = target.measured(load), target.measured(load, list(LONG_ATTACKS))
+        if fault := attacked.undefined():
+            raise FaultError(fault)
+        return _rows(alone, attacked)
+
+    return run
 
 
-async def main() -> None:
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
-    talker = _Talker()
-    async with AsyncExitStack() as stack:
-        folder = stack.enter_context(tempfile.TemporaryDirectory())
-        url = await stack.enter_async_context(embedded_postgres(Path(folder)))
-        offers = [ProviderModels(talker, ["talker"])]
-        server = await stack.enter_async_context(serving(url, offers=offers))
-        attackers = stack.enter_context(ProcessPoolExecutor(1, multiprocessing.get_context("spawn")))
-        await _measure(server, talker, attackers)
+def _calm(target: Target, chats: int, seconds: int) -> Load:
+    return Load(f"deltas={RATE * seconds} rate={RATE}", chats, token=target.calm, limit_seconds=seconds * _LIMIT)
+
+
+@contextmanager
+def _target(site: Site) -> Iterator[Target]:
+    with (
+        adversary(site.folder) as settings,
+        site.served(settings | _SETTINGS, module="tests.bench.watched_server") as server,
+        ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), _begin, (site.database.url,)) as attackers,
+    ):
+        warm_up(server)
+        calm, attacker, chat = asyncio.run(_prepared(site.database.url))
+        yield Target(server, site.folder / "turnstream.log", calm, attacker, chat, attackers)
+
+
+async def _prepared(url: str) -> tuple[str, str, str]:
+    chat, request = new_id(), to_json(TurnRequest("claude-sonnet-5-5"))
+    async with connect(url, size=2) as database:
+        await database.rows(INSERT_TURNS, chat=chat, owner=ATTACKER, turns=CHAT_TURNS, request=request, words=SAID)
+        tokens = Tokens(database)
+        calm, attacker = [await tokens.create(owner, Identity(owner, OF_A_PERSON)) for owner in ("calm", ATTACKER)]
+    return calm, attacker, str(chat)
+
+
+@contextmanager
+def _memory(process: psutil.Process) -> Iterator[list[int]]:
+    """What the process holds, ten times a second."""
+    seen, over = [resident_bytes(process)], Event()
+
+    def watch() -> None:
+        while not over.wait(0.1):
+            seen.append(resident_bytes(process))
+
+    watcher = Thread(target=watch)
+    watcher.start()
+    try:
+        yield seen
+    finally:
+        over.set()
+        watcher.join()
+
+
+def _holds(log: Iterator[str]) -> Mapping[str, float]:
+    lines = [json.loads(line) for line in log if '"loop.held"' in line]
+    longest: dict[str, float] = {}
+    for line in sorted(lines, key=lambda line: -line["processor_seconds"]):
+        longest.setdefault(line["where"], line["processor_seconds"] * 1000)
+    return longest
+
+
+def _begin(database_url: str) -> None:
+    """Makes the process of the attackers give way to the clients and the provider of the calm streams."""
+    os.nice(10)
+    os.environ["DATABASE_URL"] = database_url  # of the commands that attack
+
+
+class _RefusedError(Exception):
+    """The server has no room for a request at the moment; the same one may be sent again."""
+
+
+def _check(answer: httpx2.Response) -> None:
+    if answer.status_code in _FOR_A_MOMENT:
+        raise _RefusedError(answer.status_code)
+
+
+def _attack(names: Sequence[str], url: str, token: str, chat: str) -> Mapping[str, Attacked]:
+    def one(name: str) -> Attacked:
+        begun, outcomes = time.monotonic(), set[Outcome]()
+        with httpx2.Client(
+            base_url=url,
+            headers={"Authorization": f"Bearer {token}"},
+            trust_env=False,
+            timeout=300,
+            event_hooks={"response": [_check]},
+        ) as client:
+            for _ in range(_TRIES):
+                try:
+                    outcomes.update(LONG_ATTACKS[name].run(client, chat))
+                    break
+                except _RefusedError as refused:
+                    outcomes.add(refused.args[0])
+                    time.sleep(1)
+        return Attacked(sorted(outcomes, key=str), time.monotonic() - begun)
+
+    with ThreadPoolExecutor(len(names)) as pool:
+        return dict(zip(names, pool.map(one, names), strict=True))
+
+
+def _rows(alone: Measured, attacked: Measured) -> Rows:
+    before, during = faultless(alone.load).delta, faultless(attacked.load).delta
+    assert before is not None
+    assert during is not None
+    named = list(attacked.holds.items())[:_NAMED]
+    return {
+        "added latency p50, ms": (before.p50, during.p50, None),
+        "added latency p99, ms": (before.p99, during.p99, None),
+        "added latency, longest, ms": (before.max, during.max, None),
+        "longest hold of the event loop, ms": (alone.longest(), attacked.longest(), HELD_TARGET),
+        **{f"`{where}`, ms": (alone.holds.get(where), held, HELD_TARGET) for where, held in named},
+        "server memory, MB more meanwhile": (alone.most_memory, attacked.most_memory, None),
+        "server memory, MB more at the end": (alone.memory, attacked.memory, None),
+        **{
+            f"{name}: {', '.join(map(str, outcomes))}; s": (None, seconds, None)
+            for name, (outcomes, seconds) in attacked.attacked.items()
+        },
+    }
+
+
+def main() -> None:
+    raise_file_limit()
+    words = sys.argv[1:]
+    print("| attack | outcomes | held | where | delay p99 | longest | memory |\n|---|---|---:|---|---:|---:|---:|")
+    with ExitStack() as owned:
+        folder = Path(owned.enter_context(tempfile.TemporaryDirectory()))
+        site = Site(owned.enter_context(fake_provider(folder)), owned.enter_context(bench_database(folder)), folder)
+        target = owned.enter_context(_target(site))
+        load = _calm(target, chats=50, seconds=6)
+        for name in ("none", *(name for name in LONG_ATTACKS if not words or any(word in name for word in words))):
+            measured = target.measured(load, [name] if name in LONG_ATTACKS else [])
+            outcomes = [str(each) for attack in measured.attacked.values() for each in attack.outcomes]
+            delay, where = faultless(measured.load).delta, next(iter(measured.holds), "")
+            assert delay is not None
+            figures = f"{measured.longest():.0f} ms | {where} | {delay.p99:.0f} ms | {delay.max:.0f} ms"
+            print(f"| {name} | {', '.join(outcomes)} | {figures} | +{measured.most_memory:.0f} MB |", flush=True)
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    main()

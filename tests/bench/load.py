@@ -29,6 +29,7 @@ class Load:
     replays: int = 0
     second_port: int = 0
     mirror_port: int = 0
+    token: str = ""
     seed: int = 1
 
     def options(self) -> list[str]:
@@ -44,6 +45,7 @@ class Load:
             "--replays": self.replays,
             "--second-port": self.second_port,
             "--mirror-port": self.mirror_port,
+            "--token": self.token,
             "--seed": self.seed,
         }
         return [str(word) for pair in values.items() for word in pair]

@@ -4,6 +4,7 @@
 //   --dialect turnstream|relay|provider --port P --chats N --plan "deltas=200 rate=50" --ramp SECONDS --limit SECONDS
 //   --burst 1        open every chat first, then send all the turns at once, each on a new connection
 //   --readers N      further clients that follow the turn of the first chat
+//   --token T        credential of all requests
 //   --second-port P  every other chat goes there
 //   --mirror-port P  each turn has a second reader, there; its deltas are timed apart
 //   --cuts N --gap-ms M   drop each connection N times in mid-turn, come back within M ms with Last-Event-ID;
@@ -33,6 +34,7 @@ struct client {
 };
 
 static const struct dialect *dialect;
+static const char *credential;
 static char plan[400];
 static int port, second_port, mirror_port, chats = 1, readers, cuts, gap_ms, replays, poller;
 static bool burst;
@@ -95,6 +97,7 @@ static void build_request(struct client *it) {
   it->request.length = 0;
   buffer_print(&it->request, "%s HTTP/1.1\r\nHost: 127.0.0.1:%d\r\nAccept: %s\r\n", path, it->port,
                it->step == FOLLOW ? "text/event-stream" : "*/*");
+  if (credential[0]) buffer_print(&it->request, "Authorization: Bearer %s\r\n", credential);
   if (it->step >= FOLLOW && it->last_id[0]) buffer_print(&it->request, "Last-Event-ID: %s\r\n", it->last_id);
   if (body[0]) buffer_print(&it->request, "Content-Type: application/json\r\nContent-Length: %zu\r\n", strlen(body));
   buffer_print(&it->request, "\r\n%s", body);
@@ -371,6 +374,7 @@ int main(int count, char **words) {
   signal(SIGPIPE, SIG_IGN);
   dialect = find_dialect(option(count, words, "--dialect", "turnstream"));
   port = atoi(option(count, words, "--port", "8000"));
+  credential = option(count, words, "--token", "");
   second_port = atoi(option(count, words, "--second-port", "0"));
   mirror_port = atoi(option(count, words, "--mirror-port", "0"));
   chats = atoi(option(count, words, "--chats", "1"));

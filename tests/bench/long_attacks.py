@@ -1,0 +1,182 @@
+"""Attacks that need more than a client: models and tools of `adversary.py`, and a chat of 5,000 turns.
+
+Each returns the statuses of its answers, and the states or errors in which its turns have ended.
+"""
+
+import secrets
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+import httpx2
+
+from tests.support.attacks import ATTACKS
+
+Outcome = int | str
+
+CHAT_TURNS = 5000
+ATTACKER = "attacker"
+SAID = "What was said in a chat, as long as such things are. " * 8
+_READERS = 1000
+_UPLOAD = 19_900_000
+_POLL = 0.2  # seconds
+_BLOCK = {"type": "text", "text": "Begin."}
+
+
+class LongAttack(NamedTuple):
+    """`chat` is that of 5,000 turns, whose owner attacks. `outcomes` are those that are defined for it."""
+
+    run: Callable[[httpx2.Client, str], Sequence[Outcome]]
+    outcomes: Collection[Outcome]
+
+
+def _ended(client: httpx2.Client, made: httpx2.Response) -> Sequence[Outcome]:
+    if made.status_code != 201:
+        return [made.status_code]
+    turn = made.json()["assistant_turn"]
+    path = f"/api/chats/{turn['chat_id']}/turns/{turn['id']}"
+    while turn["status"] in {"queued", "running"}:
+        time.sleep(_POLL)
+        turn = client.get(path).raise_for_status().json()
+    return [201, turn["error"]["type"] if turn["error"] else turn["status"]]
+
+
+def _reply(model: str, client: httpx2.Client, _chat: str) -> Sequence[Outcome]:
+    return _ended(client, client.post("/api/turns", json={"blocks": [_BLOCK], "model": model}))
+
+
+def _turn(client: httpx2.Client, chat: str) -> Sequence[Outcome]:
+    return _ended(client, client.post(f"/api/chats/{chat}/turns", json={"blocks": [_BLOCK], "on_busy": "enqueue"}))
+
+
+def _fork(client: httpx2.Client, chat: str) -> Sequence[Outcome]:
+    newest = client.get(f"/api/chats/{chat}/turns", params={"limit": 1}).raise_for_status()
+    made = client.post(
+        f"/api/chats/{chat}/turns/{newest.json()['turns'][-1]['id']}/fork", json={"into": "chat"}, timeout=300
+    )
+    return [made.status_code]
+
+
+def _get(path: str, client: httpx2.Client, chat: str) -> Sequence[Outcome]:
+    return [client.get(path.format(chat=chat, hex=chat.replace("-", ""))).status_code]
+
+
+def _all_pages(client: httpx2.Client, chat: str) -> Sequence[Outcome]:
+    statuses, before = list[Outcome](), None
+    while True:
+        page = client.get(f"/api/chats/{chat}/turns", params={"limit": 500} | ({"before": before} if before else {}))
+        statuses.append(page.status_code)
+        if page.status_code != 200 or not (turns := page.json()["turns"]) or turns[0]["id"] == before:
+            return statuses
+        before = turns[0]["id"]
+
+
+def _history(path: str, client: httpx2.Client, _chat: str) -> Sequence[Outcome]:
+    """A message behind 5,000 others, all of which are sent along."""
+    name, places = secrets.token_hex(8), range(CHAT_TURNS + 1)
+    roles = [("user", "assistant")[number % 2] for number in places]
+    pairs = [{"role": role, "content": SAID} for role in roles]
+    parts = [{"type": "text", "text": SAID}]
+    bodies: Mapping[str, Mapping[str, Any]] = {
+        "/api/ag-ui": {"threadId": name, "runId": "1", "messages": pairs},
+        "/api/ai-sdk/chat": {"id": name, "messages": [{"role": role, "parts": parts} for role in roles]},
+        "/v1/chat/completions": {"model": "claude-sonnet-5-5", "messages": pairs},
+        "/v1/responses": {"model": "claude-sonnet-5-5", "input": pairs},
+    }
+    return [client.post(path, json=bodies[path]).status_code]
+
+
+def _connect(client: httpx2.Client, chat: str) -> Sequence[Outcome]:
+    body = {"threadId": chat, "runId": "1", "messages": []}
+    with client.stream("POST", "/api/ag-ui/connect", json=body) as answer:
+        for _ in answer.iter_bytes():
+            pass
+        return [answer.status_code]
+
+
+def _uploads(client: httpx2.Client, _chat: str) -> Sequence[Outcome]:
+    statuses = list[Outcome]()
+    for head in (b"%PDF-1.7\n", b"\x89PNG\r\n\x1a\n", b"words "):
+        made = client.post("/api/uploads", content=head + secrets.token_hex(_UPLOAD // 2).encode())
+        statuses.append(made.status_code)
+        if made.status_code == 201:
+            statuses.append(client.get(f"/api/uploads/{made.json()['id']}").status_code)
+            kind = "image" if head[:1] == b"\x89" else "document"
+            block = {"type": kind, "source": {"type": "upload", "id": made.json()["id"]}}
+            statuses += _ended(client, client.post("/api/turns", json={"blocks": [_BLOCK, block]}))
+    return statuses
+
+
+def _readers(client: httpx2.Client, _chat: str) -> Sequence[Outcome]:
+    """1,000 connections that follow a turn, all at once."""
+    text = {"type": "text", "text": "plan deltas=300 rate=50 chat=zzz"}
+    made = client.post("/api/turns", json={"blocks": [text]})
+    if made.status_code != 201:
+        return [made.status_code]
+    target, path = urlsplit(str(client.base_url)), made.json()["stream_url"]
+    head = f"GET {path} HTTP/1.1\r\nHost: {target.netloc}\r\nAuthorization: {client.headers['authorization']}\r\n\r\n"
+    with ExitStack() as stack:
+        sockets = [
+            stack.enter_context(socket.create_connection((target.hostname, target.port))) for _ in range(_READERS)
+        ]
+        for connection in sockets:
+            connection.sendall(head.encode())
+        statuses = [int(connection.recv(64).split()[1]) for connection in sockets]
+        ended = _ended(client, made)
+    return [*statuses, *ended]
+
+
+def _archives(_client: httpx2.Client, chat: str) -> Sequence[Outcome]:
+    """An export of the chat, and its import for another owner, beside the server."""
+    command = [str(Path(sys.executable).with_name("turnstream")), "owners"]
+    with tempfile.TemporaryDirectory() as folder:
+        archive = str(Path(folder, "archive.tar"))
+        for arguments in (
+            ["export", ATTACKER, archive, "--chat", chat],
+            ["import", archive, "--owner", secrets.token_hex(4)],
+        ):
+            done = subprocess.run([*command, *arguments], capture_output=True, check=False)
+            if done.returncode:
+                return [done.stderr.decode()[-300:]]
+    return ["imported"]
+
+
+def _without_chat(
+    run: Callable[[httpx2.Client], Sequence[int]], client: httpx2.Client, _chat: str
+) -> Sequence[Outcome]:
+    return run(client)
+
+
+LONG_ATTACKS: Mapping[str, LongAttack] = {
+    **{name: LongAttack(partial(_without_chat, attack.run), attack.answers) for name, attack in ATTACKS.items()},
+    "a reply of 100 MB": LongAttack(partial(_reply, "endless"), {201, "reply_too_long"}),
+    "a reply of 100 MB in deltas of five bytes": LongAttack(partial(_reply, "chattering"), {201, "complete"}),
+    "100 MB in one event": LongAttack(partial(_reply, "one-event"), {201, "event_too_long"}),
+    "20,000 blocks in a reply": LongAttack(partial(_reply, "blocks"), {201, "complete"}),
+    "a tool that answers 50 MB": LongAttack(partial(_reply, "looking"), {201, "complete"}),
+    "a tool that answers 450,000 numbers": LongAttack(partial(_reply, "counting"), {201, "complete"}),
+    "a tool that is called with 3.8 MB": LongAttack(partial(_reply, "arguing"), {201, "complete"}),
+    "a turn in a chat of 5,000": LongAttack(_turn, {201, 202, "complete"}),
+    "the chat of 5,000 copied": LongAttack(_fork, {201}),
+    "all its pages": LongAttack(_all_pages, {200}),
+    "a search over it": LongAttack(partial(_get, "/api/chats?q=said+such&chat={chat}"), {200}),
+    "its messages for the AI SDK": LongAttack(partial(_get, "/api/ai-sdk/chat/{chat}"), {200}),
+    "its messages for AG-UI": LongAttack(partial(_get, "/api/ag-ui/threads/{chat}"), {200}),
+    "AG-UI connects to it": LongAttack(_connect, {200}),
+    "its items for OpenAI": LongAttack(partial(_get, "/v1/conversations/conv_{hex}/items?limit=100"), {200}),
+    "5,000 messages sent by AG-UI": LongAttack(partial(_history, "/api/ag-ui"), {200}),
+    "5,000 messages sent by the AI SDK": LongAttack(partial(_history, "/api/ai-sdk/chat"), {200}),
+    "5,000 messages sent to chat completions": LongAttack(partial(_history, "/v1/chat/completions"), {400}),
+    "5,000 items sent to responses": LongAttack(partial(_history, "/v1/responses"), {400}),
+    "uploads of 20 MB": LongAttack(_uploads, {200, 201, "complete"}),
+    "1,000 readers of one turn": LongAttack(_readers, {200, 201, 503, "complete"}),
+    "its export and import": LongAttack(_archives, {"imported"}),
+}
