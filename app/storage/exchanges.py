@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Literal
 from uuid import UUID
 
@@ -57,24 +58,24 @@ LOCK_OPEN_TURN = Statement(f"SELECT id FROM turns WHERE id = :turn AND status IN
 MARK_FOLLOWED = Statement(f"UPDATE turns SET arrivals = arrivals WHERE id = :turn AND status IN {OPEN_STATUSES}")
 # Turns have their time from their chat, which is locked: in the order of their times they become visible.
 TICK = "updated_at = greatest(clock_timestamp(), updated_at + interval '1 microsecond')"
+# No new turn is returned: row-level security would look for its chat then, and this statement does not see one that it
+# makes itself.
 _EXCHANGE = """
     , user_turn AS (
         INSERT INTO turns (id, chat_id, parent_id, role, status, created_at, ended_at)
         SELECT :user_turn, :chat, :parent, 'user', 'complete', updated_at, updated_at FROM touched
-        RETURNING *
     ), contents AS (
         INSERT INTO blocks (turn_id, index, round, attempt, type, text, data)
-        SELECT user_turn.id, b.index, 0, 0, b.type, b.text, b.data
-        FROM user_turn, unnest(
+        SELECT :user_turn, b.index, 0, 0, b.type, b.text, b.data
+        FROM touched, unnest(
             CAST(:indexes AS int[]), CAST(:types AS text[]), CAST(:texts AS text[]), CAST(:datas AS json[])
         ) AS b (index, type, text, data)
     ), assistant_turn AS (
         INSERT INTO turns (id, chat_id, parent_id, role, request, created_at, status, attempt, replica, started_at)
         SELECT :assistant_turn, :chat, :user_turn, 'assistant', CAST(:request AS json), updated_at, {begun} FROM touched
-        RETURNING *
     )
 """
-_CREATED = " SELECT * FROM user_turn UNION ALL SELECT * FROM assistant_turn"
+_CREATED = " SELECT updated_at FROM touched"
 _QUEUED = _EXCHANGE.format(begun="'queued', 0, NULL, NULL") + _CREATED
 # With a key that is taken, nothing is written: the statement is refused.
 _BEGUN = (
@@ -82,7 +83,7 @@ _BEGUN = (
     + """
     , kept AS (
         INSERT INTO idempotency_keys (owner, key, digest, turn_id)
-        SELECT CAST(:owner AS text), CAST(:key AS text), CAST(:digest AS bytea), id FROM assistant_turn
+        SELECT CAST(:owner AS text), CAST(:key AS text), CAST(:digest AS bytea), :assistant_turn FROM touched
         WHERE CAST(:key AS text) IS NOT NULL
     )
     """
@@ -244,19 +245,25 @@ class Draft:
 
     async def create(self, blocks: Sequence[Block], request: TurnRequest, title: str | None) -> Exchange:
         """A user turn after `before`, and the assistant turn that is to answer it. Raises KeyTaken."""
-        rows = await self._connection.rows(
+        chat, parent = self.chat.id, self.before.id if self.before else None
+        user_turn, assistant_turn = new_id(), new_id()
+        row = await self._connection.row(
             CREATE_EXCHANGE,
-            chat=self.chat.id,
+            chat=chat,
             title=title,
-            user_turn=new_id(),
-            parent=self.before.id if self.before else None,
-            assistant_turn=new_id(),
+            user_turn=user_turn,
+            parent=parent,
+            assistant_turn=assistant_turn,
             request=to_json(request),
             **columns_of(blocks),
         )
-        user_turn, assistant_turn = sorted(rows, key=lambda row: row["id"])
-        await self._keep_key(assistant_turn["id"])
-        return Exchange(turn_from(user_turn, blocks=blocks), turn_from(assistant_turn))
+        assert row is not None
+        await self._keep_key(assistant_turn)
+        created_at = row["updated_at"]
+        return Exchange(
+            _user_turn(user_turn, chat, parent, blocks, created_at),
+            Turn(assistant_turn, chat, user_turn, "assistant", "queued", request=request, created_at=created_at),
+        )
 
     async def create_sibling(self, request: TurnRequest) -> Turn:
         """Another assistant turn beside `before`. Raises KeyTaken."""
@@ -367,18 +374,19 @@ class Exchanges:
         replica: UUID,
         **values: object,
     ) -> Exchange | None:
-        key, rows = message.key, None
+        key, row = message.key, None
+        user_turn, assistant_turn = new_id(), new_id()
         with suppress(StatementRefused):
-            rows = await self._database.rows(
+            row = await self._database.row(
                 statement,
                 chat=chat.id,
                 owner=chat.owner,
                 title=message.title,
                 system_prompt=chat.system_prompt,
                 settings=to_json(chat.settings),
-                user_turn=new_id(),
+                user_turn=user_turn,
                 parent=parent,
-                assistant_turn=new_id(),
+                assistant_turn=assistant_turn,
                 request=to_json(message.request),
                 replica=replica,
                 key=key and key.key,
@@ -386,10 +394,23 @@ class Exchanges:
                 **columns_of(message.blocks),
                 **values,
             )
-        if not rows:
+        if row is None:
             return None
-        user_turn, assistant_turn = sorted(rows, key=lambda row: row["id"])
-        return Exchange(turn_from(user_turn, blocks=message.blocks), turn_from(assistant_turn))
+        begun_at = row["updated_at"]
+        return Exchange(
+            _user_turn(user_turn, chat.id, parent, message.blocks, begun_at),
+            Turn(
+                assistant_turn,
+                chat.id,
+                user_turn,
+                "assistant",
+                "running",
+                attempt=1,
+                request=message.request,
+                created_at=begun_at,
+                started_at=begun_at,
+            ),
+        )
 
     @asynccontextmanager
     async def in_new_chat(self, chat: Chat, key: IdempotencyKey | None) -> AsyncIterator[Draft]:
@@ -451,6 +472,10 @@ class Exchanges:
             if key and await connection.row(GET_KEY, owner=owner, key=key.key):
                 raise KeyTaken
             yield connection, chat_from(row)
+
+
+def _user_turn(id: UUID, chat: UUID, parent: UUID | None, blocks: Sequence[Block], at: datetime) -> Turn:
+    return Turn(id, chat, parent, "user", "complete", created_at=at, ended_at=at, blocks=tuple(blocks))
 
 
 async def _place(database: Database | Transaction, target: Target) -> Placement:

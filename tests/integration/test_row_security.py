@@ -3,21 +3,28 @@
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from urllib.parse import urlsplit
 from uuid import UUID
 
 import asyncpg
 import pytest
 
+from app.domain.blocks import Block
+from app.domain.chats import Chat
 from app.domain.errors import ConfigError, StatementRefused
+from app.domain.kinds import TEXT
+from app.domain.turns import TurnRequest
 from app.kit.ids import new_id
 from app.llm.scripted import ScriptedProvider, message_of, text
 from app.storage.chats import Chats
 from app.storage.database import OWNER as OWNER_OF_REQUEST
 from app.storage.database import Database, Statement, connect
+from app.storage.exchanges import Exchanges, IdempotencyKey, NewExchange
 from app.storage.row_security import CLOSED, admit, embedded_api_url
 from app.storage.search import Search
 from app.storage.tables import metadata
+from app.storage.turns import Turns
 from tests.support.harness import OWNER, Harness
 
 # All tables whose rows belong to an owner, by themselves or through a chat or a turn.
@@ -171,6 +178,22 @@ async def test_every_table_with_an_owner_has_its_policy_and_is_reached_by_the_ap
         assert {row["relname"] for row in reachable} == policies
         truncatable = "SELECT FROM pg_class WHERE relname = ANY($2) AND has_table_privilege($1, oid, 'TRUNCATE')"
         assert not await fetch(truncatable, role, TABLES)
+
+
+async def test_a_chat_begins_with_its_message_in_one_statement(api: Database) -> None:
+    """Its turns cannot be returned: their policy looks for a chat that the statement does not see yet."""
+    now = datetime.now(UTC)
+    chat = Chat(new_id(), OWNER, None, None, {}, created_at=now, updated_at=now)
+    request = TurnRequest("scripted", params={"stop": ["."]}, labels={"n": "1"})
+    message = NewExchange([Block(0, 0, 0, TEXT, "Hello")], request, None, IdempotencyKey("key", b"d" * 32))
+    exchanges = Exchanges(api)
+    with acting_for("bob"):
+        assert await exchanges.begin_chat(chat, message, new_id()) is None
+    with acting_for(OWNER):
+        begun = await exchanges.begin_chat(chat, message, new_id())
+        assert begun is not None
+        for turn in (begun.user_turn, begun.assistant_turn):
+            assert await Turns(api).get(OWNER, chat.id, turn.id) == turn, "it is what the rows hold"
 
 
 async def test_requests_of_many_owners_share_connections_and_see_their_own(harness: Harness, api: Database) -> None:
