@@ -24,7 +24,11 @@ log = structlog.get_logger(__name__)
 
 # Proxies send a refused request on to the cell that it names (docs/deploy/nginx-cells.conf).
 CELL_HEADER = "Turnstream-Cell"
-STORAGE_AWAY = "The database is away, or cannot store anything now; nothing was stored. Try again."
+# That it was away may have become known behind a commit whose answer was lost.
+STORAGE_AWAY = (
+    "The database is away, or cannot store anything now. Try again; with an `Idempotency-Key`, what was stored all the"
+    " same is not stored twice."
+)
 
 
 class Unavailable(RequestRefused):

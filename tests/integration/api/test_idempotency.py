@@ -4,7 +4,9 @@ from uuid import UUID, uuid4
 
 import pytest
 
+from app.domain.errors import StorageUnavailable
 from app.llm.scripted import Pause
+from app.storage.exchanges import Exchange, Exchanges
 from tests.integration.api.conftest import NewOwner
 from tests.support.http_client import Client, said, turn_url
 from tests.support.http_server import Server, pausing
@@ -44,6 +46,25 @@ async def test_it_is_answered_while_the_first_one_still_runs(api: Client, server
     await pause.reached.wait()
     assert exchange(await api.json("POST", f"{chat}/turns", 201, json=body, headers=KEY)) == exchange(first)
     pause.go.set()
+
+
+async def test_what_was_stored_before_the_database_went_away_is_not_stored_twice(
+    api: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin_chat = Exchanges.begin_chat
+
+    async def lost(*arguments: Any) -> Exchange | None:
+        assert await begin_chat(*arguments)
+        raise StorageUnavailable("connection was closed in the middle of operation")
+
+    with monkeypatch.context() as away:
+        away.setattr(Exchanges, "begin_chat", lost)
+        refused = await api.json("POST", "/api/turns", 503, json=said("Hi"), headers=KEY)
+    assert "`Idempotency-Key`" in refused["detail"]
+    (chat,) = (await api.json("GET", "/api/chats"))["chats"]
+    again = await api.json("POST", "/api/turns", 201, json=said("Hi"), headers=KEY)
+    assert again["assistant_turn"]["chat_id"] == chat["id"]
+    assert "event: turn_complete\n" in (await api.get(again["stream_url"])).text
 
 
 async def test_it_may_ask_for_the_stream_instead(api: Client) -> None:
