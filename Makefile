@@ -30,7 +30,7 @@ FORMATTED := app/web/static/protocol.d.ts app/web/static/client.d.ts tests/node/
 .PHONY: help run test cover soak live image check bench migrations lock upgrade fmt clean types vendor check-format check-lint check-types check-floors check-javascript
 
 help: ## this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
 
 run: $(RUNTIME) ## start the server (with its own database unless DATABASE_URL is set)
 	@exec env PYTHONDONTWRITEBYTECODE= $(BIN)/turnstream serve

@@ -19,7 +19,10 @@ _PAGE = 500
 @click.option("--days", type=click.FloatRange(min=0), default=30.0, show_default=True, help="How far back.")
 @click.option("--limit", type=click.IntRange(min=1), help="The most entries.")
 def audit(owner: str | None, kind: str | None, days: float, limit: int | None) -> None:
-    """Print the audit trail, newest entries first: time (UTC), kind, owner, actor, details."""
+    """Print the audit trail, newest entries first.
+
+    The columns are time (UTC), kind, owner, actor, details.
+    """
 
     async def run() -> None:
         left = limit

@@ -27,7 +27,9 @@ _OUTPUT = click.option("--output", type=click.Path(dir_okay=False, path_type=Pat
 
 @click.group()
 def conformance() -> None:
-    """Examine a client, a proxy or a server against the protocol (docs/protocol.md).
+    """Examine a client, a proxy or a server.
+
+    It is held to the promises of the protocol (docs/protocol.md).
 
     \b
     Exit codes: 0  every promise that was examined is held

@@ -41,7 +41,10 @@ def owners() -> None:
 
 @owners.command("list")
 def list_owners() -> None:
-    """List every owner: chats, uploads and their bytes, documents, tokens, last change."""
+    """List every owner, with what they have.
+
+    The columns are chats, uploads and their bytes, documents, tokens, last change.
+    """
 
     async def run() -> None:
         async with open_present_database(read_settings()) as database:
@@ -62,9 +65,10 @@ def list_owners() -> None:
 @click.argument("archive", type=click.Path(dir_okay=False, allow_dash=True, path_type=Path))
 @click.option("--chat", type=click.UUID, help="This chat alone, with its uploads.")
 def export(owner: str, archive: Path, chat: UUID | None) -> None:
-    """Write what OWNER has into the file ARCHIVE, a tar; `-` is the standard output.
+    """Write what OWNER has into the file ARCHIVE.
 
-    A file that an export has left unfinished is continued. Tokens are not exported.
+    It is a tar; `-` is the standard output. A file that an export has left unfinished is continued. Tokens are not
+    exported.
     """
     settings = read_settings()
     asyncio.run(_export(settings, owner, archive, chat))
@@ -130,11 +134,11 @@ def _place_to_continue(file: IO[bytes], archive: Path, head: bytes) -> tuple[Sec
 @click.argument("archive", type=click.Path(dir_okay=False, exists=True, allow_dash=True, path_type=Path))
 @click.option("--owner", callback=checked_name, help="Owner of what is imported.  [default: that of the archive]")
 def import_archive(archive: Path, owner: str | None) -> None:
-    """Import the file ARCHIVE of `owners export`; `-` is the standard input.
+    """Import the file ARCHIVE of `owners export`.
 
-    Ids stay as they are. Where another owner has one of them, a chat gets new ids, which are listed. What is there
-    already stays as it is, so an import that was cut off can be repeated. Turns that were queued or running when the
-    archive was made end as cancelled.
+    `-` is the standard input. Ids stay as they are. Where another owner has one of them, a chat gets new ids, which
+    are listed. What is there already stays as it is, so an import that was cut off can be repeated. Turns that were
+    queued or running when the archive was made end as cancelled.
     """
     settings = read_settings()
     counts = asyncio.run(_import(settings, archive, owner))
@@ -201,9 +205,10 @@ async def _move(settings: Settings, here: str, owner: str, there: str, url: str)
 @click.argument("owner", callback=checked_name)
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def erase(owner: str, yes: bool) -> None:
-    """Erase everything that OWNER has: tokens, chats, uploads, documents, recordings on this machine.
+    """Erase everything that OWNER has.
 
-    Running turns are cancelled first. The command ends when nothing is left. After an interruption call it again.
+    These are tokens, chats, uploads, documents, and recordings on this machine. Running turns are cancelled first.
+    The command ends when nothing is left. After an interruption call it again.
     """
     settings = read_settings()
     if not yes:

@@ -52,10 +52,10 @@ _NOT_COMPARED = frozenset({"notes"})
 )
 @click.option("--speed", type=click.FloatRange(min=0), default=0.0, help="1 repeats the recorded pauses, 0 skips them.")
 def replay(turn: UUID, folder: Path | None, speed: float) -> None:
-    """Run a recorded TURN again, offline, and report every difference.
+    """Run a recorded TURN again, offline.
 
-    The model and the tools answer as recorded. The engine of this version does the rest, in a temporary database. The
-    database of the settings is only read.
+    Every difference is reported. The model and the tools answer as recorded. The engine of this version does the rest,
+    in a temporary database. The database of the settings is only read.
 
     \b
     Exit codes: 0  there is no difference

@@ -14,7 +14,10 @@ _COLUMNS = ("replica", "address", "state", "lease", "running", "since")
 
 @click.command()
 def replicas() -> None:
-    """List the replicas, with tabs between the columns; what is left of a lease is in seconds, times are UTC."""
+    """List the replicas, with what is left of their leases.
+
+    Columns have tabs between them; leases are in seconds, times are UTC.
+    """
 
     async def find() -> list[ReplicaState]:
         async with open_present_database(read_settings()) as database:
@@ -29,7 +32,10 @@ def replicas() -> None:
 @click.command()
 @click.argument("replica", type=click.UUID)
 def drain(replica: UUID) -> None:
-    """Let REPLICA take no more turns, and hand back those that outlast the grace period. Its process stays."""
+    """Let REPLICA take no more turns.
+
+    Those that outlast the grace period are handed back. Its process stays.
+    """
 
     async def order() -> ReplicaState:
         async with open_present_database(read_settings()) as database:

@@ -183,7 +183,7 @@ def bound(settings: Settings, shared: bool = False) -> socket.socket:
         own_socket.close()
         address = f"TURNSTREAM_HOST {settings.host}, TURNSTREAM_PORT {settings.port}"
         raise ConfigError(
-            f"the server cannot listen on {address}: {error.strerror or error}; set another address, or stop its user"
+            f"the server cannot listen on {address}: {error.strerror or error}; set another, or stop what uses it"
         ) from None
     return own_socket
 

@@ -90,8 +90,17 @@ def create(name: str, owner: str | None, scopes: tuple[Scope, ...], expires: dat
 
 @tokens.command("list")
 def list_tokens() -> None:
-    """List names, owners, days of creation, scopes, ends, last uses, plans. The tokens themselves are not stored."""
-    for token in with_tokens(read_settings(), lambda stored: stored.list()):
+    """List the tokens by name.
+
+    The columns are name, owner, day of creation, scopes, end, last use, plan. The tokens themselves are not stored.
+    """
+    settings = read_settings()
+    found = with_tokens(settings, lambda stored: stored.list())
+    if not found:
+        click.echo(
+            f"There is no token in {database_name(settings)}; make one with `turnstream tokens create`.", err=True
+        )
+    for token in found:
         columns = [
             token.name,
             token.owner,

@@ -22,7 +22,10 @@ _COLUMNS = ("turn", "owner", "status", "age", "attempt", "replica", "stage", "si
 @click.command()
 @click.option("--limit", default=100, show_default=True, help="The most turns that are listed.")
 def turns(limit: int) -> None:
-    """List the turns that have not ended, oldest first, with tabs between the columns; times are in seconds."""
+    """List the turns that have not ended, oldest first.
+
+    Columns have tabs between them; times are in seconds.
+    """
     found = _with_activities(lambda activities: activities.open(limit))
     click.echo("\t".join(_COLUMNS))
     for turn in found:
@@ -32,7 +35,10 @@ def turns(limit: int) -> None:
 @click.command()
 @click.argument("turn", type=click.UUID)
 def why(turn: UUID) -> None:
-    """Say why TURN does not move, or how it has ended, and print its life, by UTC."""
+    """Say why TURN does not move, or how it ended.
+
+    Its life is printed, too, by UTC.
+    """
 
     async def find(activities: Activities) -> None:
         state = await activities.of(turn)

@@ -21,7 +21,10 @@ _MOST = 1_000_000
 @click.option("--since", type=_DAY, help="The first day, of UTC.  [default: the first of the month]")
 @click.option("--until", type=_DAY, help="The last day.  [default: today]")
 def usage(by: str, owner: str | None, since: datetime | None, until: datetime | None) -> None:
-    """List what owners have used and what it cost, with tabs between the columns. The last line is the sum."""
+    """List what owners have used and what it cost.
+
+    Columns have tabs between them. The last line is the sum.
+    """
     today = datetime.now(UTC).date()
     groups = [group.strip() for group in by.split(",")]
     if wrong := next((group for group in groups if group not in get_args(UsageGroup)), None):

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from app.config import Settings
 from app.domain.errors import ConfigError
-from app.storage.database import Database, connect, connect_standby, in_schema, plain_url
+from app.storage.database import Database, address_of, connect, connect_standby, in_schema, plain_url
 from app.storage.embedded.server import embedded_postgres, is_made
 from app.storage.migrations import upgrade_in_thread
 from app.storage.row_security import admit, embedded_api_url
@@ -130,5 +130,4 @@ def database_name(settings: Settings) -> str:
     """The name of the database for people, without user and password."""
     if settings.database_url is None:
         return f"the database in {settings.data_dir.absolute()}"
-    address = plain_url(settings.database_url.get_secret_value()).partition("?")[0].removeprefix("postgresql://")
-    return f"the database of DATABASE_URL ({address.rpartition('@')[2]})"
+    return f"the database of DATABASE_URL ({address_of(settings.database_url.get_secret_value())})"

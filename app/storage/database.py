@@ -281,6 +281,16 @@ def plain_url(url: str, setting: str = "DATABASE_URL") -> str:
     return f"postgresql://{rest}"
 
 
+def address_of(url: str) -> str:
+    """Host, port and name of the database at `url`, for people: without user, password and options."""
+    return plain_url(url).removeprefix("postgresql://").partition("?")[0].rpartition("@")[2]
+
+
+def unusable(setting: str, url: str, error: Exception) -> ConfigError:
+    reason = (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__
+    return ConfigError(f"{setting} names {address_of(url)}, a database that cannot be used: {reason}")
+
+
 @asynccontextmanager
 async def single_connection(url: str, **options: Any) -> AsyncIterator[Any]:
     """A connection of the driver, for a few statements. Raises TimeoutError, with words, where Postgres is silent."""
@@ -346,7 +356,7 @@ async def connect(
             finally:
                 pool.release(connection)
         except _ERRORS as error:  # past a pooler Postgres may answer all the same
-            raise ConfigError(f"{name} names a database that cannot be used: {error}") from error
+            raise unusable(name, url, error) from error
         if found != schema:
             raise ConfigError(
                 f"{name} leads to the schema {found}, and TURNSTREAM_DB_SCHEMA is {schema}: its user needs the search"

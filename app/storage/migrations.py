@@ -12,7 +12,7 @@ import asyncpg
 from asyncpg.types import ServerVersion
 
 from app.domain.errors import ConfigError
-from app.storage.database import plain_url, single_connection
+from app.storage.database import plain_url, single_connection, unusable
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -91,7 +91,7 @@ async def present_revision(url: str) -> str | None:
                 if table in present
             }
     except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
-        raise _unusable(error) from error
+        raise unusable("DATABASE_URL", url, error) from error
     known = [each for each in revisions.get(version_table(present), []) if _OURS.fullmatch(each)]
     if not known:
         _refuse_tables_of_others(schema, present, revisions.get(_USUAL_VERSIONS, []))
@@ -145,8 +145,4 @@ def _upgrade_checked(url: str) -> None:
     try:
         upgrade(url)
     except SQLAlchemyError as error:
-        raise _unusable(error) from error
-
-
-def _unusable(error: Exception) -> ConfigError:
-    return ConfigError(f"DATABASE_URL names a database that cannot be used: {str(error) or type(error).__name__}")
+        raise unusable("DATABASE_URL", url, error) from error

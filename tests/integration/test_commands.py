@@ -149,6 +149,12 @@ def test_the_version_is_that_of_the_package() -> None:
     assert (done.exit_code, done.output) == (0, f"turnstream {version('turnstream')}\n")
 
 
+def test_the_list_of_commands_says_of_each_in_one_line_what_it_does() -> None:
+    for group in ((), ("tokens",), ("owners",), ("docs",), ("conformance",)):
+        help = CliRunner().invoke(commands, [*group, "--help"], terminal_width=80).output
+        assert "..." not in help.partition("Commands:")[2]
+
+
 @pytest.mark.parametrize("name", ["", " ", "a\tb", "a\nb", "x" * 101, " ada", "\u202eada"])
 def test_an_unprintable_or_long_name_is_rejected(name: str) -> None:
     for arguments in (

@@ -155,8 +155,10 @@ async def test_it_changes_nothing_where_serve_would(empty_database_url: str, tmp
 async def test_too_few_connections_and_a_wrong_address_are_faults(database_url: str) -> None:
     checks = await found(settings(database_url, pool_size=5_000))
     assert [each.status for each in checks["connections"]] == ["fault"]
-    checks = await found(settings(f"postgresql://postgres@127.0.0.1:{free_port()}/postgres"))
+    address = f"127.0.0.1:{free_port()}/postgres"
+    checks = await found(settings(f"postgresql://postgres:secret@{address}?application_name=x"))
     assert [each.status for each in (*checks["database"], *checks["access"])] == ["fault", "note"]
+    assert checks["database"][0].text.startswith(f"DATABASE_URL names {address}, a database that cannot be used: ")
     checks = await found(settings(database_url, api_database_url=database_url))
     assert "to which row-level security does not apply" in checks["API role"][0].text
 

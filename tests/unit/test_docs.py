@@ -14,6 +14,7 @@ from app import telemetry
 from app.api.events import _EVENTS, EVENTS
 from app.api.routes import ENDPOINTS
 from app.api.schemas.requests import NewTurnInNewChat
+from app.cli import MODULES
 from app.config import Settings
 from app.domain.errors import RefusalCode
 from app.domain.turns import ENDED, TRANSITIONS
@@ -142,6 +143,11 @@ def _name(field: FieldInfo) -> str:
 
 def _default(field: FieldInfo) -> str:
     return "" if field.default in {None, ""} else f"`{field.default}`"
+
+
+def test_the_table_of_commands_is_the_commands() -> None:
+    told = re.findall(r"`turnstream (\w+)", " ".join(call for call, _ in rows_after(OPERATIONS, "## Commands")))
+    assert sorted({*told}) == sorted(MODULES)
 
 
 def test_the_table_of_metrics_is_the_metrics() -> None:

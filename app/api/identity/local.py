@@ -60,12 +60,13 @@ def _check_local(request: Request) -> None:
         raise Unauthorized("The request came from another machine: create a token, and send it.")
     if len(headers.getlist("host")) > 1:
         raise Unauthorized("`Host` must be sent once.")
+    wanted, remedy = "localhost while the server has no tokens", "create a token, and send it"
     if not _THIS_MACHINE.fullmatch(host):
-        raise Unauthorized(f"`Host` must be localhost while the server has no tokens, not {host!r}.")
+        raise Unauthorized(f"`Host` must be {wanted}, not {host!r}; {remedy}.")
     if origin is not None and not _THIS_MACHINE.fullmatch(origin.partition("://")[2]):
-        raise Unauthorized(f"`Origin` must be a page of localhost while the server has no tokens, not {origin!r}.")
+        raise Unauthorized(f"`Origin` must be a page of {wanted}, not {origin!r}; {remedy}.")
     if origin is None and headers.get("sec-fetch-site") == "cross-site":
-        raise Unauthorized("The request must come from a page of localhost while the server has no tokens.")
+        raise Unauthorized(f"The request must come from a page of {wanted}; {remedy}.")
 
 
 @lru_cache(maxsize=256)
