@@ -43,7 +43,8 @@ from app.domain.turns import Turn
 
 BAND = 10**9  # numbers of a band
 _CUTS = 1000  # bands of an attempt: one more behind each block that was cut off
-# The stop reasons of answers that are not complete, in OpenAI's words.
+# The stop reasons of answers that are not complete, and the failures of structured turns by the same names, in OpenAI's
+# words.
 _CUT_OFF = {
     "max_tokens": "max_output_tokens",
     "model_context_window_exceeded": "max_output_tokens",
@@ -464,6 +465,8 @@ def text_part(text: str, annotations: Sequence[Json] = ()) -> Json:
 
 
 def _state_of(end: TurnEnd, is_structured: bool) -> ResponseState:
+    if is_structured and end.error is not None and (reason := _CUT_OFF.get(end.error.type)):
+        return ResponseState("incomplete", reason=reason)
     if end.error is not None:
         code = "rate_limit_exceeded" if "rate_limit" in end.error.type else "server_error"
         return ResponseState("failed", error={"code": code, "message": end.error.message})

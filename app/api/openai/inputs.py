@@ -324,7 +324,8 @@ def tools_of(services: Services, model: str | None, given: Sequence[Json] | None
         elif type == "mcp":
             own = _allowed(tool, own, place)
         elif type in {"custom", None}:
-            raise RequestRefused(f"`{place}.type` must be `function`, `mcp`, or a tool of the provider.", field=place)
+            field = f"{place}.type"
+            raise RequestRefused(f"`{field}` must be `function`, `mcp`, or a tool of the provider.", field=field)
         else:
             others.append({"type": "provider", "definition": tool})
     return [*(name for name in own if name not in functions), *others]

@@ -148,6 +148,8 @@ class Posting:
         part = _part_behind(turn, decisions)
         if _was_answered_so(turn, decisions):
             return turn, part
+        if turn.ended:  # no 409: the SDKs would try again
+            raise RequestRefused(f"No call of {origin} waits for an output any more: it has ended.", field="input")
         _check_nothing_waits(turn, [decision.tool_use_id for decision in decisions])
         turn = await store_answers(services, identity, turn, decisions, self._key)
         if self._input.blocks:

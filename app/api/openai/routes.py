@@ -11,7 +11,7 @@ from app.api.http.endpoint import Endpoint, HandlerApp
 from app.api.openai import chat, conversations, models, responses
 from app.api.openai.errors import param_of, param_of_chat, refusal, storage_refusal
 from app.api.services import admit
-from app.domain.errors import RequestRefused, StorageUnavailable
+from app.domain.errors import NotFound, RequestRefused, StorageUnavailable
 from app.domain.identity import Scope
 
 _H: Literal["handler"] = "handler"
@@ -43,7 +43,14 @@ def openai_routes() -> list[Route]:
     by_path: dict[str, dict[str, Endpoint]] = {}
     for endpoint in ENDPOINTS:
         by_path.setdefault(endpoint.path, {})[endpoint.method] = endpoint
-    return [Route(path, _dispatcher(endpoints), methods=list(endpoints)) for path, endpoints in by_path.items()]
+    routes = [Route(path, _dispatcher(endpoints), methods=list(endpoints)) for path, endpoints in by_path.items()]
+    return [*routes, Route("/v1/{call:path}", HandlerApp(_no_call))]
+
+
+async def _no_call(request: Request) -> Response:
+    """The SDKs have many more calls; their errors show a text in OpenAI's form only."""
+    name = f"{request.method} /v1/{request.path_params['call']}"
+    return await refusal(request, NotFound(f"This server has no call {name}; docs/openai.md lists those that it has."))
 
 
 def _dispatcher(endpoints: Mapping[str, Endpoint]) -> HandlerApp:

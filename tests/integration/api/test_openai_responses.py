@@ -1,5 +1,6 @@
 """OpenAI's Responses API by the `openai` package, over a real socket."""
 
+import asyncio
 from base64 import b64encode
 from typing import Any
 from uuid import uuid4
@@ -140,6 +141,29 @@ async def test_functions_are_run_by_the_client_and_their_outputs_come_back(serve
     assert [item.to_dict()["output"] for item in items] == ["blue", "blue"]
 
 
+async def test_a_cancelled_response_takes_no_outputs_and_a_message_goes_on_behind_it(
+    server: Server, client: AsyncOpenAI
+) -> None:
+    model = server.scripts.model(message_of(tool_use("look", {}, "c1")), message_of(text("Well.")))
+    asked = await client.responses.create(model=model, input="Colour?", tools=[LOOK])
+    await client.responses.cancel(asked.id)
+    output: Any = {"type": "function_call_output", "call_id": "c1", "output": "blue"}
+    with pytest.raises(openai.BadRequestError, match="it has ended"):
+        await client.responses.create(model=model, input=[output], previous_response_id=asked.id)
+    gone_on = await client.responses.create(model=model, input="Never mind.", previous_response_id=asked.id)
+    assert (gone_on.output_text, gone_on.previous_response_id) == ("Well.", asked.id)
+
+
+async def test_two_messages_at_once_behind_one_response_are_two_branches(server: Server, client: AsyncOpenAI) -> None:
+    model, provider = server.scripts.provider(*(message_of(text("Yes.")) for _ in range(3)))
+    first = await client.responses.create(model=model, input="1")
+    left, right = await asyncio.gather(
+        *(client.responses.create(model=model, input=words, previous_response_id=first.id) for words in ("2", "3"))
+    )
+    assert [left.output_text, right.output_text, left.conversation] == ["Yes.", "Yes.", right.conversation]
+    assert [len(request.messages) for request in provider.requests] == [1, 3, 3]
+
+
 async def test_a_history_that_is_sent_is_known_by_the_ids_of_its_items(server: Server, client: AsyncOpenAI) -> None:
     model, provider = server.scripts.provider(
         message_of(tool_use("look", {}, "c1")), message_of(text("Blue.")), message_of(text("Bye."))
@@ -167,6 +191,29 @@ async def test_structured_output_is_parsed_by_the_sdk(server: Server, client: As
     assert made.output_parsed == Day(name="Labour Day", month=5)
     async with client.responses.stream(response_id=made.id, text_format=Day) as stream:
         assert (await stream.get_final_response()).output_parsed == made.output_parsed
+
+
+@pytest.mark.parametrize(
+    ("stop_reason", "reason", "error"),
+    [
+        ("refusal", "content_filter", openai.ContentFilterFinishReasonError),
+        ("max_tokens", "max_output_tokens", openai.LengthFinishReasonError),
+    ],
+)
+async def test_an_output_that_is_refused_or_cut_off_is_incomplete(
+    server: Server, client: AsyncOpenAI, stop_reason: str, reason: str, error: type[Exception]
+) -> None:
+    model = server.scripts.model(*(message_of(text('{"name"'), stop_reason=stop_reason) for _ in range(3)))
+    found = await client.responses.parse(model=model, input="A day?", text_format=Day)
+    assert (found.status, found.output_parsed, found.error) == ("incomplete", None, None)
+    assert found.incomplete_details is not None
+    assert found.incomplete_details.reason == reason
+    async with client.responses.stream(model=model, input="A day?", text_format=Day) as stream:
+        assert [event.type async for event in stream][-1] == "response.incomplete"
+    with pytest.raises(error):
+        await client.chat.completions.parse(
+            model=model, messages=[{"role": "user", "content": "A day?"}], response_format=Day
+        )
 
 
 async def test_images_and_files_reach_the_model(server: Server, client: AsyncOpenAI) -> None:
@@ -265,6 +312,13 @@ async def test_errors_have_the_classes_of_the_sdk(server: Server, client: AsyncO
     with pytest.raises(openai.ConflictError):
         await client.responses.create(model=model, input="Hi", previous_response_id=running.id)
     pause.go.set()
+
+
+async def test_calls_of_the_sdk_that_have_no_place_are_not_found_in_a_sentence(client: AsyncOpenAI) -> None:
+    with pytest.raises(openai.NotFoundError, match="This server has no call GET /v1/files"):
+        await client.files.list()
+    with pytest.raises(openai.NotFoundError, match="This server has no call POST /v1/responses/compact"):
+        await client.responses.compact(model="plain", input="Hi")
 
 
 async def test_a_repeated_request_makes_one_response(client: AsyncOpenAI) -> None:
