@@ -305,8 +305,9 @@ class Resolver:
         # Of a model that the registry does not know, no edit by the provider is taken for granted.
         known = model.can or () if request.limits.compaction == "provider" else ()
         edits = tuple(edit for edit in EDITS if edit in known)
-        limits = replace(request.limits, context_window=model.context_window, provider_edits=edits)
-        request = replace(request, limits=replace(limits, prices=self._prices(request.model, limits)))
+        prices = self._prices(request.model, request.limits)
+        limits = replace(request.limits, context_window=model.context_window, provider_edits=edits, prices=prices)
+        request = replace(request, limits=limits)
         if (request.tools or request.provider_tools) and not model.supports("tools"):
             raise RequestRefused(f"`tools` must be left out: model {model.id} does not support tools.", field="tools")
         return request

@@ -200,7 +200,7 @@ async def admit(request: Request, endpoint: Endpoint) -> None:
     identity = await services.authenticator.identity_of(request)
     services.cell.check(identity, changes=request.method not in SAFE)
     identity.require(*endpoint.scopes)
-    if endpoint.reach != "handler":
+    if identity.is_bound and endpoint.reach != "handler":
         ids = {name: as_id(request.path_params.get(name)) for name in ("chat", "turn")}
         identity.require_reach(
             ids["chat"] if endpoint.reach != "owner" else None, ids["turn"] if endpoint.reach == "turn" else None

@@ -40,6 +40,11 @@ class Identity:
             raise ValueError("`expires_at` must have a time zone")
         object.__setattr__(self, "scopes", frozenset(checked_scopes(self.scopes)))
 
+    @property
+    def is_bound(self) -> bool:
+        """Whether the credential reaches one chat or turn alone."""
+        return self.chat is not None or self.turn is not None
+
     def has_expired(self, now: datetime) -> bool:
         return self.expires_at is not None and self.expires_at <= now
 

@@ -22,6 +22,7 @@ _FORWARDED = (
     "x-real-ip",
     "cf-connecting-ip",
 )
+_LOCAL = Identity(LOCAL_OWNER, frozenset(SCOPES))
 _THIS_MACHINE = re.compile(r"(localhost|127\.0\.0\.1|\[::1\])(:[0-9]{1,5})?", re.IGNORECASE)
 
 
@@ -39,7 +40,7 @@ class LocalMachine:
         if bearer_token(request) is not None or not await self._is_open():
             return None
         _check_local(request)
-        return Identity(LOCAL_OWNER, frozenset(SCOPES))
+        return _LOCAL
 
     async def _is_open(self) -> bool:
         if not self._shut and time.monotonic() >= self._open_until:
@@ -52,20 +53,21 @@ def _check_local(request: Request) -> None:
     """Raises Unauthorized for a request of another machine, whatever it claims, and for one that a foreign web page
     makes a browser send. The address of the peer is known whatever program runs the app; its `Host` is only a claim.
     """
-    headers, peer = request.headers, request.client.host if request.client else ""
-    host, origin, sent = headers.get("host", ""), headers.get("origin"), frozenset(headers.keys())
+    headers, peer = request.headers.items(), request.client.host if request.client else ""
+    sent = dict(headers)
+    host, origin = sent.get("host", ""), sent.get("origin")
     if forwarded := next((name for name in _FORWARDED if name in sent), None):
         raise Unauthorized(f"The request came through a proxy ({forwarded}): create a token, and send it.")
     if not _is_loopback(peer):
         raise Unauthorized("The request came from another machine: create a token, and send it.")
-    if len(headers.getlist("host")) > 1:
+    if sum(name == "host" for name, _ in headers) > 1:
         raise Unauthorized("`Host` must be sent once.")
     wanted, remedy = "localhost while the server has no tokens", "create a token, and send it"
     if not _THIS_MACHINE.fullmatch(host):
         raise Unauthorized(f"`Host` must be {wanted}, not {host!r}; {remedy}.")
     if origin is not None and not _THIS_MACHINE.fullmatch(origin.partition("://")[2]):
         raise Unauthorized(f"`Origin` must be a page of {wanted}, not {origin!r}; {remedy}.")
-    if origin is None and headers.get("sec-fetch-site") == "cross-site":
+    if origin is None and sent.get("sec-fetch-site") == "cross-site":
         raise Unauthorized(f"The request must come from a page of {wanted}; {remedy}.")
 
 

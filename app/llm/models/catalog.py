@@ -113,8 +113,8 @@ class Models:
 
     def label(self, name: str) -> str:
         """The id of a listed model; `other` for a name that a client has chosen, of which there may be any number."""
-        found = self._find(name)
-        return found[1].id if found and found[1].id in self.listed() else "other"
+        found = self._find_listed(name)
+        return found[1].id if found else "other"
 
     def fallbacks(self, name: str) -> Sequence[str]:
         found = self._find(name)
@@ -171,13 +171,18 @@ class Models:
 
     def _find(self, name: str) -> tuple[ProviderModels, Model] | None:
         """Finds the model, first among the listed models of all providers, then by prefix."""
+        if found := self._find_listed(name):
+            return found
+        for entry in self.providers:
+            if any(name.startswith(prefix) for prefix in entry.prefixes):
+                return entry, Model(name)
+        return None
+
+    def _find_listed(self, name: str) -> tuple[ProviderModels, Model] | None:
         for entry in self.providers:
             for model in entry.listed():
                 if name == model.id or name in model.aliases:
                     return entry, model
-        for entry in self.providers:
-            if any(name.startswith(prefix) for prefix in entry.prefixes):
-                return entry, Model(name)
         return None
 
 

@@ -50,7 +50,8 @@ def test_a_time_without_a_zone_and_an_unknown_scope_are_refused() -> None:
 
 def test_a_bound_credential_reaches_its_chat_or_its_turn_alone() -> None:
     chat, turn = UUID(int=1), UUID(int=2)
-    Identity("ada").require_reach(None)
+    of_nothing = Identity("ada")
+    of_nothing.require_reach(None)
     of_chat = Identity("ada", chat=chat)
     of_chat.require_reach(chat)
     of_chat.require_reach(chat, turn)
@@ -61,6 +62,7 @@ def test_a_bound_credential_reaches_its_chat_or_its_turn_alone() -> None:
     of_turn.require_reach(chat, turn)
     with pytest.raises(Forbidden, match="the turn 00000000-0000-0000-0000-000000000002 alone"):
         of_turn.require_reach(chat)
+    assert [each.is_bound for each in (of_nothing, of_chat, of_turn)] == [False, True, True]
 
 
 def test_scopes_of_a_later_version_are_left_out() -> None:
