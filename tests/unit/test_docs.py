@@ -44,6 +44,17 @@ def rows_after(page: str, heading: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
 
 
+def test_the_figures_of_the_readme_are_those_of_the_benchmarks() -> None:
+    readme, benchmarks = PAGES[0].read_text(encoding="utf-8"), (ROOT / "docs/benchmarks.md").read_text(encoding="utf-8")
+    takeover = re.search(r"second replica takes over: first new delta, s \| ([\d.]+) ", benchmarks)
+    streams = re.search(r"\| streams \| (\d+) \| (\d+) \|", benchmarks)
+    assert takeover is not None
+    assert streams is not None
+    assert f"[{takeover[1]} seconds](docs/benchmarks.md#recovery-and-replicas)" in readme
+    assert f"[{streams[1]} streams](docs/benchmarks.md#figures)" in readme
+    assert f"which stores nothing, carries {streams[2]}." in readme
+
+
 # --- protocol --------------------------------------------------------------------------------------------------------
 
 
