@@ -83,6 +83,8 @@ def shown_turn(turn: Turn, services: Services, siblings: Sequence[UUID] | None =
     # A view may be ahead of the rows, or behind them where another replica has written.
     view, rows = services.live.directory.view(turn), turn
     turn = view.turn
+    if rows.arrivals > turn.arrivals and not turn.ended:  # what it waited for has come, and the view lacks that
+        turn = replace(turn, status=rows.status)
     assert turn.created_at is not None
     out = TurnOut(
         id=turn.id,

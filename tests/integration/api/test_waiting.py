@@ -164,6 +164,19 @@ async def test_a_turn_waits_for_every_client_tool_and_goes_on_with_their_results
     assert [block.tool_use_id for block in sent.blocks] == ["a", "b"]
 
 
+async def test_a_turn_that_has_its_answers_waits_no_more_though_it_is_read_meanwhile(
+    api: Client, server: Server
+) -> None:
+    model = server.scripts.model(calls_of(("findNodes", CATS, "a")), message_of(text("Done.")))
+    turn = await api.say(await api.chat(), model=model, tools=[FIND])
+    asked = await until_asked(api, turn)
+    await until_waiting(api, turn)
+    async with api.follow(turn.stream_url, asked.id) as events:
+        answered = await answer(api, turn, result("a", "none"))
+        assert (answered["status"] != "waiting", answered["actions"]) == (True, [])
+        assert [event.name async for event in events][-1] == "turn_complete"
+
+
 async def test_a_reader_that_kept_its_cursor_gets_the_request_once_and_then_the_rest(
     api: Client, server: Server
 ) -> None:
