@@ -8,6 +8,7 @@ from uuid import UUID
 from app.domain.limits import ReachedLimit
 from app.domain.plans import Plan
 from app.kit.ids import new_id
+from app.kit.offload import offload
 from app.storage.database import LONG, Database, Row, Statement, Transaction
 
 PUT_UPLOAD = Statement(
@@ -90,6 +91,10 @@ class Upload:
         return {"type": "upload", "id": str(self.id), "media_type": self.media_type}
 
 
+async def _digest(content: bytes) -> bytes:
+    return await offload(len(content), lambda: sha256(content).digest())
+
+
 class Uploads:
     def __init__(self, database: Database | Transaction) -> None:
         self._database = database
@@ -99,7 +104,7 @@ class Uploads:
             PUT_UPLOAD,
             id=new_id(),
             owner=owner,
-            digest=sha256(content).digest(),
+            digest=await _digest(content),
             media_type=media_type,
             content=content,
         )
@@ -113,7 +118,7 @@ class Uploads:
         assert isinstance(self._database, Database)
         async with self._database.transaction() as connection:
             await connection.row(LOCK_FILES, owner=owner)
-            others = await connection.row(COUNT_OTHERS, owner=owner, digest=sha256(content).digest())
+            others = await connection.row(COUNT_OTHERS, owner=owner, digest=await _digest(content))
             assert others is not None
             for name, limit, size in (("uploads", plan.uploads, 1), ("upload_bytes", plan.upload_bytes, len(content))):
                 if limit is not None and others[name] + size > limit:

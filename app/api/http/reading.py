@@ -1,6 +1,5 @@
 """Reads path, query, body and idempotency key of a request, and refuses those that are not valid."""
 
-import asyncio
 import hashlib
 import json
 import re
@@ -17,6 +16,7 @@ from app.api.schemas.fields import Body
 from app.api.services import services_of
 from app.domain.errors import NotFound, RequestRefused
 from app.kit.json_values import MOST_VALUES, has_too_many_values
+from app.kit.offload import offload
 from app.kit.requirements import ID_EXAMPLE
 from app.storage.exchanges import IdempotencyKey
 
@@ -52,14 +52,15 @@ async def read_body(request: Request, model: type[BodyModel]) -> tuple[BodyModel
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if body and kind != "application/json":
         raise UnsupportedMedia("The body must be JSON, sent with Content-Type: application/json (with curl: --json).")
-    if len(body) > MOST_VALUES:
-        await asyncio.sleep(0)  # the next steps take some ten milliseconds each for megabytes
-        if has_too_many_values(body):
-            most = f"{MOST_VALUES:,} strings, and as many items of lists and objects"
-            raise TooLarge(f"The body must have at most {most}.")
-        await asyncio.sleep(0)
+    return await offload(len(body), _checked, model, body), body
+
+
+def _checked(model: type[BodyModel], body: bytes) -> BodyModel:
+    if has_too_many_values(body):
+        most = f"{MOST_VALUES:,} strings, and as many items of lists and objects"
+        raise TooLarge(f"The body must have at most {most}.")
     try:
-        return model.model_validate_json(body or b"{}"), body
+        return model.model_validate_json(body or b"{}")
     except ValidationError as error:
         raise _refusal(model, body, error) from None
 

@@ -24,7 +24,7 @@ from app.domain.turns import Turn
 async def create_conversation(request: Request) -> Response:
     services, owner = begin(request)
     sent, _ = await read_body(request, ConversationBody)
-    items = read_items(sent.items, "items")
+    items = await read_items(sent.items, "items")
     settings = services.resolver.changed_settings({}, ChatSettings(labels=sent.metadata) if sent.metadata else None)
     exchanges = await recorded(services, owner, items)
     chat = await services.storage.chats.create(owner, None, None, settings)
@@ -95,7 +95,7 @@ async def add_items(request: Request) -> Response:
     services, owner = begin(request)
     sent, _ = await read_body(request, ItemsIn)
     chat = await _chat_of(request, services, owner)
-    items = read_items(sent.items, "items")
+    items = await read_items(sent.items, "items")
     exchanges = await recorded(services, owner, items)
     request_of_chat = services.resolver.resolve(checked_turn({"blocks": [{"type": "text", "text": "…"}]}), chat, None)
     last = await services.storage.histories.record(owner, chat.id, "newest", exchanges, request_of_chat)

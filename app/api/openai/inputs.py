@@ -28,6 +28,7 @@ from app.api.schemas.blocks import source_of_url
 from app.api.schemas.requests import NewTurn
 from app.api.services import Services
 from app.domain.errors import RequestRefused
+from app.kit.offload import Portions
 
 _TEXTS = frozenset({"input_text", "output_text", "text"})
 # Members of OpenAI's requests that are parameters of models by the same name.
@@ -68,7 +69,7 @@ class Options:
     max_calls: int | None = None
 
 
-def read_items(given: Any, place: str = "input") -> list[InputItem]:
+async def read_items(given: Any, place: str = "input") -> list[InputItem]:
     """The items of an input, which may be a text alone. Raises RequestRefused."""
     if given is None:
         return []
@@ -76,7 +77,11 @@ def read_items(given: Any, place: str = "input") -> list[InputItem]:
         return [MessageItem(role="user", content=given)]
     if not isinstance(given, list):
         raise RequestRefused(f"`{place}` must be a text or a list of items.", field=place)
-    return [_item(each, (place, str(number))) for number, each in enumerate(given)]
+    items, portions = list[InputItem](), Portions()
+    for number, each in enumerate(given):
+        items.append(_item(each, (place, str(number))))
+        await portions.pause()
+    return items
 
 
 def _item(given: Any, place: Sequence[str]) -> InputItem:

@@ -30,7 +30,7 @@ async def create_response(request: Request) -> Response:
     sent, body = await read_body(request, ResponseIn)
     if sent.background and sent.store is False:
         raise RequestRefused("`store` must be left out with `background`.", field="store")
-    input, options = split_input(read_items(sent.input)), options_of(sent)
+    input, options = split_input(await read_items(sent.input)), options_of(sent)
     place = await _place(request, services, sent, input)
     posting = Posting(request, services, options, input, idempotency_key_of(request, body))
     turn, part = await posting.respond(place)
