@@ -210,5 +210,5 @@ def settle_garbage_collector() -> None:
     counts free the garbage of turns and requests. Call it once all long-lived objects exist.
     """
     gc.freeze()  # without a collection, a pause of a tenth of a second: what is garbage now is little
-    gc.set_threshold(20_000, 20, 50)
+    gc.set_threshold(5_000, 20, 200)  # a pause grows with the first, and with its product with the second
     gc.callbacks.append(GarbageWatch())

@@ -26,6 +26,7 @@ from app.llm.raw_json import is_object, members_of, to_json
 # A str is text of the open block; a Block is that block, closed.
 Change = BlockStart | str | Block | Unknown
 
+_MOST_PIECES = 10_000  # of a text; to join them takes a millisecond, and all of a long one would hold every stream
 _TRUNCATED = frozenset({"max_tokens", "model_context_window_exceeded"})
 _items = msgspec.json.Decoder(list[msgspec.Raw] | None)
 
@@ -77,6 +78,8 @@ class Accumulator:
             return
         text = storable(part.text)
         building.pieces.append(text)
+        if len(building.pieces) > _MOST_PIECES:
+            building.pieces = ["".join(building.pieces)]
         if building is self._open and text:
             pieces.append(text)
 

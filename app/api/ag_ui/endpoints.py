@@ -17,9 +17,9 @@ from app.api.ag_ui.messages import (
     pending_calls_of,
     thread_messages,
 )
-from app.api.ag_ui.schemas import AgUiMessageIn, AgUiResumeIn, AgUiStopped, AgUiThreadOut, RunInput, blocks_in
+from app.api.ag_ui.schemas import AgUiMessageIn, AgUiResumeIn, AgUiStopped, RunInput, blocks_in
 from app.api.ag_ui.stream import response, run_stream
-from app.api.codec import output_text
+from app.api.codec import output_text, to_json
 from app.api.dialects import (
     PageOptions,
     chat_of,
@@ -95,15 +95,14 @@ async def get_thread(request: Request) -> Response:
     chat = await chat_of(services, identity_of(request), id)
     path = await newest_path(services, owner, chat)
     waits = path[-1] if path and path[-1].status == "waiting" else None
-    return json_response(
-        AgUiThreadOut(
-            thread_id=id,
-            chat=str(chat),
-            messages=await thread_messages(path, path_for(request, "/api/uploads/"), ClientIds()),
-            interrupts=interrupts_of(waits) if waits else [],
-            pending=pending_calls_of(waits) if waits else [],
-        )
-    )
+    thread = {
+        "threadId": id,
+        "chat": chat,
+        "messages": await thread_messages(path, path_for(request, "/api/uploads/"), ClientIds()),
+        "interrupts": interrupts_of(waits) if waits else [],
+        "pendingToolCallIds": pending_calls_of(waits) if waits else [],
+    }
+    return Response(to_json(thread), media_type="application/json")
 
 
 async def stop_thread(request: Request) -> Response:

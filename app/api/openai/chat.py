@@ -29,7 +29,7 @@ async def complete_chat(request: Request) -> Response:
     """Posts the last message where its history leads to, or answers calls that wait; returns the completion."""
     services, owner = begin(request)
     sent, body = await read_body(request, ChatIn)
-    items, places = items_of_messages(sent.messages)
+    items, places = await items_of_messages(sent.messages)
     input, options = split_input(items, places), options_of_chat(sent)
     identity_of(request).require_reach(None)
     key = idempotency_key_of(request, body)

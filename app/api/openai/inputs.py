@@ -79,8 +79,8 @@ async def read_items(given: Any, place: str = "input") -> list[InputItem]:
         raise RequestRefused(f"`{place}` must be a text or a list of items.", field=place)
     items, portions = list[InputItem](), Portions()
     for number, each in enumerate(given):
-        items.append(_item(each, (place, str(number))))
         await portions.pause()
+        items.append(_item(each, (place, str(number))))
     return items
 
 
@@ -193,11 +193,13 @@ def _source(given: Any, place: str) -> Json:
 # --- messages of chat completions ------------------------------------------------------------------------------------
 
 
-def items_of_messages(messages: Sequence[Json]) -> tuple[list[InputItem], list[str]]:
+async def items_of_messages(messages: Sequence[Json]) -> tuple[list[InputItem], list[str]]:
     """The messages as items of responses, and the field of each. Raises RequestRefused."""
     items: list[InputItem] = []
     places: list[str] = []
+    portions = Portions()
     for number, given in enumerate(messages):
+        await portions.pause()
         place = f"messages.{number}"
         try:
             message = ChatMessageIn.model_validate(given)

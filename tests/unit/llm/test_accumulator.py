@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from app.domain.blocks import Block
 from app.domain.events import BlockStart
-from app.llm.accumulator import Accumulator, Change
+from app.llm.accumulator import _MOST_PIECES, Accumulator, Change
 from app.llm.provider import (
     BlockClosed,
     BlockData,
@@ -65,6 +65,16 @@ def test_text_around_another_change_stays_in_its_order() -> None:
     acc = accumulator()
     changes = acc.feed([BlockOpened(0, "text"), BlockText(0, "a"), Unknown("{}"), BlockText(0, "b")])
     assert kinds(changes) == ["BlockStart", "a", "Unknown", "b"]
+
+
+def test_pieces_of_a_long_text_are_joined_on_its_way() -> None:
+    whole = accumulator()
+    whole.feed([BlockOpened(0, "text")])
+    words = [f"{number} " for number in range(25_000)]
+    for word in words:
+        whole.feed([BlockText(0, word)])
+        assert sum(len(building.pieces) for building in whole._queue) <= _MOST_PIECES
+    assert block(whole.feed([BlockClosed(0)])).text == "".join(words)
 
 
 def test_empty_deltas_change_nothing() -> None:
