@@ -13,6 +13,7 @@ from starlette.middleware.errors import ServerErrorMiddleware
 from starlette.types import Lifespan
 
 from app.api.cell import Cell
+from app.api.dispatch import routes_of
 from app.api.http.connection import SafeHeaders
 from app.api.http.cross_origin import cross_origin
 from app.api.http.errors import HANDLERS, failed
@@ -25,7 +26,7 @@ from app.api.plans import OwnerPlans
 from app.api.reads import Reads
 from app.api.recent_chats import RecentChats
 from app.api.resolve import Defaults, Resolver
-from app.api.routes import routes
+from app.api.routes import ENDPOINTS
 from app.api.services import HttpSettings, Live, Services, Storage
 from app.api.streams.response import OwnerStreams
 from app.api.streams.watch import StreamWatch
@@ -99,7 +100,7 @@ def application(settings: Settings, services: Services) -> Starlette:
 
 def _starlette(settings: Settings, lifespan: Lifespan[Starlette] | None = None) -> Starlette:
     app = Starlette(
-        routes=[*routes(), *openai_routes(), *page_routes()],
+        routes=[*routes_of(ENDPOINTS), *openai_routes(), *page_routes()],
         lifespan=lifespan,
         exception_handlers=dict(HANDLERS),
         # The last one answers what failed below it inside of the others, so that such an answer has their headers too.
@@ -158,7 +159,12 @@ async def running(
             storage=storage,
             reads=Reads(storage.reads, standby, settings.standby_staleness),
             live=_live(settings, engine),
-            resolver=_resolver(parts),
+            resolver=Resolver(
+                parts.models,
+                parts.toolset,
+                Defaults(parts.model, settings.system_prompt, turn_limits(settings), turn_ceilings(settings)),
+                parts.allowed,
+            ),
             http=_http_settings(settings),
             plans=owner_plans,
             streams=streams,
@@ -185,12 +191,6 @@ def _live(settings: Settings, engine: Engine) -> Live:
         reserve_slot=worker.reserve_slot,
         begin=worker.begin,
     )
-
-
-def _resolver(parts: Parts) -> Resolver:
-    settings = parts.settings
-    defaults = Defaults(parts.model, settings.system_prompt, turn_limits(settings), turn_ceilings(settings))
-    return Resolver(parts.models, parts.toolset, defaults, parts.allowed)
 
 
 def _http_settings(settings: Settings) -> HttpSettings:

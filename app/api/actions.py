@@ -73,13 +73,9 @@ async def list_grants(request: Request) -> Response:
 async def revoke_grant(request: Request) -> Response:
     services, owner = begin(request)
     chat, grant = id_of(request, "chat"), id_of(request, "grant")
-    await services.storage.grants.revoke(owner, chat, grant, _actor(request))
+    # The audit trail names the credential.
+    await services.storage.grants.revoke(owner, chat, grant, identity_of(request).credential or "")
     return json_response(Revoked(revoked=grant))
-
-
-def _actor(request: Request) -> str:
-    """The credential of the request, as the audit trail names it."""
-    return identity_of(request).credential or ""
 
 
 async def store_answers(

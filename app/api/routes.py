@@ -1,12 +1,10 @@
 """The table of all API calls, from which the router and the OpenAPI document are made."""
 
-from collections.abc import Mapping
 from functools import cache
 from typing import get_args
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from app.api import actions, admin, catalog, chats, documents, health, search, tokens, turns, uploads, usage, waiting
 from app.api.ag_ui import endpoints as ag_ui
@@ -14,7 +12,7 @@ from app.api.ag_ui.schemas import AgUiStopped, AgUiThreadOut, RunInput
 from app.api.ai_sdk import endpoints as ai_sdk
 from app.api.ai_sdk.schemas import UiChatOut, UiRequest, UiStopped
 from app.api.codec import to_json
-from app.api.http.endpoint import Endpoint, HandlerApp, Query
+from app.api.http.endpoint import Endpoint, Query
 from app.api.http.openapi import Version, openapi
 from app.api.schemas.operations import ActedTurnOut, OverviewOut, ReplicaOut
 from app.api.schemas.requests import (
@@ -54,12 +52,11 @@ from app.api.schemas.responses import (
     WhyOut,
 )
 from app.api.schemas.tools import ActionsIn
-from app.api.services import admit, path_for
+from app.api.services import path_for
 from app.api.streams import chat as chat_stream
 from app.api.streams import feed as feed_stream
 from app.api.streams import turn as turn_stream
 from app.domain.errors import RequestRefused
-from app.tracing import TRACING
 
 
 async def get_openapi(request: Request) -> Response:
@@ -556,29 +553,3 @@ ENDPOINTS = (
         open=True,
     ),
 )
-
-
-def routes() -> list[Route]:
-    """One route for each path, so that a refusal of a wrong method lists all the right ones."""
-    by_path: dict[str, dict[str, Endpoint]] = {}
-    for endpoint in ENDPOINTS:
-        by_path.setdefault(endpoint.path, {})[endpoint.method] = endpoint
-    return [Route(path, _dispatcher(endpoints), methods=list(endpoints)) for path, endpoints in by_path.items()]
-
-
-def _dispatcher(endpoints: Mapping[str, Endpoint]) -> HandlerApp:
-    async def dispatch(request: Request) -> Response:
-        endpoint = endpoints["GET" if request.method == "HEAD" else request.method]
-        request.state.endpoint = endpoint
-        if not endpoint.open:
-            await admit(request, endpoint)
-        if not TRACING.on or endpoint.open:
-            return await endpoint.handler(request)
-        with TRACING.span(
-            endpoint.call, "SERVER", parent=request.headers.get("traceparent"), http__request__method=endpoint.method
-        ) as span:
-            response = await endpoint.handler(request)
-            span.set(http__response__status_code=response.status_code)
-            return response
-
-    return HandlerApp(dispatch)

@@ -139,11 +139,15 @@ async def test_a_traceparent_comes_in_with_a_message_and_goes_out_to_the_provide
             turn = (await http.post(f"{server.url}/api/turns", json=body, headers=headers)).json()["assistant_turn"]
             stream = f"{server.url}/api/chats/{turn['chat_id']}/turns/{turn['id']}/stream"
             assert "turn_error" in (await http.get(stream, headers=headers)).text
+            body = {"model": "claude", "input": "Hi"}
+            assert (await http.post(f"{server.url}/v1/responses", json=body, headers=headers)).json()["error"]
         sent = [request.headers["traceparent"] for request in api.requests]
         await offer.provider.aclose()  # type: ignore[attr-defined]
     assert {trace_id(each) for each in sent} == {TRACE}
     names = [span.name for span in of_trace(spans)]
     assert {"POST /api/turns", "invoke_agent turnstream", "chat claude"} <= {*names}
+    assert "POST /v1/responses" in names
+    assert names.count("invoke_agent turnstream") == 2
 
 
 class Outside(CannedServer):

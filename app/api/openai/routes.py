@@ -1,16 +1,15 @@
 """The table of the calls under /v1, in OpenAI's words. OpenAI publishes their description; /openapi.json has ours."""
 
-from collections.abc import Mapping
 from typing import Literal
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from app.api.dispatch import answer, routes_of
 from app.api.http.endpoint import Endpoint, HandlerApp
 from app.api.openai import chat, conversations, models, responses
 from app.api.openai.errors import param_of, param_of_chat, refusal, storage_refusal
-from app.api.services import admit
 from app.domain.errors import NotFound, RequestRefused, StorageUnavailable
 from app.domain.identity import Scope
 
@@ -40,11 +39,7 @@ _PARAMS = {"/v1/chat/completions": param_of_chat}
 
 
 def openai_routes() -> list[Route]:
-    by_path: dict[str, dict[str, Endpoint]] = {}
-    for endpoint in ENDPOINTS:
-        by_path.setdefault(endpoint.path, {})[endpoint.method] = endpoint
-    routes = [Route(path, _dispatcher(endpoints), methods=list(endpoints)) for path, endpoints in by_path.items()]
-    return [*routes, Route("/v1/{call:path}", HandlerApp(_no_call))]
+    return [*routes_of(ENDPOINTS, _answer), Route("/v1/{call:path}", HandlerApp(_no_call))]
 
 
 async def _no_call(request: Request) -> Response:
@@ -53,16 +48,11 @@ async def _no_call(request: Request) -> Response:
     return await refusal(request, NotFound(f"This server has no call {name}; docs/openai.md lists those that it has."))
 
 
-def _dispatcher(endpoints: Mapping[str, Endpoint]) -> HandlerApp:
-    async def dispatch(request: Request) -> Response:
-        endpoint = endpoints["GET" if request.method == "HEAD" else request.method]
-        request.state.endpoint = endpoint
-        try:
-            await admit(request, endpoint)
-            return await endpoint.handler(request)
-        except RequestRefused as error:
-            return await refusal(request, error, _PARAMS.get(endpoint.path, param_of))
-        except StorageUnavailable as error:
-            return await storage_refusal(request, error)
-
-    return HandlerApp(dispatch)
+async def _answer(request: Request, endpoint: Endpoint) -> Response:
+    """The answer, with refusals in OpenAI's words."""
+    try:
+        return await answer(request, endpoint)
+    except RequestRefused as error:
+        return await refusal(request, error, _PARAMS.get(endpoint.path, param_of))
+    except StorageUnavailable as error:
+        return await storage_refusal(request, error)

@@ -1,0 +1,44 @@
+"""Routes of a table of calls: each request is admitted, and handled within its span."""
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from app.api.http.endpoint import Endpoint, HandlerApp
+from app.api.services import admit
+from app.tracing import TRACING
+
+Answer = Callable[[Request, Endpoint], Awaitable[Response]]
+
+
+async def answer(request: Request, endpoint: Endpoint) -> Response:
+    """The response of the endpoint's handler. Raises what `admit` and the handler raise."""
+    if not endpoint.open:
+        await admit(request, endpoint)
+    if not TRACING.on or endpoint.open:
+        return await endpoint.handler(request)
+    with TRACING.span(
+        endpoint.call, "SERVER", parent=request.headers.get("traceparent"), http__request__method=endpoint.method
+    ) as span:
+        response = await endpoint.handler(request)
+        span.set(http__response__status_code=response.status_code)
+        return response
+
+
+def routes_of(endpoints: Iterable[Endpoint], answer: Answer = answer) -> list[Route]:
+    """One route for each path, so that a refusal of a wrong method lists all the right ones."""
+    by_path: dict[str, dict[str, Endpoint]] = {}
+    for endpoint in endpoints:
+        by_path.setdefault(endpoint.path, {})[endpoint.method] = endpoint
+    return [Route(path, _dispatcher(methods, answer), methods=list(methods)) for path, methods in by_path.items()]
+
+
+def _dispatcher(endpoints: Mapping[str, Endpoint], answer: Answer) -> HandlerApp:
+    async def dispatch(request: Request) -> Response:
+        endpoint = endpoints["GET" if request.method == "HEAD" else request.method]
+        request.state.endpoint = endpoint
+        return await answer(request, endpoint)
+
+    return HandlerApp(dispatch)
