@@ -178,8 +178,9 @@ def _parts_in(file: IO[bytes]) -> Iterator[ArchivePart]:
 def move(owner: str, cell: str, url: str) -> None:
     """Move OWNER from the cell of the settings to another one.
 
-    For some seconds changes are refused with 503, running turns pause, and go on in the new cell. A move that was
-    interrupted is called again. What stays behind, as `OWNER (moved to CELL)`, is to be erased.
+    Files and documents are copied first. Then changes are refused with 503 for some seconds, running turns pause, and
+    go on in the new cell. A move that was interrupted is called again. What stays behind, as `OWNER (moved to CELL)`,
+    is to be erased.
     """
     settings = read_settings()
     if settings.cell is None or cell == settings.cell:

@@ -1,9 +1,9 @@
 """The move of an owner between cells: all its rows, from one Postgres into another.
 
-While an owner is held, the API refuses changes, running turns go back into the queue, and nobody claims them. Then the
-rows are copied, in one transaction of each database. That of the old cell commits first: it gives the rows there the
-name of a departed owner, so nothing finds them any more, and nothing is lost where the other one does not commit. The
-move is then repeated, from the departed owner.
+Files and documents are copied ahead (owner_files.py). Then the owner is held: the API refuses changes, running turns go
+back into the queue, and nobody claims them. Now the rows are copied, in one transaction of each database. That of the
+old cell commits first: it gives the rows there the name of a departed owner, so nothing finds them any more, and
+nothing is lost where the other one does not commit. The move is then repeated, from the departed owner.
 """
 
 import asyncio
@@ -17,10 +17,11 @@ from app.domain.errors import ConfigError, NotFound, StorageUnavailable
 from app.storage import tables
 from app.storage.database import Database, Statement, Transaction
 from app.storage.moves import LOOK
+from app.storage.owner_files import LARGE, OwnerFiles
 from app.storage.runs.queue import NOTIFY, QUEUED
 from app.storage.runs.session import CHANNEL
 
-# Seconds that running turns get to be given back, and for the copy of everything. Then an owner whose move did not come
+# Seconds that running turns get to be given back, and for the copy of all rows. Then an owner whose move did not come
 # to its end is served again.
 _SETTLE = 30.0
 _COPY = 1800.0
@@ -155,6 +156,7 @@ class OwnerMove:
         self._there, self._target = there
         self._step = step
         self._departed = departed_name(owner, self._there)
+        self._files = OwnerFiles(owner, step)
 
     async def run(self) -> Mapping[str, int]:
         """The rows that were moved, by table. A move that was cut off at any moment is begun again, or ended, by the
@@ -167,6 +169,8 @@ class OwnerMove:
             async with self._target.transaction() as target, self._source.transaction() as source:
                 counts = await self._copy(source, target, self._departed)
         else:
+            await self._files.copy_ahead(self._source, self._target)
+            await self._check(None)  # that may have taken hours
             try:
                 self._step("hold")
                 await self._hold()
@@ -245,9 +249,12 @@ class OwnerMove:
         self._step("copy")
         counts = {}
         for table in MOVED:
-            counts[table.name] = await source.copy_to(
-                target, table.name, table.columns, table.copied, owner=owner, name=self._owner
-            )
+            if table.name in LARGE:
+                counts[table.name] = await self._files.take_over(table.name, source, target, owner)
+            else:
+                counts[table.name] = await source.copy_to(
+                    target, table.name, table.columns, table.copied, owner=owner, name=self._owner
+                )
         await target.rows(MARK, owner=self._owner, cell=self._here, state="arrived")
         await target.rows(NEED_TOKENS, owner=self._owner)
         return counts

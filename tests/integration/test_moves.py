@@ -14,17 +14,19 @@ from app.storage.chats import Chats
 from app.storage.database import Database, Statement, connect
 from app.storage.documents import Documents
 from app.storage.moves import Move, Moves
+from app.storage.owner_files import arriving_name
 from app.storage.owner_move import MOVED, OwnerMove, departed_name
 from app.storage.owners import Owners
 from app.storage.runs.queue import Queue
 from app.storage.search import Search
 from app.storage.tables import metadata
 from app.storage.tokens import Tokens
+from app.storage.uploads import Uploads
 from tests.support.harness import OWNER, Asked, Harness
 from tests.support.owner_rows import fill_owner, rows_of
 
 _ELSEWHERE = re.compile(r"\bother\b|,mark,")
-STEPS = ("hold", "settle", "lock", "copy", "depart", "leave", "arrive")
+STEPS = ("files", "hold", "settle", "lock", "copy", "depart", "leave", "arrive")
 # What the move leaves where it is, or what triggers make again.
 LEFT = (
     "audit",
@@ -39,6 +41,7 @@ LEFT = (
     "token_requirement",
 )
 DEPARTED = departed_name(OWNER, "08")
+ARRIVING = arriving_name(OWNER)
 
 
 class Killed(BaseException):
@@ -133,7 +136,9 @@ async def test_a_move_that_is_cut_off_anywhere_loses_and_doubles_nothing(cells: 
     before = of_the_owner(await cells.here())
     with pytest.raises(Killed):
         await cells.move(killed_at(step)).run()
-    assert await cells.there() == {}, "nothing is served before the move is whole"
+    ahead = await cells.there()
+    assert ahead.keys() == (set() if step == "files" else {"uploads", "documents"})
+    assert all(ARRIVING in row for rows in ahead.values() for row in rows), "nothing is served before the move is whole"
     gone = (await Moves(cells.harness.database).all()).get(OWNER, Move("08", "leaving", False)).state == "gone"
     assert gone == (step == "arrive")
     if not gone:
@@ -146,6 +151,45 @@ async def test_a_move_that_is_cut_off_anywhere_loses_and_doubles_nothing(cells: 
     assert moved == before
     with pytest.raises(ConfigError, match="in the cell 08 already"):
         await cells.move().run()
+
+
+async def test_files_and_documents_are_copied_before_the_owner_is_held_and_what_changes_then_later(
+    cells: Cells, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.storage.owner_files._PORTION", 1)
+    source, documents = Uploads(cells.harness.database), Documents(cells.harness.database)
+    kept, renamed, removed = [await source.put(OWNER, "text/plain", word.encode()) for word in ("a", "b", "c")]
+    for path in ("kept.md", "changed.md", "removed.md"):
+        await documents.put(OWNER, path, path)
+    with pytest.raises(Killed):
+        await cells.move(killed_at("hold")).run()
+    # Where a row shows this later, its content was not copied a second time.
+    await cells.target.row(
+        Statement("UPDATE uploads SET content = 'copied ahead' WHERE id = :id RETURNING id"), id=kept.id
+    )
+    await cells.target.row(
+        Statement("UPDATE documents SET content = 'copied ahead' WHERE path = 'kept.md' RETURNING path")
+    )
+    await source.put(OWNER, "text/markdown", b"b")
+    await source.delete(OWNER, removed.id)
+    again = await source.put(OWNER, "text/plain", b"c")
+    await documents.put(OWNER, "changed.md", "new")
+    await documents.delete(OWNER, "removed.md")
+    await documents.put(OWNER, "added.md", "also new")
+    before = of_the_owner(await cells.here())
+    counts = await cells.move().run()
+    moved = Uploads(cells.target)
+    assert await moved.read(OWNER, kept.id) == ("text/plain", b"copied ahead")
+    assert await moved.read(OWNER, renamed.id) == ("text/markdown", b"b")
+    assert (await moved.read(OWNER, removed.id), await moved.read(OWNER, again.id)) == (None, ("text/plain", b"c"))
+    texts = {path: await Documents(cells.target).read(OWNER, path) for path in ("kept.md", "changed.md", "added.md")}
+    assert texts == {"kept.md": "copied ahead", "changed.md": "new", "added.md": "also new"}
+    there = await cells.there()
+    for table in ("uploads", "documents"):
+        assert counts[table] == len(there[table]) == len(before[table])
+        assert not any(ARRIVING in row for row in there[table])
+    times = Statement("SELECT id, created_at FROM uploads ORDER BY id")
+    assert await cells.target.rows(times) == await cells.harness.database.rows(times)
 
 
 async def test_a_webhook_is_due_in_one_cell_only(cells: Cells) -> None:
