@@ -156,13 +156,15 @@ class Replica:
                 process.signal(signal.SIGTERM)
                 await process.dead.wait()
 
-    async def become_stale(self) -> None:
-        """It is frozen with turns at hand, until others have them all, and finds out when it wakes up."""
-        await _until(self._has_turns)
-        assert self.process is not None
-        with self.process.frozen():
-            await _until(self._has_none)
-        await _until(self._has_lost_its_claims)
+    async def become_stale(self, shows: "asyncio.Task[object]") -> None:
+        """It is frozen with turns at hand, until others have them all, and finds out when it wakes up; or the shows of
+        all turns are over before that.
+        """
+        await _until(self._has_turns, shows)
+        if self.process is not None and not shows.done():
+            with self.process.frozen():
+                await _until(self._has_none, shows)
+            await _until(self._has_lost_its_claims, shows)
 
     async def _has_lost_its_claims(self) -> bool:
         return "claim.lost" in self._log.read_text()
@@ -175,8 +177,8 @@ class Replica:
         return row is not None and row["count"] > 0
 
 
-async def _until(happened: Callable[[], Awaitable[bool]]) -> None:
-    while not await happened():  # noqa: ASYNC110, it happens in another process
+async def _until(happened: Callable[[], Awaitable[bool]], shows: "asyncio.Task[object]") -> None:
+    while not (shows.done() or await happened()):  # noqa: ASYNC110, it happens in another process
         await asyncio.sleep(0.05)
 
 
@@ -189,7 +191,7 @@ async def problems_of_schedule(site: Site, seed: int) -> list[str]:
         async with asyncio.timeout(TIME_LIMIT), asyncio.TaskGroup() as group:
             running = [group.create_task(replica.run()) for replica in replicas]
             shows = group.create_task(_run_all_turns(site.stage, replicas, chance))
-            faults = group.create_task(_all_faults(site.pair, replicas, lease, chance))
+            faults = group.create_task(_all_faults(site.pair, replicas, lease, chance, shows))
             await asyncio.wait([shows, faults])
             for each in running:
                 each.cancel()
@@ -202,13 +204,15 @@ async def problems_of_schedule(site: Site, seed: int) -> list[str]:
     return [*chain.from_iterable(turns.values()), *(f"stale write {dict(row)}" for row in stale)]
 
 
-async def _all_faults(pair: Pair, replicas: list[Replica], lease: float, chance: random.Random) -> None:
-    """Never all replicas at once for long, so that work goes on."""
+async def _all_faults(
+    pair: Pair, replicas: list[Replica], lease: float, chance: random.Random, shows: "asyncio.Task[object]"
+) -> None:
+    """Never all replicas at once for long, so that work goes on, and none when the shows of all turns are over."""
     if chance.random() < 0.3:
-        await chance.choice(replicas).become_stale()
+        await chance.choice(replicas).become_stale(shows)
     until = monotonic() + FAULTY_SECONDS
     for _ in range(ROUNDS_OF_FAULTS):
-        if monotonic() > until:
+        if shows.done() or monotonic() > until:
             break
         faults = [replica.inject_fault(chance) for replica in chance.sample(replicas, REPLICAS - 1)]
         if chance.random() < 0.4:

@@ -5,15 +5,17 @@ The seed of a schedule, FAULTS_SEED, is printed. `make soak` draws one after ano
 seeds.txt; each run of this test tries those again.
 """
 
+import asyncio
 import os
 import random
 from pathlib import Path
 from time import monotonic
+from typing import cast
 
 import pytest
 
 from tests.faults.churn import churn
-from tests.faults.schedules import problems_of_schedule, site_in
+from tests.faults.schedules import Replica, Site, problems_of_schedule, site_in
 from tests.support.effort import FULL
 
 _NEW = 5 if FULL else 2
@@ -31,6 +33,22 @@ async def test_under_random_faults_every_turn_ends_and_every_reader_is_complete(
             print(f"seed {seed}, lease {site.lease:.1f} s")
             problems = await problems_of_schedule(site, seed)
             assert not problems, "\n".join(problems)
+
+
+async def test_a_replica_that_gets_no_turn_is_waited_for_until_all_have_ended(tmp_path: Path) -> None:
+    class Idle(Replica):
+        async def _has_turns(self) -> bool:
+            asked.set()
+            return False
+
+    asked, last_turn = asyncio.Event(), asyncio.Event()
+    shows = asyncio.create_task(last_turn.wait())
+    replica = Idle(cast("Site", None), 1.0, 0, tmp_path / "log")
+    stale = asyncio.create_task(replica.become_stale(shows))
+    await asked.wait()
+    assert not stale.done()
+    last_turn.set()
+    await stale
 
 
 @pytest.mark.timeout(300)
