@@ -2,7 +2,15 @@
 
 from .assembler import Assembler
 from .blocking import Client
-from .errors import ClientError, ConnectionLost, NotTurnstream, RequestRejected, ServerUnreachable, StreamError
+from .errors import (
+    ClientClosed,
+    ClientError,
+    ConnectionLost,
+    NotTurnstream,
+    RequestRejected,
+    ServerUnreachable,
+    StreamError,
+)
 from .events import (
     BlockEnded,
     BlocksTakenBack,
@@ -26,6 +34,7 @@ __all__ = [
     "BlocksTakenBack",
     "CallsWaiting",
     "Client",
+    "ClientClosed",
     "ClientError",
     "ConnectionEvent",
     "ConnectionLost",

@@ -3,9 +3,12 @@
 import asyncio
 import threading
 from collections.abc import AsyncGenerator, Coroutine, Iterator
+from concurrent.futures import CancelledError
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from .assembler import Assembler
+from .errors import ClientClosed
 from .events import Json, ServerEvent
 from .http import AsyncClient, StreamFollower
 
@@ -13,9 +16,13 @@ Result = TypeVar("Result")
 
 
 class Client:
-    """An `AsyncClient` on an event loop of its own, in a thread of its own. Any thread may call it."""
+    """An `AsyncClient` on an event loop of its own, in a thread of its own. Any thread may call it. Once it is closed,
+    every call raises ClientClosed.
+    """
 
     def __init__(self, server: str, token: str | None = None) -> None:
+        self._lock = threading.Lock()  # work that is begun before the end is ended with the rest
+        self._is_closed = False
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="turnstream-client", daemon=True)
         self._thread.start()
@@ -32,7 +39,13 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        self._run(self._client.aclose())
+        """Ends the streams that other threads read."""
+        with self._lock:
+            if self._is_closed:
+                return
+            self._is_closed = True
+            ending = asyncio.run_coroutine_threadsafe(_close(self._client), self._loop)
+        ending.result()
         self._stop()
 
     def chats(self, limit: int) -> list[Json]:
@@ -89,15 +102,23 @@ class Client:
         """Takes one event from the loop at a time: what is not asked for yet stays in the connection."""
         events = follower.events()
         try:
-            while (event := self._run(_next(events))) is not None:
-                yield event
+            with suppress(ClientClosed):
+                while (event := self._run(_next(events))) is not None:
+                    yield event
         finally:
-            self._run(events.aclose())
+            with suppress(ClientClosed):
+                self._run(events.aclose())
 
     def _run(self, work: Coroutine[Any, Any, Result]) -> Result:
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        with self._lock:
+            if self._is_closed:
+                work.close()
+                raise ClientClosed
+            future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
+        except CancelledError:
+            raise ClientClosed from None
         except BaseException:  # a KeyboardInterrupt too: nobody waits for the work any more
             future.cancel()
             raise
@@ -114,3 +135,11 @@ async def _opened(server: str, token: str | None) -> AsyncClient:
 
 async def _next(events: AsyncGenerator[ServerEvent, None]) -> ServerEvent | None:
     return await anext(events, None)
+
+
+async def _close(client: AsyncClient) -> None:
+    work = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in work:
+        task.cancel()
+    await asyncio.gather(*work, return_exceptions=True)
+    await client.aclose()

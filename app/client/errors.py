@@ -1,6 +1,7 @@
 """Errors of the client, each a sentence.
 
 ClientError
+├── ClientClosed         it was closed, perhaps by another thread
 ├── StreamError          events are missing, repeated or out of order
 ├── ConnectionLost       the server cannot be reached now; a retry may help
 │   └── ServerUnreachable    nothing listens at the address
@@ -11,6 +12,11 @@ ClientError
 
 class ClientError(Exception):
     pass
+
+
+class ClientClosed(ClientError):
+    def __init__(self) -> None:
+        super().__init__("the client is closed")
 
 
 class StreamError(ClientError):

@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 import sysconfig
+import threading
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from pathlib import Path
@@ -17,6 +18,7 @@ from app.client import (
     BlockEnded,
     BlockStarted,
     Client,
+    ClientClosed,
     ClientError,
     RequestRejected,
     RoundEnded,
@@ -81,8 +83,8 @@ async def _output(python: Path, program: str, folder: Path) -> str:
     return out.decode()
 
 
-def _examples() -> list[str]:
-    return re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+def _examples(page: str = PAGE) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
 
 
 async def test_the_client_installed_alone_talks_to_a_server_as_the_page_says(
@@ -124,6 +126,9 @@ with Client({server.url!r}) as client:
     print([block["text"] for block in blocks if block["type"] == "tool_result"])
 """
     assert await _output(installed, approves, tmp_path) == "['paid']\n"
+    (read_first,) = _examples((ROOT / "app/client/README.md").read_text(encoding="utf-8"))
+    asks = read_first.replace("http://127.0.0.1:8000", server.url).replace("How long does the battery last?", QUESTION)
+    assert await _output(installed, asks, tmp_path) == "The tide 🌊 comes in.\n"
 
 
 async def test_a_program_without_an_event_loop_has_the_same_calls(server: Server) -> None:
@@ -149,6 +154,28 @@ async def test_a_program_without_an_event_loop_has_the_same_calls(server: Server
     await asyncio.to_thread(program)
     with pytest.raises(ClientError):
         Client("http://127.0.0.1:port")
+
+
+def test_a_client_that_is_closed_ends_the_streams_of_other_threads_and_refuses_calls() -> None:
+    client, begun, seen = Client("http://127.0.0.1:9"), threading.Event(), []
+
+    def read() -> None:
+        for event in client.feed():
+            seen.append(event.name)
+            begun.set()
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    begun.wait()
+    unread = client.feed()
+    next(unread)
+    client.close()
+    client.close()
+    reader.join()
+    assert set(seen) == {"disconnected"}
+    assert list(unread) == []
+    with pytest.raises(ClientClosed, match="the client is closed"):
+        client.models()
 
 
 async def test_events_are_values_by_name(server: Server) -> None:

@@ -287,16 +287,25 @@ test('a connection that has gone silent is replaced', async () => {
 
 test('a request is repeated under one key while the server cannot be reached', async () => {
   answerWith(new TypeError('network'), new Response('', { status: 503 }), Response.json({ id: 'turn' }))
-  assert.deepEqual(await new Client({ token: () => 'secret' }).cancel('c', 't'), { id: 'turn' })
+  assert.deepEqual(await new Client({ base: 'http://x', token: () => 'secret' }).cancel('c', 't'), { id: 'turn' })
   const [first, second, third] = requests.map(({ headers }) => headers)
   assert.match(first['Idempotency-Key'], /^[0-9a-f]{32}$/)
   assert.equal(first.Authorization, 'Bearer secret')
   assert.deepEqual([second, third], [first, first])
 })
 
+test('without an address of a server nothing is tried again', async () => {
+  for (const base of [undefined, 'chat.example']) {
+    const client = new Client({ base })
+    await assert.rejects(client.say(null, 'Hi'), { name: 'Error', status: 0, message: /`base` must be the address/ })
+    await assert.rejects(collect(client.follow('chat', 'turn')), { status: 0 })
+  }
+  assert.equal(new Client({ base: 'https://chat.example/' }).base, 'https://chat.example')
+})
+
 test('a request is given up after seven tries, and at once where the server refuses it', async () => {
   answerWith(...Array.from({ length: 7 }, () => new TypeError('network')))
-  await assert.rejects(new Client().cancel('c', 't'), TypeError)
+  await assert.rejects(new Client({ base: 'http://x' }).cancel('c', 't'), TypeError)
   answerWith(Response.json({ title: 'Conflict', errors: [{ loc: ['parent_id'] }] }, { status: 409 }))
   await assert.rejects(new Client().say('c', 'Hi'), (error) => {
     assert.ok(error instanceof Refused)

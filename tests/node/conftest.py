@@ -63,6 +63,7 @@ def packages(node: str) -> Path:
     sources = [
         *WEB.glob("static/*.ts"),
         WEB / "static/turnstream.js",
+        WEB / "static/README.md",
         *WEB.glob("*/package.json"),
         *WEB.glob("packages/*/*"),
     ]

@@ -75,6 +75,13 @@ async def test_the_examples_of_the_page_fit_the_packages(packages: Path, node: s
     assert run(packages, node, "bundle.js") == "<p>…</p>\n"
 
 
+async def test_the_example_of_each_readme_fits_its_package(packages: Path) -> None:
+    for name in ("client", "react", "ai-sdk"):
+        readme = (packages / "node_modules/@turnstream" / name / "README.md").read_text(encoding="utf-8")
+        (example,) = re.findall(r"^```jsx?\n(.*?)^```", readme, re.DOTALL | re.MULTILINE)
+        bundled(packages, example)
+
+
 @pytest.mark.parametrize("scene", SCENES)
 async def test_hooks_show_what_the_server_has(packages: Path, node: str, server: ScriptServer, scene: str) -> None:
     assert json.loads(run(FOLDER, node, "react.mjs", packages, server.url, scene)) == SCENES[scene]

@@ -61,7 +61,7 @@ export class Client {
    * @param {RequestCredentials} [options.credentials] `include`: cookies are sent to a server of another origin too
    */
   constructor({ base = '', token = () => null, renew, credentials } = {}) {
-    this.base = base
+    this.base = base.replace(/\/+$/, '')
     this.credentials = credentials
     this.token = token
     this.renew = renew
@@ -111,7 +111,13 @@ export class Client {
     for (let tries = 1; ; tries++) {
       const token = await this.token()
       const headers = { ...(token && { Authorization: `Bearer ${token}` }), ...options.headers }
-      const response = await fetch(this.base + path, { credentials: this.credentials, ...options, headers })
+      const url = this.base + path
+      const response = await fetch(url, { credentials: this.credentials, ...options, headers }).catch((error) => {
+        if (URL.canParse(url, globalThis.location?.href)) throw error
+        throw new Refused(0, {
+          detail: `\`base\` must be the address of the server, as https://HOST; it is "${this.base}".`,
+        })
+      })
       if (response.ok) return response
       if (response.status !== 401 || tries === MAX_TOKENS || !(await this.#renewed(token)))
         throw await refusal(response)
