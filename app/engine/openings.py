@@ -5,21 +5,21 @@ from collections.abc import Callable
 
 # Model calls that are opened at once, and the seconds for which one counts at most: about the time that the event loop
 # works for all of them. What takes longer waits for others, such as a provider that does not answer.
-PLACES = 4
+SLOTS = 4
 LONGEST = 0.02
 
 
 class Openings:
-    """Places for model calls between the building of a request and the beginning of its reply. They are given in the
-    order of the calls. A place is free again after `longest` seconds, whatever the provider does.
+    """Slots for model calls between the building of a request and the beginning of its reply. They are given in the
+    order of the calls. A slot is free again after `longest` seconds, whatever the provider does.
     """
 
-    def __init__(self, places: int = PLACES, longest: float = LONGEST) -> None:
-        self._free = asyncio.Semaphore(places)
+    def __init__(self, slots: int = SLOTS, longest: float = LONGEST) -> None:
+        self._free = asyncio.Semaphore(slots)
         self._longest = longest
 
     async def enter(self) -> Callable[[], None]:
-        """Waits for a place. Returns a function that gives it back, which may be called more than once."""
+        """Waits for a slot. Returns a function that gives it back, which may be called more than once."""
         await self._free.acquire()
         held = True
 

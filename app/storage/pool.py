@@ -20,7 +20,7 @@ class Pool:
         self._connect = connect
         self._valid: set[Any] = set()  # those that are lent again when they come back
         self._idle: list[Any] = []
-        self._places = size  # connections that may be opened besides
+        self._unopened = size  # connections that may be opened besides
         self._waiting: deque[asyncio.Future[Any]] = deque()
         self._closing = False
 
@@ -59,7 +59,7 @@ class Pool:
         self._valid.clear()
         while self._idle:
             self._idle.pop().terminate()
-            self._places += 1
+            self._unopened += 1
 
     async def close(self) -> None:
         """Waits for the connections that are lent, and closes all; at once where it is cancelled."""
@@ -73,11 +73,11 @@ class Pool:
                 connection.terminate()
 
     async def _taken(self) -> Any:
-        """An idle connection, or None as the place of a new one."""
+        """An idle connection, or None for one that may be opened."""
         if self._idle:
             return self._idle.pop()
-        if self._places:
-            self._places -= 1
+        if self._unopened:
+            self._unopened -= 1
             return None
         future = asyncio.get_running_loop().create_future()
         self._waiting.append(future)
@@ -89,14 +89,14 @@ class Pool:
             raise
 
     def _pass_on(self, connection: Any) -> None:
-        """To the first task that waits. None is a place."""
+        """To the first task that waits. None is one that may be opened."""
         while self._waiting:
             future = self._waiting.popleft()
             if not future.done():
                 future.set_result(connection)
                 return
         if connection is None:
-            self._places += 1
+            self._unopened += 1
         else:
             self._idle.append(connection)
 

@@ -19,7 +19,7 @@ from app.storage.webhooks import WebhookKind
 # The notifications between replicas. The ids that follow are of a turn, and for the last one of the replica it is for.
 QUEUED = "queued"  # there may be a turn to claim
 CANCEL = "cancel"
-UPDATED = "told"  # the rows have an answer or words of a user
+UPDATED = "told"  # the rows have an answer or words of a user; older replicas, which run beside, know this word
 DRAIN = "drain"
 
 # After Postgres was away it may have failed over to a standby that lacks the last commits, claims and voided rounds

@@ -1,4 +1,4 @@
-"""The gate over openings: how many are at once, in which order, and that none holds its place for ever."""
+"""The gate over openings: how many are at once, in which order, and that none holds its slot for ever."""
 
 import asyncio
 
@@ -7,8 +7,8 @@ from app.engine.openings import Openings
 NEVER = 3600.0
 
 
-async def test_no_more_calls_are_opened_at_once_than_there_are_places_and_the_first_comes_first() -> None:
-    openings, entered = Openings(places=2, longest=NEVER), list[int]()
+async def test_no_more_calls_are_opened_at_once_than_there_are_slots_and_the_first_comes_first() -> None:
+    openings, entered = Openings(slots=2, longest=NEVER), list[int]()
 
     async def enter(number: int) -> None:
         leaves.append(await openings.enter())
@@ -29,16 +29,16 @@ async def test_no_more_calls_are_opened_at_once_than_there_are_places_and_the_fi
         leave()
 
 
-async def test_a_call_whose_provider_does_not_answer_frees_its_place() -> None:
-    openings = Openings(places=1, longest=0.0)
+async def test_a_call_whose_provider_does_not_answer_frees_its_slot() -> None:
+    openings = Openings(slots=1, longest=0.0)
     leave = await openings.enter()
     following = await openings.enter()  # it does not wait for ever
     leave()
     following()
 
 
-async def test_a_call_that_is_cancelled_while_it_waits_takes_no_place() -> None:
-    openings = Openings(places=1, longest=NEVER)
+async def test_a_call_that_is_cancelled_while_it_waits_takes_no_slot() -> None:
+    openings = Openings(slots=1, longest=NEVER)
     leave = await openings.enter()
     waiting = asyncio.create_task(openings.enter())
     await asyncio.sleep(0)
