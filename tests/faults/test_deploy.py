@@ -68,6 +68,15 @@ def test_every_service_has_a_bound_of_memory_and_of_logs() -> None:
         assert {"max-size", "max-file"} <= set(service["logging"]["options"]), name
 
 
+def test_every_service_has_a_version_and_a_check_of_its_health() -> None:
+    for name, service in compose().items():
+        if "build" in service:
+            assert "\nHEALTHCHECK " in (ROOT / "Dockerfile").read_text(), name
+        else:
+            assert "healthcheck" in service, name
+            assert re.fullmatch(r"[\w/]+:v?\d+(\.\d+)*", service["image"]), name
+
+
 async def test_the_compose_file_gives_the_server_a_database_and_an_ordinary_role(tmp_path: Path) -> None:
     with EmbeddedPostgres(tmp_path / "postgres") as dsn:
         server = urlsplit(dsn)
