@@ -91,7 +91,7 @@ def chat(
     question = None if lists else _question(words)
     if no_input and not lists and question is None:
         raise click.UsageError("--no-input needs a QUESTION: without one the command opens a prompt.")
-    options = options_of(f"params.{param}" for param in params)
+    options = options_of(params, within="params.")
     client = AsyncClient(server or local_server_url(), token)
     with asyncio.Runner() as runner:
         try:

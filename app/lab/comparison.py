@@ -114,13 +114,17 @@ def _question(file: Path, found: object) -> Question:
     )
 
 
-def options_of(words: Iterable[str]) -> Json:
-    """Converts `model=x`, `tools=a,b`, `params.max_tokens=100` to members of a POST. Values are TOML or text."""
+def options_of(words: Iterable[str], within: str = "") -> Json:
+    """Converts `model=x`, `tools=a,b`, `params.max_tokens=100` to members of a POST. Values are TOML or text. `within`
+    stands before each name.
+    """
     options: Json = {}
     for word in words:
         name, mark, value = word.partition("=")
         if not mark:
-            raise click.UsageError(f"{word!r} must have the form NAME=VALUE, such as model=claude-haiku-5-5.")
+            example = "max_tokens=500" if within else "model=claude-haiku-5-5"
+            raise click.UsageError(f"{word!r} must have the form NAME=VALUE, such as {example}.")
+        name = within + name
         *path, last = (f"limits.{name}" if name in _LIMITS else name).split(".")
         option: Json = {last: value}
         if name == "tools":

@@ -4,7 +4,7 @@ import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from inspect import cleandoc, getattr_static, iscoroutinefunction
-from typing import Any, Literal, ParamSpec, Protocol, TypeVar, cast
+from typing import Any, Literal, ParamSpec, Protocol, cast, overload
 from uuid import UUID
 
 from app.domain.turns import ToolSpec
@@ -13,7 +13,6 @@ from app.tools.policy import Policy, policy_of
 from app.tools.serialize import serialize
 
 _P = ParamSpec("_P")
-_R = TypeVar("_R")
 
 OutcomeKind = Literal["ok", "error", "timeout", "unknown", "bad_input", "unavailable", "refused"]
 
@@ -228,15 +227,34 @@ class _ToolOptions(Policy):
     name: str | None = None
 
 
-def _has_options(options: Callable[_P, _ToolOptions]) -> Callable[[Callable[..., _R]], Callable[_P, _R]]:  # noqa: ARG001
-    """Gives a function the signature of `options`, so that type checkers know every field of Policy."""
-    return cast("Callable[[Callable[..., _R]], Callable[_P, _R]]", lambda function: function)
+class _Decorator(Protocol[_P]):
+    """`@tool` alone, or `@tool(…)` with options."""
+
+    @overload
+    def __call__(  # type: ignore[overload-overlap]  # no option is positional
+        self, function: Callable[..., Awaitable[object]], /
+    ) -> FunctionTool: ...
+    @overload
+    def __call__(
+        self, *args: _P.args, **options: _P.kwargs
+    ) -> Callable[[Callable[..., Awaitable[object]]], FunctionTool]: ...
+
+
+def _has_options(options: Callable[_P, _ToolOptions]) -> Callable[[Callable[..., Any]], _Decorator[_P]]:  # noqa: ARG001
+    """Gives a decorator the options of `options`, so that type checkers know every field of Policy."""
+    return cast("Callable[[Callable[..., Any]], _Decorator[_P]]", lambda decorator: decorator)
 
 
 @_has_options(_ToolOptions)
 def tool(
-    *, read_only: bool = False, retry_safe: bool = False, name: str | None = None, **options: Any
-) -> Callable[[Callable[..., Awaitable[object]]], FunctionTool]:
+    function: Callable[..., Awaitable[object]] | None = None,
+    /,
+    *,
+    read_only: bool = False,
+    retry_safe: bool = False,
+    name: str | None = None,
+    **options: Any,
+) -> FunctionTool | Callable[[Callable[..., Awaitable[object]]], FunctionTool]:
     """Makes a tool of an async function: its schema from the signature, its description from the docstring.
 
     The function takes the arguments that the model sends and, if it has a parameter of that type, a ToolContext. It
@@ -259,7 +277,7 @@ def tool(
         spec = ToolSpec(tool_name, description, arguments.schema, read_only, retry_safe)
         return FunctionTool(spec, policy_of(spec, options), function, arguments)
 
-    return make
+    return make if function is None else make(function)
 
 
 def tools_of(holder: object) -> list[Tool]:

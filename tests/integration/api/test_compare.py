@@ -294,3 +294,5 @@ def test_a_file_that_is_no_plan_is_refused(tmp_path: Path, name: str, said: str,
 def test_a_word_that_is_no_setting_is_refused() -> None:
     with pytest.raises(click.UsageError, match="must have the form NAME=VALUE"):
         options_of(["model"])
+    with pytest.raises(click.UsageError, match="'temperature' must have the form NAME=VALUE, such as max_tokens=500"):
+        options_of(["temperature"], within="params.")

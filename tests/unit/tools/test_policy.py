@@ -68,7 +68,7 @@ def test_a_policy_that_makes_no_sense_is_refused_at_once(options: dict[str, Any]
 
 def test_a_policy_that_does_not_exist_is_refused_at_once() -> None:
     with pytest.raises(TypeError, match="'timeouts'"):
-        tool(timeouts=3)(look)  # type: ignore[call-arg]
+        tool(timeouts=3)(look)  # type: ignore[call-overload]
 
 
 def test_retries_and_memo_can_be_switched_off_for_any_tool() -> None:

@@ -264,6 +264,18 @@ async def misplaced(limit: int = Field(1, ge=1)) -> None:
 def test_a_function_that_cannot_be_a_tool_is_refused_at_once(function: Any, complaint: str) -> None:
     with pytest.raises(TypeError, match=complaint):
         tool()(function)
+    with pytest.raises(TypeError, match=complaint):
+        tool(function)
+
+
+async def test_a_decorator_without_options_needs_no_parentheses(context: ToolContext) -> None:
+    @tool
+    async def shout(text: str) -> str:
+        """Shout."""
+        return text.upper()
+
+    assert shout.spec.name == "shout"
+    assert (await shout(context, '{"text": "a"}')).text == "A"
 
 
 def test_a_name_that_providers_refuse_is_refused_at_once() -> None:
