@@ -91,6 +91,8 @@ def required_actions_of(asks: Sequence[Ask], blocks: Sequence[Block]) -> tuple[R
 def open_actions_of(turn: Turn) -> tuple[RequiredAction, ...]:
     """The actions that wait for a person now. An elicitation is gone with the run that made it, and with its call."""
     asks = [ask for ask in turn.asks if ask.answer is None]
+    if not asks:
+        return ()  # without a look at the blocks, of which there may be thousands
     results = {(block.round, block.tool_use_id) for block in turn.blocks if block.type == TOOL_RESULT}
     elicitations = tuple(
         RequiredAction(ask.call_id, ask.name, ask.kind, ask.question, ask.digest, ask.expires_at)
