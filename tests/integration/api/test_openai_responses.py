@@ -13,6 +13,8 @@ from pydantic import BaseModel
 
 from app.domain.errors import TransientError
 from app.domain.plans import Plan
+from app.kit.clock import CLOCK
+from app.kit.signature import headers_of
 from app.llm.scripted import Pause, message_of, text, thinking, tool_use
 from app.tools.tool import tool
 from app.tools.toolset import Toolset
@@ -319,6 +321,14 @@ async def test_calls_of_the_sdk_that_have_no_place_are_not_found_in_a_sentence(c
         await client.files.list()
     with pytest.raises(openai.NotFoundError, match="This server has no call POST /v1/responses/compact"):
         await client.responses.compact(model="plain", input="Hi")
+
+
+async def test_the_sdk_verifies_the_webhook_of_a_response(client: AsyncOpenAI) -> None:
+    secret, body = "whsec_c2VjcmV0", b'{"type": "turn.ended"}'
+    signed = headers_of(secret, "msg_1", int(CLOCK.seconds()), body)
+    client.webhooks.verify_signature(body, signed, secret=secret)
+    with pytest.raises(openai.InvalidWebhookSignatureError):
+        client.webhooks.verify_signature(body + b" ", signed, secret=secret)
 
 
 async def test_a_repeated_request_makes_one_response(client: AsyncOpenAI) -> None:
