@@ -33,7 +33,7 @@ class Proxy:
     folder: Path
 
     def lines(self) -> list[Line]:
-        found = re.findall(r'"(.*?)" (\d+) .* upstream=(.*) status=(.*)', (self.folder / "access.log").read_text())
+        found = re.findall(r'"(.*?)" (\d+) .* upstream=(.*) status=(.*) id=', (self.folder / "access.log").read_text())
         return [
             Line(request, int(status), tuple(addresses.split(", ")), tuple(statuses.split(", ")))
             for request, status, addresses, statuses in found
