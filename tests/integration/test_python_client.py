@@ -93,6 +93,9 @@ async def test_the_client_installed_alone_talks_to_a_server_as_the_page_says(
     first, resumed, allow_all = (example.replace("http://127.0.0.1:8000", server.url) for example in _examples())
     printed = await _output(installed, first.replace("How long does the battery last?", QUESTION), tmp_path)
     assert re.fullmatch(r"The tide 🌊 comes in\.\ncomplete, \d+ tokens\n", printed)
+    failed = await _output(installed, first.replace("How long does the battery last?", "/fail bad_request"), tmp_path)
+    assert re.fullmatch(r"\n.+\n", failed)
+    assert "tokens" not in failed
     goes_on = f"""
 import asyncio
 {resumed}
