@@ -409,6 +409,8 @@ class ResponseEvents:
                 yield from self._done(item, status="incomplete")
         if self._is_structured and state.status == "completed" and (output := output_of(self._turn())) is not None:
             yield from self._whole_message(output)
+        if state.status == "incomplete" and self._items and "status" in self._items[-1].json:
+            self._items[-1].json["status"] = "incomplete"  # its end was sent before the stop reason was known
         self._end = ResponseState(state.status, self._output(), tuple(self._usages), state.reason, state.error)
         type = state.status if state.status in {"completed", "failed"} else "incomplete"
         response = response_json(self._turn(), self._part, self._end, self._previous)

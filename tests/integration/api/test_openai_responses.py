@@ -205,11 +205,14 @@ async def test_structured_output_is_parsed_by_the_sdk(server: Server, client: As
 async def test_an_output_that_is_refused_or_cut_off_is_incomplete(
     server: Server, client: AsyncOpenAI, stop_reason: str, reason: str, error: type[Exception]
 ) -> None:
-    model = server.scripts.model(*(message_of(text('{"name"'), stop_reason=stop_reason) for _ in range(3)))
+    model = server.scripts.model(*(message_of(text('{"name"'), stop_reason=stop_reason) for _ in range(4)))
     found = await client.responses.parse(model=model, input="A day?", text_format=Day)
     assert (found.status, found.output_parsed, found.error) == ("incomplete", None, None)
     assert found.incomplete_details is not None
     assert found.incomplete_details.reason == reason
+    plain = await client.responses.create(model=model, input="A day?")
+    assert [plain.status, *(item.to_dict()["status"] for item in plain.output)] == ["incomplete", "incomplete"]
+    assert (await client.responses.retrieve(plain.id)).output == plain.output
     async with client.responses.stream(model=model, input="A day?", text_format=Day) as stream:
         assert [event.type async for event in stream][-1] == "response.incomplete"
     with pytest.raises(error):
