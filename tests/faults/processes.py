@@ -27,7 +27,11 @@ class Process:
         self.ready_after: float | None = None
         self._forked = monotonic()
         self.dead = asyncio.Event()
-        self._handle = os.pidfd_open(pid)
+        try:
+            self._handle = os.pidfd_open(pid)
+        except ProcessLookupError:  # it has ended already
+            self.dead.set()
+            return
         asyncio.get_running_loop().add_reader(self._handle, self._exited)
 
     def signal(self, number: signal.Signals) -> None:

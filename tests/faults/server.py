@@ -215,9 +215,9 @@ def fork_on_demand() -> None:
     _served(main.create_app(settings), settings).load()  # forks have what this imports, reads and compiles
     gc.freeze()
     for line in sys.stdin:
-        if pid := os.fork():
-            os.write(1, f"forked {pid}\n".encode())
+        if os.fork():
             continue
+        os.write(1, f"forked {os.getpid()}\n".encode())  # by itself: a slow parent would write it after `ready`
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         random.seed()
         try:

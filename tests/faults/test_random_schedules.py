@@ -15,6 +15,7 @@ from typing import cast
 import pytest
 
 from tests.faults.churn import churn
+from tests.faults.processes import Process
 from tests.faults.schedules import Replica, Site, problems_of_schedule, site_in
 from tests.support.effort import FULL
 
@@ -49,6 +50,12 @@ async def test_a_replica_that_gets_no_turn_is_waited_for_until_all_have_ended(tm
     assert not stale.done()
     last_turn.set()
     await stale
+
+
+async def test_a_server_that_ended_before_anybody_knew_of_it_is_dead() -> None:
+    ended = await asyncio.create_subprocess_exec("true")
+    await ended.wait()
+    assert Process(ended.pid).dead.is_set()
 
 
 @pytest.mark.timeout(300)
