@@ -121,8 +121,7 @@ class Recorder:
         """Closes the open block and those behind it, in one commit."""
         await self._records.close_blocks(blocks, self.view.begun)
         self.view.begun = ()
-        for block in blocks:
-            self.view.close_block(block)
+        self.view.close_blocks(blocks)
 
     @_write
     async def seal_round(
@@ -221,7 +220,7 @@ class Recorder:
             running = tuple(each for each in self.turn.preliminary if _key(each) != key)
             recoveries = 0 if settled.state == "settled" else self.turn.recoveries
             self.view.turn = replace(self.turn, recoveries=recoveries, preliminary=running)
-            self.view.close_block(settled.result)
+            self.view.close_blocks([settled.result])
 
     def _settled_call(self, settlement: Settlement, index: int) -> SettledCall:
         call, outcome = settlement.call, settlement.outcome
@@ -252,7 +251,7 @@ class Recorder:
             data=REJECTED if outcome.is_error else ACCEPTED,
         )
         await self._records.close_blocks([verdict])
-        self.view.close_block(verdict)
+        self.view.close_blocks([verdict])
 
     @_write
     async def apply_steers(self, steers: Sequence[Steer], round: int) -> None:
@@ -271,8 +270,7 @@ class Recorder:
             for place, (steer, block) in enumerate(spoken)
         ]
         await self._records.apply_steers(blocks, steers)
-        for block in blocks:
-            self.view.close_block(block)
+        self.view.close_blocks(blocks)
         taken = {steer.id for steer in steers}
         self.update_turn(replace(self.turn, steers=tuple(steer for steer in self.turn.steers if steer.id not in taken)))
 
@@ -314,8 +312,8 @@ class Recorder:
 
     def _show_sealed(self, sealed: Round, unwritten: Sequence[Block], turn: Turn) -> None:
         self.view.begun = ()
-        for block in unwritten:
-            self.view.close_block(block)
+        if unwritten:
+            self.view.close_blocks(unwritten)
         self.view.seal_round(sealed, turn)
 
     def _show_end(self, turn: Turn, ended_at: datetime | None, followed: bool) -> None:

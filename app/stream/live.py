@@ -177,17 +177,19 @@ class LiveView:
         if self.ended:
             return
         if block := self.block_being_written():
-            self.close_block(block)
+            self.close_blocks([block])
         self.provisional = False
         self.end(replace(self.turn, status="cancelled", stop_reason=DELETED))
 
-    def close_block(self, block: Block) -> None:
-        """Closes the open block, or adds one that was never open, as its row holds it now."""
-        if not self._is_open(block):
-            self.marks.append(start_of_block(block))
+    def close_blocks(self, blocks: Sequence[Block]) -> None:
+        """Closes the open block, and adds those that were never open, as their rows hold them now."""
+        for block in blocks:
+            if not self._is_open(block):
+                self.marks.append(start_of_block(block))
+            self.marks.append(stop_of_block(block, self.attempt))
         self._forget_open_text()
-        self.turn = replace(self.turn, blocks=(*self.turn.blocks, block))
-        self._mark(stop_of_block(block, self.attempt))
+        self.turn = replace(self.turn, blocks=(*self.turn.blocks, *blocks))
+        self.wakeup.notify()
 
     def begin_round(self, round: Round) -> None:
         self.turn = replace(self.turn, rounds=(*self.turn.rounds, round))

@@ -145,7 +145,7 @@ async def test_a_checkpoint_has_no_block_that_was_closed_meanwhile(desk: Desk, m
 
     async def close_the_block(journal: Journal, entries: Sequence[JournalEntry]) -> bool:
         is_whole = await append(journal, entries)
-        desk.view.close_block(Block(0, 1, 1, TEXT, "Ahoy"))
+        desk.view.close_blocks([Block(0, 1, 1, TEXT, "Ahoy")])
         return is_whole
 
     monkeypatch.setattr(Journal, "append", close_the_block)

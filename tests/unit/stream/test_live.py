@@ -56,14 +56,14 @@ def test_nothing_is_open_before_and_after_a_block() -> None:
     assert view.block_being_written() is None
     view = _writing("ahoy")
     assert view.block_being_written() == text(0, 1, "ahoy", interrupted=True)
-    view.close_block(text(0, 1, "ahoy"))
+    view.close_blocks([text(0, 1, "ahoy")])
     assert view.block_being_written() is None
     assert view.open_length == 0
 
 
 def test_a_block_that_was_never_open_has_a_start_all_the_same() -> None:
     view = LiveView(turn_of(rounds=[begun()]))
-    view.close_block(Block(0, 1, 1, "redacted_thinking", data="{}"))
+    view.close_blocks([Block(0, 1, 1, "redacted_thinking", data="{}")])
     assert [type(mark) for mark in view.marks[-2:]] == [BlockStart, BlockStop]
     assert view.marks == marks_of(view.turn)
 
@@ -106,7 +106,7 @@ def test_asks_have_the_mark_that_the_rows_give() -> None:
     assert view.turn.asks == (ask("b"), ask("a"))
     assert isinstance(view.marks[-1], ActionRequired)
     assert view.marks == marks_of(view.turn)
-    view.close_block(result(2, 1, "a"))
+    view.close_blocks([result(2, 1, "a")])
     assert view.marks == marks_of(view.turn)
 
 
@@ -169,7 +169,7 @@ def test_a_reader_of_a_mirror_that_lost_its_journal_waits_and_gets_no_nonsense()
     mirror.adopt(replace(view.turn, status="queued"), None)
     assert next_event(mirror, seen) is None
     view.append(" there")
-    view.close_block(text(0, 1, "ahoy there"))
+    view.close_blocks([text(0, 1, "ahoy there")])
     mirror.adopt(replace(view.turn, status="running"), None)
     assert next_event(mirror, seen) == (BlockDelta(0, 4, " there"), Cursor(1, 3, 10))
 

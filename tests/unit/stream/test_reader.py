@@ -164,7 +164,7 @@ async def test_a_notice_comes_where_it_was_written_however_late_the_reader_is(sh
     view.append("ahoy")
     view.notify(Notice("status", {"n": 1}))
     view.append(" there")
-    view.close_block(text(0, 1, "ahoy there"))
+    view.close_blocks([text(0, 1, "ahoy there")])
     view.notify(Notice("status", {"stage": "executing"}))
     view.end(replace(view.turn, status="complete", stop_reason="end_turn"))
     view.notify(Notice("status", {"n": 2}))
@@ -185,7 +185,7 @@ async def test_notices_do_not_make_a_portion_longer_than_agreed() -> None:
     view = LiveView(turn_of(rounds=[begun()]))
     reader = tail.TurnReader(Directory(), view, _never, START, encode)
     for index in range(20):
-        view.close_block(text(index, 1, "a" * 50_000))
+        view.close_blocks([text(index, 1, "a" * 50_000)])
         view.notify(Notice("status", {"n": index}))
     sizes = []
     while frames := reader.look():
@@ -200,7 +200,7 @@ async def test_no_notice_comes_after_the_end() -> None:
         async with aclosing(_read(directory, view)) as frames:
             await anext(frames)
             view.notify(Notice("status", {"n": 1}))
-            view.close_block(text(0, 1, "ahoy"))
+            view.close_blocks([text(0, 1, "ahoy")])
             view.end(replace(view.turn, status="complete", stop_reason="end_turn"))
             assert isinstance(_events(await anext(frames))[-1], TurnEnd)
             with pytest.raises(StopAsyncIteration):
@@ -219,7 +219,7 @@ async def test_a_reader_follows_a_turn_from_the_queue_to_its_end() -> None:
             await _next(frames)
             view.begin_round(begun())
             client.take(await waiting)
-            view.close_block(text(0, 1, "ahoy"))
+            view.close_blocks([text(0, 1, "ahoy")])
             view.seal_round(sealed(1, "end_turn"), view.turn)
             view.end(replace(view.turn, status="complete", stop_reason="end_turn"))
         async for portion in frames:

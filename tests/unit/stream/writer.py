@@ -132,7 +132,7 @@ class Writer:
 
     def close(self) -> None:
         if self.view is not None and (block := self._open()) and not self._adopted():
-            self.view.close_block(replace(block, interrupted=False))
+            self.view.close_blocks([replace(block, interrupted=False)])
             self._wrote()
 
     def add_whole(self, text: str) -> None:
@@ -140,7 +140,9 @@ class Writer:
         round = self._unsealed()
         if self.view is not None and round is not None and self._open() is None:
             index = len(self.rows.blocks)
-            self.view.close_block(Block(index, round.number, self.rows.attempt, "redacted_thinking", text, data="{}"))
+            self.view.close_blocks(
+                [Block(index, round.number, self.rows.attempt, "redacted_thinking", text, data="{}")]
+            )
             self._wrote()
 
     def call(self) -> None:
@@ -153,7 +155,7 @@ class Writer:
         if self.view is None or round is None:
             return
         if block := self._open():
-            self.view.close_block(block)
+            self.view.close_blocks([block])
         sealed = replace(round, stop_reason=stop_reason, sealed_by=self.rows.attempt, usage={"output_tokens": 1})
         self.view.seal_round(sealed, replace(self.view.turn, usage={"output_tokens": 1}))
         self._wrote()
@@ -171,7 +173,7 @@ class Writer:
             for call in [call for call in unanswered_calls(self.rows.blocks) if not self._waits(call)][-1:]:
                 index, attempt = len(self.rows.blocks), self.rows.attempt
                 result = replace(call, index=index, attempt=attempt, type=TOOL_RESULT, text=text, is_error=is_error)
-                self.view.close_block(result)
+                self.view.close_blocks([result])
                 self._wrote()
 
     def ask(self, number: int) -> None:
@@ -209,7 +211,7 @@ class Writer:
         """Applies a steer behind the last sealed round."""
         if self.view is not None and self._unsealed() is None and not unanswered_calls(self.rows.blocks):
             round = max((round.number for round in self.rows.rounds if round.sealed), default=0)
-            self.view.close_block(Block(len(self.rows.blocks), round, self.rows.attempt, USER_TEXT, text))
+            self.view.close_blocks([Block(len(self.rows.blocks), round, self.rows.attempt, USER_TEXT, text)])
             self._wrote()
 
     def _waits(self, call: Block) -> bool:
