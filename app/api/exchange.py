@@ -219,7 +219,8 @@ async def _admit(services: Services, owner: str, options: TurnOptions) -> None:
     plan = services.plans.of(owner)
     most = plan.queued_turns
     if most is not None and await services.storage.exchanges.queued(owner) >= most:
-        raise TooMany(f"There are {most} turns in the queue, the most of an owner: wait for one.", 5, "queued_turns")
+        detail = f"The limit of turns in the queue, {most} of an owner, is reached: wait for one."
+        raise TooMany(detail, 5, "queued_turns")
     # Where plans differ, the queue learns the number of running turns from the account.
     if plan.rates or services.plans.plans.vary:
         refusal = await services.storage.accounts.admit(owner, plan)

@@ -45,7 +45,7 @@ class OwnerStreams:
         """Raises TooMany. Not for the stream of a message, which is written by then."""
         most = self._plans.of(owner).streams
         if most is not None and self._open[owner] >= most:
-            raise TooMany(f"There are {most} open streams, the most of an owner: close one.", 5, "streams")
+            raise TooMany(f"The limit of open streams, {most} of an owner, is reached: close one.", 5, "streams")
 
     def all(self) -> Sequence["OpenStream"]:
         return tuple(self._streams)

@@ -103,7 +103,7 @@ async def test_a_message_beyond_the_queue_of_its_owner_is_refused_and_nothing_is
             refused = await ada.post(path, json=body)
             assert refused.status_code == 429, path
             assert refused.headers["retry-after"] == "5"
-            assert "2 turns in the queue" in refused.json()["detail"]
+            assert "turns in the queue, 2 of an owner" in refused.json()["detail"]
         assert len((await ada.json("GET", "/api/chats"))["chats"]) == 3
         turns.append(await bob.say(await bob.chat(), "Bob", model=doors.name))
         for pause in doors.pauses:
@@ -127,7 +127,7 @@ async def test_a_stream_beyond_the_limit_of_its_owner_is_refused_until_another_o
                 for path in (f"{turn.url}/stream", "/api/stream", f"{turn.url.rpartition('/turns')[0]}/stream"):
                     refused = await ada.get(path, headers={"Accept": "text/event-stream"})
                     assert refused.status_code == 429, path
-                    assert "2 open streams" in refused.json()["detail"]
+                    assert "open streams, 2 of an owner" in refused.json()["detail"]
                 async with bob.follow("/api/stream"):
                     pass
             while STREAMS_OPEN._value.get() > 1:  # noqa: ASYNC110, the end of a connection has no event here
