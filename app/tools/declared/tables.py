@@ -153,6 +153,8 @@ def _sentence(problem: Any) -> str:
         hint = f"did you mean `{close[0]}`?" if close else f"the keys are {', '.join(known.model_fields)}"
         # A key with a dot is in a table of its own, such as `breaker`.
         return f"[{table}] has no key `{key}`" + ("" if "." in key else f"; {hint}")
+    if problem["type"] == "dict_type" and not table:
+        return f"`{key}` must be tables that have a name each: write [{key}.NAME]"
     message = problem["msg"].removeprefix("Value error, ").partition(" or instance of")[0]
     if problem["type"] == "missing":
         message = "is missing"

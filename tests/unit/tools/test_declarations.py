@@ -163,8 +163,9 @@ input_schema = { type = "object" }
     ("text", "words"),
     [
         ("a = [", " is not TOML: Invalid value (at end of document)"),
+        ("[[http]]\nurl = 'x'", ": `http` must be tables that have a name each: write [http.NAME]"),
         ("[htp.weather]\nurl = 'x'", ": there is no table [htp]; the tables are [http.NAME], "),
-        ("http = 3", ": `http`: input should be a valid dictionary"),
+        ("http = 3", ": `http` must be tables that have a name each: write [http.NAME]"),
         (HTTP + "timout = 3", ": [http.weather] has no key `timout`; did you mean `timeout`?"),
         (HTTP + "zzz = 3", ": [http.weather] has no key `zzz`; the keys are timeout, concurrency, "),
         (HTTP + "timeout = 'soon'", ": [http.weather] `timeout`: input should be a valid number"),
