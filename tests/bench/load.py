@@ -16,13 +16,17 @@ Dialect = Literal["turnstream", "relay", "provider"]
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Every other chat goes to `second_port`; at `mirror_port` each turn has a second reader. 0: there is none."""
+    """Every other chat goes to `second_port`; at `mirror_port` each turn has a second reader. 0: there is none.
+
+    `single`: no chat is opened; one request sends the message, and its answer is the stream.
+    """
 
     plan: str
     chats: int = 1
     ramp_seconds: float = 1.0
     limit_seconds: float = 60.0
     burst: bool = False
+    single: bool = False
     readers: int = 0
     cuts: int = 0
     gap_ms: int = 100
@@ -39,6 +43,7 @@ class Load:
             "--ramp": self.ramp_seconds,
             "--limit": self.limit_seconds,
             "--burst": int(self.burst),
+            "--single": int(self.single),
             "--readers": self.readers,
             "--cuts": self.cuts,
             "--gap-ms": self.gap_ms,

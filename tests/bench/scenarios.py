@@ -139,12 +139,13 @@ def burst(chats: int) -> Callable[[Bench], Figures]:
     return run
 
 
-def openings(chats: int) -> Callable[[Bench], Figures]:
+def openings(chats: int, *, single: bool = False) -> Callable[[Bench], Figures]:
     """Turns of two deltas: what a turn costs beside its text."""
+    load = replace(paced(chats, 2, chats / OPENINGS), single=single)
 
     def run(bench: Bench) -> Figures:
         server_before, database_before = cpu_seconds(bench.server.process), database_cpu(bench)
-        result = faultless(bench.server.run(paced(chats, 2, chats / OPENINGS)))
+        result = faultless(bench.server.run(load))
         figures = {"server CPU, ms per turn": (cpu_seconds(bench.server.process) - server_before) / chats * 1000}
         if bench.database and bench.database.postmaster:
             figures["database CPU, ms per turn"] = (database_cpu(bench) - database_before) / chats * 1000
@@ -236,6 +237,7 @@ def full() -> list[Scenario]:
         Scenario("streams", "200 streams of 50/s", streams(200, 200)),
         Scenario("streams", "500 streams of 50/s", streams(500, 150)),
         Scenario("openings", "400 turns of 2 deltas, 50 a second", openings(400)),
+        Scenario("openings", "the same, each with one request", openings(400, single=True)),
         Scenario("burst", "burst of 200 turns", burst(200)),
         Scenario("capacity", "most deltas/s, p99 under 100 ms", capacity(5)),
         Scenario("unpaced", "1 stream of 5,000 deltas, unpaced", unpaced(5000)),
@@ -250,6 +252,7 @@ def quick() -> list[Scenario]:
         Scenario("streams", "50 streams of 50/s", streams(50, 100), fresh_server=True),
         Scenario("streams", "200 streams of 50/s", streams(200, 100)),
         Scenario("openings", "100 turns of 2 deltas, 50 a second", openings(100)),
+        Scenario("openings", "the same, each with one request", openings(100, single=True)),
         Scenario("burst", "burst of 50 turns", burst(50)),
         Scenario("catch-up", "catch-up of 5,000 deltas", catch_up(5000, 3), only="turnstream"),
         Scenario("reconnects", "20 streams, each cut 3 times", reconnects(20, 3), only="turnstream"),

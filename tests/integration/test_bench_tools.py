@@ -109,8 +109,10 @@ def test_the_provider_counts_what_it_sent(provider: FakeProvider) -> None:
     assert after.active == 0
 
 
-def test_a_clean_run_has_no_faults_and_times_every_delta(provider: FakeProvider) -> None:
-    result = run_load("provider", provider.port, Load("deltas=25 rate=500 thinking=5", chats=20, ramp_seconds=0))
+@pytest.mark.parametrize("single", [False, True])
+def test_a_clean_run_has_no_faults_and_times_every_delta(provider: FakeProvider, single: bool) -> None:
+    load = Load("deltas=25 rate=500 thinking=5", chats=20, ramp_seconds=0, single=single)
+    result = run_load("provider", provider.port, load)
     assert result.faults == 0
     assert result.completed == 20
     assert result.delta is not None

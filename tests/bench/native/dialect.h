@@ -3,15 +3,15 @@
 #include "common.h"
 
 struct dialect {
-  const char *name, *open, *open_body, *send, *send_body, *delta_event, *done_event, *error_event;
+  const char *name, *open, *open_body, *single, *send, *send_body, *delta_event, *done_event, *error_event;
 };
 
 #define PLAN_MESSAGE "%s chat=%s"
 static const struct dialect dialects[] = {
-    {"turnstream", "POST /api/chats", "{}", "POST /api/chats/%s/turns",
+    {"turnstream", "POST /api/chats", "{}", "POST /api/turns", "POST /api/chats/%s/turns",
      "{\"role\":\"user\",\"blocks\":[{\"type\":\"text\",\"text\":\"" PLAN_MESSAGE "\"}]}", "block_delta", "turn_complete", "turn_error"},
-    {"relay", "GET /healthz", "", "POST /chat", "{\"message\":\"" PLAN_MESSAGE "\"}", "content_block_delta", "message_stop", "error"},
-    {"provider", "GET /stats", "", "POST /v1/messages",
+    {"relay", "GET /healthz", "", "POST /chat", "POST /chat", "{\"message\":\"" PLAN_MESSAGE "\"}", "content_block_delta", "message_stop", "error"},
+    {"provider", "GET /stats", "", "POST /v1/messages", "POST /v1/messages",
      "{\"stream\":true,\"messages\":[{\"role\":\"user\",\"content\":\"" PLAN_MESSAGE "\"}]}", "content_block_delta", "message_stop", "error"},
 };
 

@@ -2,6 +2,7 @@
 // and before it {"attached":N} once every client holds an open stream.
 //
 //   --dialect turnstream|relay|provider --port P --chats N --plan "deltas=200 rate=50" --ramp SECONDS --limit SECONDS
+//   --single 1       no chat is opened: one request sends the message, and its answer is the stream
 //   --burst 1        open every chat first, then send all the turns at once, each on a new connection
 //   --readers N      further clients that follow the turn of the first chat
 //   --token T        credential of all requests
@@ -37,7 +38,7 @@ static const struct dialect *dialect;
 static const char *credential;
 static char plan[400];
 static int port, second_port, mirror_port, chats = 1, readers, cuts, gap_ms, replays, poller;
-static bool burst;
+static bool burst, single;
 static double ramp_seconds = 1;
 
 static struct client *clients;
@@ -90,13 +91,13 @@ static void build_request(struct client *it) {
     snprintf(path, sizeof path, "%s", dialect->open);
     snprintf(body, sizeof body, "%s", dialect->open_body);
   } else if (it->step == SEND) {
-    snprintf(path, sizeof path, dialect->send, it->chat);
+    snprintf(path, sizeof path, single ? dialect->single : dialect->send, it->chat);
     snprintf(body, sizeof body, dialect->send_body, plan, it->checks.chat);
   } else
     snprintf(path, sizeof path, "GET %s", it->url);
   it->request.length = 0;
   buffer_print(&it->request, "%s HTTP/1.1\r\nHost: 127.0.0.1:%d\r\nAccept: %s\r\n", path, it->port,
-               it->step == FOLLOW ? "text/event-stream" : "*/*");
+               it->step == FOLLOW || single ? "text/event-stream" : "*/*");
   if (credential[0]) buffer_print(&it->request, "Authorization: Bearer %s\r\n", credential);
   if (it->step >= FOLLOW && it->last_id[0]) buffer_print(&it->request, "Last-Event-ID: %s\r\n", it->last_id);
   if (body[0]) buffer_print(&it->request, "Content-Type: application/json\r\nContent-Length: %zu\r\n", strlen(body));
@@ -123,7 +124,7 @@ static void dial(struct client *it) {
 static void begin(struct client *it, enum step step) {
   it->step = step;
   it->asked = now_us();
-  if (step == (burst ? SEND : OPEN)) it->wanted = it->wake; // not when it came to it: a slow server must not start the clock late
+  if (step == (burst || single ? SEND : OPEN)) it->wanted = it->wake; // not when it came to it: a slow server must not start the clock late
   reply_reset(&it->reply);
   build_request(it);
   it->socket_reused = it->socket >= 0;
@@ -333,7 +334,7 @@ static void create_clients(void) {
     it->replays_left = it->reader ? 0 : replays;
     checks_start(&it->checks, it->follows, expected);
     if (it->reader) rest(it, INT64_MAX, FOLLOW);
-    else rest(it, started + (burst ? 0 : start_of(i, chats)), OPEN);
+    else rest(it, started + (burst ? 0 : start_of(i, chats)), single ? SEND : OPEN);
   }
 }
 
@@ -381,6 +382,7 @@ int main(int count, char **words) {
   snprintf(plan, sizeof plan, "plan %s", option(count, words, "--plan", "deltas=200 rate=50"));
   ramp_seconds = atof(option(count, words, "--ramp", "1"));
   burst = atoi(option(count, words, "--burst", "0"));
+  single = atoi(option(count, words, "--single", "0"));
   readers = atoi(option(count, words, "--readers", "0"));
   cuts = atoi(option(count, words, "--cuts", "0"));
   gap_ms = atoi(option(count, words, "--gap-ms", "100"));
