@@ -1,8 +1,10 @@
 """Notes of the server in an answer: results that are sent shortened, and the verdict on an output."""
 
+import asyncio
 import re
 
 import pytest
+from playwright.async_api import Route
 
 from app.llm.models.catalog import Model, ProviderModels
 from app.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text, tool_use
@@ -77,7 +79,20 @@ async def test_an_answer_that_does_not_move_says_why(people: SitDown, site: Serv
     why = ada.page.locator(".turn.assistant .why", has_text=re.compile("model|replica|queue"))
     while not await why.count():  # the first reason depends on the replica's last report
         await ada.page.clock.fast_forward(11_000)
+    asked, ended = asyncio.Event(), asyncio.Event()
+
+    async def hold(route: Route) -> None:
+        asked.set()
+        await ended.wait()
+        await route.continue_()
+
+    await ada.page.route("**/why", hold)
+    await ada.page.clock.fast_forward(11_000)
+    await asked.wait()
     pause.go.set()
     await ada.page.clock.resume()
     await ada.sees_end()
+    async with ada.page.expect_response("**/why") as late:
+        ended.set()
+    await (await late.value).finished()
     assert await ada.page.locator(".why:empty").count() == await ada.page.locator(".why").count()

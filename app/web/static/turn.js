@@ -70,6 +70,7 @@ export class TurnView {
   /** The turn has moved. If it does not for a while after that, the server is asked why. */
   #moved(ended) {
     clearTimeout(this.timer)
+    this.timer = undefined // an answer that is under way is of no use any more
     setText(this.why, '')
     if (!ended && !this.turn.actions.length) this.timer = setTimeout(() => this.#askWhy(), QUIET)
   }
