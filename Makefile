@@ -9,8 +9,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 FLOCK := $(shell command -v flock)
-# Three more than there are CPUs: half of the time tests wait for other processes and for timers.
-WORKERS ?= $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) + 3 )))
+# Two more than there are CPUs: a part of the tests waits for other processes and for timers.
+WORKERS ?= $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) + 2 )))
 # Bytecode is kept whatever the environment says: a server that is compiled anew takes three times as long to start.
 # An installation compiles what the server imports, and not the other nine tenths of the libraries.
 WARM = import app.cli.serve, app.llm.anthropic.provider, app.llm.openai.provider, app.storage.turn_copies, alembic.command

@@ -96,6 +96,7 @@ async def nothing_is_missing_and_nothing_comes_twice(server: Server, first: list
     assert (assembler.end, assembler.blocks) == ("turn_complete", turn["blocks"])
 
 
+@pytest.mark.full
 async def test_an_id_stays_valid_when_the_server_is_killed_and_started_again(server: StartServer) -> None:
     running = await server(TURNSTREAM_DEMO_DELAY=SLOWLY)
     async with httpx2.AsyncClient(base_url=running.url, timeout=30) as client:

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Event, Thread
 from typing import NamedTuple
@@ -31,7 +31,7 @@ from app.storage.tokens import Tokens
 from tests.bench.adversary import adversary
 from tests.bench.candidates import Server
 from tests.bench.chats import HELD_TARGET, INSERT_TURNS
-from tests.bench.database import bench_database
+from tests.bench.database import bench_database, new_database
 from tests.bench.load import Load, LoadResult
 from tests.bench.long_attacks import ATTACKER, CHAT_TURNS, LONG_ATTACKS, SAID, Outcome
 from tests.bench.processes import raise_file_limit, resident_bytes
@@ -109,7 +109,8 @@ def hostile(chats: int, seconds: int) -> Callable[[Site], Rows]:
     """`chats` calm streams that last `seconds`, alone and with all attacks."""
 
     def run(site: Site) -> Rows:
-        with _target(site) as target:
+        # Where there are tokens, a server lets nobody in without one: the other trials have none.
+        with new_database(site.database.url) as database, _target(replace(site, database=database)) as target:
             load = _calm(target, chats, seconds)
             alone, attacked = target.measured(load), target.measured(load, list(LONG_ATTACKS))
         if fault := attacked.undefined():

@@ -60,8 +60,14 @@ async def test_the_model_is_chosen_where_it_is_seen_and_stands_under_each_answer
     ("failure", "acts"),
     [
         (PermanentError("authentication_error", "invalid x-api-key"), "Invalid x-api-key. The operator of this server"),
-        (PermanentError("invalid_request_error", "No such image."), "Another model may take it"),
-        (TransientError("overloaded_error", "Overloaded"), "a problem that may pass"),
+        pytest.param(
+            PermanentError("invalid_request_error", "No such image."),
+            "Another model may take it",
+            marks=pytest.mark.full,
+        ),
+        pytest.param(
+            TransientError("overloaded_error", "Overloaded"), "a problem that may pass", marks=pytest.mark.full
+        ),
     ],
 )
 async def test_a_failure_says_who_must_act_and_offers_it(

@@ -83,6 +83,7 @@ async def test_a_call_is_allowed_for_the_chat_until_that_is_revoked(
     await ada.sees_what_is_stored(api)
 
 
+@pytest.mark.full
 async def test_a_denial_tells_the_model_why_and_closes_the_question_in_every_tab(
     people: SitDown, site: Server, api: Client, harbour: Harbour
 ) -> None:
@@ -121,6 +122,7 @@ async def test_a_tool_that_runs_asks_a_person_by_a_form(people: SitDown, site: S
     await ada.page.locator("#waiting").wait_for(state="hidden")
 
 
+@pytest.mark.full
 async def test_the_page_runs_tools_of_its_own(people: SitDown, site: Server, api: Client) -> None:
     model = site.scripts.model(
         one_call("confirm", {"question": "Shall I go on?"}, "call-1"),

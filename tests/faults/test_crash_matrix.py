@@ -119,7 +119,9 @@ def _counted(points: Sequence[str]) -> str:
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
-    ("policy", "late"), [("retry", False), ("continue", False), ("continue", True)], ids=["retry", "continue", "late"]
+    ("policy", "late"),
+    [("retry", False), ("continue", False), pytest.param("continue", True, marks=pytest.mark.full)],
+    ids=["retry", "continue", "late"],
 )
 async def test_after_a_kill_at_any_point_the_successor_ends_the_turn_and_keeps_what_was_stored(
     stage: Stage, policy: RecoveryPolicy, late: bool, record_property: Callable[[str, object], None]

@@ -455,6 +455,7 @@ async def test_a_reply_that_cannot_be_stored_ends_its_turn_and_harms_no_other(
     assert other.status == "complete"
 
 
+@pytest.mark.full
 async def test_a_last_block_that_cannot_be_stored_is_taken_back_and_the_turn_ends(harness: Harness) -> None:
     """Whatever ends the turn while the call with an id that is taken is still open."""
     stopped = Pause()

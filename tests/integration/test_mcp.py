@@ -191,6 +191,7 @@ async def test_a_silent_server_is_not_awaited() -> None:
     assert not process.is_running()
 
 
+@pytest.mark.full
 async def test_a_server_that_hangs_is_noticed_by_the_first_call_that_was_given_up() -> None:
     async with connecting(TIME, answer_timeout=0.1) as servers:
         tool, context = servers.tools()[NOW], context_with()

@@ -87,6 +87,7 @@ def _examples(page: str = PAGE) -> list[str]:
     return re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
 
 
+@pytest.mark.full
 async def test_the_client_installed_alone_talks_to_a_server_as_the_page_says(
     installed: Path, server: Server, tmp_path: Path
 ) -> None:

@@ -33,6 +33,7 @@ SCENES: dict[str, Any] = {
 }
 
 
+@pytest.mark.full
 async def test_the_types_in_the_tree_are_those_of_the_document_and_of_the_modules(node: str) -> None:
     for path, content in types():
         assert path.read_text(encoding="utf-8") == content, f"{path.relative_to(ROOT)}: run `make types`"

@@ -19,7 +19,11 @@ MAKE = runpy.run_path(str(DEPLOY / "make_dashboard.py"))
 @pytest.mark.needs("promtool")
 @pytest.mark.parametrize(
     "arguments",
-    [("check", "rules", "alerts.yml"), ("check", "config", "prometheus.yml"), ("test", "rules", "alerts-test.yml")],
+    [
+        ("check", "rules", "alerts.yml"),
+        ("check", "config", "prometheus.yml"),
+        pytest.param(("test", "rules", "alerts-test.yml"), marks=pytest.mark.full),
+    ],
     ids=" ".join,
 )
 def test_promtool_accepts_the_rules_and_their_tests(arguments: tuple[str, ...]) -> None:
