@@ -9,6 +9,7 @@ from tests.bench.costs import costs
 from tests.bench.distant import distant
 from tests.bench.hostile import hostile
 from tests.bench.journal_cost import journal_cost
+from tests.bench.large import large
 from tests.bench.recovery import recovery
 from tests.bench.remote import remote
 from tests.bench.replicas import replicas
@@ -27,6 +28,7 @@ CHATS = ("cold, ms", "CPU, ms", "warm, ms", "CPU, ms", "longest hold, ms", "targ
 TRACES = ("off", "with traces", "more, %", "target, %")
 COSTS = ("on paper", "measured", "ratio")
 DISTANT = ("near", "5 ms away", "round trips")
+LARGE = ("50,000 turns", "a million", "ratio", "target")
 HOSTILE = ("alone", "with all attacks", "target")
 STORAGE = ("2 deltas", "1,000 deltas", "for a byte of text")
 REPLICAS = ("one server", "two replicas")
@@ -60,6 +62,7 @@ def whole() -> Programme:
             Trial("costs", "what the server's CPU time consists of", COSTS, costs(400, 50, 6, 50)),
             Trial("cache", "input tokens of a turn of ten rounds", CACHE, caching),
             Trial("chats", "first delta in a long chat", CHATS, chats(10, 100, 1000, 5000, 10_000)),
+            Trial("large", "calls in a small database and in one of a million turns", LARGE, large(30)),
             Trial("hostile", "50 calm streams, and all attacks at once", HOSTILE, hostile(50, 40)),
             Trial("storage", "bytes that a turn leaves in Postgres, and its CPU", STORAGE, storage(200, 1000)),
             Trial("replicas", "500 streams of 50/s", REPLICAS, replicas(500, 150)),

@@ -6,99 +6,25 @@ import asyncio
 import json
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
-from hashlib import md5
 from typing import Any
-from uuid import UUID
 
 import asyncpg
 import pytest
 
 from app.kit.ids import new_id
-from app.storage import activities, chat_changes, chats, exchanges, operations, search, turns, uploads
+from app.storage import activities, chat_changes, chats, exchanges, operations, owner_changes, search, turns, uploads
 from app.storage.database import Statement
 from app.storage.runs import queue
+from tests.support.large_database import Size, load_sql, row_id
 
-LONG_CHAT = 2_500  # exchanges, one behind the other
-CHATS = 4_500
-EXCHANGES = 5  # of each of the other chats
-OWNERS = 90
-RECENT = 200  # exchanges of the long chat whose calls were charged within the hour
+SIZE = Size()
 BIG = {"turns", "blocks", "rounds", "chats", "charges", "tool_calls", "search_texts", "search_chats", "search_pending"}
-LOAD = f"""
-SET session_replication_role = replica;
-CREATE FUNCTION id_of(kind text, chat int, number int) RETURNS uuid IMMUTABLE LANGUAGE sql
-    AS $$ SELECT md5(kind || '-' || chat || '-' || number)::uuid $$;
-CREATE TEMPORARY TABLE exchange AS
-    SELECT chat, number, now() - interval '100 days' + (chat * 3000 + number) * interval '1 second' AS at
-    FROM generate_series(0, {CHATS}) AS chat,
-        generate_series(1, CASE chat WHEN 0 THEN {LONG_CHAT} ELSE {EXCHANGES} END) AS number;
-INSERT INTO chats (id, owner, settings, created_at, updated_at)
-    SELECT id_of('chat', chat, 0), 'owner-' || chat % {OWNERS}, '{{}}', min(at), max(at) FROM exchange GROUP BY chat;
-INSERT INTO turns (id, chat_id, parent_id, role, status, created_at, ended_at)
-    SELECT id_of('user', chat, number), id_of('chat', chat, 0),
-        CASE WHEN number > 1 THEN id_of('assistant', chat, number - 1) END, 'user', 'complete', at, at
-    FROM exchange;
-INSERT INTO turns (id, chat_id, parent_id, role, status, request, attempt, stop_reason, created_at, ended_at)
-    SELECT id_of('assistant', chat, number), id_of('chat', chat, 0), id_of('user', chat, number), 'assistant',
-        'complete', '{{}}', 1, 'end_turn', at, at
-    FROM exchange;
-INSERT INTO rounds (turn_id, number, attempt, messages, started_at, sealed_by, sealed_at, stop_reason)
-    SELECT id_of('assistant', chat, number), 1, 1, 1, at, 1, at, 'end_turn' FROM exchange;
-INSERT INTO charges (turn_id, call, kind, owner, chat_id, model, input_tokens, cache_read_tokens, cache_write_tokens,
-        output_tokens, cost, charged_at)
-    SELECT id_of('assistant', chat, number), '1.1', 'round', 'owner-' || chat % {OWNERS}, id_of('chat', chat, 0), 'm',
-        1, 0, 0, 1, 0.1, at - interval '60 days' FROM exchange WHERE chat > 0 OR number <= {LONG_CHAT - RECENT}
-    ORDER BY at;
-INSERT INTO charges (turn_id, call, kind, owner, chat_id, model, input_tokens, cache_read_tokens, cache_write_tokens,
-        output_tokens, cost, charged_at)
-    SELECT id_of('assistant', 0, number), '1.1', 'round', 'owner-0', id_of('chat', 0, 0), 'm', 1, 0, 0, 1, 0.1,
-        now() - (({LONG_CHAT} - number) * 10) * interval '1 second'
-    FROM generate_series({LONG_CHAT - RECENT + 1}, {LONG_CHAT}) AS number;
-INSERT INTO tool_calls (turn_id, round, tool_use_id, name, attempt, state, started_at, settled_at)
-    SELECT id_of('assistant', chat, number), 1, 'c', 'dig', 1, 'settled', at, at FROM exchange;
-INSERT INTO blocks (turn_id, index, round, attempt, type, text)
-    SELECT id_of('user', chat, number), 0, 0, 0, 'text', repeat('Is it far? ', 10) FROM exchange;
-INSERT INTO blocks (turn_id, index, round, attempt, type, text)
-    SELECT id_of('assistant', chat, number), index, 1, 1, 'text', repeat('It is not. ', 40)
-    FROM exchange, generate_series(0, 2) AS index;
-INSERT INTO uploads (id, owner, media_type, digest, content, created_at)
-    SELECT id_of('upload', number, 0), 'owner-0', 'image/png', sha256(number::text::bytea), '', now() - interval '9 d'
-    FROM generate_series(1, 20) AS number;
-INSERT INTO blocks (turn_id, index, round, attempt, type, text, data)
-    SELECT id_of('user', number, 1), 1, 0, 0, 'image', '', json_build_object('upload', id_of('upload', number, 0))
-    FROM generate_series(1, 10) AS number;
-INSERT INTO search_segments (id, owner, chats) SELECT number, 'owner-' || number, 51
-    FROM generate_series(0, {OWNERS} - 1) AS number;
-INSERT INTO search_chats (chat_id, owner, segment, language, tool_results, form, created_at, added_at, title)
-    SELECT id, owner, substr(owner, 7)::bigint, 'simple', false, 'simple', created_at, created_at, '' FROM chats;
-INSERT INTO search_texts (chat_id, turn_id, role, of_tools, owner, segment, form, created_at, added_at, words)
-    SELECT chat_id, turns.id, role, false, owner, segment, 'simple', turns.created_at, turns.created_at,
-        array_to_tsvector(ARRAY[md5(turns.id::text), role] || ARRAY(
-            SELECT 'word' || number FROM generate_series(1, 60) AS number
-        ))
-    FROM turns JOIN search_chats USING (chat_id);
-UPDATE search_segments SET vocabulary = (
-    SELECT array_to_tsvector(array_agg('word' || number) || ARRAY['user', 'assistant'])
-    FROM generate_series(1, 60) AS number
-), covered_until = now() WHERE id > 1;
-INSERT INTO search_segments (id, owner, chats, covered_until, vocabulary) SELECT 1000 + part, 'heavy', 250, now(), (
-    SELECT array_to_tsvector(array_agg(md5((part * 10000 + number)::text))) FROM generate_series(1, 5000) AS number
-) FROM generate_series(1, 120) AS part;
-INSERT INTO search_pending (owner, chat_id, turn_id, added_at)
-    SELECT 'owner-' || chat % {OWNERS}, id_of('chat', chat, 0), id_of(role, chat, number), at
-    FROM exchange, unnest(ARRAY['user', 'assistant']) AS role ORDER BY at;
-SET session_replication_role = DEFAULT;
-"""
 
 
-def _md5(kind: str, chat: int, number: int = 0) -> UUID:
-    return UUID(md5(f"{kind}-{chat}-{number}".encode(), usedforsecurity=False).hexdigest())
-
-
-CHAT, SMALL, OWNER = _md5("chat", 0), _md5("chat", 7), "owner-7"
-LAST, NOW = _md5("assistant", 0, LONG_CHAT), datetime.now(UTC)
-PAGE = [_md5(role, 0, number) for number in range(LONG_CHAT - 49, LONG_CHAT + 1) for role in ("user", "assistant")]
-WHOLE = [_md5(role, 0, number) for number in range(1, LONG_CHAT + 1) for role in ("user", "assistant")]
+CHAT, SMALL, OWNER = row_id("chat", 0), row_id("chat", 7), "owner-7"
+LAST, NOW = row_id("assistant", 0, SIZE.long_chat), datetime.now(UTC)
+WHOLE = [row_id(role, 0, number) for number in range(1, SIZE.long_chat + 1) for role in ("user", "assistant")]
+PAGE = WHOLE[-100:]
 
 
 def searched(owner: str, *words: str) -> Mapping[str, Any]:
@@ -135,6 +61,11 @@ CASES: Mapping[str, tuple[Statement, Mapping[str, Any], int]] = {
     "blocks of the whole path": (turns.GET_BLOCKS, {"turns": WHOLE}, 8 * len(WHOLE)),
     "rounds of the whole path": (turns.GET_ROUNDS, {"turns": WHOLE}, 8 * len(WHOLE)),
     "a list of chats": (chats.LIST_CHATS, {"owner": OWNER, "limit": 50, "before": None, "before_id": None}, 400),
+    "what has changed for an owner": (
+        owner_changes.GET_CHANGED_CHATS,
+        {"owner": OWNER, "since": NOW, "most": None},
+        40,
+    ),
     "the queue": (queue.CLAIM_TURNS, {"replica": new_id(), "step": 1, "limit": 50}, 20),
     # An owner of 51 chats; of 51 of which one is long; of 120 segments, of which one search looks at a hundred.
     "a search for nothing": (search.SEARCH_CHATS, searched(OWNER, "nothing"), 200),
@@ -152,8 +83,8 @@ CASES: Mapping[str, tuple[Statement, Mapping[str, Any], int]] = {
     "indexing fifty texts of an owner": (search.INDEX_PENDING_OF, {"owner": OWNER, "most": 50}, 5000),
     # Of the last hour, with the pages of the ledger that one entry of its index stands for.
     "the calls of an hour, by minutes": (operations.GET_MINUTES, {}, 300),
-    "the sampled calls of an hour": (operations.GET_SAMPLE, {}, 300 + 4 * RECENT),
-    "the slow tools of an hour": (operations.GET_TOOLS, {}, 300 + 5 * RECENT),
+    "the sampled calls of an hour": (operations.GET_SAMPLE, {}, 300 + 4 * SIZE.recent),
+    "the slow tools of an hour": (operations.GET_TOOLS, {}, 300 + 5 * SIZE.recent),
     "the failed turns of an hour": (operations.GET_FAILURES, {}, 20),
     "the replicas": (operations.GET_REPLICAS, {}, 50),
     "the open turns of a status": (activities.OPEN_TURNS, {"status": "waiting", "limit": 50, "most": None}, 50),
@@ -165,7 +96,7 @@ CASES: Mapping[str, tuple[Statement, Mapping[str, Any], int]] = {
 def large_database_url(shared_database_url: str) -> str:
     async def load() -> None:
         connection = await asyncpg.connect(shared_database_url)
-        await connection.execute(LOAD)
+        await connection.execute(load_sql(SIZE))
         await connection.execute("VACUUM ANALYZE")
         await connection.close()
 
