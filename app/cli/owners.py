@@ -14,9 +14,10 @@ from uuid import UUID
 import click
 
 from app.api.identity.way import BELIEVED
-from app.cli.tokens import checked_name
+from app.cli.tokens import checked_name, checked_owner
 from app.config import Settings, read_settings
 from app.domain.errors import ConfigError, NotFound
+from app.domain.identity import departed_name
 from app.kit.tar import END, tar_member, tar_members, tar_places
 from app.lab.recordings import Recordings
 from app.setup.databases import actor, addressed, database_name, open_database, open_present_database
@@ -24,7 +25,7 @@ from app.storage import archives
 from app.storage.archives import NIL, ArchivePart, ImportCounts, OwnerExport, OwnerImport, Section
 from app.storage.audit import AuditTrail
 from app.storage.database import Database, connect
-from app.storage.owner_move import OwnerMove, departed_name
+from app.storage.owner_move import OwnerMove
 from app.storage.owners import Owners
 from app.storage.runs.queue import CANCEL, NOTIFY
 from app.storage.turns import CANCEL_TURN
@@ -132,7 +133,7 @@ def _place_to_continue(file: IO[bytes], archive: Path, head: bytes) -> tuple[Sec
 
 @owners.command("import")
 @click.argument("archive", type=click.Path(dir_okay=False, exists=True, allow_dash=True, path_type=Path))
-@click.option("--owner", callback=checked_name, help="Owner of what is imported.  [default: that of the archive]")
+@click.option("--owner", callback=checked_owner, help="Owner of what is imported.  [default: that of the archive]")
 def import_archive(archive: Path, owner: str | None) -> None:
     """Import the file ARCHIVE of `owners export`.
 
@@ -172,15 +173,15 @@ def _parts_in(file: IO[bytes]) -> Iterator[ArchivePart]:
 
 
 @owners.command("move")
-@click.argument("owner", callback=checked_name)
+@click.argument("owner", callback=checked_owner)
 @click.option("--to", "cell", required=True, help="The cell where OWNER is to be.")
 @click.option("--url", envvar="TARGET_DATABASE_URL", required=True, help="URL of the Postgres of that cell.")
 def move(owner: str, cell: str, url: str) -> None:
     """Move OWNER from the cell of the settings to another one.
 
-    Files and documents are copied first. Then changes are refused with 503 for some seconds, running turns pause, and
-    go on in the new cell. A move that was interrupted is called again. What stays behind, as `OWNER (moved to CELL)`,
-    is to be erased.
+    What does not change any more is copied first. Then changes are refused with 503 for some seconds, running turns
+    pause, and go on in the new cell. A move that was interrupted is called again. What stays behind, as
+    `OWNER (moved to CELL)`, is to be erased.
     """
     settings = read_settings()
     if settings.cell is None or cell == settings.cell:

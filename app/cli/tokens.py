@@ -43,6 +43,16 @@ def checked_name(_context: click.Context, _parameter: click.Parameter, name: str
     return name
 
 
+def checked_owner(context: click.Context, parameter: click.Parameter, name: str | None) -> str | None:
+    """A click callback for an owner who is given something: those of a move may only be exported and erased."""
+    if name is not None and checked_name(context, parameter, name):
+        try:
+            Identity(name)
+        except ValueError as error:
+            raise click.BadParameter(str(error)) from None
+    return name
+
+
 def _end(_context: click.Context, _parameter: click.Parameter, text: str | None) -> datetime | None:
     """A click callback. Returns the time that `--expires` names."""
     if text is None:
@@ -68,8 +78,8 @@ def tokens() -> None:
 
 
 @tokens.command()
-@click.argument("name", callback=checked_name)
-@click.option("--owner", callback=checked_name, help="Owner whose chats and documents it opens.  [default: NAME]")
+@click.argument("name", callback=checked_owner)  # it may be the owner, too
+@click.option("--owner", callback=checked_owner, help="Owner whose chats and documents it opens.  [default: NAME]")
 @click.option(
     "--scope",
     "scopes",

@@ -1,5 +1,6 @@
 """Identities: what every way to authenticate gives, and all that the code behind it sees of the caller."""
 
+import re
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
@@ -15,6 +16,8 @@ OF_A_PERSON: frozenset[Scope] = frozenset({"read", "chat", "approve"})
 LONGEST_OWNER = 255
 # Whose everything is while a server needs no token.
 LOCAL_OWNER = "local"
+# Ends of the names under which a move keeps an owner's rows out of reach (arriving_name, departed_name).
+_OF_A_MOVE = re.compile(r" \((arriving|moved to [^()]*)\)\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +39,11 @@ class Identity:
     def __post_init__(self) -> None:
         if not 1 <= len(self.owner) <= LONGEST_OWNER or not self.owner.isprintable():
             raise ValueError(f"an owner must have 1 to {LONGEST_OWNER} printable characters")
+        if _OF_A_MOVE.search(self.owner):
+            raise ValueError(
+                "an owner must not end with ` (arriving)` or ` (moved to …)`: moves between cells give such names to"
+                " rows that nobody may reach"
+            )
         if self.expires_at is not None and self.expires_at.tzinfo is None:
             raise ValueError("`expires_at` must have a time zone")
         object.__setattr__(self, "scopes", frozenset(checked_scopes(self.scopes)))
@@ -61,6 +69,16 @@ class Identity:
             needed = " or ".join(f"`{scope}`" for scope in scopes)
             has = ", ".join(f"`{scope}`" for scope in SCOPES if scope in self.scopes) or "none"
             raise Forbidden(f"The call needs the scope {needed}; the credential of the request has {has}.", scopes)
+
+
+def arriving_name(owner: str) -> str:
+    """The owner of what a move has copied ahead, in the new cell."""
+    return f"{owner} (arriving)"
+
+
+def departed_name(owner: str, cell: str) -> str:
+    """The owner of what a move to `cell` leaves behind in the old cell, until it is erased."""
+    return f"{owner} (moved to {cell})"
 
 
 def known_scopes(names: Collection[str]) -> frozenset[Scope]:

@@ -18,6 +18,7 @@ from uuid import UUID
 import msgspec
 
 from app.domain.errors import ConfigError, StatementRefused
+from app.domain.identity import Identity
 from app.domain.secret_headers import masked_settings, masked_tool
 from app.storage import tables
 from app.storage.database import LONG, Database, Statement, Transaction
@@ -309,6 +310,10 @@ class OwnerImport:
             raise ConfigError(f"The file is no archive of turnstream: it must begin with {HEAD}.")
         head = head_of(first.content)
         self._owner = self._owner or head.owner
+        try:
+            Identity(self._owner)
+        except ValueError as error:
+            raise ConfigError(f"The owner of the archive cannot be one here; name another one: {error}.") from None
         self._put = {table: _insert(table, columns) for table, columns in head.columns.items() if table != "uploads"}
         counts = ImportCounts(owner=self._owner)
         for (section, id), group in groupby(parts, _group_of):

@@ -1,8 +1,8 @@
 """The move of an owner between cells: all its rows, from one Postgres into another.
 
-Files and documents are copied ahead (owner_files.py). Then the owner is held: the API refuses changes, running turns go
-back into the queue, and nobody claims them. Now the rows are copied, in one transaction of each database. That of the
-old cell commits first: it gives the rows there the name of a departed owner, so nothing finds them any more, and
+What does not change any more is copied ahead (owner_ahead.py). Then the owner is held: the API refuses changes, running
+turns go back into the queue, and nobody claims them. Now the rest is copied, in one transaction of each database. That
+of the old cell commits first: it gives the rows there the name of a departed owner, so nothing finds them any more, and
 nothing is lost where the other one does not commit. The move is then repeated, from the departed owner.
 """
 
@@ -14,10 +14,11 @@ from time import monotonic
 from typing import Final
 
 from app.domain.errors import ConfigError, NotFound, StorageUnavailable
+from app.domain.identity import departed_name
 from app.storage import tables
 from app.storage.database import Database, Statement, Transaction
 from app.storage.moves import LOOK
-from app.storage.owner_files import LARGE, OwnerFiles
+from app.storage.owner_ahead import AHEAD, OwnerAhead, stored_columns
 from app.storage.runs.queue import NOTIFY, QUEUED
 from app.storage.runs.session import CHANNEL
 
@@ -96,11 +97,14 @@ NEED_TOKENS = Statement(
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """A table of which rows are moved. `copied` gives the rows of :owner, as those of :name."""
+    """A table of which rows are moved. `copied` gives the rows of :owner, as those of :name. `count` gives their number
+    where owner and name are the same.
+    """
 
     name: str
     columns: Sequence[str]
     copied: Statement
+    count: Statement
 
     @property
     def has_owner(self) -> bool:
@@ -110,7 +114,7 @@ class _Table:
 def _moved_tables() -> Iterator[_Table]:
     """Each after those that its rows refer to."""
     for table in tables.metadata.sorted_tables:
-        columns = [column.name for column in table.columns if column.computed is None]
+        columns = stored_columns(table.name)
         if table.name in _CREDENTIALS:
             condition = "owner = :name"
         elif "owner" in columns:
@@ -123,8 +127,12 @@ def _moved_tables() -> Iterator[_Table]:
             continue
         if table.name not in _LEFT:
             values = ", ".join(_CHANGED.get(name, f'"{name}"') for name in columns)
+            rows = f"FROM {table.name} WHERE {condition}"
             yield _Table(
-                table.name, columns, Statement(f"SELECT {values} FROM {table.name} WHERE {condition}", timeout=_COPY)
+                table.name,
+                columns,
+                Statement(f"SELECT {values} {rows}", timeout=_COPY),
+                Statement(f"SELECT count(*) AS number {rows}", timeout=_COPY),
             )
 
 
@@ -156,33 +164,41 @@ class OwnerMove:
         self._there, self._target = there
         self._step = step
         self._departed = departed_name(owner, self._there)
-        self._files = OwnerFiles(owner, step)
+        self._ahead = OwnerAhead(owner, step)
 
     async def run(self) -> Mapping[str, int]:
-        """The rows that were moved, by table. A move that was cut off at any moment is begun again, or ended, by the
-        next call. Raises NotFound and ConfigError where it is refused, StorageError where Postgres fails.
+        """The rows that the owner then has in the new cell, by table. A move that was cut off at any moment is begun
+        again, or ended, by the next call. Raises NotFound and ConfigError where it is refused, StorageError where
+        Postgres fails.
         """
         before = await self._source.row(GET_MOVE, owner=self._owner)
         gone = before is not None and before["state"] == "gone"
         await self._check(before["cell"] if before is not None and gone else None)
         if gone:
             async with self._target.transaction() as target, self._source.transaction() as source:
-                counts = await self._copy(source, target, self._departed)
+                await self._copy(source, target, self._departed)
         else:
-            await self._files.copy_ahead(self._source, self._target)
+            await self._ahead.copy_ahead(self._source, self._target)
             await self._check(None)  # that may have taken hours
             try:
                 self._step("hold")
                 await self._hold()
                 self._step("settle")
                 await self._settle()
-                counts = await self._switch()
+                await self._switch()
             except Exception:
                 with suppress(StorageUnavailable):
                     await self._source.row(LET_GO, owner=self._owner)
                 raise
         self._step("wake")
         await self._target.row(NOTIFY, channel=CHANNEL, payload=QUEUED)
+        return await self._counts()
+
+    async def _counts(self) -> Mapping[str, int]:
+        counts = {}
+        for table in MOVED:
+            (row,) = await self._target.rows(table.count, owner=self._owner, name=self._owner)
+            counts[table.name] = row["number"]
         return counts
 
     async def _check(self, gone_to: str | None) -> None:
@@ -224,7 +240,7 @@ class OwnerMove:
                 raise ConfigError(f"Turn {running['id']} of {self._owner} does not stop; nothing was moved.")
             await asyncio.sleep(_PAUSE)
 
-    async def _switch(self) -> Mapping[str, int]:
+    async def _switch(self) -> None:
         async with self._target.transaction() as target:
             async with self._source.transaction() as source:
                 self._step("lock")
@@ -233,7 +249,7 @@ class OwnerMove:
                 await source.rows(LOCK_CHATS, owner=self._owner)
                 if await source.rows(RUNNING, owner=self._owner):
                     raise ConfigError("A turn of the owner was claimed meanwhile; nothing was moved. Try again.")
-                counts = await self._copy(source, target, self._owner)
+                await self._copy(source, target, self._owner)
                 self._step("depart")
                 for statement in HOLD_BACK_WEBHOOKS:
                     await source.rows(statement, owner=self._owner)
@@ -243,23 +259,12 @@ class OwnerMove:
                 await source.rows(MARK, owner=self._owner, cell=self._there, state="gone")
                 self._step("leave")
             self._step("arrive")
-        return counts
 
-    async def _copy(self, source: Transaction, target: Transaction, owner: str) -> Mapping[str, int]:
+    async def _copy(self, source: Transaction, target: Transaction, owner: str) -> None:
         self._step("copy")
-        counts = {}
+        await self._ahead.take_over(source, target, owner)
         for table in MOVED:
-            if table.name in LARGE:
-                counts[table.name] = await self._files.take_over(table.name, source, target, owner)
-            else:
-                counts[table.name] = await source.copy_to(
-                    target, table.name, table.columns, table.copied, owner=owner, name=self._owner
-                )
+            if table.name not in AHEAD:
+                await source.copy_to(target, table.name, table.columns, table.copied, owner=owner, name=self._owner)
         await target.rows(MARK, owner=self._owner, cell=self._here, state="arrived")
         await target.rows(NEED_TOKENS, owner=self._owner)
-        return counts
-
-
-def departed_name(owner: str, cell: str) -> str:
-    """The owner of what stays behind in the old cell, until it is erased."""
-    return f"{owner} (moved to {cell})"

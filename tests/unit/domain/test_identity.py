@@ -6,7 +6,7 @@ from uuid import UUID
 import pytest
 
 from app.domain.errors import Forbidden
-from app.domain.identity import Identity, Scope, known_scopes
+from app.domain.identity import Identity, Scope, arriving_name, departed_name, known_scopes
 
 NOW = datetime(2026, 11, 23, tzinfo=UTC)
 
@@ -39,6 +39,14 @@ def test_a_credential_expires_at_its_end() -> None:
 def test_an_owner_is_a_name_on_one_line(owner: str) -> None:
     with pytest.raises(ValueError, match="1 to 255 printable characters"):
         Identity(owner)
+
+
+@pytest.mark.parametrize("name", [arriving_name("ada"), departed_name("ada", "08"), "x (moved to a cell)"])
+def test_the_names_that_a_move_gives_are_no_owners(name: str) -> None:
+    with pytest.raises(ValueError, match="moves between cells give such names"):
+        Identity(name)
+    for owner in (f"{name} b", name.replace(" (", "("), "moved to 08"):
+        assert Identity(owner).owner == owner
 
 
 def test_a_time_without_a_zone_and_an_unknown_scope_are_refused() -> None:
