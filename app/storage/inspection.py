@@ -19,6 +19,7 @@ SELECT current_setting('server_version') AS version, current_setting('server_enc
     current_setting('fsync')::bool AND current_setting('full_page_writes')::bool AS durable,
     current_setting('synchronous_commit') <> 'off' AS waits_for_disk,
     current_setting('idle_session_timeout') AS idle_timeout,
+    current_setting('default_transaction_isolation') AS isolation,
     current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int
         - coalesce(current_setting('reserved_connections', true)::int, 0) AS connections,
     clock_timestamp() AS clock
@@ -41,6 +42,7 @@ class PostgresFacts:
     durable: bool
     waits_for_disk: bool
     idle_timeout: str
+    isolation: str
     connections: int
     clock_ahead: float
     replicas: int
@@ -66,6 +68,10 @@ class PostgresFacts:
             f"it ends sessions that are idle for {self.idle_timeout}": (
                 "set idle_session_timeout to 0 for this user",
                 self.idle_timeout != "0",
+            ),
+            f"its transactions are {self.isolation} by default, so it refuses some requests that come at once": (
+                "set default_transaction_isolation to 'read committed' for this user",
+                self.isolation != "read committed",
             ),
         }
         return {what: remedy for what, (remedy, is_so) in odd.items() if is_so}

@@ -1,29 +1,50 @@
 """Changes in the chats of one owner since a time of the database: the rows behind the owner's feed.
 
-Rows carry the time of the statement that wrote them, and become visible later, when their transaction commits. A reader
-therefore reads again what is up to OVERLAP old, and leaves out what it has already sent.
+Rows carry the time of the statement that wrote them, and become visible when their transaction commits, which may be
+minutes later: a commit waits for its synchronous standby. A reader therefore reads again from the time before which no
+transaction is still open (`OwnerChanges.time`), and leaves out what it has already sent.
 """
 
+from collections import deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from time import monotonic
 from uuid import UUID
 
 from app.domain.chats import Chat
 from app.domain.turns import DELETED, Status
 from app.storage.chats import chat_from
-from app.storage.database import LONG, Database, Statement
+from app.storage.database import LONG, Database, Row, Statement
 from app.storage.rows import OPEN_STATUSES, WAITS
 
-# The longest time that is allowed to pass between the time in a row and its commit.
+# The longest time that is allowed to pass between the time in a row and the first write of its transaction, which gives
+# that a number; between the clocks of two Postgres, too, where one takes the place of the other.
 OVERLAP = timedelta(seconds=10)
+# The longest time between the time in a row and its commit. While a transaction is open, perhaps in another database of
+# the server, each look reads again what has changed since it began: a forgotten one must not make that ever more.
+LATEST_COMMIT = timedelta(hours=1)
+_MARK_PAUSE = 5.0  # seconds
 # How long it is known that a chat was deleted. What is older is swept later, so that no reader misses a row.
 DELETIONS_KEPT = timedelta(days=30)
 
-# The join gives a row, and with it the time, also where no chat has changed. The time is that before the rows are read.
-GET_CHANGED_CHATS = Statement(
+# The time, and the number of this transaction. Postgres gives numbers in the order of first writes, over all databases
+# of a server. A transaction with a number and no write waits for no disk and no standby; one that reads tables may,
+# since reading tidies pages.
+GET_MARK = Statement(
     """
-    SELECT now() AS seen_at, chats.* FROM (VALUES (1)) AS always
+    SELECT now(), CAST(CAST(pg_current_xact_id() AS text) AS bigint) AS number WHERE NOT pg_is_in_recovery()
+    """
+)
+# The time, and the oldest number that is open, also that of a prepared transaction. It needs no privilege, and no
+# session behind a pooler.
+_MOMENT = "SELECT now(), CAST(CAST(pg_snapshot_xmin(pg_current_snapshot()) AS text) AS bigint) AS oldest"
+GET_MOMENT = Statement(_MOMENT)
+# The join gives a row, and with it the moment before the rows are read, also where no chat has changed.
+GET_CHANGED_CHATS = Statement(
+    f"""
+    WITH moment AS MATERIALIZED ({_MOMENT})
+    SELECT moment.*, chats.* FROM moment
     LEFT JOIN chats ON owner = :owner AND updated_at > :since
     ORDER BY updated_at, id LIMIT CAST(:most AS int)
     """
@@ -63,7 +84,6 @@ GET_OPEN_TURNS = Statement(
     WHERE owner = :owner AND status IN {OPEN_STATUSES}
     """
 )
-GET_TIME = Statement("SELECT now() AS now")
 SWEEP_DELETED_CHATS = Statement(
     "DELETE FROM deleted_chats WHERE deleted_at < now() - CAST(:kept AS interval) RETURNING chat_id",
     timeout=LONG,
@@ -85,7 +105,7 @@ class TurnStatus:
 
 @dataclass(frozen=True, slots=True)
 class OwnerUpdate:
-    """`deleted` has chats that are gone, with the time. Whatever was visible at `seen_at` is in it."""
+    """`deleted` has chats that are gone, with the time. What was written before `seen_at` is in it, or was before."""
 
     seen_at: datetime
     chats: Sequence[Chat]
@@ -96,24 +116,29 @@ class OwnerUpdate:
 class OwnerChanges:
     def __init__(self, database: Database) -> None:
         self._database = database
+        # Of the last hour: times, each with the number of a transaction that began then.
+        self._marks = deque[tuple[datetime, int]](maxlen=int(LATEST_COMMIT.total_seconds() / _MARK_PAUSE))
+        self._next_mark = 0.0
 
-    async def now(self) -> datetime:
-        """The time of the database."""
-        row = await self._database.row(GET_TIME)
-        assert row is not None
-        now: datetime = row["now"]
-        return now
+    async def time(self) -> tuple[datetime, datetime]:
+        """The time of the database, and the one before which no transaction is still open."""
+        await self._mark()
+        moment = await self._database.row(GET_MOMENT)
+        assert moment is not None
+        return moment["now"], self._settled(moment)
 
     async def open_turns(self, owner: str) -> Sequence[UUID]:
         return [row["id"] for row in await self._database.rows(GET_OPEN_TURNS, owner=owner)]
 
     async def since(
-        self, owner: str, since: datetime, turns: Collection[UUID], most: int | None = None
+        self, owner: str, seen_at: datetime, turns: Collection[UUID], most: int | None = None
     ) -> OwnerUpdate | None:
-        """Chats that were made, changed or deleted after `since`, the turns that were made in them since, and `turns`,
-        each as it is now. None where there are more than `most` of one of these.
+        """Chats that were made, changed or deleted since the update of `seen_at` (and some before it), the turns that
+        were made in them since, and `turns`, each as it is now. None where there are more than `most` of one of these.
         """
+        since = seen_at - OVERLAP
         limit = None if most is None else most + 1
+        await self._mark()
         rows = await self._database.rows(GET_CHANGED_CHATS, owner=owner, since=since, most=limit)
         chats = [chat_from(row) for row in rows if row["id"] is not None]
         deleted = await self._database.rows(GET_DELETED_CHATS, owner=owner, since=since, most=limit)
@@ -132,7 +157,28 @@ class OwnerChanges:
         statuses = [
             TurnStatus(row["id"], row["chat_id"], row["status"], row["stop_reason"], row["waiting"]) for row in found
         ]
-        return OwnerUpdate(rows[0]["seen_at"], chats, gone, statuses)
+        # What was written before `seen_at` was seen then, whether or not this replica knows it of the transactions.
+        settled = max(self._settled(rows[0]), min(seen_at, rows[0]["now"]))
+        return OwnerUpdate(settled, chats, gone, statuses)
+
+    async def _mark(self) -> None:
+        """Makes a mark where the last one is not new."""
+        if monotonic() < self._next_mark:
+            return
+        self._next_mark = monotonic() + _MARK_PAUSE
+        if (mark := await self._database.row(GET_MARK)) is not None:
+            self._marks.append((mark["now"], mark["number"]))
+
+    def _settled(self, moment: Row) -> datetime:
+        """The time before which no transaction was open at this moment: that of the newest mark below the oldest one.
+        An hour before, where nothing is known.
+        """
+        now: datetime = moment["now"]
+        oldest = now - LATEST_COMMIT
+        # Backwards: nearly always it is the last mark. One is after `now` where the database's clock was set back, or
+        # where another look came in between.
+        ended = (time for time, number in reversed(self._marks) if number < moment["oldest"])
+        return min(max(next(ended, oldest), oldest), now)
 
     async def sweep(self) -> int:
         """Forgets old deletions. How many they were."""

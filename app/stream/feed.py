@@ -32,7 +32,7 @@ _FORM = re.compile(r"([0-9a-f]{1,13})\.((?:[A-Za-z0-9_-]{22})*|~)")
 
 @dataclass(frozen=True, slots=True)
 class FeedCursor:
-    """The client knows all changes up to `time`, and which turns were `open` then; None: they were too many to name."""
+    """The client knows all that was written before `time`, and which turns are `open`; None: too many to name."""
 
     time: datetime
     open: tuple[UUID, ...] | None = ()
@@ -82,7 +82,8 @@ class OwnerFeed:
 
     async def cursor(self) -> FeedCursor:
         """The cursor of a client that reads all chats now."""
-        return FeedCursor(await self._changes.now())
+        _, settled = await self._changes.time()
+        return FeedCursor(settled)
 
     async def open(self, owner: str, cursor: FeedCursor | None, encode: EncodeFeed) -> "FeedReader":
         """A reader from `cursor` on, or from now on."""
@@ -113,19 +114,19 @@ class FeedReader:
 
     async def open(self, cursor: FeedCursor | None) -> None:
         """Finds what has happened since `cursor`, and the turns that are open."""
-        now = await self._changes.now()
+        now, settled = await self._changes.time()
         open_turns = await self._changes.open_turns(self._owner)
         if cursor and cursor.open is not None and now - DELETIONS_KEPT < cursor.time < now + OVERLAP:
             turns = {*cursor.open, *open_turns}
-            update = await self._changes.since(self._owner, cursor.time - OVERLAP, turns, _MOST_MISSED)
+            update = await self._changes.since(self._owner, cursor.time, turns, _MOST_MISSED)
             if update is not None:
                 self._cursor, self._first = cursor, self._take(update)
                 return
-        update = await self._changes.since(self._owner, now - OVERLAP, open_turns)
+        update = await self._changes.since(self._owner, settled, open_turns)
         assert update is not None
         self._take(update)  # the client reads these chats in its list, but not the open turns
         events = [turn for turn in update.turns if turn.status in OPEN]
-        self._cursor, self._first = FeedCursor(now), events if cursor is None else ["reset", *events]
+        self._cursor, self._first = FeedCursor(settled), events if cursor is None else ["reset", *events]
 
     async def frames(self) -> AsyncGenerator[bytes, None]:
         """The events after the cursor, for ever. Only the last event of a look moves the cursor on."""
@@ -143,8 +144,8 @@ class FeedReader:
                     while self._wakeup.number == self._number:
                         await self._wakeup.wait()
             self._number = self._wakeup.number  # before the look: what changes during it leads to another one
-            known, since = [turn.id for turn in self._open], self._seen_at - OVERLAP
-            update = await retry_while_unavailable(partial(self._changes.since, self._owner, since, known))
+            known = [turn.id for turn in self._open]
+            update = await retry_while_unavailable(partial(self._changes.since, self._owner, self._seen_at, known))
             assert update is not None
             events = self._take(update)
 

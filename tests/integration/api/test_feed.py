@@ -19,7 +19,7 @@ from app.api.events import FEED_EVENTS
 from app.llm.models.catalog import ProviderModels
 from app.llm.scripted import Pause, Reply, ScriptedProvider, message_of, tool_use
 from app.storage.database import Statement
-from app.storage.owner_changes import OwnerChanges
+from app.storage.owner_changes import LATEST_COMMIT, OwnerChanges
 from app.stream.feed import FeedCursor
 from tests.integration.api.conftest import NewOwner
 from tests.integration.api.test_chat_stream import author
@@ -213,18 +213,37 @@ async def test_the_cursor_of_the_list_leads_on_and_a_search_has_none(api: Client
         await take_until(events, "chat", id=id_of(chat))
 
 
-async def test_a_change_that_is_committed_late_is_sent(api: Client, database: Locker) -> None:
-    """Its time is that of its statement, and others have been sent since."""
+@pytest.mark.parametrize("overlap", [10, 0])
+async def test_a_change_that_is_committed_late_is_sent(
+    api: Client, database: Locker, monkeypatch: pytest.MonkeyPatch, overlap: int
+) -> None:
+    """Its time is that of its statement, others have been sent since, and a list was read. Without an overlap any
+    commit is as late as one that waits for a standby for half an hour.
+    """
+    monkeypatch.setattr("app.storage.owner_changes.OVERLAP", timedelta(seconds=overlap))
     late, other = await api.chat(title="Late"), await api.chat()
     change = "UPDATE chats SET title = 'Changed', updated_at = clock_timestamp() WHERE id = $1"
     async with api.follow(FEED) as events:
         async with database.holding(change, UUID(id_of(late)), commit=True):
             await api.json("PATCH", other, json={"title": "Early"})
-            cursor = (await take_until(events, "chat", title="Early")).id
+            cursors = [(await take_until(events, "chat", title="Early")).id, (await read_list(api)).cursor]
         await api.json("PATCH", other, json={"title": "Again"})
         await take_until(events, "chat", title="Changed")
-    async with api.follow(FEED, cursor) as events:
-        await take_until(events, "chat", title="Changed")
+    for cursor in cursors:
+        async with api.follow(FEED, cursor) as events:
+            await take_until(events, "chat", title="Changed")
+
+
+async def test_a_replica_that_starts_while_a_transaction_is_open_reads_from_an_hour_before(
+    api: Client, server: Server, database: Locker
+) -> None:
+    chat = UUID(id_of(await api.chat()))
+    changes = OwnerChanges(server.services.storage.database)
+    async with database.holding("UPDATE chats SET updated_at = clock_timestamp() WHERE id = $1", chat, commit=True):
+        begun, settled = await changes.time()
+        assert settled == begun - LATEST_COMMIT
+    while (await changes.time())[1] < begun - timedelta(seconds=1):  # noqa: ASYNC110, others use this Postgres too
+        await asyncio.sleep(0.01)
 
 
 async def test_a_chat_that_an_older_version_deleted_is_sent(api: Client, server: Server) -> None:
@@ -251,7 +270,8 @@ async def test_only_the_owners_changes_are_sent(api: Client, new_owner: NewOwner
     stranger = await new_owner()
     pause = Pause()
     theirs = await stranger.say(await stranger.chat(), model=server.scripts.model(pausing(pause, "Half ", "whole.")))
-    made_up = FeedCursor(await server.services.live.feed._changes.now(), (UUID(theirs.assistant["id"]), uuid4()))
+    now, _ = await server.services.live.feed._changes.time()
+    made_up = FeedCursor(now, (UUID(theirs.assistant["id"]), uuid4()))
     async with api.follow(FEED, str(made_up)) as events, stranger.follow(FEED) as their_events:
         pause.go.set()
         await stranger.json("DELETE", await stranger.chat())
@@ -333,14 +353,16 @@ async def test_more_open_turns_than_a_cursor_names_are_a_reset_for_whoever_comes
 async def test_an_old_turn_that_a_client_saw_open_is_sent_when_it_has_ended_also_after_a_cut(
     api: Client, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.stream.feed.OVERLAP", timedelta(0))  # they were there long before the list was read
+    monkeypatch.setattr(
+        "app.storage.owner_changes.OVERLAP", timedelta(0)
+    )  # they were there long before the list was read
     monkeypatch.setattr("app.stream.feed._BATCH", 1)
     pauses, turns = [Pause(), Pause()], []
     for pause in pauses:
         turns.append(await api.say(await api.chat(), model=server.scripts.model(pausing(pause, "Half ", "whole."))))
         await pause.reached.wait()
     async with api.follow(FEED, (await read_list(api)).cursor) as events:
-        first = await anext(events)
+        first = await take_until(events, "turn")
     for pause, turn in zip(pauses, turns, strict=True):
         pause.go.set()
         await api.events(turn.stream_url)
