@@ -17,6 +17,7 @@ import uvloop
 
 from app.api.http.connection import connections
 from app.api.neighbours import FromNeighbours
+from app.cli.allocator import give_back_freed_memory
 from app.cli.workers import notify_supervisor, serve_in_processes
 from app.config import Settings, read_settings
 from app.domain.errors import ConfigError
@@ -119,6 +120,7 @@ def serve(workers: int | None, process: str | None) -> None:
     """Migrate the database and run the server."""
     settings = read_settings()
     configure_logging(settings.log_level)
+    give_back_freed_memory()
     count = workers or settings.workers
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         if count > 1:

@@ -4,14 +4,15 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from sys import getsizeof
 from uuid import UUID
 
 from app.domain.turns import Turn
 from app.llm.conversation.messages import KnownEntries
 
 KEPT = 600.0  # seconds that an unused path stays
-# About the bytes of a turn and of a block in memory, besides their texts.
-_TURN, _BLOCK = 2000, 1000
+# About the bytes of a turn, of a block and of a tool in memory, besides their texts.
+_TURN, _BLOCK, _TOOL = 2000, 1000, 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,4 +72,13 @@ class WarmPaths:
 
 
 def _size_of(turn: Turn) -> int:
-    return _TURN + sum(_BLOCK + len(block.text) + len(block.data or "") for block in turn.blocks)
+    """About its bytes. A character takes one to four. Tools of the server are shared by all turns."""
+    texts = [text for block in turn.blocks for text in (block.text, block.data or "")]
+    size = _TURN + _BLOCK * len(turn.blocks)
+    if (request := turn.request) is not None:
+        declared = [tool for tool in request.tools if tool.client or tool.http]
+        size += _TOOL * len(declared)
+        texts += [text for tool in declared for text in (tool.description, tool.input_schema)]
+        texts += [request.system or "", *request.provider_tools]
+        texts += [request.output.schema] if request.output else []
+    return size + sum(map(getsizeof, texts))

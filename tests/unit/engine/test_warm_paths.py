@@ -1,19 +1,21 @@
 """Paths kept warm: which are found, which make room, and when they go."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 from uuid import UUID
 
 import pytest
 
 from app.domain.blocks import Block
-from app.domain.turns import Turn
+from app.domain.turns import OutputSpec, ToolSpec, Turn, TurnRequest
 from app.engine import warm_paths
 from app.engine.warm_paths import WarmPaths
 from app.kit.ids import new_id
 from app.llm.conversation.messages import KnownEntries
 
-TURN = 3000 + 10  # bytes, about, of each turn below
+TURN = 3000 + 59 + 49  # bytes, about, of each turn below: a text of ten characters, and an empty one
 
 
 def path_of(turns: int, before: Sequence[Turn] = ()) -> list[Turn]:
@@ -41,6 +43,25 @@ async def test_a_path_takes_the_place_of_the_one_that_it_goes_on_from() -> None:
     assert kept is not None
     assert kept.entries is entries
     assert found(paths, new_id()) is None
+
+
+@pytest.mark.parametrize(
+    "turn",
+    [
+        {"blocks": (Block(0, 0, 0, "text", "\N{SAILBOAT}" * 50_000),)},
+        {"request": TurnRequest("m", system="x" * 100_000)},
+        {"request": TurnRequest("m", tools=(ToolSpec("look", "x" * 50_000, "x" * 50_000, client=True),))},
+        {"request": TurnRequest("m", output=OutputSpec("x" * 100_000))},
+        {"request": TurnRequest("m", provider_tools=("x" * 100_000,))},
+    ],
+)
+async def test_what_an_owner_can_make_long_is_counted_in_bytes(turn: Mapping[str, Any]) -> None:
+    path = path_of(2)
+    path[-1] = replace(path[-1], **turn)
+    for most, is_kept in ((99_000, False), (220_000, True)):
+        paths = WarmPaths(most)
+        paths.keep(path, KnownEntries())
+        assert (paths.find(path[-1].id) is not None) == is_kept
 
 
 async def test_what_was_used_least_makes_room_and_what_never_has_room_is_not_kept() -> None:
