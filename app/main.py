@@ -39,8 +39,9 @@ from app.llm.models.catalog import Models
 from app.setup.databases import api_database, database_url, session_url, standby_database, standby_url
 from app.setup.engine import Engine, ServerProcess, background, started
 from app.setup.identity import allowed_origins
-from app.setup.parts import FROM_SETTINGS, WITH_DATABASE, Given, Parts
-from app.setup.policies import recorded_owners, turn_ceilings, turn_limits
+from app.setup.parts import Given, Parts, chosen_model, opened_models, opened_toolset, opened_ways
+from app.setup.plans import read_plans
+from app.setup.policies import allowances, recorded_owners, turn_ceilings, turn_limits, webhook_receiver
 from app.setup.samples import offer_samples
 from app.storage.database import connect
 from app.storage.documents import Documents
@@ -124,10 +125,12 @@ async def running(
     if settings.traces:
         TRACING.begin(settings.traces_content)
     async with AsyncExitStack() as stack:
-        parts = Parts(settings, given or Given(), stack)
-        for step in FROM_SETTINGS.values():
-            await step(parts)
-        standby_url(settings)  # before the database is touched, too
+        given = given or Given()
+        # Before the database is touched, so that a wrong setting makes none.
+        receiver, allowed, plans = webhook_receiver(settings), allowances(settings), read_plans(settings, given.plan_of)
+        model = chosen_model(settings, given)
+        allowed_origins(settings)
+        standby_url(settings)
         url = await stack.enter_async_context(database_url(settings))
         direct_url = session_url(settings, url)
         await upgrade_in_thread(direct_url)
@@ -137,38 +140,40 @@ async def running(
             "statement_cache": settings.statement_cache,
             "schema": settings.db_schema,
         }
-        parts.database = database = await stack.enter_async_context(connect(url, **options))
+        database = await stack.enter_async_context(connect(url, **options))
         api = await stack.enter_async_context(api_database(settings, direct_url, database, **options))
-        for step in WITH_DATABASE.values():
-            await step(parts)
-        if parts.model == DEMO:
+        stored, ways = await opened_ways(settings, given, database, stack)
+        models = await opened_models(settings, given, stack)
+        toolset = await opened_toolset(settings, given, database, stack)
+        if model == DEMO:
             await offer_samples(Documents(database), LOCAL_OWNER)
+        parts = Parts(settings, database, receiver, plans, models, toolset, given.hooks)
         engine = await stack.enter_async_context(started(parts, direct_url, api, process))
-        owner_plans = OwnerPlans(parts.plans)
+        owner_plans = OwnerPlans(plans)
         streams = OwnerStreams(owner_plans)
         cell = Cell(settings.cell, Moves(database), engine.worker.release)
         await stack.enter_async_context(
-            background(engine.failed, parts.stored.record_uses, StreamWatch(streams).run, cell.follow)
+            background(engine.failed, stored.record_uses, StreamWatch(streams).run, cell.follow)
         )
-        storage = Storage.of(api, database, parts.plans.default.running_turns, settings.cell)
+        storage = Storage.of(api, database, plans.default.running_turns, settings.cell)
         copy = await stack.enter_async_context(standby_database(settings))
         standby = Standby(copy, engine.replica, engine.renewals) if copy else None
         yield Services(
-            authenticator=Authenticator(parts.ways),
+            authenticator=Authenticator(ways),
             cell=cell,
             storage=storage,
             reads=Reads(storage.reads, standby, settings.standby_staleness),
             live=_live(settings, engine),
             resolver=Resolver(
-                parts.models,
-                parts.toolset,
-                Defaults(parts.model, settings.system_prompt, turn_limits(settings), turn_ceilings(settings)),
-                parts.allowed,
+                models,
+                toolset,
+                Defaults(model, settings.system_prompt, turn_limits(settings), turn_ceilings(settings)),
+                allowed,
             ),
             http=_http_settings(settings),
             plans=owner_plans,
             streams=streams,
-            overview=Overview(database, parts.models, parts.plans.default.running_turns),
+            overview=Overview(database, models, plans.default.running_turns),
             recent_chats=RecentChats(engine.worker.ended),
             note_refusal=engine.refusals.note,
             failed=engine.failed,

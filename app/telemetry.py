@@ -210,5 +210,8 @@ def settle_garbage_collector() -> None:
     counts free the garbage of turns and requests. Call it once all long-lived objects exist.
     """
     gc.freeze()  # without a collection, a pause of a tenth of a second: what is garbage now is little
-    gc.set_threshold(5_000, 20, 200)  # a pause grows with the first, and with its product with the second
+    # A pause of the young generation grows with the first number, one of the second with the product of the first two:
+    # 10,000 objects, some milliseconds. More of these pauses are not more work: each visits only what is new since the
+    # last one. A full collection visits all that is alive, so it comes only after 20 million objects.
+    gc.set_threshold(2_000, 5, 2_000)
     gc.callbacks.append(GarbageWatch())

@@ -17,6 +17,11 @@ from app.storage.tables import metadata
 
 LOCK = 7_481_516_342
 _DIALECT = "postgresql+asyncpg://"
+# Those that this version of Postgres has.
+_NO_TIMEOUTS = text(
+    "SELECT set_config(name, '0', true) FROM pg_settings WHERE name IN ('statement_timeout', 'lock_timeout',"
+    " 'transaction_timeout', 'idle_in_transaction_session_timeout')"
+)
 
 
 def _url() -> str:
@@ -30,8 +35,8 @@ def _url() -> str:
 
 
 def _migrate(connection: Connection) -> None:
-    # A limit of the database's own would end the wait for a replica that migrates at the same time.
-    connection.execute(text("SELECT set_config('statement_timeout', '0', true), set_config('lock_timeout', '0', true)"))
+    # A limit of the database's own would end the migration, or the wait for a replica that migrates at the same time.
+    connection.execute(_NO_TIMEOUTS)
     connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": LOCK})
     schema, is_there = schema_of(_url()), text("SELECT to_regnamespace(quote_ident(:schema)) IS NOT NULL")
     if schema is not None and not connection.scalar(is_there, {"schema": schema}):

@@ -4,8 +4,8 @@ import asyncio
 import errno
 import json
 import sys
-from collections.abc import AsyncIterator, Awaitable, Sequence
-from contextlib import AsyncExitStack, suppress
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -18,8 +18,11 @@ from app.domain.errors import ConfigError, StorageError
 from app.engine.upkeep.webhooks import Receiver, ping_receiver
 from app.llm.demo.provider import DEMO
 from app.setup.databases import addressed, check_present, database_name, database_url, session_url, standby_url
+from app.setup.identity import allowed_origins
 from app.setup.models import ping_providers
-from app.setup.parts import FROM_SETTINGS, WITH_DATABASE, Given, Parts
+from app.setup.parts import Given, chosen_model, opened_models, opened_toolset, opened_ways
+from app.setup.plans import read_plans
+from app.setup.policies import allowances, webhook_receiver
 from app.storage.database import Database, Row, Statement, connect
 from app.storage.inspection import inspect_postgres, standby_lag
 from app.storage.migrations import newest_revision, present_revision
@@ -88,44 +91,58 @@ def _list_settings() -> None:
 async def examine(settings: Settings, ping: bool) -> list[Finding]:
     count = len(settings.model_fields_set)
     found = [Finding("settings", "ok", "1 is set" if count == 1 else f"{count} are set"), _address(settings)]
+    given, receiver, toolset = Given(), None, None
     async with AsyncExitStack() as stack:
-        parts = Parts(settings, Given(), stack, connect_mcp=ping)
-        for check, step in FROM_SETTINGS.items():
-            found += await _tried(check, step(parts))
+        with _tried("webhook", found):
+            receiver = webhook_receiver(settings)
+        with _tried("allowances", found):
+            allowances(settings)
+        with _tried("plans", found):
+            read_plans(settings, given.plan_of)
+        with _tried("origins", found):
+            allowed_origins(settings)
+        with _tried("model", found):
+            model = chosen_model(settings, given)
         if found[-1].status == "ok":
-            answers = "the scripted demo answers" if parts.model == DEMO else f"{parts.model} answers"
+            answers = "the scripted demo answers" if model == DEMO else f"{model} answers"
             found[-1] = Finding("model", "ok", answers)
-        parts.database = _Nothing()
+        database: Database = _Nothing()
         async for finding in _database(settings, stack):
             if isinstance(finding, Database):
-                parts.database = finding
+                database = finding
             else:
                 found.append(finding)
-        away = any((each.check, each.status) == ("database", "fault") for each in found)
-        for check, step in WITH_DATABASE.items():
-            if check == "access" and away:
-                found.append(Finding(check, "note", "not checked: the tokens are in the database"))
-            else:
-                found += await _tried(check, step(parts))
+        if any((each.check, each.status) == ("database", "fault") for each in found):
+            found.append(Finding("access", "note", "not checked: the tokens are in the database"))
+        else:
+            with _tried("access", found):
+                await opened_ways(settings, given, database, stack)
+        with _tried("models", found):
+            await opened_models(settings, given, stack)
+        with _tried("tools", found):
+            toolset = await opened_toolset(settings, given, database, stack, connect_mcp=ping)
         if ping:
             with suppress(ConfigError):  # reported above
                 for name, failure in (await ping_providers(settings)).items():
                     found.append(_pinged(f"provider {name}", failure))
-            for name, failure in (await _mcp_failures(getattr(parts, "toolset", None))).items():
+            for name, failure in (await _mcp_failures(toolset)).items():
                 found.append(_pinged(f"MCP {name}", failure))
-            if receiver := getattr(parts, "receiver", None):
+            if receiver is not None:
                 found.append(await _webhook(receiver))
     return found
 
 
-async def _tried(check: str, step: Awaitable[None]) -> list[Finding]:
+@contextmanager
+def _tried(check: str, found: list[Finding]) -> Iterator[None]:
+    """Adds what became of it: an error is a finding, too."""
     try:
-        await step
+        yield
     except ConfigError as error:
-        return [Finding(check, "fault", str(each)) for each in error.args]
+        found += [Finding(check, "fault", str(each)) for each in error.args]
     except StorageError as error:  # the tables of an older version
-        return [Finding(check, "note", f"not checked: {error}")]
-    return [Finding(check, "ok", "as `serve` needs it")]
+        found.append(Finding(check, "note", f"not checked: {error}"))
+    else:
+        found.append(Finding(check, "ok", "as `serve` needs it"))
 
 
 def _address(settings: Settings) -> Finding:
@@ -181,8 +198,10 @@ async def _database(settings: Settings, stack: AsyncExitStack) -> AsyncIterator[
         yield Finding("clock", "fault", f"{differ}: let both follow one time server (NTP)")
     if settings.api_database_url is not None and revision == newest_revision():
         api_url = addressed(settings, settings.api_database_url.get_secret_value(), "TURNSTREAM_API_DATABASE_URL")
-        role = admit(direct, api_url, grant=False)
-        for finding in await _tried("API role", role):
+        found: list[Finding] = []
+        with _tried("API role", found):
+            await admit(direct, api_url, grant=False)
+        for finding in found:
             yield finding
     if settings.standby_url is not None:
         yield await _standby(settings, direct)

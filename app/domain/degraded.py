@@ -2,11 +2,11 @@
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from app.domain.assembly import ASSEMBLED
 from app.domain.history import COMPACTED
-from app.domain.kinds import TOOL_RESULT
+from app.domain.kinds import TOOL_RESULT, TOOL_USE, USER_TEXT
 from app.domain.limits import reached_limits
 from app.domain.steps import INTERRUPTED, VOIDED, tools_have_failed
 from app.domain.turns import Turn
@@ -17,6 +17,7 @@ ALL_TOOLS_FAILED = "all_tools_failed"
 HOOK_FAILURES = "hook_failures"
 REWRITTEN = "rewritten"  # a part that readers had seen was taken back
 CONTINUED = "continued"  # a reply was cut off, and what it had written stands
+_LOOKED_AT = frozenset({TOOL_USE, TOOL_RESULT, USER_TEXT})  # by what is counted here
 # Notes on results that needed no policy.
 _NOT_DEGRADED = frozenset({"started_at", "seconds", "summarised", "cached", "memo", "approval"})
 
@@ -41,6 +42,8 @@ class Degraded:
 def degraded(turn: Turn) -> tuple[Degraded, ...]:
     """The policies that the turn needed, those of its results first."""
     found: list[Degraded] = []
+    # Nothing below looks at other blocks, of which there may be thousands.
+    turn = replace(turn, blocks=tuple(block for block in turn.blocks if block.type in _LOOKED_AT))
     for block in turn.blocks:
         if block.type == TOOL_RESULT and block.notes is not None:
             names = [name for name in json.loads(block.notes) if name not in _NOT_DEGRADED]

@@ -36,6 +36,38 @@ _CLAIM = 50
 _ANY_NUMBER = 2**31 - 1
 
 
+# Seconds after which a turn whose runs fail is run again, at most.
+_LONGEST_PAUSE = 300.0
+
+
+class FailedRuns:
+    """Turns whose last runs failed in a way that nobody foresaw, or that Postgres refuses to store. Each such run may
+    call a model, so the turn is run again after `pause` seconds, then after twice as many, and so on. Times are those
+    of one clock, in seconds.
+    """
+
+    def __init__(self, pause: float) -> None:
+        self._pause = pause
+        self._of: dict[
+            UUID, tuple[int, float]
+        ] = {}  # runs that failed one after the other, and when the next may begin
+
+    def note(self, turn: UUID, now: float) -> float:
+        """Returns after how many seconds the turn may be run again."""
+        before, _ = self._of.get(turn, (0, 0.0))
+        pause = min(self._pause * 2.0 ** min(before, 30), _LONGEST_PAUSE)
+        self._of[turn] = before + 1, now + pause
+        return pause
+
+    def may_run(self, turn: UUID, now: float) -> bool:
+        _, begins = self._of.get(turn, (0, now))
+        return begins <= now
+
+    def keep(self, turns: Collection[UUID]) -> None:
+        """Forgets all others: they have ended, or run elsewhere."""
+        self._of = {turn: failed for turn, failed in self._of.items() if turn in turns}
+
+
 @dataclass(frozen=True, slots=True)
 class WorkerPolicy:
     """`poll_interval` and `grace_period` are seconds. `plans` limit the running turns of an owner, on all replicas. The
@@ -89,6 +121,7 @@ class Worker:
         self._group: asyncio.TaskGroup | None = None
         self._reserved = 0  # turns that are being written, to begin here
         self._not_run: Set[UUID] = frozenset()  # turns that this replica owned at the last comparison, and did not run
+        self._failed = FailedRuns(policy.poll_interval)
 
     @property
     def draining(self) -> bool:
@@ -281,7 +314,9 @@ class Worker:
                 run.stop("cancel")
         # Those that were not run at the time before either: a turn that begins where it is written has its row first.
         before_last, self._not_run = self._not_run, mine.keys() - self._runs.keys()
-        if not self._draining and (lost := self._not_run & before_last):
+        self._failed.keep(mine.keys())
+        lost = [turn for turn in self._not_run & before_last if self._failed.may_run(turn, monotonic())]
+        if lost and not self._draining:
             with suppress(StorageError):
                 for turn in await self._queue.claim_again(lost):
                     self._start(group, turn)
@@ -305,7 +340,7 @@ class Worker:
         except MemoryError:  # no turn of this process can go on: it stops, and others take them over
             raise
         except Exception:
-            log.exception("turn.abandoned")
+            log.exception("turn.abandoned", again_after=self._failed.note(run.turn, monotonic()))
         finally:
             TURNS_RUNNING.dec()
             if len(self._runs) >= self._policy.concurrent_turns or self._shares_slots:

@@ -12,6 +12,13 @@ class DatabaseClock:
     def __init__(self) -> None:
         self._ahead = time() - monotonic()  # of the monotonic clock, in seconds
 
+    @property
+    def ahead(self) -> float:
+        """Seconds by which it is ahead of the monotonic clock. More than before: the clock of Postgres was set forward,
+        or this machine was suspended, when its monotonic clock stands still.
+        """
+        return self._ahead
+
     def seconds(self) -> float:
         """Since 1970."""
         return monotonic() + self._ahead

@@ -27,7 +27,7 @@ from app.engine.upkeep.round_writer import RoundWriter
 from app.engine.upkeep.search_indexer import SearchIndexer
 from app.engine.upkeep.sweeps import HOURS, UNUSED_UPLOADS_KEPT, Sweep, at_once
 from app.engine.upkeep.titles import TitleWriter
-from app.engine.upkeep.webhooks import WebhookDeliveries, WebhookPolicy
+from app.engine.upkeep.webhooks import Receiver, WebhookDeliveries, WebhookPolicy
 from app.engine.worker import Worker
 from app.kit.ids import new_id
 from app.lab.recordings import Recordings
@@ -97,26 +97,21 @@ async def started(parts: Parts, url: str, api: Database, process: ServerProcess 
     """Runs the engine. At the end the worker stops first; then this replica leaves. `url` is that of sessions; `api`
     is the database as requests see it.
     """
-    settings, database, models, receiver = parts.settings, parts.database, parts.models, parts.receiver
-    kinds = sorted(receiver.kinds) if receiver else ()
-    deliveries = [WebhookDeliveries(Webhooks(database, kind), receiver, WebhookPolicy()) for kind in kinds if receiver]
+    settings, database = parts.settings, parts.database
+    deliveries = _deliveries(database, parts.receiver)
     directory, clock = Directory(), FrameClock(settings.frames)
     session_key, failed = secrets.randbits(62), asyncio.Event()
-    # A replica that starts at the address of another one takes the place of that one.
-    address = f"{socket.gethostname()}:{settings.port or f'process-{os.getpid()}'}"
-    if process is not None:
-        address += f"/{process.number}"
-    queue = Queue(database, new_id(), address, session_key, kinds)
+    kinds = sorted(parts.receiver.kinds) if parts.receiver else ()
+    queue = Queue(database, new_id(), _address(settings, process), session_key, kinds)
 
     async def notify_peers(payload: str) -> None:
         if not monitor.is_alone:
             await queue.notify(payload)
 
     chat_wakeups = ChatWakeups(ChatUpdates(database), notify_peers, _CHAT_POLL)
-    changes = OwnerChanges(api)
-    feed = OwnerFeed(changes, notify_peers, _FEED_LOOK)
+    feed = OwnerFeed(OwnerChanges(api), notify_peers, _FEED_LOOK)
     refusals = RefusedLogins(AuditTrail(database))
-    policy = worker_policy(settings, models, parts.plans)
+    policy, provider_for = worker_policy(settings, parts.models, parts.plans), parts.models.provider_for
 
     def notify(owner: str, chat: UUID) -> None:
         chat_wakeups.notify(chat)
@@ -125,9 +120,9 @@ async def started(parts: Parts, url: str, api: Database, process: ServerProcess 
     titles = []
     if (model := settings.title_model) is not None:
         side_calls = SideCalls(Charges(database), Accounts(database), parts.plans, policy.model)
-        titles.append(TitleWriter(database, models.provider_for, model, side_calls, notify))
-    hooks = [*deliveries, *titles, *parts.given.hooks]
-    worker = Worker(database, queue, directory, models.provider_for, parts.toolset, policy, clock, hooks, feed.notify)
+        titles.append(TitleWriter(database, provider_for, model, side_calls, notify))
+    hooks = [*deliveries, *titles, *parts.hooks]
+    worker = Worker(database, queue, directory, provider_for, parts.toolset, policy, clock, hooks, feed.notify)
 
     def look() -> None:
         """Notifications may have been lost until now: everything that waits for one looks at the rows."""
@@ -135,11 +130,18 @@ async def started(parts: Parts, url: str, api: Database, process: ServerProcess 
         chat_wakeups.broadcast.wake_all()
         feed.broadcast.wake_all()
 
-    texts, actions = OpenTexts(database), Actions(database)
     # The reads of a standby are older than the last renewal that it shows.
     renewal = None if settings.standby_url is None else settings.standby_staleness / _RENEWALS
     monitor = ReplicaMonitor(
-        queue, texts, actions, settings.lease, worker.wake, look, worker.begin_drain, renewal, worker.forget_paths
+        queue,
+        OpenTexts(database),
+        Actions(database),
+        settings.lease,
+        worker.wake,
+        look,
+        worker.begin_drain,
+        renewal,
+        worker.forget_paths,
     )
 
     def receive(payload: str) -> None:
@@ -183,6 +185,19 @@ async def started(parts: Parts, url: str, api: Database, process: ServerProcess 
             replica=queue.replica,
             renewals=queue.renewals,
         )
+
+
+def _deliveries(database: Database, receiver: Receiver | None) -> Sequence[WebhookDeliveries]:
+    """Those of each kind of webhook that the receiver wants."""
+    if receiver is None:
+        return ()
+    return [WebhookDeliveries(Webhooks(database, kind), receiver, WebhookPolicy()) for kind in sorted(receiver.kinds)]
+
+
+def _address(settings: Settings, process: ServerProcess | None) -> str:
+    """A replica that starts at the address of another one takes the place of that one."""
+    address = f"{socket.gethostname()}:{settings.port or f'process-{os.getpid()}'}"
+    return address if process is None else f"{address}/{process.number}"
 
 
 def sweeps_of(settings: Settings, database: Database) -> Sequence[Sweep]:

@@ -1,23 +1,19 @@
-"""The parts of a server that its settings decide. `serve` makes them in the order of the two tables here, and ends with
-the first that cannot be made; `doctor` tries each.
-"""
+"""The parts of a server that its settings decide, and what an embedding program gives in place of them."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
 from app.api.identity.stored import StoredTokens
 from app.api.identity.way import Authenticate
-from app.api.resolve import Allowances
 from app.config import Settings
 from app.domain.plans import Plan, Plans
 from app.engine.hooks import Hooks
 from app.engine.upkeep.webhooks import Receiver
 from app.llm.models.catalog import Models
-from app.setup.identity import allowed_origins, open_ways
+from app.setup.identity import open_ways
 from app.setup.models import check_chosen, default_among, open_models, served_model
-from app.setup.plans import read_plans
-from app.setup.policies import allowances, tool_settings, webhook_receiver
+from app.setup.policies import tool_settings
 from app.storage.database import Database
 from app.storage.documents import Documents
 from app.storage.tokens import Tokens
@@ -41,80 +37,53 @@ class Given:
     hooks: Sequence[Hooks] = ()
 
 
+@dataclass(frozen=True, slots=True)
 class Parts:
-    """Each step sets the attribute of its name, or raises ConfigError. What a part opens is closed with `stack`."""
+    """What the engine is made of. `receiver` is that of webhooks."""
 
-    receiver: Receiver | None
-    allowed: Allowances
-    plans: Plans
-    model: str
-    origins: frozenset[str]
+    settings: Settings
     database: Database
-    stored: StoredTokens
-    ways: Sequence[Authenticate]
+    receiver: Receiver | None
+    plans: Plans
     models: Models
     toolset: Toolset
-
-    def __init__(self, settings: Settings, given: Given, stack: AsyncExitStack, *, connect_mcp: bool = True) -> None:
-        self.settings = settings
-        self.given = given
-        self._stack = stack
-        self._connect_mcp = connect_mcp
-
-    async def make_receiver(self) -> None:
-        self.receiver = webhook_receiver(self.settings)
-
-    async def make_allowed(self) -> None:
-        self.allowed = allowances(self.settings)
-
-    async def make_plans(self) -> None:
-        self.plans = read_plans(self.settings, self.given.plan_of)
-
-    async def choose_model(self) -> None:
-        models = self.given.models
-        self.model = served_model(self.settings) if models is None else default_among(models, self.settings.model)
-
-    async def find_origins(self) -> None:
-        self.origins = allowed_origins(self.settings)
-
-    async def open_ways(self) -> None:
-        tokens = Tokens(self.database, self.settings.cell)
-        self.stored = StoredTokens(tokens, self.settings.cell)
-        self.ways = await self._stack.enter_async_context(
-            open_ways(self.settings, tokens, self.stored, self.given.authenticate)
-        )
-
-    async def open_models(self) -> None:
-        models = self.given.models
-        if models is None:
-            models = await self._stack.enter_async_context(open_models(self.settings))
-        check_chosen(models, self.settings)
-        self.models = models
-
-    async def open_toolset(self) -> None:
-        if self.given.toolset is not None:
-            self.toolset = self.given.toolset
-            return
-        results = result_tools(ToolResults(self.database), self.settings.max_result_chars)
-        own = document_tools(Documents(self.database)) + results
-        self.toolset = await self._stack.enter_async_context(
-            open_toolset(own, tool_settings(self.settings), self.given.outputs, connect_mcp=self._connect_mcp)
-        )
+    hooks: Sequence[Hooks]
 
 
-Step = Callable[[Parts], Awaitable[None]]
+# `serve` makes the parts and ends with the first ConfigError; `doctor` tries each. What is opened is closed by `stack`.
 
-# Before the database is touched, so that a wrong setting makes none.
-FROM_SETTINGS: Mapping[str, Step] = {
-    "webhook": Parts.make_receiver,
-    "allowances": Parts.make_allowed,
-    "plans": Parts.make_plans,
-    "origins": Parts.find_origins,
-    "model": Parts.choose_model,
-}
-# With the migrated database in `Parts.database`.
-WITH_DATABASE: Mapping[str, Step] = {
-    "access": Parts.open_ways,
-    "models": Parts.open_models,
-    "tools": Parts.open_toolset,
-}
+
+def chosen_model(settings: Settings, given: Given) -> str:
+    """The model of a turn that names none. Raises ConfigError."""
+    return served_model(settings) if given.models is None else default_among(given.models, settings.model)
+
+
+async def opened_ways(
+    settings: Settings, given: Given, database: Database, stack: AsyncExitStack
+) -> tuple[StoredTokens, Sequence[Authenticate]]:
+    """The tokens that are stored, and all ways to authenticate, theirs among them. Raises ConfigError."""
+    tokens = Tokens(database, settings.cell)
+    stored = StoredTokens(tokens, settings.cell)
+    return stored, await stack.enter_async_context(open_ways(settings, tokens, stored, given.authenticate))
+
+
+async def opened_models(settings: Settings, given: Given, stack: AsyncExitStack) -> Models:
+    """Raises ConfigError."""
+    models = given.models
+    if models is None:
+        models = await stack.enter_async_context(open_models(settings))
+    check_chosen(models, settings)
+    return models
+
+
+async def opened_toolset(
+    settings: Settings, given: Given, database: Database, stack: AsyncExitStack, *, connect_mcp: bool = True
+) -> Toolset:
+    """Raises ConfigError. MCP servers that cannot be reached are none."""
+    if given.toolset is not None:
+        return given.toolset
+    results = result_tools(ToolResults(database), settings.max_result_chars)
+    own = document_tools(Documents(database)) + results
+    return await stack.enter_async_context(
+        open_toolset(own, tool_settings(settings), given.outputs, connect_mcp=connect_mcp)
+    )

@@ -602,3 +602,30 @@ async def test_a_burst_is_shared_and_every_turn_is_run_once(harness: Harness) ->
     assert {turn.status for turn in turns} == {"complete"}
     assert {turn.attempt for turn in turns} == {1}
     assert sum(len(provider.requests) for provider in providers) == 60
+
+
+REFUSE = """
+CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+    RAISE EXCEPTION USING ERRCODE = 'XX001', MESSAGE = 'invalid page in block 7';
+END $$;
+CREATE TRIGGER refuse BEFORE UPDATE ON turns FOR EACH ROW WHEN (NEW.ended_at IS NOT NULL) EXECUTE FUNCTION refuse()
+"""
+ATTEMPT = "SELECT attempt FROM turns WHERE id = $1"
+
+
+async def test_a_turn_whose_end_postgres_refuses_is_run_again_until_it_is_taken(harness: Harness) -> None:
+    provider = ScriptedProvider(lambda _: answer())
+    async with (
+        harness.replica(provider, policy=replace(POLICY, poll_interval=0.01)) as replica,
+        harness.locker() as operator,
+    ):
+        asked = await harness.ask()
+        await operator.connection.execute(REFUSE)
+        replica.worker.wake()
+        first = None
+        while (attempt := await operator.connection.fetchval(ATTEMPT, asked.turn)) in {0, first}:
+            first = attempt or first
+            await asyncio.sleep(0.01)  # nothing is notified of a run that fails
+        await operator.connection.execute("DROP FUNCTION refuse CASCADE")
+        turn = await harness.finish(replica, asked)
+    assert (turn.status, texts_of(turn), len(provider.requests)) == ("complete", ["There."], 1)

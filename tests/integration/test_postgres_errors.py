@@ -5,6 +5,7 @@ import socket
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from urllib.parse import urlsplit
 
 import asyncpg
 import pytest
@@ -13,6 +14,7 @@ from app.domain.errors import StatementRefused, StorageError, StorageUnavailable
 from app.setup import engine
 from app.setup.engine import background
 from app.storage.database import OWNER, Database, Statement, connect
+from app.storage.runs.session import ReplicaSession
 from tests.integration.proxy import proxied
 
 BACKEND = Statement("SELECT pg_backend_pid()")
@@ -45,6 +47,8 @@ PASSING = (
     "3D000",
     "40P01",
     "42501",
+    "42704",  # of a schema whose USAGE was revoked nothing is found, for a while
+    "42P01",
     "42P05",
     "53300",
     "53100",
@@ -54,7 +58,7 @@ PASSING = (
     "57P03",
     "58030",
 )
-REFUSALS = ("22021", "22P02", "23505", "42601", "42P01", "42703", "54000", "P0001", "XX000")
+REFUSALS = ("22021", "22P02", "23505", "42601", "42703", "54000", "P0001", "XX000")
 
 
 @pytest.fixture
@@ -95,7 +99,7 @@ async def test_a_background_task_that_postgres_ended_is_begun_again(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine, "_RESTART", 0)
-    states, done, failed = iter(("XX000", "42P01", "0A000")), asyncio.Event(), asyncio.Event()
+    states, done, failed = iter(("XX000", "42703", "0A000")), asyncio.Event(), asyncio.Event()
 
     async def work() -> None:
         if (state := next(states, None)) is not None:
@@ -199,3 +203,20 @@ async def test_what_is_written_behind_a_cancelled_transaction_is_committed(datab
             assert await other.rows(GET_DELETED, owner=str(steps)), "the answer said that it was written"
             async with database.transaction() as connection:
                 assert await connection.rows(BACKEND)
+
+
+async def test_a_session_whose_search_path_leads_to_no_schema_is_opened_again_until_it_does(database_url: str) -> None:
+    """As after a REVOKE of the schema's USAGE: Postgres answers, and no statement fails."""
+    name, lost, opened = urlsplit(database_url).path[1:], asyncio.Event(), asyncio.Event()
+    connection = await asyncpg.connect(database_url)
+    try:
+        await connection.execute(f"ALTER DATABASE {name} SET search_path = nowhere")
+        async with background(
+            asyncio.Event(), ReplicaSession(database_url, 7, lambda _: None, lost.set, opened.set).run
+        ):
+            await lost.wait()
+            assert not opened.is_set()
+            await connection.execute(f"ALTER DATABASE {name} RESET search_path")
+            await opened.wait()
+    finally:
+        await connection.close()

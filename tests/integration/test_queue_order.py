@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -12,12 +13,14 @@ from app.domain.chats import OnBusy
 from app.domain.errors import Conflict
 from app.domain.kinds import TEXT
 from app.domain.turns import Status, Turn, TurnError, TurnRequest
+from app.kit.clock import DatabaseClock
 from app.kit.ids import new_id
 from app.llm.provider import ModelRequest
 from app.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text
 from app.storage.chats import LOCK_CHAT
-from app.storage.database import Row, Statement, Transaction
+from app.storage.database import Row, Statement, Transaction, connect
 from app.storage.exchanges import Draft, Exchanges, Target
+from app.storage.runs import queue
 from app.storage.runs.queue import Queue
 from app.storage.turns import Turns
 from tests.integration.records import records_of
@@ -351,3 +354,17 @@ async def test_an_end_without_a_message_behind_it_wakes_nobody(harness: Harness)
     turn = await become(harness, asked, "running")
     _, followed = await (await records_of(harness, turn)).end(replace(turn, status="complete", stop_reason="end_turn"))
     assert not followed
+
+
+async def test_a_look_at_other_replicas_shows_that_the_clock_of_postgres_was_set(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with connect(database_url, size=1) as database:
+        clock = DatabaseClock()
+        monkeypatch.setattr(queue, "CLOCK", clock)
+        for number in (1, 2):
+            await Queue(database, UUID(int=number), f"address {number}", number).renew_lease(10)
+        ahead = clock.ahead
+        clock._ahead -= 3600
+        assert await Queue(database, UUID(int=1), "address 1", 1).peers()
+        assert clock.ahead == pytest.approx(ahead, abs=60)

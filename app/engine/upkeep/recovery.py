@@ -9,6 +9,7 @@ from uuid import UUID
 import structlog
 
 from app.domain.errors import StorageError, StorageUnavailable
+from app.kit.clock import CLOCK
 from app.storage.actions import Actions
 from app.storage.runs.journal import OpenTexts
 from app.storage.runs.queue import Peer, Queue
@@ -60,12 +61,14 @@ class ReplicaMonitor:
         self._renewed = 0.0
         self._swept = 0.0
         self._looked = monotonic()
+        self._clock_ahead = CLOCK.ahead
 
     async def start(self) -> None:
         """Registers this replica, and takes over the turns of an earlier process at the same address."""
         await self._queue.renew_lease(self._lease)
         self._renewed = self._swept = self._connected_since = self._looked = monotonic()
         self._known_at = self._renewed + KNOWN
+        self._clock_ahead = CLOCK.ahead
         await self._take_over([peer.id for peer in await self._queue.peers() if peer.replaced])
         with suppress(StorageError):
             await self._queue.notify(JOINED)
@@ -121,9 +124,11 @@ class ReplicaMonitor:
             self._known_at = None
             self._is_known()
         late, self._looked = monotonic() - self._looked, monotonic()
-        if late > LOOK + self._lease / 3:
-            # Postgres, this machine or this process stood still, so the peers were perhaps kept from renewing too.
-            log.warning("lease.doubted", seconds=round(late, 3))
+        jump, self._clock_ahead = CLOCK.ahead - self._clock_ahead, CLOCK.ahead
+        # Postgres, this machine or this process stood still, so the peers were perhaps kept from renewing too; or the
+        # clock of Postgres was set forward, so all leases look expired until they are renewed.
+        if late > LOOK + self._lease / 3 or jump > self._lease / 3:
+            log.warning("lease.doubted", seconds=round(max(late, jump), 3))
             self.doubt()
         if gone := self._gone(peers, now):
             await self._take_over(gone)

@@ -95,7 +95,8 @@ GET_PEERS = Statement(
     SELECT id, lease_until < now() AS lapsed, address = :address AS replaced,
            session IN (
                SELECT classid::bigint << 32 | objid::bigint FROM pg_locks WHERE locktype = 'advisory' AND granted
-           ) AS connected
+           ) AS connected,
+           clock_timestamp() AS time
     FROM replicas WHERE id <> :replica
     """
 )
@@ -209,7 +210,11 @@ class Queue:
         return is_draining
 
     async def peers(self) -> Sequence[Peer]:
+        """The other replicas. Where there are any, it learns the time of Postgres."""
+        asked = monotonic()
         rows = await self._database.rows(GET_PEERS, replica=self.replica, address=self._address)
+        if rows:
+            CLOCK.learn(rows[0]["time"], asked, monotonic())
         return [Peer(row["id"], row["connected"], row["lapsed"], row["replaced"]) for row in rows]
 
     async def take_over(self, gone: Sequence[UUID]) -> Sequence[UUID]:

@@ -58,6 +58,8 @@ class ReplicaSession:
             # Shared: Postgres may still hold the lock for the session before, if that one broke without closing.
             await connection.execute("SELECT pg_advisory_lock_shared($1)", self._key, timeout=_PROBE)
             channel = await connection.fetchval(f"SELECT {CHANNEL}", timeout=_PROBE)
+            if channel is None:
+                raise ConnectionError("the search path leads to no schema that the user of Postgres may use")
             await connection.add_listener(channel, lambda _c, _pid, _channel, payload: self._on_notify(str(payload)))
             self._on_open()
             while not ended.is_set():

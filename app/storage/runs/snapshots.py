@@ -7,6 +7,7 @@ from uuid import UUID
 
 from app.domain.blocks import Block
 from app.domain.turns import Turn
+from app.kit.offload import BLOCK, offload
 from app.storage.database import Database, Row, Statement, Transaction
 from app.storage.rows import PRELIMINARY, block_from, round_from, turn_from
 from app.storage.runs.journal import (
@@ -122,7 +123,8 @@ class Snapshots:
             on_log = {row["id"] for row in rows if self._is_on_log(row, known[row["id"]], logs)}
             texts = await _stored_text(moment, {turn: view for turn, view in known.items() if turn not in on_log})
             asks, _ = await asks_and_steers_of(moment, rows)
-        blocks, rounds, stored = by_turn(news, block_from), by_turn(all_rounds, round_from), by_turn(texts, entry_from)
+        blocks = await offload(BLOCK * len(news), by_turn, news, block_from)
+        rounds, stored = by_turn(all_rounds, round_from), by_turn(texts, entry_from)
         found: dict[UUID, Snapshot] = {}
         followed: dict[UUID, UUID] = {}
         for row in rows:

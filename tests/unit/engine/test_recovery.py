@@ -10,6 +10,7 @@ import pytest
 from app.domain.errors import StorageUnavailable
 from app.engine.upkeep import recovery
 from app.engine.upkeep.recovery import JOINED, KNOWN, MISSED, SWEEP, ReplicaMonitor
+from app.kit.clock import DatabaseClock
 from app.storage.actions import Actions
 from app.storage.runs.journal import OpenTexts
 from app.storage.runs.queue import Peer, Queue
@@ -265,3 +266,25 @@ async def test_an_order_to_drain_is_read_with_the_renewal_of_the_lease(clock: Cl
         clock.now += LEASE / 2
         await monitor._look(clock.now)
         assert len(ordered) == count
+
+
+async def test_leases_that_expire_by_a_jump_of_the_clock_of_postgres_do_not_count_at_once(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database_clock = DatabaseClock()
+    monkeypatch.setattr(recovery, "CLOCK", database_clock)
+    rows = Rows()
+    monitor = monitor_of(rows)
+    await monitor.start()
+    clock.now += LEASE + 1
+    rows.peers_now = [peer(lapsed=True)]
+    database_clock._ahead += 3600
+    for later in (0.4, LEASE / 3, LEASE / 3):
+        clock.now += later
+        monitor._looked = clock.now
+        await monitor._look(clock.now)
+    assert rows.taken_over == [[]], "only at the start"
+    clock.now += LEASE / 2
+    monitor._looked = clock.now
+    await monitor._look(clock.now)
+    assert rows.taken_over[-1] == [ADA], "it has not renewed its lease since: it is dead"
