@@ -6,8 +6,9 @@ attempt a log only grows. Deleting a part of it starts a new attempt, by which a
 void.
 """
 
-from collections.abc import Iterator, Sequence
-from typing import Protocol
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Protocol, TypeVar, overload
 
 from app.domain.asks import Ask
 from app.domain.blocks import Block
@@ -36,6 +37,8 @@ from app.domain.turns import Turn
 # Characters. The bound limits the memory that a reader which stalls can hold.
 LONGEST_DELTA = 131_072
 
+M = TypeVar("M", RoundStart, ActionRequired)
+
 
 class Log(Protocol):
     """The log as readers need it. `open_text` is the open block's text from an offset, at most LONGEST_DELTA long."""
@@ -43,7 +46,7 @@ class Log(Protocol):
     @property
     def attempt(self) -> int: ...
     @property
-    def marks(self) -> Sequence[Mark]: ...
+    def marks(self) -> "Marks": ...
     @property
     def open_length(self) -> int: ...
     def open_text(self, offset: int) -> str: ...
@@ -73,6 +76,83 @@ def stop_of_block(block: Block, closed_by: int) -> BlockStop:
     its round: a client that has it as whole, from commits that a failover has lost, must begin the block anew.
     """
     return BlockStop(closed_by if block.interrupted else block.attempt, block)
+
+
+class Marks(Sequence[Mark]):
+    """The marks of a log. A reply may have thousands of blocks, so the two marks of a whole block are made when they
+    are read: the block itself stands in both places.
+    """
+
+    __slots__ = ("_entries",)
+
+    def __init__(self) -> None:
+        self._entries: list[Mark | Block] = []
+
+    @overload
+    def __getitem__(self, place: int) -> Mark: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[Mark]: ...
+    def __getitem__(self, place: int | slice) -> Mark | list[Mark]:
+        entries = self._entries
+        if isinstance(place, slice):
+            return [self[each] for each in range(len(entries))[place]]
+        entry = entries[place]
+        if not isinstance(entry, Block):
+            return entry
+        after = place + 1
+        is_start = after not in (0, len(entries)) and entries[after] is entry
+        return start_of_block(entry) if is_start else stop_of_block(entry, entry.attempt)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __eq__(self, other: object) -> bool:
+        return self._entries == other._entries if isinstance(other, Marks) else list(self) == other
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def copy(self) -> "Marks":
+        copy = Marks()
+        copy._entries = self._entries.copy()
+        return copy
+
+    def append(self, mark: Mark) -> None:
+        self._entries.append(mark)
+
+    def add(self, blocks: Iterable[Block], closed_by: int | None = None) -> None:
+        """Appends both marks of closed blocks; where one was open, its start is there already."""
+        entries = self._entries
+        for block in blocks:
+            if entries and isinstance(last := entries[-1], BlockStart) and last.index == block.index:
+                entries.pop()
+            if block.interrupted:
+                entries += start_of_block(block), stop_of_block(block, closed_by or block.attempt)
+            else:
+                entries += block, block
+
+    def is_open(self, block: Block) -> bool:
+        last = self._entries[-1] if self._entries else None
+        return isinstance(last, BlockStart) and last.index == block.index
+
+    def places_of(self, kind: type[M]) -> Iterator[tuple[int, M]]:
+        """The marks of a kind that is not one of blocks, each with its place."""
+        return ((place, entry) for place, entry in enumerate(self._entries) if isinstance(entry, kind))
+
+    def remove_from(self, place: int) -> None:
+        del self._entries[place:]
+
+    def length_until(self, attempt: int, most: int) -> int:
+        """The number of marks before the first one of a later attempt, at most `most`."""
+        entries = self._entries[:most]
+        return next((place for place, entry in enumerate(entries) if entry.attempt > attempt), len(entries))
+
+    def blocks_before(self, place: int) -> int:
+        """The number of blocks that begin before `place`, which is not between the marks of a block."""
+        entries = self._entries[:place]
+        return (
+            sum(isinstance(entry, BlockStart) for entry in entries)
+            + sum(isinstance(entry, Block) for entry in entries) // 2
+        )
 
 
 def required_actions_of(asks: Sequence[Ask], blocks: Sequence[Block]) -> tuple[RequiredAction, ...]:
@@ -116,34 +196,33 @@ def action_required(asks: Sequence[Ask], blocks: Sequence[Block]) -> ActionRequi
     return ActionRequired(asks[0].attempt, asks[0].round, required_actions_of(asks, blocks))
 
 
-def marks_of(turn: Turn) -> list[Mark]:
+def marks_of(turn: Turn) -> Marks:
     """The log of a turn, from its rows."""
     model = turn.request.model if turn.request else ""
-    marks: list[Mark] = [TurnStart(0, turn.id, turn.chat_id, model, turn.attempt, turn.status)]
-    marks.extend(_marks_of_blocks(block for block in turn.blocks if block.round == 0 and block.type in AFTER_SEAL))
+    by_round: defaultdict[int, list[Block]] = defaultdict(list)
+    for block in turn.blocks:
+        by_round[block.round].append(block)
+    marks = Marks()
+    marks.append(TurnStart(0, turn.id, turn.chat_id, model, turn.attempt, turn.status))
+    marks.add(block for block in by_round[0] if block.type in AFTER_SEAL)
     for round in turn.rounds:
         if not round.voided:
-            marks.extend(_marks_of_round(round, turn.blocks, [ask for ask in turn.asks if ask.round == round.number]))
+            asks = [ask for ask in turn.asks if ask.round == round.number and ask.is_marked]
+            _add_round(marks, round, by_round, asks)
     if turn.ended:
         marks.append(end_of(turn))
     return marks
 
 
-def _marks_of_round(round: Round, blocks: Sequence[Block], asks: Sequence[Ask]) -> Iterator[Mark]:
-    yield start_of_round(round, blocks)
-    mine = [block for block in blocks if block.round == round.number]
-    yield from _marks_of_blocks((block for block in mine if block.type not in AFTER_SEAL), round.sealed_by)
+def _add_round(marks: Marks, round: Round, by_round: Mapping[int, Sequence[Block]], asks: Sequence[Ask]) -> None:
+    blocks = by_round.get(round.number, ())
+    marks.append(start_of_round(round, by_round.get(round.number - 1, ())))
+    marks.add((block for block in blocks if block.type not in AFTER_SEAL), round.sealed_by)
     if round.sealed_by is not None:
-        yield RoundStop(round.sealed_by, round.number, round.stop_reason, round.usage)
-    if shown := [ask for ask in asks if ask.is_marked]:
-        yield action_required(shown, blocks)
-    yield from _marks_of_blocks(block for block in mine if block.type in AFTER_SEAL)
-
-
-def _marks_of_blocks(blocks: Iterator[Block], sealed_by: int | None = None) -> Iterator[Mark]:
-    for block in blocks:
-        yield start_of_block(block)
-        yield stop_of_block(block, sealed_by or block.attempt)
+        marks.append(RoundStop(round.sealed_by, round.number, round.stop_reason, round.usage))
+    if asks:
+        marks.append(action_required(asks, blocks))
+    marks.add(block for block in blocks if block.type in AFTER_SEAL)
 
 
 def resume(log: Log, cursor: Cursor) -> tuple[Cursor, Reset | None]:
@@ -157,14 +236,12 @@ def resume(log: Log, cursor: Cursor) -> tuple[Cursor, Reset | None]:
             "read the turn again and follow it from its `cursor`"
         )
     # Marks of a later attempt took the place of those that the client has.
-    newer = (place for place, mark in enumerate(log.marks[: cursor.place]) if mark.attempt > cursor.attempt)
-    kept = next(newer, min(cursor.place, len(log.marks)))
+    kept = log.marks.length_until(cursor.attempt, cursor.place)
     if kept == cursor.place and cursor.offset <= _text_length(log, cursor.place):
         return Cursor(log.attempt, cursor.place, cursor.offset), None
     if kept and isinstance(log.marks[kept - 1], BlockStart):
         kept -= 1
-    index = sum(isinstance(mark, BlockStart) for mark in log.marks[:kept])
-    return Cursor(log.attempt, kept, 0), Reset(log.attempt, index)
+    return Cursor(log.attempt, kept, 0), Reset(log.attempt, log.marks.blocks_before(kept))
 
 
 def _text_length(log: Log, place: int) -> int:

@@ -27,7 +27,6 @@ from app.domain.log import (
     open_actions_of,
     start_of_block,
     start_of_round,
-    stop_of_block,
 )
 from app.domain.rounds import Round
 from app.domain.turns import DELETED, Turn
@@ -62,7 +61,7 @@ class LiveView:
 
     def __init__(self, turn: Turn) -> None:
         self.turn = turn
-        self.marks: list[Mark] = marks_of(turn)
+        self.marks = marks_of(turn)
         self.wakeup = Wakeup()
         self.begun: Sequence[Round] = ()  # the open round, as long as no row holds it
         self.provisional = False
@@ -138,7 +137,7 @@ class LiveView:
         is_behind = turn.attempt == self.attempt and _lacks_rows(turn, self.turn)
         if not turn.ended and (turn.attempt < self.attempt or is_behind):
             return
-        is_open = open_block is not None and self._is_open(open_block)
+        is_open = open_block is not None and self.marks.is_open(open_block)
         if start > (self.open_length if is_open else 0):
             return  # the query asked for text after `start`, but the view has less now; the next query asks for all
         if self.provisional:
@@ -168,10 +167,6 @@ class LiveView:
         for output in outputs:
             self.notify(preliminary_notice(output))
 
-    def _is_open(self, block: Block) -> bool:
-        last = self.marks[-1]
-        return isinstance(last, BlockStart) and last.index == block.index
-
     def vanish(self) -> None:
         """Ends the view of a turn that was deleted while it was open. No row will say so; readers get a last event."""
         if self.ended:
@@ -183,10 +178,7 @@ class LiveView:
 
     def close_blocks(self, blocks: Sequence[Block]) -> None:
         """Closes the open block, and adds those that were never open, as their rows hold them now."""
-        for block in blocks:
-            if not self._is_open(block):
-                self.marks.append(start_of_block(block))
-            self.marks.append(stop_of_block(block, self.attempt))
+        self.marks.add(blocks, self.attempt)
         self._forget_open_text()
         self.turn = replace(self.turn, blocks=(*self.turn.blocks, *blocks))
         self.wakeup.notify()
@@ -214,11 +206,8 @@ class LiveView:
         rounds = (*self.turn.rounds[:-1], round)
         self.turn = replace(turn, rounds=rounds, blocks=blocks, preliminary=running)
         self._forget_open_text()
-        place = next(
-            (n for n, mark in enumerate(self.marks) if isinstance(mark, RoundStart) and mark.round == round.number),
-            len(self.marks),
-        )
-        del self.marks[place:]
+        starts = (place for place, mark in self.marks.places_of(RoundStart) if mark.round == round.number)
+        self.marks.remove_from(next(starts, len(self.marks)))
         self.wakeup.notify()
 
     def end(self, turn: Turn) -> None:

@@ -32,8 +32,7 @@ def covers(grant: Grant, tool: str, digest: str | None, input_json: str) -> bool
 
 def meets(when: Mapping[str, Any], input_json: str) -> bool:
     """Whether each member that `when` names is in the input, and meets its condition: `const`, `enum`, `minimum`,
-    `maximum`. An input that two parsers may read differently, or that has too many
-    values, meets none.
+    `maximum`. An input that two parsers may read differently, or that has too many values, meets none.
     """
     if has_too_many_values(input_json):
         return False

@@ -27,6 +27,8 @@ _MAX_UNIQUE_ITEMS = 1000
 _MAX_CHARS = 256_000
 _MAX_OBJECTS = 1000
 _MAX_ITEMS = 5000
+# Of an invalid schema, whose error is then named: that may repeat each item in several errors, which takes 20 ms.
+_MAX_NAMED_ITEMS = 500
 _DIALECTS = (
     "https://json-schema.org/draft/2020-12/schema",
     "https://json-schema.org/draft/2019-09/schema",
@@ -92,6 +94,8 @@ class InputSchema:
                 room.take(len(text), objects, items)
             if schema.get("$schema", _DIALECTS[0]) not in _DIALECTS:
                 raise ValueError(f"`$schema` of the input schema must be one of {', '.join(_DIALECTS)}")
+            if items > _MAX_NAMED_ITEMS and not jsonschema_rs.meta.is_valid(schema):
+                raise ValueError("the input schema is not valid, and its lists are too long to say where")
             jsonschema_rs.meta.validate(schema)
         except jsonschema_rs.ValidationError as error:
             raise ValueError(f"the input schema is not valid: {_shorten(error.message)}") from None

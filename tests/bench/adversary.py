@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-MODELS = ("endless", "chattering", "one-event", "blocks", "looking", "counting", "arguing")
+MODELS = ("endless", "chattering", "one-event", "long-event", "blocks", "looking", "counting", "arguing")
 _START = {"id": "msg_hostile", "type": "message", "role": "assistant", "model": "hostile", "content": []}
 _USAGE = {"input_tokens": 10, "output_tokens": 10}
 _MEGABYTE = 1_000_000
@@ -48,6 +48,8 @@ def _texts(model: str) -> Iterator[bytes]:
         yield from [_delta(0, "word ") * 500] * (100 * _MEGABYTE // (500 * len(_delta(0, "word "))))
     elif model == "one-event":
         yield _delta(0, "word " * (100 * _MEGABYTE // 5))
+    elif model == "long-event":  # as long as it may be
+        yield _delta(0, "größer " * 450_000)
     else:
         yield _delta(0, "Done.")
     yield _event("content_block_stop", index=0)

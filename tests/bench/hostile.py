@@ -11,7 +11,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -38,6 +38,7 @@ from tests.bench.processes import raise_file_limit, resident_bytes
 from tests.bench.provider import fake_provider
 from tests.bench.scenarios import RATE, FaultError, faultless, warm_up
 from tests.bench.trials import Rows, Site
+from tests.bench.watched_server import ON_PURPOSE
 
 _MEGABYTE = 1_000_000
 _SETTINGS = {"TURNSTREAM_MAX_UPLOAD_BYTES": "20000000"}
@@ -96,7 +97,7 @@ class Target:
             result = running.result()
         with self.log.open(encoding="utf-8") as log:
             log.seek(log_before)
-            holds = _holds(log)
+            holds = holds_in(log)
         before, after = memory[0], resident_bytes(process)
         return Measured(result, holds, (max(memory) - before) / _MEGABYTE, (after - before) / _MEGABYTE, attacked)
 
@@ -113,9 +114,7 @@ def hostile(chats: int, seconds: int) -> Callable[[Site], Rows]:
         with new_database(site.database.url) as database, _target(replace(site, database=database)) as target:
             load = _calm(target, chats, seconds)
             alone, attacked = target.measured(load), target.measured(load, list(LONG_ATTACKS))
-        if fault := attacked.undefined():
-            raise FaultError(fault)
-        return _rows(alone, attacked)
+        return rows(alone, attacked)
 
     return run
 
@@ -132,8 +131,10 @@ def _target(site: Site) -> Iterator[Target]:
         ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), _begin, (site.database.url,)) as attackers,
     ):
         warm_up(server)
+        log = site.folder / "turnstream.log"
+        check_watch(log.read_text(encoding="utf-8").splitlines())
         calm, attacker, chat = asyncio.run(_prepared(site.database.url))
-        yield Target(server, site.folder / "turnstream.log", calm, attacker, chat, attackers)
+        yield Target(server, log, calm, attacker, chat, attackers)
 
 
 async def _prepared(url: str) -> tuple[str, str, str]:
@@ -163,7 +164,16 @@ def _memory(process: psutil.Process) -> Iterator[list[int]]:
         watcher.join()
 
 
-def _holds(log: Iterator[str]) -> Mapping[str, float]:
+def check_watch(log: Iterable[str]) -> None:
+    """Raises FaultError where the log of a server's start does not have the holds that are made on purpose: where none
+    is found, every attack would pass. The watch looks when a hold has begun, so a part of it is missed.
+    """
+    if max(holds_in(log).values(), default=0.0) < ON_PURPOSE / 2:
+        raise FaultError("The log of the server does not name what held its event loop.")
+
+
+def holds_in(log: Iterable[str]) -> Mapping[str, float]:
+    """The longest hold of each function in the lines of a server's log, in milliseconds, the longest first."""
     lines = [json.loads(line) for line in log if '"loop.held"' in line]
     longest: dict[str, float] = {}
     for line in sorted(lines, key=lambda line: -line["processor_seconds"]):
@@ -209,7 +219,10 @@ def _attack(names: Sequence[str], url: str, token: str, chat: str) -> Mapping[st
         return dict(zip(names, pool.map(one, names), strict=True))
 
 
-def _rows(alone: Measured, attacked: Measured) -> Rows:
+def rows(alone: Measured, attacked: Measured) -> Rows:
+    """The figures of the trial. Raises FaultError where a calm stream has a fault, or an attack an undefined end."""
+    if fault := attacked.undefined():
+        raise FaultError(fault)
     before, during = faultless(alone.load).delta, faultless(attacked.load).delta
     assert before is not None
     assert during is not None

@@ -280,14 +280,14 @@ AG_UI: dict[Shown, tuple[str, str]] = {
 
 
 @each_kind()
-def test_ag_ui_has_every_kind_in_its_events_and_its_messages(kind: BlockKind) -> None:
+async def test_ag_ui_has_every_kind_in_its_events_and_its_messages(kind: BlockKind) -> None:
     turn = turn_with(kind)
     encode = RunEncoder(turn, Run("thread", "run"), lambda: turn, collects=False)
     block = turn.blocks[-1]
     frames = encode(start_of_block(block), None) + encode(BlockStop(1, block), None)
     first = json.loads(frames.split(b"\n\n")[0].removeprefix(b"data: "))
-    role = answer_messages(turn.id, turn.blocks, ClientIds())[-1]["role"]
-    assert (first["type"], role) == AG_UI[kind.shown]
+    messages = await answer_messages(turn.id, turn.blocks, ClientIds(), Portions())
+    assert (first["type"], messages[-1]["role"]) == AG_UI[kind.shown]
 
 
 def _part_name(part: str, kind: BlockKind) -> str:

@@ -176,7 +176,7 @@ def _entries_of(
     # Server calls of these rounds are answered by the model call that is now made, unless words come between.
     going_on = list(_rounds_going_on(turn, rounds)) if turn is running else []
     blocks = sendable_blocks(turn, rounds, going_on, may_use_tools)
-    stopped = _stopped_calls(turn, blocks)
+    stopped = _stopped_calls(turn, rounds, blocks)
     entries = [*_rounds_left(turn, 0), *_user_words(turn, 0)]
     for round in rounds:
         reply: Sequence[Block] = [block for block in blocks if block.round == round.number]
@@ -215,10 +215,12 @@ def _rounds_going_on(turn: Turn, rounds: Sequence[Round]) -> Iterator[Round]:
             yield round
 
 
-def _stopped_calls(turn: Turn, sent: Sequence[Block]) -> list[Block]:
-    """Returns the calls of programs that did not end: neither is sent."""
+def _stopped_calls(turn: Turn, rounds: Sequence[Round], sent: Sequence[Block]) -> list[Block]:
+    """Returns the calls that programs made in `rounds` and that did not end: neither is sent."""
     programs = {None, *(block.tool_use_id for block in sent if block.type in SERVER_CALLS)}
-    return [block for block in turn.blocks if block.is_call and caller_of(block) not in programs]
+    numbers = {round.number for round in rounds}
+    calls = [block for block in turn.blocks if block.is_call and block.round in numbers]
+    return [call for call in calls if caller_of(call) not in programs]
 
 
 def _in_words(turn: Turn, round: Round, stopped: Sequence[Block]) -> list[RoleBlock]:

@@ -49,13 +49,17 @@ class OnDemand:
         self._api = spec.api
         self._make = make
         self._adapter: Adapter | None = None
+        self._making = asyncio.Lock()
 
     async def adapter(self) -> Adapter:
-        if self._adapter is None:
-            await import_adapter(self._api)
-        if self._adapter is None:  # another call may have made it meanwhile
-            self._adapter = self._make()
+        async with self._making:
+            self._adapter = self._adapter or await self._new_adapter()
         return self._adapter
+
+    async def _new_adapter(self) -> Adapter:
+        await import_adapter(self._api)
+        # It reads the certificates of all authorities, which takes 20 ms.
+        return await asyncio.to_thread(self._make)
 
     def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[Part], None]:
         return self._first_stream(request) if self._adapter is None else self._adapter.stream(request)

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import ssl
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Protocol, Self
@@ -26,6 +26,9 @@ _MAX_DRAIN = 1.0  # seconds
 # Seconds of silence that are allowed after the reason to stop: some servers never send the event that ends a stream.
 _MAX_TAIL = 5.0
 MAX_EVENT_BYTES = 8_000_000
+# Bytes that are parsed and recorded at once. They hold five hundred deltas, which take some milliseconds; a read of a
+# busy server returns six times as many.
+_PIECE = 65_536
 
 
 def http_client(
@@ -61,8 +64,8 @@ class _Client(Protocol):
 
 
 class Adapter(ABC):
-    """Reader of the answers that an SDK's client requests. Make it once and close it once: the client costs 20 ms and
-    holds the connections. An event of more than `max_event_bytes` ends an answer.
+    """Reader of the answers that an SDK's client requests. Make it once, in a thread, and close it once: the
+    client costs 20 ms and holds the connections. An event of more than `max_event_bytes` ends an answer.
     """
 
     name: str
@@ -85,7 +88,7 @@ class Adapter(ABC):
     async def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[Part], None]:
         """Yields the parts of the answer until its last event, or until its reason to stop and then silence."""
         async with self._open(request) as (response, wire):
-            read = response.read
+            read = _Pieces(response.read).read
             if "json" in response.headers.get("content-type", ""):
                 whole = bytearray()
                 while chunk := await read():
@@ -100,7 +103,7 @@ class Adapter(ABC):
                     if wire.finished or wire.over:
                         break
                     self._check_event(wire.unfinished, wire)
-                while wire.finished and not wire.over and (chunk := await _next_chunk(response)):
+                while wire.finished and not wire.over and (chunk := await _next_chunk(read)):
                     if parts := wire.feed(chunk):
                         yield parts
                     self._check_event(wire.unfinished, wire)
@@ -128,11 +131,31 @@ class Adapter(ABC):
         """
 
 
-async def _next_chunk(response: ModelResponse) -> bytes:
+class _Pieces:
+    """Reader of a body in pieces, between which others get their turn on the event loop."""
+
+    def __init__(self, read: Callable[[], Awaitable[bytes]]) -> None:
+        self._read = read
+        self._rest = b""
+
+    async def read(self) -> bytes:
+        if self._rest:
+            await asyncio.sleep(0)
+            chunk = self._rest
+        else:
+            chunk = await self._read()
+        if len(chunk) <= _PIECE:
+            self._rest = b""
+            return chunk
+        self._rest = chunk[_PIECE:]
+        return chunk[:_PIECE]
+
+
+async def _next_chunk(read: Callable[[], Awaitable[bytes]]) -> bytes:
     """Returns the next chunk; b"" at the end, after `_MAX_TAIL` of silence, or when the connection is lost."""
     with contextlib.suppress(TimeoutError, *LOST):
         async with asyncio.timeout(_MAX_TAIL):
-            return await response.read()
+            return await read()
     return b""
 
 

@@ -28,11 +28,16 @@ class EventSplitter:
                 chunk = chunk[1:]
             self._skip_newline = chunk.endswith(b"\r")
             chunk = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-        self._pieces.append(chunk)
-        self.unfinished += len(chunk)
-        if b"\n" not in chunk:
+        if self._pieces and self._pieces[-1].endswith(b"\n"):  # the end of an event may be cut in the middle
+            self._pieces[-1], chunk = self._pieces[-1][:-1], b"\n" + chunk
+            self.unfinished -= 1
+        # Only the new bytes are searched: an event of megabytes comes in hundreds of chunks.
+        first, *others = chunk.split(b"\n\n") if b"\n" in chunk else [chunk]
+        self._pieces.append(first)
+        self.unfinished += len(first)
+        if not others:
             return []
-        *frames, rest = (b"".join(self._pieces) if len(self._pieces) > 1 else chunk).split(b"\n\n")
+        *frames, rest = (b"".join(self._pieces) if len(self._pieces) > 1 else first), *others
         self._pieces, self.unfinished = [rest] if rest else [], len(rest)
         return [data for frame in frames if (data := _data(frame))]
 

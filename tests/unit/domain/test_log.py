@@ -27,6 +27,7 @@ from app.domain.events import (
 )
 from app.domain.log import (
     LONGEST_DELTA,
+    Marks,
     action_required,
     elicited,
     end_cursor,
@@ -35,7 +36,10 @@ from app.domain.log import (
     open_actions_of,
     required_actions_of,
     resume,
+    start_of_block,
+    stop_of_block,
 )
+from app.domain.rounds import Round
 from app.domain.turns import Limits, Turn
 from tests.support.turns import ask, begun, call, elicitation, result, sealed, text, turn_of, voided, words
 
@@ -65,8 +69,11 @@ class Rows:
         return self.turn.attempt
 
     @property
-    def marks(self) -> list[Mark]:
-        return [*marks_of(self.turn), *self.opened]
+    def marks(self) -> Marks:
+        marks = marks_of(self.turn)
+        for mark in self.opened:
+            marks.append(mark)
+        return marks
 
     @property
     def open_length(self) -> int:
@@ -389,3 +396,14 @@ def test_an_elicitation_and_an_ask_that_a_grant_has_answered_leave_no_mark() -> 
     plain = turn_of(call(0), rounds=[sealed()])
     assert marks_of(replace(plain, asks=(allowed, elicitation()))) == marks_of(plain)
     assert (allowed.is_marked, allowed.call_id, elicitation().call_id) == (False, "a", "a")
+
+
+def test_the_marks_of_whole_blocks_are_made_when_they_are_read() -> None:
+    blocks = tuple(Block(index, 1, 1, "text", "word") for index in range(20_000))
+    marks = marks_of(replace(TWO_ROUNDS, blocks=blocks, rounds=(Round(1, 1, sealed_by=1),)))
+    first, place = len(marks) - 2 - 2 * len(blocks), len(blocks)
+    assert marks[first : first + 2] == [start_of_block(blocks[0]), stop_of_block(blocks[0], 1)]
+    assert marks[-4:-2] == [start_of_block(blocks[-1]), stop_of_block(blocks[-1], 1)]
+    assert marks[first + place] == start_of_block(blocks[place // 2])
+    assert marks[first] is not marks[first]
+    assert marks.blocks_before(first + place) == place // 2

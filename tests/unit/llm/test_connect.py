@@ -1,6 +1,7 @@
 """Clients for the providers of the registry."""
 
 import asyncio
+import threading
 from collections.abc import AsyncGenerator, Sequence
 from pathlib import Path
 
@@ -37,6 +38,7 @@ async def test_an_adapter_is_made_at_the_first_call_once_and_closed_at_the_end()
 
     class Made(AnthropicProvider):
         def __init__(self) -> None:
+            assert threading.current_thread() is not threading.main_thread()
             super().__init__("a", spec.base_url)
             made.append(self)
 

@@ -112,3 +112,21 @@ async def test_an_event_without_end_is_not_read_on(before: list[bytes], kind: st
     assert read < len(before) + 15
     assert words(parts) == ("a" if before and "event" in kind else "")
     assert not wire.ended
+
+
+async def test_others_get_their_turn_while_a_long_read_is_parsed() -> None:
+    """A read of a busy server has thousands of deltas."""
+    turns = 0
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    events = [text("word ")] * 5_000 + [STOP, DONE]
+    task = asyncio.create_task(other())
+    parts, wire, _ = await read_all(b"".join(events))
+    task.cancel()
+    assert (words(parts), wire.ended) == ("word " * 5_000, True)
+    assert turns >= len(b"".join(events)) // http._PIECE > 5

@@ -8,6 +8,7 @@ import pytest
 from app.domain.blocks import Block
 from app.domain.history import COMPACTED
 from app.domain.rounds import Round
+from app.domain.steps import VOIDED
 from app.domain.turns import EarlierResults, Limits, ToolSpec, Turn, TurnRequest
 from app.llm.conversation.messages import (
     GIVEN_UP,
@@ -326,6 +327,15 @@ def test_a_program_is_over_when_the_user_speaks_or_its_reply_was_cut() -> None:
     assert sent(QUESTION, spoken) == [("user", ["Hello?", PROGRAM_TEXT, "Stop."])]
     cut = [program("prog"), *by_program("a")], [called_by("prog", "b")]
     assert sent(QUESTION, assistant(*cut, stops=["tool_use", "interrupted"])) == [("user", ["Hello?", PROGRAM_TEXT])]
+
+
+def test_a_stopped_program_is_told_behind_its_last_round_that_is_sent() -> None:
+    """It made a call in a later round, too, of which nothing is sent because it was voided."""
+    rounds = [text("I compute."), program("prog"), *by_program("a")], [called_by("prog", "b")]
+    assert after_question(*rounds, stops=["cancelled", VOIDED]) == [
+        ("assistant", ["I compute."]),
+        ("user", [f"{PROGRAM_CUT}\n- look {{}}: seen a"]),
+    ]
 
 
 def test_a_program_is_over_when_the_model_may_use_no_more_tools() -> None:

@@ -54,5 +54,13 @@ def test_a_line_of_a_megabyte_in_small_pieces_is_put_together_once() -> None:
     assert split(b"data: ", *_cut(line, 100), b"\n\n") == [line]
 
 
+def test_the_size_of_an_unfinished_event_is_known_however_its_lines_are_cut() -> None:
+    frames = EventSplitter()
+    sizes = [
+        (frames.feed(chunk), frames.unfinished)[1] for chunk in (b"data: x\n", b"data", b": y\n", b"\n", b"id", b"\n\n")
+    ]
+    assert sizes == [8, 12, 16, 0, 2, 0]
+
+
 def _cut(stream: bytes, size: int) -> Iterator[bytes]:
     return (stream[place : place + size] for place in range(0, len(stream), size))
