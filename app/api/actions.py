@@ -10,7 +10,7 @@ from app.api.codec import output_text, parsed, to_json
 from app.api.http.reading import id_of, idempotency_key_of, read_body
 from app.api.schemas.responses import GrantOut, GrantsOut, Revoked, WholeOut
 from app.api.schemas.tools import ActionIn, ActionsIn, AnswerIn, ApproveIn, DenyIn, ResultIn
-from app.api.services import Services, begin, identity_of
+from app.api.services import Services, identity_of, services_and_owner
 from app.api.views import json_response, shown_turn
 from app.domain.asks import AskAnswer
 from app.domain.errors import NotFound, RequestRefused
@@ -26,7 +26,7 @@ from app.tools.schemas import InputSchema
 
 
 async def act(request: Request) -> Response:
-    services, owner = begin(request)
+    services, owner = services_and_owner(request)
     chat, turn = id_of(request, "chat"), id_of(request, "turn")
     sent, body = await read_body(request, ActionsIn)
     for action in sent.actions:
@@ -45,7 +45,7 @@ async def act(request: Request) -> Response:
 
 
 async def get_whole(request: Request) -> Response:
-    services, owner = begin(request)
+    services, owner = services_and_owner(request)
     chat, turn, call = id_of(request, "chat"), id_of(request, "turn"), request.path_params["tool_use_id"]
     if unstorable(call):
         raise NotFound(f"There is no result of a call {call!r}.")
@@ -54,7 +54,7 @@ async def get_whole(request: Request) -> Response:
 
 
 async def list_grants(request: Request) -> Response:
-    services, owner = begin(request)
+    services, owner = services_and_owner(request)
     chat = await services.storage.chats.get(owner, id_of(request, "chat"))
     grants = [
         GrantOut(
@@ -71,7 +71,7 @@ async def list_grants(request: Request) -> Response:
 
 
 async def revoke_grant(request: Request) -> Response:
-    services, owner = begin(request)
+    services, owner = services_and_owner(request)
     chat, grant = id_of(request, "chat"), id_of(request, "grant")
     # The audit trail names the credential.
     await services.storage.grants.revoke(owner, chat, grant, identity_of(request).credential or "")

@@ -6,38 +6,38 @@ from starlette.responses import Response
 from app.api.http.reading import id_of
 from app.api.overview import replica_out
 from app.api.schemas.operations import ActedTurnOut
-from app.api.services import Services, begin, identity_of
+from app.api.services import Services, identity_of, services_and_owner
 from app.api.streams.response import FrameResponse
 from app.api.views import json_response
 from app.storage.operations import ActedTurn
 
 
 async def get_overview(request: Request) -> Response:
-    services, _ = begin(request)
+    services, _ = services_and_owner(request)
     parts = await services.overview.parts()
     body = b",".join(b'"%b":%b' % (name.encode(), part) for name, part in parts.items())
     return Response(b"{%b}" % body, media_type="application/json")
 
 
 async def stream_overview(request: Request) -> Response:
-    services, owner = begin(request)
+    services, owner = services_and_owner(request)
     services.streams.check(owner)
     frames = services.overview.frames(await services.overview.parts())
     return FrameResponse(frames, services.http.stream_life, services.http.heartbeat, services.streams)
 
 
 async def stop_turn(request: Request) -> Response:
-    services, _ = begin(request)
+    services, _ = services_and_owner(request)
     return _acted(services, await services.storage.operations.stop(id_of(request, "turn"), _actor(request)))
 
 
 async def requeue_turn(request: Request) -> Response:
-    services, _ = begin(request)
+    services, _ = services_and_owner(request)
     return _acted(services, await services.storage.operations.requeue(id_of(request, "turn"), _actor(request)))
 
 
 async def drain_replica(request: Request) -> Response:
-    services, _ = begin(request)
+    services, _ = services_and_owner(request)
     replica = await services.storage.operations.drain(id_of(request, "replica"), _actor(request))
     return json_response(replica_out(replica))
 

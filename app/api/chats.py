@@ -14,7 +14,7 @@ from app.api.reads import ReadStorage
 from app.api.schemas.requests import ChatChanges, NewChat
 from app.api.schemas.responses import ChatPage, Deleted
 from app.api.search import of_no_page, search_page, words_of
-from app.api.services import begin, path_for
+from app.api.services import path_for, services_and_owner
 from app.api.views import chat_out, json_response, listed_chat
 from app.domain.chats import Chat
 from app.kit.moments import from_microseconds, microseconds_of
@@ -24,7 +24,7 @@ _TOKEN = re.compile("([0-9]{1,16})_([0-9a-f]{32})")
 
 
 async def create_chat(request: Request) -> Response:
-    services, owner = begin(request)
+    services, owner = services_and_owner(request)
     new, _ = await read_body(request, NewChat)
     settings = services.resolver.changed_settings({}, new.settings)
     chat = await services.storage.chats.create(owner, new.title, new.system_prompt, settings)
@@ -34,7 +34,7 @@ async def create_chat(request: Request) -> Response:
 
 
 async def list_chats(request: Request) -> Response:
-    services, owner = begin(request)
+    services, owner = services_and_owner(request)
     limit = limit_of(request, default=50, most=200)
     before = request.query_params.get("before")
     if words := words_of(request):
@@ -53,13 +53,13 @@ async def list_chats(request: Request) -> Response:
 
 
 async def get_chat(request: Request) -> Response:
-    services, owner = begin(request)
+    services, owner = services_and_owner(request)
     return json_response(chat_out(await services.storage.chats.get(owner, id_of(request, "chat"))))
 
 
 async def change_chat(request: Request) -> Response:
     """Changes the members that are sent, null included; one that is left out stays."""
-    services, owner = begin(request)
+    services, owner = services_and_owner(request)
     chat = id_of(request, "chat")
     changes, _ = await read_body(request, ChatChanges)
 
@@ -75,7 +75,7 @@ async def change_chat(request: Request) -> Response:
 
 
 async def delete_chat(request: Request) -> Response:
-    services, owner = begin(request)
+    services, owner = services_and_owner(request)
     chat = id_of(request, "chat")
     for turn in await services.storage.chats.delete(owner, chat):
         await services.live.cancel(turn)

@@ -7,6 +7,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from app.api.http.endpoint import Endpoint, HandlerApp
+from app.api.http.reading import check_query
 from app.api.services import admit
 from app.tracing import TRACING
 
@@ -14,9 +15,11 @@ Answer = Callable[[Request, Endpoint], Awaitable[Response]]
 
 
 async def answer(request: Request, endpoint: Endpoint) -> Response:
-    """The response of the endpoint's handler. Raises what `admit` and the handler raise."""
+    """The response of the endpoint's handler. Raises what `admit`, `check_query` and the handler raise."""
     if not endpoint.open:
         await admit(request, endpoint)
+    if endpoint.checks_query:
+        check_query(request, endpoint.queries)
     if not TRACING.on or endpoint.open:
         return await endpoint.handler(request)
     with TRACING.span(

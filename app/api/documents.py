@@ -8,7 +8,7 @@ from starlette.responses import PlainTextResponse, Response
 from app.api.http.errors import UnsupportedMedia
 from app.api.http.reading import limit_of, read_bytes
 from app.api.schemas.responses import DocumentDeleted, DocumentOut, DocumentPage
-from app.api.services import begin
+from app.api.services import services_and_owner
 from app.api.views import json_response
 from app.domain.errors import NotFound, RequestRefused
 from app.kit.text import unstorable
@@ -20,7 +20,7 @@ _AMBIGUOUS = re.compile("[\x00-\x1f\x7f\ufffd]")
 
 
 async def put_document(request: Request) -> Response:
-    services, owner = begin(request)
+    services, owner = services_and_owner(request)
     path = _path_of(request)
     try:
         content = (await read_bytes(request)).decode()
@@ -33,7 +33,7 @@ async def put_document(request: Request) -> Response:
 
 
 async def get_document(request: Request) -> Response:
-    services, owner = begin(request)
+    services, owner = services_and_owner(request)
     path = _path_of(request)
     content = await services.storage.documents.read(owner, path)
     if content is None:
@@ -42,7 +42,7 @@ async def get_document(request: Request) -> Response:
 
 
 async def delete_document(request: Request) -> Response:
-    services, owner = begin(request)
+    services, owner = services_and_owner(request)
     path = _path_of(request)
     if not await services.storage.documents.delete(owner, path):
         raise NotFound(f"There is no document {path}.")
@@ -50,7 +50,7 @@ async def delete_document(request: Request) -> Response:
 
 
 async def list_documents(request: Request) -> Response:
-    services, owner = begin(request)
+    services, owner = services_and_owner(request)
     limit = limit_of(request, default=200, most=1000)
     prefix, after = _query(request, "prefix"), _query(request, "after")
     found = await services.storage.documents.tree(owner, prefix, after=after, limit=limit + 1)

@@ -13,7 +13,7 @@ from app.api.http.reading import read_body
 from app.api.reads import ReadStorage
 from app.api.schemas.requests import SearchSettingsIn
 from app.api.schemas.responses import ChatPage, SearchSettingsOut
-from app.api.services import begin
+from app.api.services import services_and_owner
 from app.api.views import json_response, listed_chat
 from app.domain.errors import RequestRefused
 from app.kit.moments import from_microseconds, microseconds_of
@@ -27,7 +27,7 @@ _TOKEN = re.compile("(-?[0-9]{1,19})(?:_([0-9]{1,4})_([0-9]{1,16})_([0-9a-f]{32}
 
 async def search_page(request: Request, words: list[str], limit: int) -> ChatPage:
     """A page of the chats in which `words` are found."""
-    services, owner = begin(request)
+    services, owner = services_and_owner(request)
     before = request.query_params.get("before")
     position = _position(before) if before else SearchPosition()
     only = _filter(request)
@@ -42,12 +42,12 @@ async def search_page(request: Request, words: list[str], limit: int) -> ChatPag
 
 
 async def get_search_settings(request: Request) -> Response:
-    services, owner = begin(request)
+    services, owner = services_and_owner(request)
     return json_response(_settings_out(await services.storage.search.settings(owner)))
 
 
 async def put_search_settings(request: Request) -> Response:
-    services, owner = begin(request)
+    services, owner = services_and_owner(request)
     new, _ = await read_body(request, SearchSettingsIn)
     settings = SearchSettings(new.language, new.tool_results)
     await services.storage.search.change_settings(owner, settings)

@@ -222,7 +222,7 @@ def identity_of(request: Request) -> Identity:
     return identity
 
 
-def begin(request: Request) -> tuple[Services, str]:
+def services_and_owner(request: Request) -> tuple[Services, str]:
     """Returns the services, and the owner on whose behalf the request is made."""
     services, identity = services_of(request), identity_of(request)
     services.plans.note(identity)

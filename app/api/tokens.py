@@ -8,7 +8,7 @@ from starlette.responses import Response
 from app.api.http.reading import read_body
 from app.api.schemas.requests import BrowserTokenIn
 from app.api.schemas.responses import BrowserTokenOut, IdentityOut
-from app.api.services import begin, identity_of
+from app.api.services import identity_of, services_and_owner
 from app.api.views import json_response
 from app.domain.errors import Forbidden, RequestRefused
 from app.domain.identity import OF_A_PERSON, Identity, checked_scopes
@@ -34,7 +34,7 @@ async def get_identity(request: Request) -> Response:
 
 
 async def create_token(request: Request) -> Response:
-    services, owner = begin(request)
+    services, owner = services_and_owner(request)
     identity = identity_of(request)
     sent, _ = await read_body(request, BrowserTokenIn)
     if (identity.credential or "").startswith(BROWSER_TOKEN):

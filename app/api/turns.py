@@ -12,7 +12,7 @@ from app.api.http.reading import id_in_query, id_of, idempotency_key_of, limit_o
 from app.api.reads import ReadStorage
 from app.api.schemas.requests import ForkIn, NewTurn, NewTurnInNewChat, TurnOptions
 from app.api.schemas.responses import BranchDeleted, LifeEventOut, WhyOut
-from app.api.services import Services, begin, identity_of, path_for
+from app.api.services import Services, identity_of, path_for, services_and_owner
 from app.api.streams.chat import cursor_behind
 from app.api.streams.turn import stream_response
 from app.api.views import ShownTurn, json_response, shown_turn
@@ -28,7 +28,7 @@ from app.storage.exchanges import Exchange, Parent, Target
 
 
 async def create_turn(request: Request) -> Response:
-    services, owner = begin(request)
+    services, owner = services_and_owner(request)
     chat = id_of(request, "chat")
     new, body = await read_body(request, NewTurn)
     key = idempotency_key_of(request, body)
@@ -38,7 +38,7 @@ async def create_turn(request: Request) -> Response:
 
 
 async def create_turn_in_new_chat(request: Request) -> Response:
-    services, owner = begin(request)
+    services, owner = services_and_owner(request)
     new, body = await read_body(request, NewTurnInNewChat)
     key = idempotency_key_of(request, body)
     settings = services.resolver.changed_settings({}, new.chat.settings, "chat.settings")
@@ -49,7 +49,7 @@ async def create_turn_in_new_chat(request: Request) -> Response:
 
 
 async def regenerate(request: Request) -> Response:
-    services, owner = begin(request)
+    services, owner = services_and_owner(request)
     chat, turn = id_of(request, "chat"), id_of(request, "turn")
     options, body = await read_body(request, TurnOptions)
     key = idempotency_key_of(request, body)
@@ -58,7 +58,7 @@ async def regenerate(request: Request) -> Response:
 
 
 async def fork(request: Request) -> Response:
-    services, owner = begin(request)
+    services, owner = services_and_owner(request)
     chat, turn = id_of(request, "chat"), id_of(request, "turn")
     options, body = await read_body(request, ForkIn)
     if options.into == "chat":
@@ -69,13 +69,13 @@ async def fork(request: Request) -> Response:
 
 
 async def cancel(request: Request) -> Response:
-    services, owner = begin(request)
+    services, owner = services_and_owner(request)
     turn = await cancel_turn(services, owner, id_of(request, "chat"), id_of(request, "turn"))
     return await shown_turn(turn, services).response(200 if turn.ended else 202)
 
 
 async def delete_branch(request: Request) -> Response:
-    services, owner = begin(request)
+    services, owner = services_and_owner(request)
     chat, turn, count = id_of(request, "chat"), id_of(request, "turn"), 0
     async for deleted, running in services.storage.branches.delete(owner, chat, turn):
         count += deleted
@@ -86,7 +86,7 @@ async def delete_branch(request: Request) -> Response:
 
 
 async def get_path(request: Request) -> Response:
-    services, owner = begin(request)
+    services, owner = services_and_owner(request)
     chat, limit = id_of(request, "chat"), limit_of(request, default=100, most=500)
     leaf, through, before, after = (id_in_query(request, name) for name in ("leaf", "through", "before", "after"))
     if before and (leaf or through or after):
@@ -121,7 +121,7 @@ async def get_path(request: Request) -> Response:
 
 
 async def get_path_of_turn(request: Request) -> Response:
-    services, owner = begin(request)
+    services, owner = services_and_owner(request)
     chat = id_of(request, "chat")
     limit = limit_of(request, default=100, most=500)
 
@@ -134,7 +134,7 @@ async def get_path_of_turn(request: Request) -> Response:
 
 
 async def get_turn(request: Request) -> Response:
-    services, owner = begin(request)
+    services, owner = services_and_owner(request)
     chat, id = id_of(request, "chat"), id_of(request, "turn")
 
     async def read(storage: ReadStorage) -> ShownTurn:
@@ -147,7 +147,7 @@ async def get_turn(request: Request) -> Response:
 
 
 async def get_why(request: Request) -> Response:
-    services, owner = begin(request)
+    services, owner = services_and_owner(request)
     turn = await services.storage.turns.get(owner, id_of(request, "chat"), id_of(request, "turn"))
     state = await services.storage.activities.of(turn.id)
     activity, life = state.activity, await services.storage.activities.life(turn.id)
@@ -166,7 +166,7 @@ async def get_why(request: Request) -> Response:
 
 
 async def get_siblings(request: Request) -> Response:
-    services, owner = begin(request)
+    services, owner = services_and_owner(request)
     chat, turn = id_of(request, "chat"), id_of(request, "turn")
 
     async def read(storage: ReadStorage) -> Response:
@@ -177,7 +177,7 @@ async def get_siblings(request: Request) -> Response:
 
 
 async def get_children(request: Request) -> Response:
-    services, owner = begin(request)
+    services, owner = services_and_owner(request)
     chat, turn = id_of(request, "chat"), id_of(request, "turn")
 
     async def read(storage: ReadStorage) -> Response:

@@ -7,7 +7,7 @@ from app.api.attachments import store_upload
 from app.api.http.errors import UnsupportedMedia
 from app.api.http.reading import id_of, read_bytes
 from app.api.schemas.responses import UploadDeleted, UploadOut
-from app.api.services import begin, identity_of, path_for
+from app.api.services import identity_of, path_for, services_and_owner
 from app.api.views import json_response
 from app.domain.errors import Conflict, NotFound
 from app.kit.media import media_type_of
@@ -24,7 +24,7 @@ _SAFE_HEADERS = {
 
 
 async def put_upload(request: Request) -> Response:
-    services, owner = begin(request)
+    services, owner = services_and_owner(request)
     identity = identity_of(request)
     identity.require_reach(identity.chat)
     content = await read_bytes(request, services.http.max_upload_bytes)
@@ -39,7 +39,7 @@ async def put_upload(request: Request) -> Response:
 
 
 async def get_upload(request: Request) -> Response:
-    services, owner = begin(request)
+    services, owner = services_and_owner(request)
     identity, upload = identity_of(request), id_of(request, "upload")
     if identity.chat and not await services.storage.uploads.is_shown(identity.chat, identity.turn, upload):
         identity.require_reach(None)
@@ -54,7 +54,7 @@ async def get_upload(request: Request) -> Response:
 
 
 async def delete_upload(request: Request) -> Response:
-    services, owner = begin(request)
+    services, owner = services_and_owner(request)
     upload = id_of(request, "upload")
     only_unused = request.query_params.get("if") == "unused"
     if await services.storage.uploads.delete(owner, upload, only_unused=only_unused):

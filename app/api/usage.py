@@ -9,7 +9,7 @@ from starlette.responses import Response
 from app.api.codec import figures_json
 from app.api.http.reading import limit_of
 from app.api.schemas.responses import UsageFigures, UsageGroupOut, UsageOut
-from app.api.services import begin, identity_of
+from app.api.services import identity_of, services_and_owner
 from app.api.views import json_response
 from app.domain.errors import Forbidden, RequestRefused
 from app.kit.clock import CLOCK
@@ -19,7 +19,7 @@ _GROUPS: Sequence[UsageGroup] = ("day", "model", "chat")
 
 
 async def get_usage(request: Request) -> Response:
-    services, owner = begin(request)
+    services, owner = services_and_owner(request)
     limit = limit_of(request, default=100, most=1000)
     today = CLOCK.now().date()
     since, until = _day_in(request, "since", today.replace(day=1)), _day_in(request, "until", today)

@@ -68,11 +68,9 @@ class ShownTurn(NamedTuple):
     async def encoded(self, portions: Portions) -> Raw:
         blocks = []
         for block in self.blocks:
-            blocks.append(to_json(block))
+            blocks.append(Raw(to_json(block)))
             await portions.pause()
-        await portions.pause()
-        before, after = self.out.model_dump_json().encode().split(b'"blocks":[]', 1)
-        return Raw(b"".join([before, b'"blocks":[', b",".join(blocks), b"]", after]))
+        return Raw(to_json(self.out.model_dump(mode="json") | {"blocks": blocks}))
 
     async def response(self, status: int = 200) -> Response:
         return Response(bytes(await self.encoded(Portions())), status, media_type="application/json")

@@ -10,7 +10,7 @@ from app.api.codec import to_json
 from app.api.http.errors import BadRequest
 from app.api.http.reading import limit_of
 from app.api.schemas.responses import WaitingOut, WaitingPage
-from app.api.services import begin
+from app.api.services import services_and_owner
 from app.api.views import json_response
 from app.storage.waiting import WaitingPlace
 
@@ -18,7 +18,7 @@ _place = msgspec.json.Decoder(WaitingPlace)
 
 
 async def list_waiting(request: Request) -> Response:
-    services, owner = begin(request)
+    services, owner = services_and_owner(request)
     limit = limit_of(request, default=50, most=200)
     token = request.query_params.get("after")
     after = _place_of(token) if token else None

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from app.api.documents import check_path
-from app.cli.tokens import checked_name
+from app.cli.tokens import checked_owner
 from app.config import Settings, read_settings
 from app.domain.errors import RequestRefused
 from app.domain.identity import LOCAL_OWNER
@@ -25,7 +25,7 @@ def docs() -> None:
 
 @docs.command("import")
 @click.argument("folder", type=click.Path(exists=True, file_okay=False, resolve_path=True, path_type=Path))
-@click.option("--owner", default=LOCAL_OWNER, show_default=True, callback=checked_name, help="Owner of the documents.")
+@click.option("--owner", default=LOCAL_OWNER, show_default=True, callback=checked_owner, help="Owner of the documents.")
 @click.option("--prefix", default="", help="Text to put before every path.")
 def import_folder(folder: Path, owner: str, prefix: str) -> None:
     """Import every text file of FOLDER.

@@ -167,6 +167,20 @@ def test_an_unprintable_or_long_name_is_rejected(name: str) -> None:
         assert "a name must have 1 to 100 printable characters" in done.output
 
 
+@pytest.mark.parametrize("name", ["ada (arriving)", "ada (moved to 08)"])
+def test_the_names_that_a_move_gives_are_refused_for_what_is_made_by_hand(name: str) -> None:
+    for arguments in (
+        ("tokens", "create", name),
+        ("tokens", "create", "ada", "--owner", name),
+        ("docs", "import", ".", "--owner", name),
+        ("owners", "import", "-", "--owner", name),
+        ("owners", "move", name, "--to", "08"),
+    ):
+        done = CliRunner().invoke(commands, arguments)
+        assert done.exit_code == 2
+        assert "moves between cells give such names" in " ".join(done.output.split())
+
+
 def test_an_unknown_model_is_reported_before_a_database_is_created(tmp_path: Path) -> None:
     done = turnstream(tmp_path, "serve", TURNSTREAM_MODEL="nope")
     assert (done.returncode, done.stdout) == (1, "")

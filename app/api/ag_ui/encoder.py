@@ -13,6 +13,7 @@ from app.api.ag_ui.messages import (
     call_id,
     interrupts_of,
     pending_calls_of,
+    provider_calls_of,
     reply_id,
     reply_round,
     result_of,
@@ -37,6 +38,7 @@ from app.domain.events import (
 from app.domain.kinds import CALLS, TEXT, THINKING, USER_TEXT
 from app.domain.output import output_of
 from app.domain.turns import Turn
+from app.kit.offload import Portions
 
 PROTOCOL = "1.0"
 _USAGE = {
@@ -78,6 +80,8 @@ class RunEncoder:
         self._now = now
         self._answered = answered
         self._blocks: list[Block] = []
+        self._provider_calls: dict[str, int] = {}
+        self._reply_rounds: dict[int, int] = {}
         self._open: BlockStart | None = None
         self._open_text: list[str] = []
         self._delta_head = b""
@@ -101,7 +105,7 @@ class RunEncoder:
             events.append({"type": "STATE_SNAPSHOT", "snapshot": {**self._run.state, "turnstream": about}})
         return encode(events)
 
-    def snapshot(self, before: Sequence[Json], ids: ClientIds) -> bytes:
+    async def snapshot(self, before: Sequence[Json], ids: ClientIds) -> bytes:
         """All messages: those before the turn, and what there is of it. From here on every event is sent."""
         self.collects = False
         blocks, start = list(self._blocks), self._open
@@ -109,7 +113,7 @@ class RunEncoder:
             text = "".join(self._open_text)
             where = start.index, start.round, start.attempt
             blocks.append(Block(*where, start.type, text, tool_use_id=start.tool_use_id, name=start.name))
-        messages = [*before, *answer_messages(self._turn.id, blocks, ids)]
+        messages = [*before, *await answer_messages(self._turn.id, blocks, ids, Portions())]
         frames = encode([{"type": "MESSAGES_SNAPSHOT", "messages": messages}])
         later, self._later = self._later, []
         if self._round and not any(isinstance(event, TurnEnd) for event in later):
@@ -134,7 +138,7 @@ class RunEncoder:
                 self._open_text.append(event.text)
             case BlockStop():
                 self._open, self._open_text = None, []
-                self._blocks.append(event.block)
+                self._keep(event.block)
             case Reset():
                 self._take_back(event)
             case TurnEnd() | ActionRequired() | Notice():
@@ -144,8 +148,13 @@ class RunEncoder:
             case _:
                 assert_never(event)
 
+    def _keep(self, block: Block) -> None:
+        self._blocks.append(block)
+        self._provider_calls |= provider_calls_of([block])
+
     def _take_back(self, reset: Reset) -> None:
         self._blocks = [block for block in self._blocks if block.index < reset.index]
+        self._provider_calls, self._reply_rounds = provider_calls_of(self._blocks), {}
         self._open, self._open_text = None, []
 
     def _events(self, event: Event | Notice) -> Iterator[Json]:
@@ -158,7 +167,7 @@ class RunEncoder:
                 yield from self._begin(event)
             case BlockStop(block=block):
                 yield from self._end_block(text_metadata(block) if block.type == TEXT else None)
-                self._blocks.append(block)
+                self._keep(block)
                 yield from self._complete(block)
             case ActionRequired():  # what a turn waits for is in the end of its run, but for what it asks while it runs
                 if any(action.kind == "elicitation" for action in event.actions):
@@ -231,12 +240,15 @@ class RunEncoder:
             yield {"type": "TOOL_CALL_END", "toolCallId": call_id(self._turn.id, start.round, start.tool_use_id or "")}
 
     def _reply_id(self, start: BlockStart) -> str:
-        return reply_id(self._turn.id, reply_round(self._blocks, start.round, start.type))
+        rounds = self._reply_rounds
+        if start.round not in rounds:
+            rounds[start.round] = reply_round(self._blocks, start.round, start.type)
+        return reply_id(self._turn.id, rounds[start.round])
 
     def _complete(self, block: Block) -> Iterator[Json]:
         """What follows the end of a block: results, and blocks that arrive whole."""
         own = block_id(self._turn.id, block.index)
-        if result := result_of(self._turn.id, block, self._blocks):
+        if result := result_of(self._turn.id, block, self._provider_calls):
             del result["role"]
             yield {"type": "TOOL_CALL_RESULT", "messageId": result.pop("id"), "role": "tool", **result}
         elif block.type == USER_TEXT:

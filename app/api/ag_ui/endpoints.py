@@ -40,7 +40,7 @@ from app.api.dialects import (
 )
 from app.api.http.reading import read_body
 from app.api.schemas.tools import ActionsIn
-from app.api.services import Services, begin, identity_of, path_for
+from app.api.services import Services, identity_of, path_for, services_and_owner
 from app.api.views import json_response
 from app.domain.asks import Ask, AskAnswer
 from app.domain.errors import RequestRefused
@@ -52,7 +52,7 @@ from app.storage.exchanges import Parent, Target
 
 async def run_agent(request: Request) -> Response:
     """Posts a message, or answers interrupts and calls of the page; responds with the events of the run."""
-    services, owner = begin(request)
+    services, owner = services_and_owner(request)
     sent, _ = await read_body(request, RunInput)
     identity, uploads = identity_of(request), path_for(request, "/api/uploads/")
     chat = await chat_of(services, identity, sent.thread_id)
@@ -75,7 +75,7 @@ async def run_agent(request: Request) -> Response:
 
 async def connect_agent(request: Request) -> Response:
     """Sends all messages of the thread, then what follows of the answer that is open."""
-    services, owner = begin(request)
+    services, owner = services_and_owner(request)
     sent, _ = await read_body(request, RunInput)
     chat = await chat_of(services, identity_of(request), sent.thread_id)
     services.streams.check(owner)
@@ -90,7 +90,7 @@ async def connect_agent(request: Request) -> Response:
 
 async def get_thread(request: Request) -> Response:
     """Returns the path to the newest turn as messages, and what it waits for."""
-    services, owner = begin(request)
+    services, owner = services_and_owner(request)
     id: str = request.path_params["id"]
     chat = await chat_of(services, identity_of(request), id)
     path = await newest_path(services, owner, chat)
@@ -107,7 +107,7 @@ async def get_thread(request: Request) -> Response:
 
 async def stop_thread(request: Request) -> Response:
     """Cancels all open turns of the thread: `abortRun()` of a client only closes its connection."""
-    services, owner = begin(request)
+    services, owner = services_and_owner(request)
     chat = await chat_of(services, identity_of(request), request.path_params["id"])
     return json_response(AgUiStopped(stopped=await stop_all(services, owner, chat)))
 

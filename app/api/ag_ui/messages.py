@@ -1,6 +1,6 @@
 """Turns as messages of AG-UI, equal to those that a client builds of the events of their runs."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any
@@ -122,7 +122,7 @@ async def thread_messages(path: Sequence[Turn], uploads: str, ids: ClientIds) ->
             content = _user_content(turn.blocks, uploads)
             messages.append({"id": ids.users.get(turn.id, str(turn.id)), "role": "user", "content": content})
         else:
-            messages += answer_messages(turn.id, turn.blocks, ids)
+            messages += await answer_messages(turn.id, turn.blocks, ids, portions)
     return messages
 
 
@@ -145,7 +145,7 @@ def _file_part(type: str, source: Mapping[str, Any], uploads: str) -> Json | Non
     return {"type": type, "source": found}
 
 
-def answer_messages(turn: UUID, blocks: Sequence[Block], ids: ClientIds) -> list[Json]:
+async def answer_messages(turn: UUID, blocks: Sequence[Block], ids: ClientIds, portions: Portions) -> list[Json]:
     """The messages of an assistant turn: one for the text and the calls of each round, one for any other block. A
     result stands behind its call, and behind the results that stand there. There may be thousands of blocks.
     """
@@ -166,8 +166,10 @@ def answer_messages(turn: UUID, blocks: Sequence[Block], ids: ClientIds) -> list
             replies[round] = add({"id": reply_id(turn, round), "role": "assistant"})
         return replies[round]
 
+    provider_calls = provider_calls_of(blocks)
     for place, block in enumerate(blocks):
-        result = result_of(turn, block, blocks)
+        await portions.pause()
+        result = result_of(turn, block, provider_calls)
         if block.type == TEXT:
             message, *_ = reply(place, block)
             message.setdefault("content", []).append(block.text)
@@ -187,14 +189,22 @@ def answer_messages(turn: UUID, blocks: Sequence[Block], ids: ClientIds) -> list
             add({"id": block_id(turn, block.index), "role": "activity", **activity_of(block)})
         if result is not None:
             result["id"] = ids.results.get(result["toolCallId"], result["id"])
-            called.get(result["toolCallId"], groups[-1]).append(result)
+            if result["toolCallId"] in called:
+                called[result["toolCallId"]].append(result)
+            else:
+                add(result)
     for message, *_ in replies.values():
         if "content" in message:
             message["content"] = "".join(message["content"])
     return [message for group in groups for message in group]
 
 
-def result_of(turn: UUID, block: Block, blocks: Sequence[Block]) -> Json | None:
+def provider_calls_of(blocks: Iterable[Block]) -> dict[str, int]:
+    """The calls that the provider runs, each with its round."""
+    return {block.tool_use_id or "": block.round for block in blocks if block.type in SERVER_CALLS}
+
+
+def result_of(turn: UUID, block: Block, provider_calls: Mapping[str, int]) -> Json | None:
     """The message of the result of a call; also that of a call which was cut off and will have none."""
     noted: Json = {}
     content: Any = block.text
@@ -210,11 +220,10 @@ def result_of(turn: UUID, block: Block, blocks: Sequence[Block]) -> Json | None:
     elif block.data is None or block.type in {TEXT, THINKING}:
         return None
     else:
-        calls = {each.tool_use_id or "": each.round for each in blocks if each.type in SERVER_CALLS}
-        found = result_of_provider(block, list(calls))
+        found = result_of_provider(block, provider_calls)
         if found is None:
             return None
-        call, content = call_id(turn, calls[found[0]], found[0]), to_json(found[1]).decode()
+        call, content = call_id(turn, provider_calls[found[0]], found[0]), to_json(found[1]).decode()
     # A result that is cut off has the index of its call.
     id = block_id(turn, block.index) + (".result" if block.type in CALLS else "")
     metadata = {"metadata": noted} if noted else {}

@@ -43,7 +43,7 @@ def run_stream(
             if encoder.collects:
                 before = await retry_while_unavailable(path)
                 ids = ids_of_client(before, messages)
-                yield encoder.snapshot(await thread_messages(before, uploads, ids), ids)
+                yield await encoder.snapshot(await thread_messages(before, uploads, ids), ids)
             elif not found and not await reader.more():
                 if reader.waiting is not None:
                     yield encoder.waiting(reader.waiting)

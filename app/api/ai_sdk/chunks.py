@@ -59,7 +59,7 @@ class UiEncoder:
         self._step_is_open = False
         self._step_is_void = False
         self._waits_for_client = False
-        self._provider_calls: list[str] = []
+        self._provider_calls: set[str] = set()
         self._approvals: dict[str, str] = {}
 
     def __call__(self, event: Event | Notice, _cursor: Cursor | None) -> bytes:
@@ -166,7 +166,7 @@ class UiEncoder:
         where = runs_here(block.type, block.name, self._clients)
         self._waits_for_client = self._waits_for_client or not where
         if block.type in SERVER_CALLS:
-            self._provider_calls.append(block.tool_use_id or "")
+            self._provider_calls.add(block.tool_use_id or "")
         call = {"toolCallId": block.tool_use_id, "toolName": block.name, "input": input_json(block), **where}
         if block.interrupted:
             return {"type": "tool-input-error", "errorText": "interrupted", **call}

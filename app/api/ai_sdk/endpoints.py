@@ -33,7 +33,7 @@ from app.api.dialects import (
 )
 from app.api.http.reading import id_in_query, read_body
 from app.api.schemas.requests import UiOptions
-from app.api.services import Services, begin, identity_of, path_for
+from app.api.services import Services, identity_of, path_for, services_and_owner
 from app.api.streams.turn import passed_on
 from app.api.views import json_response
 from app.domain.asks import Ask, AskAnswer
@@ -47,7 +47,7 @@ from app.storage.exchanges import Exchange, IdempotencyKey, Parent, Target
 
 async def converse(request: Request) -> Response:
     """Posts a message, answers calls that wait, or generates an answer again; responds with the stream."""
-    services, owner = begin(request)
+    services, owner = services_and_owner(request)
     sent, _ = await read_body(request, UiRequest)
     if not sent.all_messages:
         raise RequestRefused("`messages` must hold at least the last message.", field="messages")
@@ -65,7 +65,7 @@ async def converse(request: Request) -> Response:
 
 async def resume_answer(request: Request) -> Response:
     """Streams an answer from its beginning: the one that is named, or the newest if it has not ended long ago."""
-    services, owner = begin(request)
+    services, owner = services_and_owner(request)
     id = await chat_of(services, identity_of(request), request.path_params["id"])
     named = id_in_query(request, "turn")
     turn = await services.storage.turns.get(owner, id, named) if named else await newest_turn(services, owner, id)
@@ -77,7 +77,7 @@ async def resume_answer(request: Request) -> Response:
 
 async def list_messages(request: Request) -> Response:
     """Returns the path to the newest turn as messages for `useChat({messages})`."""
-    services, owner = begin(request)
+    services, owner = services_and_owner(request)
     id = await chat_of(services, identity_of(request), request.path_params["id"])
     path, uploads = await newest_path(services, owner, id), path_for(request, "/api/uploads/")
     messages, portions = [], Portions()
@@ -90,7 +90,7 @@ async def list_messages(request: Request) -> Response:
 
 async def stop_chat(request: Request) -> Response:
     """Cancels all open turns of the chat: `stop()` of the SDK only closes its connection."""
-    services, owner = begin(request)
+    services, owner = services_and_owner(request)
     id = await chat_of(services, identity_of(request), request.path_params["id"])
     return json_response(UiStopped(stopped=await stop_all(services, owner, id)))
 

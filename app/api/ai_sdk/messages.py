@@ -59,7 +59,7 @@ class _Message:
         self._turn = turn
         self._clients = client_tools(turn)
         self._calls: dict[str, Json] = {}
-        self._provider_calls: list[str] = []
+        self._provider_calls: set[str] = set()
         self._waits_for_client = False
 
     def take(self, mark: Mark) -> None:
@@ -109,7 +109,7 @@ class _Message:
         self._calls[identity] = part
         self.parts.append(part)
         if block.type in SERVER_CALLS:
-            self._provider_calls.append(identity)
+            self._provider_calls.add(identity)
 
     def _request_actions(self, event: ActionRequired) -> None:
         for action in event.actions:

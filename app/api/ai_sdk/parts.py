@@ -1,6 +1,6 @@
 """Blocks as parts of the AI SDK, the same for messages that are read and for messages that are streamed."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from app.api.codec import block_details, input_of, parsed
@@ -89,7 +89,7 @@ def approval_json(block: Block, asks: Sequence[Ask]) -> Json:
     return {"approved": ask.answer.kind == "approve", **reason}
 
 
-def result_of_provider(block: Block, calls: Sequence[str]) -> tuple[str, Any] | None:
+def result_of_provider(block: Block, calls: Collection[str]) -> tuple[str, Any] | None:
     """The provider's call that this block is the result of, and its result."""
     data = block_details(block).get("data")
     if not isinstance(data, dict) or data.get("tool_use_id") not in calls:

@@ -50,7 +50,7 @@ def _access_ended(refusal: RequestRefused) -> bytes:
 
 def _cursor_after_wait(view: LiveView, known: Collection[str]) -> Cursor:
     """The cursor behind the last wait of which the client has all calls. Results that it has may be sent once more."""
-    for place, mark in reversed(list(enumerate(view.marks, 1))):
-        if isinstance(mark, ActionRequired) and all(action.tool_use_id in known for action in mark.actions):
-            return Cursor(view.attempt, place)
+    for place, mark in reversed(list(view.marks.places_of(ActionRequired))):
+        if all(action.tool_use_id in known for action in mark.actions):
+            return Cursor(view.attempt, place + 1)
     return Cursor(view.attempt, len(view.marks) - 1) if view.ended else end_cursor(view)

@@ -12,6 +12,9 @@ from starlette.types import Scope as ASGIScope
 
 from app.domain.identity import Scope
 
+# The originals of these ignore parameters of the query that they do not know, and clients of them may rely on it.
+_DIALECTS = ("/api/ai-sdk/", "/api/ag-ui/", "/v1/")
+
 Handler = Callable[[Request], Awaitable[Response]]
 
 
@@ -78,3 +81,8 @@ class Endpoint:
     @property
     def path(self) -> str:
         return self.call.partition(" ")[2]
+
+    @property
+    def checks_query(self) -> bool:
+        """Whether parameters of the query that are not among `queries` are refused."""
+        return not self.open and not self.path.startswith(_DIALECTS)

@@ -235,6 +235,8 @@ def problems(endpoint: Endpoint) -> set[int]:
         common |= {413, 415}
     if isinstance(endpoint.takes, type):
         common |= {400, 422}
+    if endpoint.checks_query:
+        common |= {422}
     if endpoint.streams or endpoint.gives == STREAM:
         common |= {429}
     return common | set(endpoint.problems)

@@ -3,13 +3,16 @@
 import hashlib
 import json
 import re
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import TypeVar
+from urllib.parse import parse_qsl
 from uuid import UUID
 
 from pydantic import ValidationError
 from starlette.requests import Request
 
+from app.api.http.endpoint import Query
 from app.api.http.errors import BadRequest, TooLarge, UnsupportedMedia
 from app.api.http.validation import invalid
 from app.api.schemas.fields import Body
@@ -43,7 +46,7 @@ async def read_bytes(request: Request, most: int | None = None) -> bytes:
         if size > most:
             raise TooLarge(f"The body must have at most {most:,} bytes.")
         chunks.append(chunk)
-    return b"".join(chunks)
+    return await offload(size, b"".join, chunks)
 
 
 async def read_body(request: Request, model: type[BodyModel]) -> tuple[BodyModel, bytes]:
@@ -89,6 +92,21 @@ def idempotency_key_of(request: Request, body: bytes) -> IdempotencyKey | None:
         raise RequestRefused("`Idempotency-Key` must have 1 to 255 printable characters.", field="Idempotency-Key")
     digest = hashlib.sha256(b"\0".join([request.method.encode(), request.url.path.encode(), body]))
     return IdempotencyKey(key, digest.digest())
+
+
+def check_query(request: Request, known: Sequence[Query]) -> None:
+    """Raises RequestRefused for a parameter that is not known, such as a name with a typing error. Names that begin
+    with `_` or `utm_` are let through: clients add them against caches, and proxies and links to trace requests.
+    """
+    # Not `request.query_params`, which may be older: authentication takes its token out of the query.
+    text = request.scope["query_string"].decode("latin-1")
+    if not text:
+        return
+    names = [query.name for query in known]
+    for name, _ in parse_qsl(text, keep_blank_values=True):
+        if name not in names and not name.startswith(("_", "utm_")):
+            these = f"known are {', '.join(f'`{each}`' for each in names)}" if names else "this call has no parameters"
+            raise RequestRefused(f"`{name}` is not known in the query; {these}.", field=name)
 
 
 def id_in_query(request: Request, name: str) -> UUID | None:

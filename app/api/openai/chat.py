@@ -15,7 +15,7 @@ from app.api.openai.objects import Json
 from app.api.openai.posting import Forgetting, Place, Posting, delivered
 from app.api.openai.schemas import ChatIn
 from app.api.openai.stream import ResponseReader, event_stream
-from app.api.services import begin, identity_of
+from app.api.services import identity_of, services_and_owner
 from app.domain.cursor import Cursor
 from app.domain.events import BlockDelta, Event, Notice
 from app.domain.turns import Turn
@@ -27,10 +27,10 @@ _REASONS = {"max_output_tokens": "length", "content_filter": "content_filter"}
 
 async def complete_chat(request: Request) -> Response:
     """Posts the last message where its history leads to, or answers calls that wait; returns the completion."""
-    services, owner = begin(request)
+    services, owner = services_and_owner(request)
     sent, body = await read_body(request, ChatIn)
     items, places = await items_of_messages(sent.messages)
-    input, options = split_input(items, places), options_of_chat(sent)
+    input, options = await split_input(items, places), options_of_chat(sent)
     identity_of(request).require_reach(None)
     key = idempotency_key_of(request, body)
     turn, part = await Posting(request, services, options, input, key, keeps_history=True).respond(Place())

@@ -15,14 +15,14 @@ from app.api.openai.posting import delete_turn, recorded
 from app.api.openai.responses import item_page
 from app.api.openai.schemas import ConversationBody, ItemsIn
 from app.api.schemas.requests import ChatSettings
-from app.api.services import Services, begin, identity_of
+from app.api.services import Services, identity_of, services_and_owner
 from app.domain.chats import Chat
 from app.domain.errors import NotFound, RequestRefused
 from app.domain.turns import Turn
 
 
 async def create_conversation(request: Request) -> Response:
-    services, owner = begin(request)
+    services, owner = services_and_owner(request)
     sent, _ = await read_body(request, ConversationBody)
     items = await read_items(sent.items, "items")
     settings = services.resolver.changed_settings({}, ChatSettings(labels=sent.metadata) if sent.metadata else None)
@@ -36,12 +36,12 @@ async def create_conversation(request: Request) -> Response:
 
 
 async def get_conversation(request: Request) -> Response:
-    services, owner = begin(request)
+    services, owner = services_and_owner(request)
     return _conversation(await _chat_of(request, services, owner))
 
 
 async def change_conversation(request: Request) -> Response:
-    services, owner = begin(request)
+    services, owner = services_and_owner(request)
     sent, _ = await read_body(request, ConversationBody)
     if sent.items is not None:
         raise RequestRefused("`items` must be left out: add them by POST …/items.", field="items")
@@ -57,7 +57,7 @@ async def change_conversation(request: Request) -> Response:
 
 
 async def delete_conversation(request: Request) -> Response:
-    services, owner = begin(request)
+    services, owner = services_and_owner(request)
     chat = await _chat_of(request, services, owner)
     for turn in await services.storage.chats.delete(owner, chat.id):
         await services.live.cancel(turn)
@@ -71,7 +71,7 @@ async def delete_conversation(request: Request) -> Response:
 
 async def list_items(request: Request) -> Response:
     """A page of items. Each exchange has at least one, so no more exchanges are read than the page may have items."""
-    services, owner = begin(request)
+    services, owner = services_and_owner(request)
     chat = await _chat_of(request, services, owner)
     turns, limit = services.storage.turns, limit_of(request, 20, 100)
     newest = await turns.newest(owner, chat.id)
@@ -92,7 +92,7 @@ async def list_items(request: Request) -> Response:
 
 async def add_items(request: Request) -> Response:
     """Adds exchanges that took place elsewhere behind the newest turn."""
-    services, owner = begin(request)
+    services, owner = services_and_owner(request)
     sent, _ = await read_body(request, ItemsIn)
     chat = await _chat_of(request, services, owner)
     items = await read_items(sent.items, "items")
@@ -109,7 +109,7 @@ async def add_items(request: Request) -> Response:
 
 
 async def get_item(request: Request) -> Response:
-    services, owner = begin(request)
+    services, owner = services_and_owner(request)
     turn = await _turn_of_item(request, services, owner)
     for item in await items_of_path([turn]):
         if item["id"] == request.path_params["item"]:
@@ -119,7 +119,7 @@ async def get_item(request: Request) -> Response:
 
 async def delete_item(request: Request) -> Response:
     """Deletes a message of the user, with its answer and all that follows."""
-    services, owner = begin(request)
+    services, owner = services_and_owner(request)
     turn = await _turn_of_item(request, services, owner)
     if turn.role != "user":
         detail = "`item` must be a message of the user, which is deleted with its answer and all that follows."

@@ -109,7 +109,7 @@ class ResponseEvents:
         self._approvals: set[tuple[int, str]] = set()
         self._calls: dict[tuple[int, str], Block] = {}
         self._running: dict[tuple[int, str], _Item] = {}
-        self._provider_calls: list[str] = []
+        self._provider_calls: set[str] = set()
         self._usages: list[Any] = []
         self._stop_reason: str | None = None
         self._clients = client_tools(turn)
@@ -357,7 +357,7 @@ class ResponseEvents:
                     return
                 self._running[block.round, block.tool_use_id or ""] = item
                 if block.type in SERVER_CALLS:
-                    self._provider_calls.append(block.tool_use_id or "")
+                    self._provider_calls.add(block.tool_use_id or "")
 
     def _result(self, result: Block) -> Iterator[Json]:
         key = (result.round, result.tool_use_id or "")

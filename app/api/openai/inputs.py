@@ -96,13 +96,14 @@ def _item(given: Any, place: Sequence[str]) -> InputItem:
         raise Invalid(refusals(model, error, place)) from None
 
 
-def split_input(items: Sequence[InputItem], places: Sequence[str] | None = None) -> Input:
+async def split_input(items: Sequence[InputItem], places: Sequence[str] | None = None) -> Input:
     """Separates what is new from what the server may have. `places` are the fields of the items. Raises
     RequestRefused.
     """
-    found, first = Input(items), 0
+    found, first, portions = Input(items), 0, Portions()
     places = places or [f"input.{number}" for number in range(len(items))]
     for number, item in enumerate(items):
+        await portions.pause()
         known = turn_of_item(item.id) if isinstance(item, MessageItem | OutputItem) else None
         if known is not None and known[2] is not None:
             found.origin, first = ResponseId(known[0], known[1]), number + 1
@@ -113,6 +114,7 @@ def split_input(items: Sequence[InputItem], places: Sequence[str] | None = None)
             begin -= 1
         found.origin, found.history, found.last_answer, first = None, items[:begin], items[begin:last], last
     for number, item in enumerate(items):
+        await portions.pause()
         place = f"{places[number]}.content"
         match item:
             case MessageItem(role="system" | "developer", content=content):

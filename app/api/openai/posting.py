@@ -1,5 +1,6 @@
 """The use case of a response: a message is posted where its history leads to, or calls that wait are answered."""
 
+import asyncio
 import hashlib
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, suppress
@@ -25,7 +26,6 @@ from app.domain.errors import NotFound, RequestRefused
 from app.domain.turns import Turn
 from app.kit.clock import CLOCK
 from app.kit.ids import new_id
-from app.kit.offload import offload
 from app.storage.actions import Decision
 from app.storage.exchanges import IdempotencyKey, Parent, Target
 from app.storage.histories import PastExchange
@@ -116,7 +116,7 @@ class Posting:
                 with suppress(NotFound):
                     turn = await storage.turns.get(self._owner, chat, id)
                     for part in range(parts_of(turn)):
-                        if PastAnswer.of_response(response_now(self._services, turn, part)) == wanted:
+                        if PastAnswer.of_response(await response_now(self._services, turn, part)) == wanted:
                             return Place(chat, ResponseId(chat, id, part))
         return place
 
@@ -177,8 +177,8 @@ async def recorded(services: Services, owner: str, items: Sequence[InputItem]) -
 
 
 async def _digest(items: Sequence[InputItem]) -> bytes:
-    values = canonical(items)
-    return await offload(sum(len(str(value)) for value in values), lambda: hashlib.sha256(to_json(values)).digest())
+    """In a thread: to measure thousands of items takes as long as to encode them."""
+    return await asyncio.to_thread(lambda: hashlib.sha256(to_json(canonical(items))).digest())
 
 
 def _decision(turn: Turn, item: FunctionOutputItem | ApprovalItem) -> Decision:

@@ -16,7 +16,7 @@ from app.api.openai.objects import ResponseId, chat_of_conversation, parts_of
 from app.api.openai.posting import Forgetting, Place, Posting, delete_turn, delivered
 from app.api.openai.schemas import Included, ResponseIn
 from app.api.openai.stream import ResponseReader, event_stream, response_now
-from app.api.services import Services, begin, identity_of
+from app.api.services import Services, identity_of, services_and_owner
 from app.api.streams.turn import passed_on
 from app.domain.errors import NotFound, RequestRefused
 from app.domain.turns import Turn
@@ -26,11 +26,11 @@ _NUMBER = re.compile("-?[0-9]{1,17}")
 
 async def create_response(request: Request) -> Response:
     """Posts a message, or answers calls that wait; returns the response, its stream, or at once its beginning."""
-    services, owner = begin(request)
+    services, owner = services_and_owner(request)
     sent, body = await read_body(request, ResponseIn)
     if sent.background and sent.store is False:
         raise RequestRefused("`store` must be left out with `background`.", field="store")
-    input, options = split_input(await read_items(sent.input)), options_of(sent)
+    input, options = await split_input(await read_items(sent.input)), options_of(sent)
     place = await _place(request, services, sent, input)
     posting = Posting(request, services, options, input, idempotency_key_of(request, body))
     turn, part = await posting.respond(place)
@@ -49,7 +49,7 @@ async def create_response(request: Request) -> Response:
 
 
 async def get_response(request: Request) -> Response:
-    services, owner = begin(request)
+    services, owner = services_and_owner(request)
     _check_query(request, "stream", "starting_after", "include", "include[]", "include_obfuscation")
     if request.query_params.get("include_obfuscation", "false") != "false":
         raise RequestRefused("`include_obfuscation` must be false.", field="include_obfuscation")
@@ -65,25 +65,25 @@ async def get_response(request: Request) -> Response:
         if answer := await passed_on(request, turn):
             return answer
         return event_stream(services, ResponseReader(services, owner, turn, id.part, after, previous).frames())
-    response = response_now(services, turn, id.part, previous)
+    response = await response_now(services, turn, id.part, previous)
     return Response(to_json(response), media_type="application/json")
 
 
 async def cancel_response(request: Request) -> Response:
     """Returns the response as it is then: one that has ended stays as it is."""
-    services, owner = begin(request)
+    services, owner = services_and_owner(request)
     id, turn = await _found(request, services, owner)
     if not turn.ended:
         await cancel_turn(services, owner, id.chat, id.turn)
         await wait_for_end(services, owner, turn)
         turn = await services.storage.turns.get(owner, id.chat, id.turn)
-    response = response_now(services, turn, id.part, await _previous(services, owner, turn))
+    response = await response_now(services, turn, id.part, await _previous(services, owner, turn))
     return Response(to_json(response), media_type="application/json")
 
 
 async def delete_response(request: Request) -> Response:
     """Deletes the turn of the response, and the responses that follow it."""
-    services, owner = begin(request)
+    services, owner = services_and_owner(request)
     id, turn = await _found(request, services, owner)
     await delete_turn(services, owner, turn)
     return Response(to_json({"id": str(id), "object": "response", "deleted": True}), media_type="application/json")
@@ -91,7 +91,7 @@ async def delete_response(request: Request) -> Response:
 
 async def list_input_items(request: Request) -> Response:
     """What the client sent for the response: its message, or its answers to calls."""
-    services, owner = begin(request)
+    services, owner = services_and_owner(request)
     id, turn = await _found(request, services, owner)
     assert turn.parent_id is not None
     user_turn = await services.storage.turns.get(owner, id.chat, turn.parent_id)

@@ -12,6 +12,7 @@ from app.api.streams.dialect import DialectReader, current_view, dialect_respons
 from app.api.streams.response import FrameResponse
 from app.domain.errors import RequestRefused
 from app.domain.turns import Turn
+from app.kit.offload import Portions
 
 # The SDKs parse every frame with a field as an event with JSON, so the first bytes are a comment.
 FIRST = b": \n\n"
@@ -56,14 +57,16 @@ class ResponseReader:
         return self.events.response()
 
 
-def response_now(services: Services, turn: Turn, part: int, previous: str | None = None) -> Json:
-    """The response as it is now."""
+async def response_now(services: Services, turn: Turn, part: int, previous: str | None = None) -> Json:
+    """The response as it is now. Others get their turn on the event loop."""
     view = current_view(services, turn)
     events = ResponseEvents(view.turn, part, previous=previous)
-    for mark in view.marks:
+    marks, block, portions = view.marks.copy(), view.block_being_written(), Portions()  # as of one moment
+    for mark in marks:
         for _ in events.take(mark):
             pass
-    return events.response(view.block_being_written())
+        await portions.pause()
+    return events.response(block)
 
 
 def event_stream(services: Services, frames: AsyncGenerator[bytes, None]) -> FrameResponse:

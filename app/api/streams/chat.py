@@ -12,7 +12,7 @@ from app.api.events import TurnEvent, TurnsDeletedEvent, named
 from app.api.http.errors import BadRequest
 from app.api.http.reading import id_of
 from app.api.schemas.responses import TurnOut
-from app.api.services import Services, begin
+from app.api.services import Services, services_and_owner
 from app.api.streams.response import FrameResponse
 from app.api.streams.turn import requested_cursor
 from app.api.views import chat_out
@@ -26,7 +26,7 @@ from app.stream.chat.reader import ChatItem, ChatReader, EventOfTurn, Sources
 
 
 async def stream_chat(request: Request) -> Response:
-    services, owner = begin(request)
+    services, owner = services_and_owner(request)
     services.streams.check(owner)
     chat = id_of(request, "chat")
     field, cursor = requested_cursor(request, ChatCursor.parse, ChatCursor())

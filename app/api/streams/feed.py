@@ -7,7 +7,7 @@ from starlette.responses import Response
 
 from app.api.codec import to_json
 from app.api.events import FeedTurnEvent
-from app.api.services import begin
+from app.api.services import services_and_owner
 from app.api.streams.response import FrameResponse
 from app.api.streams.turn import requested_cursor
 from app.api.views import chat_out
@@ -17,7 +17,7 @@ from app.stream.feed import DeletedChat, FeedCursor, FeedEvent
 
 
 async def stream_feed(request: Request) -> Response:
-    services, owner = begin(request)
+    services, owner = services_and_owner(request)
     services.streams.check(owner)
     _, cursor = requested_cursor(request, FeedCursor.parse, None)
     reader = await services.live.feed.open(owner, cursor, frame)

@@ -12,7 +12,7 @@ from app.api.http.errors import BadRequest
 from app.api.http.reading import id_of
 from app.api.neighbours import is_from_neighbour
 from app.api.reads import ReadStorage
-from app.api.services import Services, begin, services_of
+from app.api.services import Services, services_and_owner, services_of
 from app.api.streams.direct import TurnResponse
 from app.api.streams.response import HEADERS
 from app.domain.cursor import START, Cursor
@@ -25,7 +25,7 @@ Start = TypeVar("Start")
 
 
 async def stream_turn(request: Request) -> Response:
-    services, owner = begin(request)
+    services, owner = services_and_owner(request)
     services.streams.check(owner)
     chat, turn_id = id_of(request, "chat"), id_of(request, "turn")
     field, cursor = requested_cursor(request, Cursor.parse, START)

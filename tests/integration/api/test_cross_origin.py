@@ -102,7 +102,7 @@ async def test_a_failure_of_the_server_is_shown_to_the_page_too(
         raise ZeroDivisionError
 
     monkeypatch.setattr("app.api.chats.identity_of", breaks, raising=False)
-    monkeypatch.setattr("app.api.chats.begin", breaks)
+    monkeypatch.setattr("app.api.chats.services_and_owner", breaks)
     answer = await ada.get("/api/chats", headers={"Origin": ORIGIN})
     assert (answer.status_code, answer.headers["access-control-allow-origin"]) == (500, ORIGIN)
     assert answer.headers["x-content-type-options"] == "nosniff"
@@ -114,7 +114,7 @@ async def test_an_event_source_sends_a_token_that_only_reads_in_its_address(
     turn = await ada.say(await ada.chat())
     chat, path = turn.assistant["chat_id"], turn.stream_url
     token = await exchanged(ada, chat=chat, scopes=["read"])
-    answer = await browser.get(f"{path}?access_token={token}&cursor=&x=%C3%BC")
+    answer = await browser.get(f"{path}?access_token={token}&cursor=&_x=%C3%BC")
     assert (answer.status_code, "turn_complete" in answer.text) == (200, True)
     writes = await exchanged(ada, chat=chat)
     stored = await Tokens(shared.services.storage.database).create(

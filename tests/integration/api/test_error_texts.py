@@ -320,3 +320,36 @@ async def test_the_refusal_of_an_unknown_member_names_the_known_ones(plain: Clie
     known = document.json["components"]["schemas"]["LimitsIn"]["properties"]
     assert refused["detail"].startswith("`limits.rounds` is not known here; known are ")
     assert all(f"`{name}`" in refused["detail"] for name in known)
+
+
+# --- unknown parameters of the query ---------------------------------------------------------------------------------
+
+
+def path_of(endpoint: Endpoint) -> str:
+    return re.sub(r"{[^}]+}", str(uuid4()), endpoint.path)
+
+
+@pytest.mark.parametrize("endpoint", [each for each in ENDPOINTS if each.checks_query], ids=lambda each: each.call)
+async def test_an_unknown_parameter_is_refused_with_the_known_ones(plain: Client, endpoint: Endpoint) -> None:
+    refused = await plain.request(endpoint.method, path_of(endpoint), params={"limt": "5"})
+    assert refused.status_code == 422
+    check(refused, "limt")
+    for query in endpoint.queries:
+        assert f"`{query.name}`" in refused.json()["detail"]
+
+
+@pytest.mark.parametrize("endpoint", [each for each in ENDPOINTS if not each.checks_query], ids=lambda each: each.call)
+async def test_dialects_and_open_calls_ignore_unknown_parameters(plain: Client, endpoint: Endpoint) -> None:
+    path = path_of(endpoint)
+    without = await plain.request(endpoint.method, path)
+    with_one = await plain.request(endpoint.method, path, params={"limt": "5"})
+    assert (with_one.status_code, "limt" in with_one.text) == (without.status_code, False)
+
+
+async def test_parameters_that_others_add_are_ignored(plain: Client) -> None:
+    assert (await plain.get("/api/chats?_=1764000000&utm_source=mail&limit=5")).status_code == 200
+
+
+@pytest.mark.parametrize("query", ["limt", "limt=", "li%6Dt=5", "limit=5&limt=5"])
+async def test_an_unknown_parameter_is_found_however_it_is_written(plain: Client, query: str) -> None:
+    assert (await plain.get(f"/api/chats?{query}")).status_code == 422

@@ -293,7 +293,8 @@ async def without_token(world: World, endpoint: Endpoint) -> None:
 
 async def not_there(world: World, endpoint: Endpoint) -> None:
     body = {"json": {"chat": str(uuid4())}} if endpoint.takes is BrowserTokenIn else body_of(endpoint)
-    await world.api.request(endpoint.method, nothing_there(endpoint), params={"turn": str(uuid4())}, **body)
+    named = {query.name: str(uuid4()) for query in endpoint.queries if query.name == "turn"}
+    await world.api.request(endpoint.method, nothing_there(endpoint), params=named, **body)
 
 
 async def not_now(world: World, endpoint: Endpoint) -> None:
@@ -343,9 +344,10 @@ async def wrong_kind(world: World, endpoint: Endpoint) -> None:
 async def wrong_field(world: World, endpoint: Endpoint) -> None:
     path = filled(endpoint, {"{path:path}": "a/"}) if "{path" in endpoint.path else await world.fill(endpoint)
     content = b"[]" if endpoint.takes else b""
-    await world.api.request(
-        endpoint.method, path, params={"limit": "0", "version": "0", "turn": "0"}, content=content, headers=JSON
-    )
+    wrong = {query.name: "0" for query in endpoint.queries if query.name in {"limit", "version", "turn"}}
+    if not wrong and not isinstance(endpoint.takes, type):
+        wrong = {"limt": "0"}
+    await world.api.request(endpoint.method, path, params=wrong, content=content, headers=JSON)
 
 
 async def too_many(world: World, endpoint: Endpoint) -> None:

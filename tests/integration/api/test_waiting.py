@@ -274,7 +274,8 @@ async def test_words_of_a_client_that_are_cut_leave_its_files(api: Client, serve
 async def test_a_turn_that_waits_can_be_cancelled_and_its_calls_have_results(api: Client, server: Server) -> None:
     turn = await api.say(await api.chat(), model=server.scripts.model(calls_of(("findNodes", CATS, "a"))), tools=[FIND])
     await until_waiting(api, turn)
-    await api.json("POST", f"{turn.url}/cancel", 202)
+    cancelled = await api.post(f"{turn.url}/cancel")
+    assert cancelled.status_code in {200, 202}, cancelled.text  # 200 where the turn has ended by then
     ended = await finished(api, turn)
     assert (ended["status"], ended["actions"]) == ("cancelled", [])
     assert results_of(ended) == {"a": ("This call has no result: the turn ended (cancelled).", True)}
