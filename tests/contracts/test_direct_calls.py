@@ -287,7 +287,7 @@ async def test_a_lost_connection_has_the_same_failure(api: Api, answer: Answer) 
 async def test_silence_has_the_same_failure(api: Api, answer: Answer) -> None:
     async with canned_server() as server:
         server.answer = answer
-        outcomes, _ = await assert_equal(api, server, times=1, read_timeout=0.05)
+        outcomes, _ = await assert_equal(api, server, times=1, read_timeout=0.5)
     assert outcomes[0].failure[:2] == (TransientError, "timeout_error")
 
 

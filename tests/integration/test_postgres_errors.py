@@ -162,7 +162,7 @@ async def test_the_kernel_ends_connections_whose_other_end_is_silent(database_ur
 
 
 async def test_a_busy_pool_is_not_taken_for_a_postgres_that_is_gone(database_url: str) -> None:
-    async with connect(database_url, size=1, statement_timeout=0.05) as database:
+    async with connect(database_url, size=1, statement_timeout=1) as database:
         async with database.transaction() as transaction:
             process = await transaction.row(BACKEND)
             with pytest.raises(StorageUnavailable, match="busy"):
