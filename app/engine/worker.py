@@ -48,9 +48,8 @@ class FailedRuns:
 
     def __init__(self, pause: float) -> None:
         self._pause = pause
-        self._of: dict[
-            UUID, tuple[int, float]
-        ] = {}  # runs that failed one after the other, and when the next may begin
+        # Runs that failed one after the other, and when the next may begin.
+        self._of: dict[UUID, tuple[int, float]] = {}
 
     def note(self, turn: UUID, now: float) -> float:
         """Returns after how many seconds the turn may be run again."""

@@ -95,9 +95,8 @@ BEGIN
 END
 $$
 """
-JOINED = """\
-        WITH matches AS MATERIALIZED (
-            SELECT chat_id, turn_id, created_at, number, words @@ whole AS whole
+# The texts of a segment that have at least one of the words, each with every word that it has.
+TEXTS = """\
             FROM (
                 SELECT chat_id, NULL::uuid AS turn_id, title AS words, created_at FROM search_chats
                 WHERE segment = part.id AND title @@ either
@@ -107,7 +106,11 @@ JOINED = """\
             ) AS texts CROSS JOIN unnest(queries, wholes) WITH ORDINALITY AS word (query, whole, number)
             WHERE words @@ query AND (since IS NULL OR created_at >= since) AND (until IS NULL OR created_at < until)
               AND (only_chat IS NULL OR chat_id = only_chat)
-        ), of_chats AS (
+"""
+JOINED = f"""\
+        WITH matches AS MATERIALIZED (
+            SELECT chat_id, turn_id, created_at, number, words @@ whole AS whole
+{TEXTS}        ), of_chats AS (
             SELECT chat_id, count(DISTINCT number) FILTER (WHERE turn_id IS NULL) AS titled FROM matches
             GROUP BY chat_id HAVING count(DISTINCT number) = cardinality(queries)
         ), of_turns AS (
@@ -120,20 +123,11 @@ JOINED = """\
         FROM of_chats JOIN of_turns USING (chat_id)
         ORDER BY chat_id, turn_id IS NULL, together DESC, exact DESC, of_turns.created_at, turn_id;
 """
-ONCE = """\
+ONCE = f"""\
         WITH of_turns AS (
             SELECT chat_id, turn_id, min(created_at) AS created_at, bit_or(1 << number::integer) AS together,
                 bit_or(1 << number::integer) FILTER (WHERE words @@ whole) AS exact
-            FROM (
-                SELECT chat_id, NULL::uuid AS turn_id, title AS words, created_at FROM search_chats
-                WHERE segment = part.id AND title @@ either
-                UNION ALL
-                SELECT chat_id, turn_id, words, created_at FROM search_texts
-                WHERE segment = part.id AND words @@ either AND (with_tools OR NOT of_tools)
-            ) AS texts CROSS JOIN unnest(queries, wholes) WITH ORDINALITY AS word (query, whole, number)
-            WHERE words @@ query AND (since IS NULL OR created_at >= since) AND (until IS NULL OR created_at < until)
-              AND (only_chat IS NULL OR chat_id = only_chat)
-            GROUP BY chat_id, turn_id
+{TEXTS}            GROUP BY chat_id, turn_id
         ), of_chats AS (
             SELECT *, bit_or(together) OVER of_chat AS anywhere,
                 bit_or(together) FILTER (WHERE turn_id IS NULL) OVER of_chat AS titled

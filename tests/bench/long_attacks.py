@@ -177,7 +177,7 @@ LONG_ATTACKS: Mapping[str, LongAttack] = {
     "a reply of 100 MB": LongAttack(partial(_reply, "endless"), {201, "reply_too_long"}),
     "a reply of 100 MB in deltas of five bytes": LongAttack(partial(_reply, "chattering"), {201, "complete"}),
     "100 MB in one event": LongAttack(partial(_reply, "one-event"), {201, "event_too_long"}),
-    "7.8 MB in one event": LongAttack(partial(_reply, "long-event"), {201, "complete"}),
+    "7.7 MB in one event": LongAttack(partial(_reply, "long-event"), {201, "complete"}),
     "20,000 blocks in a reply": LongAttack(_blocks, {200, 201, "complete"}),
     "a tool that answers 50 MB": LongAttack(partial(_reply, "looking"), {201, "complete"}),
     "a tool that answers 450,000 numbers": LongAttack(partial(_reply, "counting"), {201, "complete"}),

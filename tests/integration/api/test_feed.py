@@ -353,9 +353,8 @@ async def test_more_open_turns_than_a_cursor_names_are_a_reset_for_whoever_comes
 async def test_an_old_turn_that_a_client_saw_open_is_sent_when_it_has_ended_also_after_a_cut(
     api: Client, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        "app.storage.owner_changes.OVERLAP", timedelta(0)
-    )  # they were there long before the list was read
+    # They were there long before the list was read.
+    monkeypatch.setattr("app.storage.owner_changes.OVERLAP", timedelta(0))
     monkeypatch.setattr("app.stream.feed._BATCH", 1)
     pauses, turns = [Pause(), Pause()], []
     for pause in pauses:
