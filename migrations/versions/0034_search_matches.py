@@ -107,10 +107,10 @@ TEXTS = """\
             WHERE words @@ query AND (since IS NULL OR created_at >= since) AND (until IS NULL OR created_at < until)
               AND (only_chat IS NULL OR chat_id = only_chat)
 """
-JOINED = f"""\
+JOINED = """\
         WITH matches AS MATERIALIZED (
             SELECT chat_id, turn_id, created_at, number, words @@ whole AS whole
-{TEXTS}        ), of_chats AS (
+{texts}        ), of_chats AS (
             SELECT chat_id, count(DISTINCT number) FILTER (WHERE turn_id IS NULL) AS titled FROM matches
             GROUP BY chat_id HAVING count(DISTINCT number) = cardinality(queries)
         ), of_turns AS (
@@ -123,11 +123,11 @@ JOINED = f"""\
         FROM of_chats JOIN of_turns USING (chat_id)
         ORDER BY chat_id, turn_id IS NULL, together DESC, exact DESC, of_turns.created_at, turn_id;
 """
-ONCE = f"""\
+ONCE = """\
         WITH of_turns AS (
             SELECT chat_id, turn_id, min(created_at) AS created_at, bit_or(1 << number::integer) AS together,
                 bit_or(1 << number::integer) FILTER (WHERE words @@ whole) AS exact
-{TEXTS}            GROUP BY chat_id, turn_id
+{texts}            GROUP BY chat_id, turn_id
         ), of_chats AS (
             SELECT *, bit_or(together) OVER of_chat AS anywhere,
                 bit_or(together) FILTER (WHERE turn_id IS NULL) OVER of_chat AS titled
@@ -146,8 +146,8 @@ ONCE = f"""\
 
 
 def upgrade() -> None:
-    op.execute(sa.text(MATCHES.format(of_segment=ONCE).replace(":", r"\:")))
+    op.execute(sa.text(MATCHES.format(of_segment=ONCE.format(texts=TEXTS)).replace(":", r"\:")))
 
 
 def downgrade() -> None:
-    op.execute(sa.text(MATCHES.format(of_segment=JOINED).replace(":", r"\:")))
+    op.execute(sa.text(MATCHES.format(of_segment=JOINED.format(texts=TEXTS)).replace(":", r"\:")))
