@@ -3,6 +3,7 @@
 import asyncio
 import re
 import resource
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -25,6 +26,8 @@ LONGEST_HEAD = 64 * 1024
 # Seconds until the headers of a request are complete, and between two pieces of a body.
 HEAD_TIMEOUT = 10.0
 BODY_TIMEOUT = 30.0
+# Requests. Each takes a tenth of a millisecond or two until it waits for something.
+_AT_ONCE = 20
 # The share of the process's file descriptors that connections may use before an idle one is closed for each new one.
 _DESCRIPTORS = 0.8
 REQUEST_ID = "X-Request-ID"
@@ -251,20 +254,56 @@ def connections(heartbeat: float) -> Callable[..., Connection]:
     return partial(Connection, stall=2 * heartbeat, most=most)
 
 
+class RequestPace:
+    """Of requests that come at once, as when a proxy has started again, `_AT_ONCE` begin in one iteration of the event
+    loop, in the order in which they came. Streams get their turn in between.
+    """
+
+    def __init__(self) -> None:
+        self._begun = 0  # in this iteration
+        self._waiting = deque[asyncio.Future[None]]()
+
+    async def begin(self) -> None:
+        """Waits until the request may begin."""
+        loop = asyncio.get_running_loop()
+        if self._begun == _AT_ONCE:
+            turn = loop.create_future()
+            self._waiting.append(turn)
+            await turn
+            return
+        if self._begun == 0:
+            loop.call_soon(self._begin_waiting)
+        self._begun += 1
+
+    def _begin_waiting(self) -> None:
+        """Once in each iteration, as long as requests begin."""
+        self._begun = 0
+        while self._waiting and self._begun < _AT_ONCE:
+            turn = self._waiting.popleft()
+            if not turn.done():  # else it was cancelled
+                turn.set_result(None)
+                self._begun += 1
+        if self._begun:
+            asyncio.get_running_loop().call_soon(self._begin_waiting)
+
+
 class SafeHeaders:
     """Middleware: no browser guesses the media type of an answer, or runs anything in it, unless the answer has a
     policy of its own, as the page has; one that a standby gave has its age. Each has the id of its request, which is
-    the one that came with it, or a new one. It counts the answers by call, as the last one that sees them all.
+    the one that came with it, or a new one. Requests begin at a pace here, as the first to see them all; answers are
+    counted by call, as the last.
     """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
+        self._pace = RequestPace()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         start = perf_counter()
+        await self._pace.begin()
         state = scope.setdefault("state", {})
         given = Headers(scope=scope).get(REQUEST_ID, "")
         state["request_id"] = request_id = given if _GIVEN_ID.fullmatch(given) else str(new_id())
