@@ -46,14 +46,14 @@ async def test_hook_and_transport_come_back_after_a_cut(bundle: str, browser: Br
         streams: list[str] = []
         page.on("request", lambda request: streams.append(request.url) if "/stream" in request.url else None)
         await page.goto(origin)
-        for name, pause in zip(("#hook", "#sdk"), pauses, strict=True):
+        for name, stream, pause in zip(("#hook", "#sdk"), ("/stream", "/stream?turn="), pauses, strict=True):
             await page.click(f"{name} button")
             await expect(page.locator(f"{name} span")).to_have_text("Hi|One ")
+            before = len(streams)  # the hook's own may be on its way when the answer to its message has the first word
             for connection in list(server.uvicorn.server_state.connections):
                 connection.transport.abort()
             pause.go.set()
             await expect(page.locator(name)).to_have_attribute("data-state", "ready")
             await expect(page.locator(f"{name} span")).to_have_text("Hi|One two.")
-        assert len([url for url in streams if "ai-sdk" not in url]) > 1
-        assert [url for url in streams if "/stream?turn=" in url]
+            assert any(stream in url for url in streams[before:])
         await page.context.close()
