@@ -3,10 +3,12 @@ import gc
 import os
 import shutil
 from collections import defaultdict
-from collections.abc import Generator, Iterator
+from collections.abc import Awaitable, Callable, Generator, Iterator
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, wraps
+from inspect import iscoroutinefunction
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 from uuid import uuid4
 
@@ -121,12 +123,23 @@ def _is_quick(config: pytest.Config) -> bool:
     return not FULL and config.args_source is not pytest.Config.ArgsSource.ARGS
 
 
+def _limited(test: Callable[..., Awaitable[None]], seconds: float) -> Callable[..., Awaitable[None]]:
+    @wraps(test)
+    async def limited(*args: Any, **kwargs: Any) -> None:
+        async with asyncio.timeout(seconds):
+            await test(*args, **kwargs)
+
+    return limited
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Live tests run only where they are asked for, because they cost money, and so do those of the image, which take
     minutes, and those that are marked `full`; they are not skipped but deselected.
 
-    The modules of the tests that are given most time come first, so that no worker is left with one at the end.
+    The modules of the tests that are given most time come first, so that no worker is left with one at the end. An
+    async test that hangs fails after three quarters of its time; after the whole of it pytest-timeout ends the process,
+    and with it what the tests before have covered.
     """
     asked_for = {"live": LIVE, "image": IMAGE, "full": not _is_quick(config)}
     left_out = {name for name, asked in asked_for.items() if not asked}
@@ -135,8 +148,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item not in deselected]
     most: defaultdict[Path, float] = defaultdict(float)
     for item in items:
-        if limit := item.get_closest_marker("timeout"):
-            most[item.path] = max(most[item.path], *limit.args)
+        given = item.get_closest_marker("timeout")
+        if given:
+            most[item.path] = max(most[item.path], *given.args)
+        if isinstance(item, pytest.Function) and iscoroutinefunction(item.obj):
+            seconds = given.args[0] if given else float(config.getini("timeout"))
+            item.obj = _limited(item.obj, 0.75 * seconds)
     items.sort(key=lambda item: -most[item.path])
     for item in items:
         if not _is_counted(item.path) or item.get_closest_marker("hypothesis"):
