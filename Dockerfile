@@ -5,8 +5,8 @@ WORKDIR /srv/turnstream
 # The dependencies first: they change seldom, so this layer is seldom made again.
 COPY requirements.lock ./
 RUN python -m venv /opt/turnstream \
-    && /opt/turnstream/bin/python -m pip install --no-cache-dir --no-compile --require-hashes --only-binary :all: \
-       -r requirements.lock
+    && /opt/turnstream/bin/python -m pip install --no-cache-dir --no-compile --require-hashes --no-deps \
+       --only-binary :all: -r requirements.lock
 
 COPY pyproject.toml README.md alembic.ini ./
 COPY app app

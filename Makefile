@@ -98,7 +98,8 @@ clean: ## remove the environment and every cache (your data stays)
 # --- the environment ---------------------------------------------------------------------------------------------
 
 # One `make` at a time may touch it. `unfinished` stands while pip works: an environment that was interrupted, or
-# that was made in another folder (its scripts hold that name), is made again instead of being trusted.
+# that was made in another folder (its scripts hold that name), is made again instead of being trusted. A lock file is
+# complete, so pip resolves nothing: asked for `coverage[toml]`, an older pip takes the newest coverage, which has no hash.
 define install
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "turnstream needs Python 3.11 or newer; name one: make PYTHON=python3.12")'
 	@$(if $(FLOCK),$(FLOCK) .venv.lock) $(SHELL) $(.SHELLFLAGS) '\
@@ -107,8 +108,9 @@ define install
 		fi; \
 		echo "installing $(1) into $(VENV) ..."; : >$(VENV)/unfinished; \
 		export PIP_DISABLE_PIP_VERSION_CHECK=1; \
-		$(BIN)/python -m pip install -qq --require-hashes --only-binary :all: --no-compile -r $(1); \
+		$(BIN)/python -m pip install -qq --require-hashes --no-deps --only-binary :all: --no-compile -r $(1); \
 		$(BIN)/python -m pip install -qq --no-deps --no-build-isolation --editable .; \
+		$(BIN)/python -m pip check -qq; \
 		PYTHONDONTWRITEBYTECODE= $(BIN)/python -c "$(WARM)"; \
 		rm $(VENV)/unfinished; touch $(2)'
 endef
