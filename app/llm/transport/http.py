@@ -98,7 +98,10 @@ class Adapter(ABC):
                     yield parts
             else:
                 while chunk := await read():
+                    is_long = wire.unfinished > _PIECE
                     if parts := wire.feed(chunk):
+                        if is_long:  # to decode it took its time, and so will what follows
+                            await asyncio.sleep(0)
                         yield parts
                     if wire.finished or wire.over:
                         break

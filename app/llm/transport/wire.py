@@ -37,18 +37,26 @@ class EventSplitter:
         self.unfinished += len(first)
         if not others:
             return []
-        *frames, rest = (b"".join(self._pieces) if len(self._pieces) > 1 else first), *others
+        found = [_data(*self._pieces)]
+        *frames, rest = others
+        found += map(_data, frames)
         self._pieces, self.unfinished = [rest] if rest else [], len(rest)
-        return [data for frame in frames if (data := _data(frame))]
+        return [data for data in found if data]
 
     def end(self) -> bytes:
         """Returns the data of an event without the blank line that ends it; perhaps only a part of it."""
-        rest = b"".join(self._pieces)
-        self._pieces = []
-        return _data(rest)
+        pieces, self._pieces = self._pieces, []
+        return _data(*pieces) if pieces else b""
 
 
-def _data(frame: bytes) -> bytes:
+def _data(frame: bytes, *more: bytes) -> bytes:
+    """Returns the data of a frame that came in one piece or more."""
+    if more:
+        # A line of megabytes is copied once: `strip` copies nothing where there is nothing to strip.
+        head, mark, line = frame.partition(b"data:")
+        if mark and (not head or head.endswith(b"\n")) and not any(b"\n" in piece for piece in (line, *more)):
+            return b"".join((line.lstrip(), *more)).strip()
+        frame = b"".join((frame, *more))
     if not frame.startswith(b"data:"):
         # The usual frame, an event name and one line of data, without a split into lines.
         _, mark, after = frame.partition(b"\ndata:")

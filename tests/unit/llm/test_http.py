@@ -130,3 +130,22 @@ async def test_others_get_their_turn_while_a_long_read_is_parsed() -> None:
     task.cancel()
     assert (words(parts), wire.ended) == ("word " * 5_000, True)
     assert turns >= len(b"".join(events)) // http._PIECE > 5
+
+
+async def test_others_get_their_turn_between_a_long_event_and_what_is_made_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(http, "_PIECE", 100)
+    event, turns = text("word " * 60), list[bool]()
+    loop = asyncio.get_running_loop()
+    pieces = iter([event[start : start + 100] for start in range(0, len(event), 100)])
+
+    async def read_piece() -> bytes:
+        loop.call_soon(turns.append, True)
+        return next(pieces, b"")
+
+    response = ModelResponse(200, {"content-type": "text/event-stream"}, read_piece)
+    async for parts in Canned(response, ChatWire()).stream(ModelRequest("m", ())):
+        assert words(list(parts)) == "word " * 60
+        assert turns
+        break
