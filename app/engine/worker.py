@@ -62,6 +62,9 @@ class FailedRuns:
         _, begins = self._of.get(turn, (0, now))
         return begins <= now
 
+    def turns(self) -> Set[UUID]:
+        return self._of.keys()
+
     def keep(self, turns: Collection[UUID]) -> None:
         """Forgets all others: they have ended, or run elsewhere."""
         self._of = {turn: failed for turn, failed in self._of.items() if turn in turns}
@@ -228,6 +231,9 @@ class Worker:
             for task in stuck:  # perhaps several times: `to_the_end` holds on to a write at the first cancellation
                 task.cancel()
             timeout = 0.1
+        if paused := self._failed.turns() - self._runs.keys():
+            with suppress(StorageError):
+                await self._queue.give_back(paused, every=True)
         await self._notify_replicas(QUEUED)
 
     # --- turns that begin where they are written ---------------------------------------------------------------------
@@ -314,10 +320,12 @@ class Worker:
         # Those that were not run at the time before either: a turn that begins where it is written has its row first.
         before_last, self._not_run = self._not_run, mine.keys() - self._runs.keys()
         self._failed.keep(mine.keys())
-        lost = [turn for turn in self._not_run & before_last if self._failed.may_run(turn, monotonic())]
-        if lost and not self._draining:
+        if unrun := self._not_run & before_last:
             with suppress(StorageError):
-                for turn in await self._queue.claim_again(lost):
+                unrun -= await self._queue.give_back(unrun, every=self._draining)
+                # A run that finds its turn cancelled calls no model, so it has no pause.
+                again = [turn for turn in unrun if mine[turn] or self._failed.may_run(turn, monotonic())]
+                for turn in await self._queue.claim_again(again) if again else ():
                     self._start(group, turn)
 
     def _start(self, group: asyncio.TaskGroup, turn: UUID, loaded: tuple[str, Sequence[Turn]] | None = None) -> None:

@@ -1,7 +1,8 @@
 """Turns that change hands: replicas that die, stop, sleep and wake up, and are full."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +22,7 @@ from app.storage.turns import Turns
 from app.tools.tool import Tool, tool
 from tests.integration.proxy import proxied
 from tests.support import harness as harness_module
-from tests.support.harness import OWNER, POLICY, Asked, Harness, Replica, results_of, rows_of, texts_of
+from tests.support.harness import OWNER, POLICY, Asked, Harness, Locker, Replica, results_of, rows_of, texts_of
 from tests.support.stream_client import Client
 
 HERE = "this machine:8000"
@@ -629,3 +630,61 @@ async def test_a_turn_whose_end_postgres_refuses_is_run_again_until_it_is_taken(
         await operator.connection.execute("DROP FUNCTION refuse CASCADE")
         turn = await harness.finish(replica, asked)
     assert (turn.status, texts_of(turn), len(provider.requests)) == ("complete", ["There."], 1)
+
+
+@asynccontextmanager
+async def _paused(harness: Harness) -> AsyncIterator[tuple[Replica, Asked, Locker]]:
+    """A turn whose run has failed, and which its replica runs again in five minutes. The next run would not fail."""
+    provider = ScriptedProvider(lambda _: answer())
+    async with (
+        harness.replica(provider, policy=replace(POLICY, poll_interval=0.01)) as replica,
+        harness.locker() as operator,
+    ):
+        replica.worker._failed = worker.FailedRuns(300.0)
+        asked = await harness.ask()
+        await operator.connection.execute(REFUSE)
+        replica.worker.wake()
+        while asked.turn not in replica.worker._failed.turns():  # noqa: ASYNC110, nothing is notified of it
+            await asyncio.sleep(0.01)
+        await operator.connection.execute("DROP FUNCTION refuse CASCADE")
+        yield replica, asked, operator
+        assert len(provider.requests) == 1
+
+
+async def test_a_turn_that_is_cancelled_while_its_next_run_is_put_off_ends_at_once(harness: Harness) -> None:
+    async with _paused(harness) as (replica, asked, _):
+        await replica.cancel(asked)
+        assert (await harness.finish(replica, asked)).status == "cancelled"
+
+
+async def test_a_drain_hands_back_a_turn_whose_next_run_is_put_off(harness: Harness) -> None:
+    async with _paused(harness) as (replica, asked, _):
+        await replica.worker.drain()
+        async with harness.replica(ScriptedProvider([answer()])) as other:
+            turn = await harness.finish(other, asked)
+            assert (turn.status, turn.recoveries) == ("complete", 0)
+
+
+async def test_what_a_draining_replica_owns_and_does_not_run_is_handed_back_later_too(harness: Harness) -> None:
+    """As where the answer to its last claim was lost."""
+    async with _paused(harness) as (replica, asked, operator):
+        await replica.worker.drain()
+        await operator.connection.execute(
+            "UPDATE turns SET status = 'running', replica = $2 WHERE id = $1", asked.turn, replica.queue.replica
+        )
+        await _is_queued(operator, asked)
+
+
+async def test_a_turn_whose_next_run_is_put_off_does_not_keep_its_owner_in_the_cell(harness: Harness) -> None:
+    async with _paused(harness) as (_, asked, operator):
+        await operator.connection.execute(
+            "INSERT INTO moves (owner, cell, state, held_until) VALUES ($1, '08', 'leaving', now() + interval '1 hour')",
+            OWNER,
+        )
+        await _is_queued(operator, asked)
+
+
+async def _is_queued(operator: Locker, asked: Asked) -> None:
+    status = "SELECT status FROM turns WHERE id = $1 AND replica IS NULL"
+    while await operator.connection.fetchval(status, asked.turn) != "queued":  # noqa: ASYNC110, likewise
+        await asyncio.sleep(0.01)

@@ -81,6 +81,16 @@ CLAIM_AGAIN = Statement(
     RETURNING id
     """
 )
+# All of them, or those of owners who are held: nobody claims these before they are free, or in their new cell.
+GIVE_BACK = Statement(
+    """
+    UPDATE turns SET status = 'queued', replica = NULL
+    WHERE id = ANY(CAST(:turns AS uuid[])) AND replica = :replica AND status = 'running' AND (
+        :every OR EXISTS (SELECT FROM moves JOIN chats USING (owner) WHERE chats.id = chat_id AND held_until > now())
+    )
+    RETURNING id
+    """
+)
 GET_CLAIMED = Statement("SELECT id, cancel_requested FROM turns WHERE replica = :replica AND status = 'running'")
 RENEW_LEASE = Statement(
     """
@@ -183,6 +193,13 @@ class Queue:
     async def claim_again(self, turns: Collection[UUID]) -> Collection[UUID]:
         """Claims those of these turns that this replica owns by their rows, for a new run."""
         rows = await self._database.rows(CLAIM_AGAIN, turns=turns, replica=self.replica, step=self._step)
+        return {row["id"] for row in rows}
+
+    async def give_back(self, turns: Collection[UUID], *, every: bool) -> Collection[UUID]:
+        """Puts those of these turns back into the queue that this replica owns by their rows: `every` one, or those of
+        owners who are held. None may run. Returns those that were put back.
+        """
+        rows = await self._database.rows(GIVE_BACK, turns=turns, replica=self.replica, every=every)
         return {row["id"] for row in rows}
 
     async def claimed(self) -> Mapping[UUID, bool]:
