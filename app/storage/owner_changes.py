@@ -6,7 +6,7 @@ transaction is still open (`OwnerChanges.time`), and leaves out what it has alre
 """
 
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from time import monotonic
@@ -40,13 +40,19 @@ GET_MARK = Statement(
 # session behind a pooler.
 _MOMENT = "SELECT now(), CAST(CAST(pg_snapshot_xmin(pg_current_snapshot()) AS text) AS bigint) AS oldest"
 GET_MOMENT = Statement(_MOMENT)
-# The join gives a row, and with it the moment before the rows are read, also where no chat has changed.
+# The first join gives a row, and with it the moment before the rows are read, also where no chat has changed. Chats are
+# read whole that are not `known` as they are: while a transaction is open, each look finds the same ones again.
 GET_CHANGED_CHATS = Statement(
     f"""
-    WITH moment AS MATERIALIZED ({_MOMENT})
-    SELECT moment.*, chats.* FROM moment
-    LEFT JOIN chats ON owner = :owner AND updated_at > :since
-    ORDER BY updated_at, id LIMIT CAST(:most AS int)
+    WITH moment AS MATERIALIZED ({_MOMENT}), found AS MATERIALIZED (
+        SELECT id AS found, updated_at AS found_at FROM chats WHERE owner = :owner AND updated_at > :since
+        ORDER BY updated_at, id LIMIT CAST(:most AS int)
+    )
+    SELECT moment.*, found, found_at, chats.* FROM moment LEFT JOIN found ON true
+    LEFT JOIN unnest(CAST(:known AS uuid[]), CAST(:known_at AS timestamptz[])) AS known (chat, at)
+        ON chat = found AND at = found_at
+    LEFT JOIN LATERAL (SELECT * FROM chats WHERE id = found AND chat IS NULL LIMIT 1) AS chats ON true
+    ORDER BY found_at, found
     """
 )
 # A client may choose the id of its chat, and so make one again that was deleted.
@@ -105,9 +111,13 @@ class TurnStatus:
 
 @dataclass(frozen=True, slots=True)
 class OwnerUpdate:
-    """`deleted` has chats that are gone, with the time. What was written before `seen_at` is in it, or was before."""
+    """`found` has all chats that were made or changed, with the times of their rows; `chats` those that were not known
+    as they are; `deleted` those that are gone, with the time. All that was written before `seen_at` is in it, or was
+    before.
+    """
 
     seen_at: datetime
+    found: Mapping[UUID, datetime]
     chats: Sequence[Chat]
     deleted: Sequence[tuple[UUID, datetime]]
     turns: Sequence[TurnStatus]
@@ -131,27 +141,40 @@ class OwnerChanges:
         return [row["id"] for row in await self._database.rows(GET_OPEN_TURNS, owner=owner)]
 
     async def since(
-        self, owner: str, seen_at: datetime, turns: Collection[UUID], most: int | None = None
+        self,
+        owner: str,
+        seen_at: datetime,
+        turns: Collection[UUID],
+        known: Mapping[UUID, datetime],
+        most: int | None = None,
     ) -> OwnerUpdate | None:
         """Chats that were made, changed or deleted since the update of `seen_at` (and some before it), the turns that
         were made in them since, and `turns`, each as it is now. None where there are more than `most` of one of these.
+        `known` are chats that the update before has found.
         """
         since = seen_at - OVERLAP
         limit = None if most is None else most + 1
         await self._mark()
-        rows = await self._database.rows(GET_CHANGED_CHATS, owner=owner, since=since, most=limit)
+        rows = await self._database.rows(
+            GET_CHANGED_CHATS,
+            owner=owner,
+            since=since,
+            most=limit,
+            known=list(known.keys()),
+            known_at=list(known.values()),
+        )
+        changed = {row["found"]: row["found_at"] for row in rows if row["found"] is not None}
         chats = [chat_from(row) for row in rows if row["id"] is not None]
         deleted = await self._database.rows(GET_DELETED_CHATS, owner=owner, since=since, most=limit)
-        changed = [chat.id for chat in chats]
         found = await self._database.rows(
             GET_CHANGED_TURNS,
             owner=owner,
             since=since,
             turns=list(turns),
-            chats=changed,
+            chats=list(changed),
             most=None if limit is None else limit + len(turns),
         )
-        if most is not None and max(len(chats), len(deleted), len(found) - len(turns)) > most:
+        if most is not None and max(len(changed), len(deleted), len(found) - len(turns)) > most:
             return None
         gone = [(row["chat_id"], row["deleted_at"]) for row in deleted]
         statuses = [
@@ -159,7 +182,7 @@ class OwnerChanges:
         ]
         # What was written before `seen_at` was seen then, whether or not this replica knows it of the transactions.
         settled = max(self._settled(rows[0]), min(seen_at, rows[0]["now"]))
-        return OwnerUpdate(settled, chats, gone, statuses)
+        return OwnerUpdate(settled, changed, chats, gone, statuses)
 
     async def _mark(self) -> None:
         """Makes a mark where the last one is not new."""

@@ -3,7 +3,7 @@
 import asyncio
 import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -107,7 +107,7 @@ class FeedReader:
         self._cursor = FeedCursor(_EPOCH)
         # What the last look found. What the next one finds in the same state was sent.
         self._seen_at = _EPOCH
-        self._chats: dict[UUID, datetime] = {}
+        self._chats: Mapping[UUID, datetime] = {}
         self._deleted: dict[UUID, datetime] = {}
         self._turns: dict[UUID, TurnStatus] = {}
         self._first: Sequence[FeedEvent] = ()
@@ -118,11 +118,14 @@ class FeedReader:
         open_turns = await self._changes.open_turns(self._owner)
         if cursor and cursor.open is not None and now - DELETIONS_KEPT < cursor.time < now + OVERLAP:
             turns = {*cursor.open, *open_turns}
-            update = await self._changes.since(self._owner, cursor.time, turns, _MOST_MISSED)
+            # While a transaction is open, a new list has a cursor from before that began: to read it helps only clients
+            # whose cursors are older.
+            most = _MOST_MISSED if cursor.time < settled - OVERLAP else None
+            update = await self._changes.since(self._owner, cursor.time, turns, {}, most)
             if update is not None:
                 self._cursor, self._first = cursor, self._take(update)
                 return
-        update = await self._changes.since(self._owner, settled, open_turns)
+        update = await self._changes.since(self._owner, settled, open_turns, {})
         assert update is not None
         self._take(update)  # the client reads these chats in its list, but not the open turns
         events = [turn for turn in update.turns if turn.status in OPEN]
@@ -145,17 +148,19 @@ class FeedReader:
                         await self._wakeup.wait()
             self._number = self._wakeup.number  # before the look: what changes during it leads to another one
             known = [turn.id for turn in self._open]
-            update = await retry_while_unavailable(partial(self._changes.since, self._owner, self._seen_at, known))
+            update = await retry_while_unavailable(
+                partial(self._changes.since, self._owner, self._seen_at, known, self._chats)
+            )
             assert update is not None
             events = self._take(update)
 
     def _take(self, update: OwnerUpdate) -> list[FeedEvent]:
         """The events that lead from the last look to this one."""
-        events: list[FeedEvent] = [chat for chat in update.chats if self._chats.get(chat.id) != chat.updated_at]
+        events: list[FeedEvent] = list(update.chats)
         events += [DeletedChat(chat) for chat, at in update.deleted if self._deleted.get(chat) != at]
         events += [turn for turn in update.turns if self._turns.get(turn.id) != turn]
         self._seen_at = update.seen_at
-        self._chats = {chat.id: chat.updated_at for chat in update.chats}
+        self._chats = update.found
         self._deleted = dict(update.deleted)
         self._turns = {turn.id: turn for turn in update.turns}
         return events

@@ -22,7 +22,8 @@ from app.storage.turns import Turns
 from app.tools.tool import Tool, tool
 from tests.integration.proxy import proxied
 from tests.support import harness as harness_module
-from tests.support.harness import OWNER, POLICY, Asked, Harness, Locker, Replica, results_of, rows_of, texts_of
+from tests.support.harness import OWNER, POLICY, Asked, Harness, Replica, results_of, rows_of, texts_of
+from tests.support.locks import Locker
 from tests.support.stream_client import Client
 
 HERE = "this machine:8000"
@@ -677,10 +678,10 @@ async def test_what_a_draining_replica_owns_and_does_not_run_is_handed_back_late
 
 async def test_a_turn_whose_next_run_is_put_off_does_not_keep_its_owner_in_the_cell(harness: Harness) -> None:
     async with _paused(harness) as (_, asked, operator):
-        await operator.connection.execute(
-            "INSERT INTO moves (owner, cell, state, held_until) VALUES ($1, '08', 'leaving', now() + interval '1 hour')",
-            OWNER,
+        hold = (
+            "INSERT INTO moves (owner, cell, state, held_until) VALUES ($1, '08', 'leaving', now() + interval '1 hour')"
         )
+        await operator.connection.execute(hold, OWNER)
         await _is_queued(operator, asked)
 
 

@@ -63,8 +63,8 @@ CASES: Mapping[str, tuple[Statement, Mapping[str, Any], int]] = {
     "a list of chats": (chats.LIST_CHATS, {"owner": OWNER, "limit": 50, "before": None, "before_id": None}, 400),
     "what has changed for an owner": (
         owner_changes.GET_CHANGED_CHATS,
-        {"owner": OWNER, "since": NOW, "most": None},
-        40,
+        {"owner": OWNER, "since": NOW, "most": None, "known": [], "known_at": []},
+        100,
     ),
     "the queue": (queue.CLAIM_TURNS, {"replica": new_id(), "step": 1, "limit": 50}, 20),
     # An owner of 51 chats; of 51 of which one is long; of 120 segments, of which one search looks at a hundred.

@@ -1,6 +1,6 @@
 """The queue of turns, and the replicas that serve it."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -195,7 +195,7 @@ class Queue:
         rows = await self._database.rows(CLAIM_AGAIN, turns=turns, replica=self.replica, step=self._step)
         return {row["id"] for row in rows}
 
-    async def give_back(self, turns: Collection[UUID], *, every: bool) -> Collection[UUID]:
+    async def give_back(self, turns: Collection[UUID], *, every: bool) -> Set[UUID]:
         """Puts those of these turns back into the queue that this replica owns by their rows: `every` one, or those of
         owners who are held. None may run. Returns those that were put back.
         """

@@ -6,7 +6,7 @@ import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -323,7 +323,7 @@ async def test_a_client_that_has_missed_too_many_changes_reads_its_list_again(
     api: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("app.stream.feed._MOST_MISSED", 2)
-    cursor = (await read_list(api)).cursor
+    cursor = str(FeedCursor(datetime.now(UTC) - LATEST_COMMIT - timedelta(minutes=1)))
     for _ in range(2):
         await api.chat()
     async with api.follow(FEED, cursor) as events:
@@ -331,6 +331,42 @@ async def test_a_client_that_has_missed_too_many_changes_reads_its_list_again(
     await api.chat()
     async with api.follow(FEED, cursor) as events:
         assert (await anext(events)).name == "reset"
+
+
+async def test_the_cursor_of_a_list_is_not_answered_with_a_reset_while_a_transaction_is_open(
+    api: Client, database: Locker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next list would have the same cursor."""
+    monkeypatch.setattr("app.stream.feed._MOST_MISSED", 2)
+    chat = UUID(id_of(await api.chat()))
+    async with database.holding("UPDATE chats SET updated_at = clock_timestamp() WHERE id = $1", chat):
+        names = {f"Chat {number}" for number in range(5)}
+        for name in names:
+            await api.chat(title=name)
+        async with api.follow(FEED, (await read_list(api)).cursor) as events:
+            while names:
+                event = await anext(events)
+                assert event.name == "chat"
+                names -= {event.data["title"]}
+
+
+async def test_a_chat_that_is_found_again_and_again_is_read_whole_once(
+    api: Client, server: Server, database: Locker
+) -> None:
+    changes = OwnerChanges(server.services.storage.database)
+    chat, held = await api.chat(), UUID(id_of(await api.chat()))
+    begun, _ = await changes.time()
+    async with database.holding("UPDATE chats SET updated_at = clock_timestamp() WHERE id = $1", held):
+        first = await changes.since(api.owner, begun, (), {})
+        assert first is not None
+        second = await changes.since(api.owner, first.seen_at, (), first.found)
+        assert second is not None
+        assert UUID(id_of(chat)) in {each.id for each in first.chats}
+        assert (second.found, second.chats) == (first.found, [])
+        await api.json("PATCH", chat, json={"title": "Changed"})
+        third = await changes.since(api.owner, second.seen_at, (), second.found)
+        assert third is not None
+        assert [each.title for each in third.chats] == ["Changed"]
 
 
 async def test_more_open_turns_than_a_cursor_names_are_a_reset_for_whoever_comes_back(
