@@ -4,7 +4,6 @@ import asyncio
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from statistics import median
 from typing import Any
 from urllib.parse import urljoin
 from uuid import UUID
@@ -343,9 +342,11 @@ async def test_an_answer_behind_a_thousand_turns_on_the_page_costs_little_more_t
     few, many = [await _stream_behind(people, site, api, turns) for turns in (20, 1_000)]
     assert 40 < await many.ada.page.locator(":is(.group, .turn)").evaluate_all(_SKIPPABLE) < 100
     costs = [(await few.cost_of(8), await many.cost_of(8)) for _ in range(5)]
-    ratio = median(of_many / of_few for of_few, of_many in costs)
+    # The least of each: programs beside this one take the processor's caches, and so only add to a cost.
+    of_few, of_many = map(min, zip(*costs, strict=True))
+    ratio = of_many / of_few
     record_property("main thread behind a thousand turns, of that behind twenty", round(ratio, 2))
-    assert ratio < 2  # 1.1 to 1.4 as a rule; more where other programs keep the processor's caches
+    assert ratio < 2  # 1.1 to 1.5 as a rule
 
 
 async def _metrics(session: Any) -> dict[str, float]:
