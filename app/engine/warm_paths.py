@@ -2,9 +2,10 @@
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from sys import getsizeof
+from typing import Any
 from uuid import UUID
 
 from app.domain.turns import Turn
@@ -13,6 +14,7 @@ from app.llm.conversation.messages import KnownEntries
 KEPT = 600.0  # seconds that an unused path stays
 # About the bytes of a turn, of a block and of a tool in memory, besides their texts.
 _TURN, _BLOCK, _TOOL = 2000, 1000, 500
+_ITEM, _NUMBER = 8, 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +75,24 @@ class WarmPaths:
 
 def _size_of(turn: Turn) -> int:
     """About its bytes. A character takes one to four. Tools of the server are shared by all turns."""
-    texts = [text for block in turn.blocks for text in (block.text, block.data or "")]
     size = _TURN + _BLOCK * len(turn.blocks)
+    size += sum(_bytes_of((block.text, block.data, block.notes, block.client_data)) for block in turn.blocks)
     if (request := turn.request) is not None:
-        declared = [tool for tool in request.tools if tool.client or tool.http]
-        size += _TOOL * len(declared)
-        texts += [text for tool in declared for text in (tool.description, tool.input_schema)]
-        texts += [request.system or "", *request.provider_tools]
-        texts += [request.output.schema] if request.output else []
-    return size + sum(map(getsizeof, texts))
+        size += _bytes_of((request.system, request.provider_tools, request.params, request.labels))
+        size += _bytes_of(request.output and request.output.schema)
+        for tool in request.tools:
+            if tool.client or tool.http:
+                size += _TOOL + _bytes_of((tool.description, tool.input_schema))
+                size += _bytes_of(tool.http and (tool.http.url, tool.http.headers))
+    return size
+
+
+def _bytes_of(value: Any) -> int:
+    """The bytes of the texts and numbers in a value of JSON; of members and items about what a dict or a list adds."""
+    if isinstance(value, str):
+        return getsizeof(value)
+    if isinstance(value, Mapping):
+        return sum(_ITEM + _bytes_of(name) + _bytes_of(member) for name, member in value.items())
+    if isinstance(value, list | tuple):
+        return sum(_ITEM + _bytes_of(item) for item in value)
+    return _NUMBER if isinstance(value, int | float) else 0

@@ -57,10 +57,10 @@ _PARAMETER = re.compile(r"(?<![:\w]):(\w+)(?!:)")
 # Classes of SQLSTATE that are about the statement or its values, so that the next try fails too: cardinality, data,
 # integrity, syntax and access, limits of the program, errors of functions, internal errors.
 _REFUSALS = frozenset({"21", "22", "23", "42", "54", "P0", "XX"})
-# Some of these pass all the same: a privilege that an operator has taken away for a while, a schema whose tables and
-# types are not found for that reason or because of the search path, and a prepared statement of another client behind
-# the same pooler.
-_PASSING = frozenset({"42501", "42704", "42P01", "42P05"})
+# Some of these pass all the same: a privilege that an operator has taken away for a while, a schema whose tables, types
+# and functions are not found for that reason or because of the search path, and a prepared statement of another client
+# behind the same pooler.
+_PASSING = frozenset({"42501", "42704", "42883", "42P01", "42P05"})
 # Any other error passes: no connection, no resources, an operator's intervention, a deadlock or a lock, tables that a
 # newer version has just changed, a standby that is not promoted yet, a pooler that lost a statement.
 _ERRORS = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)

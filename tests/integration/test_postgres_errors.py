@@ -48,6 +48,7 @@ PASSING = (
     "40P01",
     "42501",
     "42704",  # of a schema whose USAGE was revoked nothing is found, for a while
+    "42883",
     "42P01",
     "42P05",
     "53300",

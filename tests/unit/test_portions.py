@@ -124,6 +124,18 @@ async def test_a_result_whose_call_was_lost_is_a_message_of_its_own() -> None:
     assert (text["role"], text["content"]) == ("assistant", "done")
 
 
+async def test_a_result_of_the_provider_may_name_its_call_by_what_is_no_id() -> None:
+    """What a provider sends is kept as it came."""
+    blocks = [
+        Block(0, 1, 1, "server_tool_use", "{}", tool_use_id="1", name="web_search"),
+        Block(1, 1, 1, "web_search_tool_result", data='{"tool_use_id": ["1"], "content": []}'),
+        Block(2, 1, 1, "text", "done"),
+    ]
+    messages = await answer_messages(uuid4(), blocks, ClientIds(), Portions())
+    assert "done" in [message["content"] for message in messages]
+    assert not any("toolCallId" in message for message in messages)
+
+
 async def test_results_of_the_provider_are_found_at_a_cost_that_grows_with_them_alone() -> None:
     blocks = [
         block

@@ -92,9 +92,10 @@ def approval_json(block: Block, asks: Sequence[Ask]) -> Json:
 def result_of_provider(block: Block, calls: Collection[str]) -> tuple[str, Any] | None:
     """The provider's call that this block is the result of, and its result."""
     data = block_details(block).get("data")
-    if not isinstance(data, dict) or data.get("tool_use_id") not in calls:
+    if not isinstance(data, dict):
         return None
-    return str(data["tool_use_id"]), data.get("content")
+    call = data.get("tool_use_id")  # whatever the provider has sent
+    return (call, data.get("content")) if isinstance(call, str) and call in calls else None
 
 
 def sources_of(block: Block) -> Iterator[Json]:

@@ -135,7 +135,8 @@ LEAVE = Statement(
     DELETE FROM replicas WHERE id = :replica RETURNING id
     """
 )
-NOTIFY = Statement(f"SELECT pg_notify({CHANNEL}, :payload)")
+# Where the schema is out of reach for a while there is no channel either.
+NOTIFY = Statement(f"SELECT pg_notify({CHANNEL}, :payload) WHERE current_schema() IS NOT NULL")
 
 
 @dataclass(frozen=True, slots=True)

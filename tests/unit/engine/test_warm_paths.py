@@ -9,13 +9,13 @@ from uuid import UUID
 import pytest
 
 from app.domain.blocks import Block
-from app.domain.turns import OutputSpec, ToolSpec, Turn, TurnRequest
+from app.domain.turns import HttpCall, OutputSpec, ToolSpec, Turn, TurnRequest
 from app.engine import warm_paths
 from app.engine.warm_paths import WarmPaths
 from app.kit.ids import new_id
 from app.llm.conversation.messages import KnownEntries
 
-TURN = 3000 + 59 + 49  # bytes, about, of each turn below: a text of ten characters, and an empty one
+TURN = 3000 + 59 + 4 * 8  # bytes, about, of each turn below, with a text of ten characters
 
 
 def path_of(turns: int, before: Sequence[Turn] = ()) -> list[Turn]:
@@ -49,8 +49,16 @@ async def test_a_path_takes_the_place_of_the_one_that_it_goes_on_from() -> None:
     "turn",
     [
         {"blocks": (Block(0, 0, 0, "text", "\N{SAILBOAT}" * 50_000),)},
+        {"blocks": (Block(0, 0, 0, "tool_result", client_data="x" * 100_000),)},
         {"request": TurnRequest("m", system="x" * 100_000)},
+        {"request": TurnRequest("m", params={"metadata": [{"words": "x" * 100_000}, 1.5, None]})},
+        {"request": TurnRequest("m", labels={"of": "x" * 100_000})},
         {"request": TurnRequest("m", tools=(ToolSpec("look", "x" * 50_000, "x" * 50_000, client=True),))},
+        {
+            "request": TurnRequest(
+                "m", tools=(ToolSpec("look", "", "", http=HttpCall("", headers={"a": "x" * 100_000})),)
+            )
+        },
         {"request": TurnRequest("m", output=OutputSpec("x" * 100_000))},
         {"request": TurnRequest("m", provider_tools=("x" * 100_000,))},
     ],
