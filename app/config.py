@@ -137,7 +137,12 @@ class Settings(BaseSettings):
     max_reply_chars: int = Field(
         4_000_000, ge=1000, description="longest answer of a model call, in characters; a longer one is cut off"
     )
-    max_event_bytes: int = Field(8_000_000, ge=1000, description="largest event in the stream of a provider")
+    max_event_bytes: int = Field(
+        8_000_000,
+        ge=1000,
+        description="largest event in the stream of a provider, in bytes of plain text: a quote, comma or backslash"
+        " counts as ten, a bracket as a hundred",
+    )
     model_calls: Literal["direct", "sdk"] = Field(
         "direct", description="how calls of models are made: see [model calls](#model-calls)"
     )

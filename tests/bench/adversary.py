@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-MODELS = ("endless", "chattering", "one-event", "long-event", "blocks", "looking", "counting", "arguing")
+MODELS = ("endless", "chattering", "one-event", "long-event", "objects", "blocks", "looking", "counting", "arguing")
 _START = {"id": "msg_hostile", "type": "message", "role": "assistant", "model": "hostile", "content": []}
 _USAGE = {"input_tokens": 10, "output_tokens": 10}
 _MEGABYTE = 1_000_000
@@ -49,7 +49,10 @@ def _texts(model: str) -> Iterator[bytes]:
     elif model == "one-event":
         yield _delta(0, "word " * (100 * _MEGABYTE // 5))
     elif model == "long-event":  # as long as it may be
-        yield _delta(0, "größer " * 450_000)
+        yield _delta(0, "größer " * 225_000)
+    elif model == "objects":  # as many as an event may have
+        yield _event("surprise", all=[{"a": {}}] * 33_000)
+        yield _delta(0, "Done.")
     else:
         yield _delta(0, "Done.")
     yield _event("content_block_stop", index=0)

@@ -18,7 +18,7 @@ from app.llm.provider import ModelRequest, Part
 from app.llm.transport.failures import LOST, provider_error
 from app.llm.transport.interceptor import InterceptingTransport, Interceptor
 from app.llm.transport.response import ModelResponse
-from app.llm.transport.wire import BadStream, Wire
+from app.llm.transport.wire import BadStream, Wire, weight_of
 
 log = structlog.get_logger(__name__)
 
@@ -65,7 +65,7 @@ class _Client(Protocol):
 
 class Adapter(ABC):
     """Reader of the answers that an SDK's client requests. Make it once, in a thread, and close it once: the
-    client costs 20 ms and holds the connections. An event of more than `max_event_bytes` ends an answer.
+    client costs 20 ms and holds the connections. An event that weighs more than `max_event_bytes` ends an answer.
     """
 
     name: str
@@ -90,10 +90,11 @@ class Adapter(ABC):
         async with self._open(request) as (response, wire):
             read = _Pieces(response.read).read
             if "json" in response.headers.get("content-type", ""):
-                whole = bytearray()
+                whole, weight = bytearray(), 0
                 while chunk := await read():
                     whole += chunk
-                    self._check_event(len(whole), wire)
+                    weight += weight_of(chunk)
+                    self._check_event(weight, wire)
                 if parts := wire.feed_whole(bytes(whole)):
                     yield parts
             else:
@@ -124,7 +125,8 @@ class Adapter(ABC):
     def _check_event(self, size: int, wire: Wire) -> None:
         """Raises PermanentError: decoding an event without bound would hold up every other stream."""
         if size > self._max_event_bytes:
-            message = f"The provider sent an event of more than {self._max_event_bytes} bytes."
+            message = f"The provider sent an event of more than {self._max_event_bytes} bytes (as they are counted for"
+            message += " `TURNSTREAM_MAX_EVENT_BYTES`)."
             raise PermanentError("event_too_long", message, request_id=wire.request_id)
 
     @abstractmethod

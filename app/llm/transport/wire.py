@@ -8,11 +8,22 @@ import msgspec
 from app.llm.provider import Part
 from app.llm.raw_json import repaired_json
 
+# Bytes of an event from which on it is weighed, and not only measured.
+_WEIGHED = 65_536
+# As many bytes of plain text are decoded while an escape, a string or an item is; while an object or a list is made.
+_SIGN, _OBJECT = 9, 100
+
+
+def weight_of(json: bytes) -> int:
+    """The size of JSON in bytes of plain text, by the time that it takes to decode."""
+    signs, objects = sum(map(json.count, (b"\\", b'"', b","))), json.count(b"{") + json.count(b"[")
+    return len(json) + _SIGN * signs + _OBJECT * objects
+
 
 class EventSplitter:
     """Splits bytes into the data of server-sent events, however the network cut them. Lines end in LF, CRLF or CR.
 
-    `unfinished` is the size, in bytes, of the event that is not complete yet.
+    `unfinished` is the size, in bytes, of the event that is not complete yet; from 64 KiB on `weight_of` counts.
     """
 
     def __init__(self) -> None:
@@ -34,7 +45,7 @@ class EventSplitter:
         # Only the new bytes are searched: an event of megabytes comes in hundreds of chunks.
         first, *others = chunk.split(b"\n\n") if b"\n" in chunk else [chunk]
         self._pieces.append(first)
-        self.unfinished += len(first)
+        self.unfinished += len(first) if self.unfinished < _WEIGHED else weight_of(first)
         if not others:
             return []
         found = [_data(*self._pieces)]
@@ -87,6 +98,7 @@ class Wire(ABC):
 
     @property
     def unfinished(self) -> int:
+        """That of its splitter."""
         return self._splitter.unfinished
 
     @property

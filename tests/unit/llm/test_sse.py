@@ -62,5 +62,13 @@ def test_the_size_of_an_unfinished_event_is_known_however_its_lines_are_cut() ->
     assert sizes == [8, 12, 16, 0, 2, 0]
 
 
+def test_a_long_event_is_weighed_by_the_time_that_it_takes_to_decode() -> None:
+    frames = EventSplitter()
+    frames.feed(b"data: [" + b" " * 70_000)
+    assert frames.unfinished == 70_007
+    frames.feed(rb'{"a": 1},"\n"')
+    assert frames.unfinished == 70_007 + 13 + 6 * 9 + 100
+
+
 def _cut(stream: bytes, size: int) -> Iterator[bytes]:
     return (stream[place : place + size] for place in range(0, len(stream), size))
