@@ -29,7 +29,8 @@ def stored_columns(table: str) -> Sequence[str]:
 class _Copied:
     """A table of which rows with the same key and version have the same content; one without a version may change.
     `copy` gives those of :owner as those of :name, and `parts` the rows of other tables that go with them. `take` makes
-    those of :name the owner's, gives them what else may have changed, the `live` columns, and returns their `number`.
+    those of :name the owner's, gives them what else may have changed and is short, the `live` columns, and returns
+    their `number`. What may have changed and be long is in the columns that `renew` writes, where `updated_at` differs.
     """
 
     columns: Sequence[str]
@@ -39,6 +40,16 @@ class _Copied:
     take: Statement
     live: Sequence[str] = ()
     parts: Mapping[str, Statement] = field(default_factory=dict)
+    renew: "_Renewal | None" = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Renewal:
+    """`read` gives these columns by `key`, and `write` gives them to the same rows in the new cell."""
+
+    columns: Sequence[str]
+    read: Statement
+    write: Statement
 
 
 # All that may change of a chat is in its row, and is taken from there at the end.
@@ -46,7 +57,8 @@ _CHATS: Final = _Copied(
     ("id", "owner", "title", "system_prompt", "settings", "created_at", "updated_at"),
     Statement(
         """
-        SELECT id AS key, true AS version, 1000 AS size, title, system_prompt, settings, created_at, updated_at
+        SELECT id AS key, true AS version, created_at, updated_at,
+            1000 + coalesce(octet_length(title), 0) + coalesce(octet_length(system_prompt), 0) AS size
         FROM chats WHERE owner = :owner
         """,
         timeout=_TIMEOUT,
@@ -62,19 +74,34 @@ _CHATS: Final = _Copied(
     Statement(
         """
         WITH taken AS (
-            UPDATE chats SET owner = :owner, title = live.title, system_prompt = live.system_prompt,
-                settings = live.settings, created_at = live.created_at, updated_at = live.updated_at
+            UPDATE chats SET owner = :owner, created_at = live.created_at, updated_at = live.updated_at
             FROM unnest(
-                CAST(:key AS uuid[]), CAST(:title AS text[]), CAST(:system_prompt AS text[]), CAST(:settings AS json[]),
-                CAST(:created_at AS timestamptz[]), CAST(:updated_at AS timestamptz[])
-            ) AS live (id, title, system_prompt, settings, created_at, updated_at)
+                CAST(:key AS uuid[]), CAST(:created_at AS timestamptz[]), CAST(:updated_at AS timestamptz[])
+            ) AS live (id, created_at, updated_at)
             WHERE owner = :name AND chats.id = live.id RETURNING chats.id
         )
         SELECT count(*) AS number FROM taken
         """,
         timeout=_TIMEOUT,
     ),
-    live=("title", "system_prompt", "settings", "created_at", "updated_at"),
+    live=("created_at", "updated_at"),
+    renew=_Renewal(
+        ("title", "system_prompt", "settings"),
+        Statement(
+            "SELECT id AS key, title, system_prompt, settings FROM chats WHERE id = ANY(CAST(:key AS uuid[]))",
+            timeout=_TIMEOUT,
+        ),
+        Statement(
+            """
+            UPDATE chats SET title = new.title, system_prompt = new.system_prompt, settings = new.settings
+            FROM unnest(
+                CAST(:key AS uuid[]), CAST(:title AS text[]), CAST(:system_prompt AS text[]), CAST(:settings AS json[])
+            ) AS new (id, title, system_prompt, settings)
+            WHERE owner = :name AND chats.id = new.id RETURNING chats.id
+            """,
+            timeout=_TIMEOUT,
+        ),
+    ),
 )
 # Once a turn has ended its rows stay as they are, but for the number of hooks that have failed, and asks that expire. A
 # turn that lost its end in a failover ends at another time. Sizes are not looked up: a thousand turns a portion.
@@ -244,11 +271,23 @@ class OwnerAhead:
         for name, table in _COPIED.items():
             missing = await self._missing(table, listed[name], target)
             await self._copy(name, source, target, owner, [row["key"] for row in missing], held=True)
+            if table.renew is not None:
+                await self._renew(table, table.renew, listed[name], source, target)
         for name, table in _COPIED.items():
             live = {column: [row[column] for row in listed[name]] for column in ("key", *table.live)}
             taken = await target.row(table.take, owner=self._owner, name=self._name, **live)
             if taken is None or taken["number"] != len(listed[name]):
                 raise ConfigError(f"{name} of {self._name!r} were deleted in the new cell just now. Try again.")
+
+    async def _renew(
+        self, table: _Copied, renewal: _Renewal, rows: Sequence[Row], source: Transaction, target: Transaction
+    ) -> None:
+        """Only what has changed since it was copied: it may be long, and the owner waits."""
+        copied = {row["key"]: row["updated_at"] for row in await target.rows(table.list, owner=self._name)}
+        for keys in _portions([row for row in rows if copied.get(row["key"]) != row["updated_at"]]):
+            new = await source.rows(renewal.read, key=keys)
+            columns = {name: [row[name] for row in new] for name in ("key", *renewal.columns)}
+            await target.rows(renewal.write, name=self._name, **columns)
 
     async def _lock(self, target: Transaction) -> None:
         row = await target.row(LOCK, name=self._name)

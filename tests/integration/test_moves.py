@@ -246,6 +246,18 @@ async def test_turns_that_have_ended_are_copied_before_the_owner_is_held_and_wha
     assert await queue_of(cells.target).claim(10) == [opened.turn]
 
 
+async def test_a_chat_that_has_not_changed_since_it_was_copied_is_not_read_again(cells: Cells) -> None:
+    """Its prompt may be long, and the owner is held."""
+    with pytest.raises(Killed):
+        await cells.move(killed_at("hold")).run()
+    mark = Statement("UPDATE chats SET system_prompt = 'copied ahead' RETURNING id")
+    marked = {row["id"] for row in await cells.target.rows(mark)}
+    await Chats(cells.harness.database).change(OWNER, cells.asked.chat, lambda _: {"title": "Renamed"})
+    await cells.move().run()
+    kept = await cells.target.rows(Statement("SELECT id FROM chats WHERE system_prompt = 'copied ahead'"))
+    assert {row["id"] for row in kept} == marked - {cells.asked.chat}
+
+
 async def test_a_move_that_is_cut_off_after_each_portion_gets_on_by_one(
     cells: Cells, monkeypatch: pytest.MonkeyPatch
 ) -> None:
