@@ -99,8 +99,8 @@ async def present_revision(url: str) -> str | None:
     if unknown := sorted({*known} - _known_revisions()):
         raise ConfigError(
             f"DATABASE_URL: the revision {unknown[0]!r} of the database is not known here: a newer turnstream has used"
-            " it. Run that version, or let it take the database back to a revision that this version knows:"
-            " `turnstream migrate --to REVISION`"
+            " it. Run that version, or let it take the database back to the newest revision that this version knows:"
+            f" `turnstream migrate --to {newest_revision()}`"
         )
     return known[0] if known else None
 
