@@ -65,7 +65,7 @@ _FULL_ONLY = (
     *("faults/test_poolers.py", "faults/test_postgres_away.py", "faults/test_postgres_misbehaves.py"),
     "faults/test_proxies.py",
     *("faults/test_random_schedules.py", "faults/test_rolling_restart.py", "faults/test_standby.py"),
-    "faults/test_workers.py",
+    *("faults/test_versions.py", "faults/test_workers.py"),
     *("integration/test_chaos.py", "integration/test_people_property.py", "integration/test_stalled_readers.py"),
     "integration/test_stream_property.py",
     *("acceptance/test_approvals.py", "acceptance/test_course_assistant.py", "acceptance/test_embedding.py"),

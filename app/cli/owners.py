@@ -20,7 +20,16 @@ from app.domain.errors import ConfigError, NotFound
 from app.domain.identity import departed_name
 from app.kit.tar import END, tar_member, tar_members, tar_places
 from app.lab.recordings import Recordings
-from app.setup.databases import actor, addressed, database_name, open_database, open_present_database
+from app.setup.databases import (
+    actor,
+    addressed,
+    check_present,
+    database_name,
+    database_url,
+    open_database,
+    open_present_database,
+    session_url,
+)
 from app.storage import archives
 from app.storage.archives import NIL, ArchivePart, ImportCounts, OwnerExport, OwnerImport, Section
 from app.storage.audit import AuditTrail
@@ -194,7 +203,13 @@ def move(owner: str, cell: str, url: str) -> None:
 
 
 async def _move(settings: Settings, here: str, owner: str, there: str, url: str) -> Mapping[str, int]:
-    async with open_present_database(settings) as source, connect(url, size=2, actor=actor()) as target:
+    check_present(settings)
+    # Neither cell is migrated here: its replicas may be of the version before.
+    async with (
+        database_url(settings) as source_url,
+        connect(session_url(settings, source_url), size=settings.pool_size, actor=actor()) as source,
+        connect(url, size=2, actor=actor()) as target,
+    ):
         moved = await OwnerMove(owner, (here, source), (there, target)).run()
         await AuditTrail(source).note("owner.moved", owner, {"to": there})
         return moved

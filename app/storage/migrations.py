@@ -26,6 +26,7 @@ OLDEST_POSTGRES = 15  # the major version; it and the embedded one are tested
 _OURS = re.compile("[0-9]{4}")
 _VERSIONS = "turnstream_alembic_version"
 _USUAL_VERSIONS = "alembic_version"  # the default of Alembic, which databases of earlier versions have
+VERSION_TABLES: Final = (_VERSIONS, _USUAL_VERSIONS)
 _FIRST_TABLES = frozenset({"chats", "turns", "blocks", "rounds", "documents", "tokens"})
 RELATIONS: Final = """
 SELECT relname FROM pg_class
@@ -87,7 +88,7 @@ async def present_revision(url: str) -> str | None:
             present = {each["relname"] for each in await connection.fetch(RELATIONS)}
             revisions = {
                 table: [each["version_num"] for each in await connection.fetch(f"SELECT version_num FROM {table}")]
-                for table in (_VERSIONS, _USUAL_VERSIONS)
+                for table in VERSION_TABLES
                 if table in present
             }
     except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
@@ -98,8 +99,8 @@ async def present_revision(url: str) -> str | None:
     if unknown := sorted({*known} - _known_revisions()):
         raise ConfigError(
             f"DATABASE_URL: the revision {unknown[0]!r} of the database is not known here: a newer turnstream has used"
-            " it. Run that version, or let it take the database back to a revision that this version knows:"
-            " `turnstream migrate --to REVISION`"
+            " it. Run that version, or let it take the database back to the newest revision that this version knows:"
+            f" `turnstream migrate --to {newest_revision()}`"
         )
     return known[0] if known else None
 

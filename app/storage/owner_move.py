@@ -17,6 +17,7 @@ from app.domain.errors import ConfigError, NotFound, StorageUnavailable
 from app.domain.identity import departed_name
 from app.storage import tables
 from app.storage.database import Database, Statement, Transaction
+from app.storage.migrations import RELATIONS, VERSION_TABLES, newest_revision, version_table
 from app.storage.moves import LOOK
 from app.storage.owner_ahead import AHEAD, OwnerAhead, stored_columns
 from app.storage.runs.queue import NOTIFY, QUEUED
@@ -45,7 +46,13 @@ _CHANGED: Final[Mapping[str, str]] = {
 _OF_CHATS: Final = "chat_id IN (SELECT id FROM chats WHERE owner = :owner)"
 _OF_TURNS: Final = "turn_id IN (SELECT turns.id FROM turns JOIN chats ON chats.id = chat_id WHERE owner = :owner)"
 
+GET_RELATIONS = Statement(RELATIONS)
+GET_REVISION: Final = {table: Statement(f"SELECT version_num FROM {table}") for table in VERSION_TABLES}
 GET_MOVE = Statement("SELECT cell, state FROM moves WHERE owner = :owner")
+GET_TOKEN_NAMES = Statement("SELECT name FROM tokens WHERE owner = :owner")
+GET_TAKEN_NAME = Statement(
+    "SELECT name FROM tokens WHERE name = ANY(CAST(:names AS text[])) AND owner <> :owner ORDER BY name LIMIT 1"
+)
 GET_COLUMNS = Statement(
     """
     SELECT table_name || '.' || column_name || ' ' || data_type AS name FROM information_schema.columns
@@ -149,6 +156,13 @@ ANY_ROW = Statement(
 )
 
 
+async def _revision(database: Database) -> str | None:
+    present = {row["relname"] for row in await database.rows(GET_RELATIONS)}
+    table = version_table(present)
+    row = await database.row(GET_REVISION[table]) if table in present else None
+    return None if row is None else row["version_num"]
+
+
 class OwnerMove:
     """Moves `owner` from the cell `here` to the cell `there`. `step` is called before each step with its name."""
 
@@ -171,6 +185,7 @@ class OwnerMove:
         again, or ended, by the next call. Raises NotFound and ConfigError where it is refused, StorageError where
         Postgres fails.
         """
+        await self._check_versions()
         before = await self._source.row(GET_MOVE, owner=self._owner)
         gone = before is not None and before["state"] == "gone"
         await self._check(before["cell"] if before is not None and gone else None)
@@ -179,7 +194,8 @@ class OwnerMove:
                 await self._copy(source, target, self._departed)
         else:
             await self._ahead.copy_ahead(self._source, self._target)
-            await self._check(None)  # that may have taken hours
+            await self._check_versions()  # that may have taken hours
+            await self._check(None)
             try:
                 self._step("hold")
                 await self._hold()
@@ -201,12 +217,22 @@ class OwnerMove:
             counts[table.name] = row["number"]
         return counts
 
-    async def _check(self, gone_to: str | None) -> None:
+    async def _check_versions(self) -> None:
+        """Migrations may change what rows mean, and columns may stay the same."""
+        here, there, mine = await _revision(self._source), await _revision(self._target), newest_revision()
+        if not here == there == mine:
+            raise ConfigError(
+                f"The cells {self._here} and {self._there} have tables of different versions, or this command is of"
+                f" another one: their revisions are {here} and {there}, that of the command is {mine}. Nothing was"
+                " moved. Upgrade what is older first."
+            )
         names = [table.name for table in MOVED]
         if await self._source.rows(GET_COLUMNS, tables=names) != await self._target.rows(GET_COLUMNS, tables=names):
             raise ConfigError(
                 f"The cells {self._here} and {self._there} have tables of different versions: upgrade both first."
             )
+
+    async def _check(self, gone_to: str | None) -> None:
         if gone_to not in {None, self._there}:
             raise ConfigError(f"{self._owner} has been moved to the cell {gone_to}: name that one, or move it there.")
         if gone_to is None and not await self._has_rows(self._source, self._owner):
@@ -220,6 +246,12 @@ class OwnerMove:
             raise ConfigError(f"The cell {self._here} still has an earlier {self._departed!r}: erase that one first.")
         if await self._has_rows(self._target, came_back := departed_name(self._owner, self._here)):
             raise ConfigError(f"The cell {self._there} still has {came_back!r}: erase that one first.")
+        names = [row["name"] for row in await self._source.rows(GET_TOKEN_NAMES, owner=self._owner)]
+        if taken := await self._target.row(GET_TAKEN_NAME, names=names, owner=self._owner):
+            raise ConfigError(
+                f"The cell {self._there} has a token named {taken['name']!r} of another owner: delete one of the two"
+                " (`turnstream tokens delete`), and create it under another name."
+            )
 
     async def _has_rows(self, database: Database, owner: str) -> bool:
         row = await database.row(ANY_ROW, owner=owner)

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx2
 
@@ -67,7 +68,7 @@ async def fifty_turns(url: str, folder: Path, **more: str) -> AsyncIterator[Site
             names = [f"{kind} {number}" for number in range(TURNS // 2) for kind in ("text", "tool")]
             pair = {replica.port: client for replica, client in zip(replicas, (one, other), strict=True)}
             posts = zip(names, (one, other) * TURNS, strict=False)
-            turns = await asyncio.gather(*(_begin(client, name) for name, client in posts))
+            turns = await asyncio.gather(*(begin(client, name) for name, client in posts))
             model.open("end of text", [name for name in names if name.startswith("tool")])
             await model.until_reached("before the call", TURNS // 2)
             await model.until_reached("effect", TURNS // 2)
@@ -86,14 +87,21 @@ async def fifty_turns(url: str, folder: Path, **more: str) -> AsyncIterator[Site
                 yield Site(model, replicas, watch, turns, list(readers.values()), near, lease)
 
 
-async def _begin(client: Client, words: str) -> Json:
-    """As clients do: fifty messages at once may find no connection to Postgres free, on a loaded machine."""
-    key = {"Idempotency-Key": words}
-    while (response := await client.post("/api/turns", headers=key, json=said(words))).status_code == 503:  # noqa: ASYNC110
-        await asyncio.sleep(0.1)
+async def begin(client: Client, words: str) -> Json:
+    headers = {"Idempotency-Key": words}
+    response = await answer_of(client, "POST", "/api/turns", headers=headers, json=said(words))
     assert response.status_code == 201, response.text
     turn: Json = response.json()["assistant_turn"]
     return turn
+
+
+async def answer_of(client: Client, method: str, path: str, **request: Any) -> httpx2.Response:
+    """As clients do, repeated for as long as it is a 503: fifty messages at once may find no connection to Postgres
+    free, on a loaded machine, and after a migration prepared statements are refused once.
+    """
+    while (response := await client.request(method, path, **request)).status_code == 503:  # noqa: ASYNC110
+        await asyncio.sleep(0.1)
+    return response
 
 
 async def until_all(readers: Iterable[Reader], condition: Callable[[Reader], bool]) -> None:

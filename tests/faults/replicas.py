@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.faults.model import Model
 from tests.support.http_client import Client
-from tests.support.server_process import Server
+from tests.support.server_process import TURNSTREAM, Server, clean_environment
 
 ROOT = Path(__file__).parents[2]
 
@@ -30,6 +30,19 @@ class Replica(Server):
         }
         return int(samples["turnstream_turns_running"])
 
+    async def turnstream(self, *arguments: str, **settings: str) -> tuple[int | None, str]:
+        """Runs a command with the settings of the server. Returns its exit code, and what it printed."""
+        process = await asyncio.create_subprocess_exec(
+            TURNSTREAM,
+            *arguments,
+            cwd=self._folder,
+            env=clean_environment() | self._settings | settings,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        output, _ = await process.communicate()
+        return process.returncode, output.decode()
+
 
 @asynccontextmanager
 async def two_replicas(
@@ -44,11 +57,16 @@ async def replicas_with(
     database_url: str, folder: Path, model: Model, *settings: Mapping[str, str]
 ) -> AsyncIterator[Sequence[Replica]]:
     """A replica for each of the `settings`."""
-    usual = {"ANTHROPIC_API_KEY": "none", "ANTHROPIC_BASE_URL": model.url, "PYTHONPATH": str(ROOT)}
-    replicas = [Replica(database_url, folder, {**usual, **each}) for each in settings]
+    replicas = [replica_with(database_url, folder, model, each) for each in settings]
     try:
         await asyncio.gather(*(replica.start() for replica in replicas))
         yield replicas
     finally:
         for replica in replicas:
             await replica.close()
+
+
+def replica_with(database_url: str, folder: Path, model: Model, settings: Mapping[str, str]) -> Replica:
+    """One that is not started. PYTHONPATH among the settings is the folder of another version's code."""
+    usual = {"ANTHROPIC_API_KEY": "none", "ANTHROPIC_BASE_URL": model.url, "PYTHONPATH": str(ROOT)}
+    return Replica(database_url, folder, {**usual, **settings})

@@ -15,6 +15,7 @@ from app.kit.ids import new_id
 from app.storage.chats import Chats
 from app.storage.database import Database, Statement, connect
 from app.storage.documents import Documents
+from app.storage.migrations import newest_revision
 from app.storage.moves import Move, Moves
 from app.storage.owner_ahead import AHEAD, OwnerAhead
 from app.storage.owner_move import MOVED, OwnerMove
@@ -432,6 +433,10 @@ async def test_moves_that_are_refused(cells: Cells) -> None:
     with pytest.raises(ConfigError, match="The cell 08 has an owner ada already"):
         await cells.move().run()
     await Owners(cells.target).delete_tokens(OWNER)
+    await Tokens(cells.target).create("phone", Identity("carl"))
+    with pytest.raises(ConfigError, match="The cell 08 has a token named 'phone' of another owner: delete one"):
+        await cells.move().run()
+    await Owners(cells.target).delete_tokens("carl")
     await cells.move().run()
     with pytest.raises(ConfigError, match="has been moved to the cell 08"):
         await OwnerMove(OWNER, source, ("09", cells.target)).run()
@@ -440,3 +445,26 @@ async def test_moves_that_are_refused(cells: Cells) -> None:
     await cells.target.row(Statement("ALTER TABLE chats ADD COLUMN newer text"))
     with pytest.raises(ConfigError, match="tables of different versions"):
         await OwnerMove("other", source, target).run()
+
+
+@pytest.mark.parametrize("while_copying", [False, True])
+async def test_cells_of_two_versions_are_refused_also_where_their_columns_are_the_same(
+    cells: Cells, monkeypatch: pytest.MonkeyPatch, while_copying: bool
+) -> None:
+    """The new cell may be upgraded while rows are copied ahead, which takes hours."""
+    before = of_the_owner(await cells.here())
+    revision = Statement("UPDATE turnstream_alembic_version SET version_num = :revision RETURNING version_num")
+
+    async def upgrade_target(*_: object) -> None:
+        await cells.target.row(revision, revision="9999")
+
+    if while_copying:
+        monkeypatch.setattr(OwnerAhead, "copy_ahead", upgrade_target)
+    else:
+        await upgrade_target()
+    mine = newest_revision()
+    with pytest.raises(ConfigError, match=f"revisions are {mine} and 9999, that of the command is {mine}. Nothing was"):
+        await cells.move().run()
+    assert await cells.there() == {}
+    assert await Moves(cells.harness.database).all() == {}
+    assert of_the_owner(await cells.here()) == before

@@ -34,6 +34,7 @@ PROGRAMS: Mapping[str, Program] = {
     "systemd-analyze": Program(("systemd-analyze",), "systemd"),
     "Node": Program(("node",), "nodejs"),
     "npm": Program(("npm",), "npm"),
+    "git": Program(("git",), "git"),
     "curl": Program(("curl",), "curl"),
     "a C compiler": Program(("cc",), "gcc libc6-dev"),
 }

@@ -1,0 +1,164 @@
+"""A deploy with a migration: servers of the version before beside servers of this one, in one cell and in two."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from app.storage.migrations import downgrade_in_thread, newest_revision, present_revision
+from tests.faults.model import model_api
+from tests.faults.replicas import ROOT, Replica, replica_with
+from tests.faults.two_versions import KINDS, Version, script, two_versions
+from tests.faults.version_before import NoHistory, VersionBefore, unpack_version_before
+from tests.support.http_client import Client
+from tests.support.owner_rows import rows_of
+
+pytestmark = [pytest.mark.timeout(240), pytest.mark.needs("git")]
+
+# Tables in which servers write by themselves.
+BUSY = (
+    *("activity", "replicas", "sweeps"),
+    *("search_backlog", "search_chats", "search_pending", "search_segments", "search_texts"),
+)
+
+
+@pytest.fixture(scope="module")
+def before(tmp_path_factory: pytest.TempPathFactory) -> VersionBefore:
+    try:
+        return unpack_version_before(tmp_path_factory.mktemp("before"))
+    except NoHistory as reason:
+        pytest.skip(str(reason))
+
+
+@pytest.mark.parametrize(("victim", "survivor"), [("old", "new"), ("new", "old")])
+async def test_of_two_versions_either_takes_over_what_the_other_ran_and_nothing_is_lost_or_done_twice(
+    before: VersionBefore, empty_database_url: str, tmp_path: Path, victim: Version, survivor: Version
+) -> None:
+    async with two_versions(before, empty_database_url, tmp_path) as it:
+        await it.begin("old", "before the migration")
+        await it.deploy()
+        assert await present_revision(empty_database_url) == newest_revision() > before.revision
+        await it.begin("old", "after it")
+        await it.begin("new", "after it")
+        for version in it.replicas:
+            it.read(version)
+        await it.end("ends", "agrees", allowed_at=survivor)
+        await it.kill(victim, survivor)
+        await it.end("talks", "acts", "asks", allowed_at=survivor)
+        await it.check_all()
+
+
+async def test_lists_searches_and_cursors_of_one_version_are_good_at_the_other(
+    before: VersionBefore, empty_database_url: str, tmp_path: Path
+) -> None:
+    async with two_versions(before, empty_database_url, tmp_path) as it:
+        await it.deploy()
+        await it.begin("old", "after the migration")
+        await it.begin("new", "after it")
+        await it.check_lists()
+        await it.check_feeds()
+        for version in it.replicas:
+            it.read(version)
+        await it.end(*KINDS, "calm", allowed_at="new")
+        await it.check_all()
+
+
+async def test_a_deploy_is_taken_back_while_turns_run_on_the_version_before(
+    before: VersionBefore, empty_database_url: str, tmp_path: Path
+) -> None:
+    """It runs on beside a newer one, but starts only when the tables are its own again, and says so."""
+    async with two_versions(before, empty_database_url, tmp_path) as it:
+        await it.begin("old", "before the migration")
+        await it.deploy()
+        await it.begin("new", "after it")
+        for version in it.replicas:
+            it.read(version)
+        await it.end("ends", "agrees", allowed_at="old")
+        await it.terminate("new")
+        replaced = it.replicas["new"]
+        with pytest.raises(AssertionError, match="the server ended with 1"):
+            await replaced.start(PYTHONPATH=str(before.folder))
+        assert await replaced.ended() == 1
+        assert "turnstream migrate --to" in replaced.logs
+        await downgrade_in_thread(empty_database_url, before.revision)
+        await replaced.start()
+        await before.check_revision(empty_database_url)
+        await it.end("talks", "acts", "asks", allowed_at="old")
+        await it.begin("new", "after it was taken back")
+        await it.end(*KINDS, allowed_at="new")
+        await it.check_lists()
+        await it.check_all()
+
+
+@dataclass(frozen=True)
+class Cell:
+    name: str
+    database_url: str
+    owner: str
+    replica: Replica
+
+    async def token(self) -> str:
+        _, printed = await self.replica.turnstream("tokens", "create", f"token of {self.owner}", "--owner", self.owner)
+        return next(word for word in printed.split() if word.startswith(f"ts_{self.name}_"))
+
+    async def move_owner(self, to: "Cell") -> tuple[int | None, str]:
+        """By this version."""
+        move = ("owners", "move", self.owner, "--to", to.name, "--url", to.database_url)
+        return await self.replica.turnstream(*move, PYTHONPATH=str(ROOT))
+
+    async def cell_of(self, token: str) -> tuple[int, str | None]:
+        """The status of a request, and which cell the answer names."""
+        async with Client(self.replica.url, token=token) as client:
+            answer = await client.get("/api/chats")
+        return answer.status_code, answer.headers.get("turnstream-cell")
+
+    async def rows(self) -> dict[str, list[str]]:
+        return await rows_of(self.database_url, without=BUSY)
+
+
+@asynccontextmanager
+async def two_cells(before: VersionBefore, urls: Sequence[str], folder: Path) -> AsyncIterator[tuple[Cell, Cell]]:
+    """The first one is of the version before."""
+    async with model_api(script) as model:
+        old = replica_with(urls[0], folder, model, {"TURNSTREAM_CELL": "07", "PYTHONPATH": str(before.folder)})
+        new = replica_with(urls[1], folder, model, {"TURNSTREAM_CELL": "08"})
+        try:
+            await asyncio.gather(old.start(), new.start())
+            await before.check_revision(urls[0])
+            yield Cell("07", urls[0], "ada", old), Cell("08", urls[1], "bob", new)
+        finally:
+            await old.close()
+            await new.close()
+
+
+async def test_cells_of_two_versions_work_beside_each_other_and_an_owner_moves_when_both_are_of_one(
+    before: VersionBefore, empty_database_url: str, database_url: str, tmp_path: Path
+) -> None:
+    async with two_cells(before, (empty_database_url, database_url), tmp_path) as (old, new):
+        of_old, of_new = await old.token(), await new.token()
+        assert [await cell.cell_of(of_old) for cell in (old, new)] == [(200, None), (421, "07")]
+        assert [await cell.cell_of(of_new) for cell in (old, new)] == [(421, "08"), (200, None)]
+        said = []
+        for cell, token in ((old, of_old), (new, of_new)):
+            async with Client(cell.replica.url, token=token) as client:
+                said.append(await client.ask(await client.chat(), f"calm words in {cell.name}"))
+        before_moves = [await cell.rows() for cell in (old, new)]
+        for cell, other in ((old, new), (new, old)):
+            code, printed = await cell.move_owner(other)
+            assert code == 1, printed
+            assert f"that of the command is {newest_revision()}. Nothing was moved. Upgrade" in printed
+        assert [await cell.rows() for cell in (old, new)] == before_moves
+        await before.check_revision(old.database_url)
+
+        await old.replica.restart(PYTHONPATH=str(ROOT))
+        code, printed = await old.move_owner(new)
+        assert code == 0, printed
+        while (refused := await old.cell_of(of_old)) == (200, None):  # noqa: ASYNC110, it looks at the moves by itself
+            await asyncio.sleep(0.05)
+        assert (refused, await new.cell_of(of_old)) == ((421, "08"), (200, None))
+        for turn, token in zip(said, (of_old, of_new), strict=True):
+            async with Client(new.replica.url, token=token) as client:
+                assert await client.json("GET", turn.url) == turn.assistant

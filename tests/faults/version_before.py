@@ -1,0 +1,59 @@
+"""The code of this repository as it was before its newest migration, taken from the history of git."""
+
+import io
+import subprocess
+import tarfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from app.storage.migrations import FOLDER, newest_revision, present_revision
+
+ROOT = Path(__file__).parents[2]
+_PARTS = ("app", "migrations", "tests/__init__.py", "tests/faults/__init__.py", "tests/faults/replica.py")
+
+
+class NoHistory(Exception):
+    """The history does not reach back so far: this is no clone, or a shallow one."""
+
+
+@dataclass(frozen=True)
+class VersionBefore:
+    """Its code is in `folder`; `revision` is its newest migration."""
+
+    folder: Path
+    revision: str
+
+    async def check_revision(self, url: str) -> None:
+        """A database that it alone has migrated: no server took the code of the tree instead."""
+        assert await present_revision(url) == self.revision != newest_revision()
+
+
+def unpack_version_before(folder: Path) -> VersionBefore:
+    """Raises NoHistory."""
+    if _git("rev-parse", "--show-toplevel").decode().strip() != str(ROOT):
+        raise NoHistory("this tree is no clone of the repository")
+    with tarfile.open(fileobj=io.BytesIO(_git("archive", _commit_before(), "--", *_PARTS))) as archive:
+        archive.extractall(folder, filter="data")
+    return VersionBefore(folder, max(_revisions(folder / "migrations")))
+
+
+def _commit_before() -> str:
+    """The parent of the commit that added the newest migration: later ones may have changed it. The last commit, where
+    it is not committed yet.
+    """
+    newest = max((FOLDER / "versions").glob("*.py"))
+    added = _git("log", "--diff-filter=A", "--no-renames", "--format=%H", "--", str(newest)).decode().split()
+    return _git("rev-parse", "--verify", f"{added[-1]}^" if added else "HEAD").decode().strip()
+
+
+def _revisions(migrations: Path) -> list[str]:
+    return [file.name.partition("_")[0] for file in (migrations / "versions").glob("*.py")]
+
+
+def _git(*arguments: str) -> bytes:
+    # A clone may belong to another user than the one who runs the tests.
+    command = ("git", "-C", str(ROOT), "-c", "safe.directory=*", *arguments)
+    done = subprocess.run(command, capture_output=True, check=False)
+    if done.returncode != 0:
+        raise NoHistory(f"the history of git does not have the version before: {done.stderr.decode().strip()}")
+    return done.stdout
