@@ -14,7 +14,7 @@ from uuid import UUID
 import click
 
 from app.api.identity.way import BELIEVED
-from app.cli.tokens import checked_name, checked_owner
+from app.cli.tokens import checked_owner
 from app.config import Settings, read_settings
 from app.domain.errors import ConfigError, NotFound
 from app.domain.identity import departed_name
@@ -71,7 +71,7 @@ def list_owners() -> None:
 
 
 @owners.command("export")
-@click.argument("owner", callback=checked_name)
+@click.argument("owner")
 @click.argument("archive", type=click.Path(dir_okay=False, allow_dash=True, path_type=Path))
 @click.option("--chat", type=click.UUID, help="This chat alone, with its uploads.")
 def export(owner: str, archive: Path, chat: UUID | None) -> None:
@@ -210,16 +210,17 @@ async def _move(settings: Settings, here: str, owner: str, there: str, url: str)
         connect(session_url(settings, source_url), size=settings.pool_size, actor=actor()) as source,
         connect(url, size=2, actor=actor()) as target,
     ):
-        moved = await OwnerMove(owner, (here, source), (there, target)).run()
+        move = OwnerMove(owner, (here, source), (there, target))
+        await move.run()
         await AuditTrail(source).note("owner.moved", owner, {"to": there})
-        return moved
+        return await move.counts()
 
 
 # --- erasure ---------------------------------------------------------------------------------------------------------
 
 
 @owners.command("erase")
-@click.argument("owner", callback=checked_name)
+@click.argument("owner")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def erase(owner: str, yes: bool) -> None:
     """Erase everything that OWNER has.

@@ -21,7 +21,6 @@ from app.storage.migrations import RELATIONS, VERSION_TABLES, newest_revision, v
 from app.storage.moves import LOOK
 from app.storage.owner_ahead import AHEAD, OwnerAhead, stored_columns
 from app.storage.runs.queue import NOTIFY, QUEUED
-from app.storage.runs.session import CHANNEL
 
 # Seconds that running turns get to be given back, and for the copy of all rows. Then an owner whose move did not come
 # to its end is served again.
@@ -180,10 +179,9 @@ class OwnerMove:
         self._departed = departed_name(owner, self._there)
         self._ahead = OwnerAhead(owner, step)
 
-    async def run(self) -> Mapping[str, int]:
-        """The rows that the owner then has in the new cell, by table. A move that was cut off at any moment is begun
-        again, or ended, by the next call. Raises NotFound and ConfigError where it is refused, StorageError where
-        Postgres fails.
+    async def run(self) -> None:
+        """A move that was cut off at any moment is begun again, or ended, by the next call. Raises NotFound and
+        ConfigError where it is refused, StorageError where Postgres fails.
         """
         await self._check_versions()
         before = await self._source.row(GET_MOVE, owner=self._owner)
@@ -207,10 +205,10 @@ class OwnerMove:
                     await self._source.row(LET_GO, owner=self._owner)
                 raise
         self._step("wake")
-        await self._target.row(NOTIFY, channel=CHANNEL, payload=QUEUED)
-        return await self._counts()
+        await self._target.row(NOTIFY, payload=QUEUED)
 
-    async def _counts(self) -> Mapping[str, int]:
+    async def counts(self) -> Mapping[str, int]:
+        """The rows that the owner has in the new cell, by table. It takes as long as there are rows."""
         counts = {}
         for table in MOVED:
             (row,) = await self._target.rows(table.count, owner=self._owner, name=self._owner)

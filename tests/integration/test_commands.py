@@ -11,6 +11,7 @@ import structlog
 from click.testing import CliRunner
 
 from app.cli import commands
+from app.domain.identity import arriving_name
 from app.setup.samples import offer_samples
 from app.storage.database import connect
 from app.storage.documents import Documents
@@ -55,6 +56,7 @@ def turnstream(folder: Path, *arguments: str, **settings: str) -> subprocess.Com
         ("why", "01a202bd-8dfd-72b2-8d5a-4d95abe4a6bf"),
         ("owners", "export", "ada", "ada.tar"),
         ("owners", "erase", "ada", "--yes"),
+        ("owners", "erase", arriving_name("x" * 100), "--yes"),  # what a move of the longest name has left
         ("replay", "01a202bd-8dfd-72b2-8d5a-4d95abe4a6bf", "--recordings", "."),
     ],
 )
