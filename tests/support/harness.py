@@ -119,7 +119,8 @@ class Replica:
         for task in tasks:
             task.cancel()
         for outcome in await asyncio.gather(*tasks, return_exceptions=True):
-            assert isinstance(outcome, asyncio.CancelledError), outcome
+            # What a killed replica was about to write may fail first, in a test that takes its database away.
+            assert self.worker.killed or isinstance(outcome, asyncio.CancelledError), outcome
 
 
 @dataclass
