@@ -72,6 +72,7 @@ async def test_a_server_that_ends_its_streams_is_come_back_to(people: SitDown, s
     async with serving(database_url, stream_life=0.05) as hasty, Client(hasty.url) as api:
         chat = await use(api, hasty.scripts.model(steps))
         ada = await people(hasty.url)
+        ada.expects("ERR_CONNECTION_REFUSED")  # the server is gone before the browser is
         following = asyncio.create_task(ada.page.evaluate(_FOLLOW, [chat, 0, 0]))
         for pause in pauses:
             await pause.reached.wait()
