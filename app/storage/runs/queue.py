@@ -115,14 +115,16 @@ TAKE_OVER = Statement(
     SELECT id FROM taken
     """
 )
-# The log stays for a takeover where a turn could not be released.
+# Where a turn could not be released, row and log stay for a takeover: a replica without a row is missed by nobody for a
+# minute.
 LEAVE = Statement(
     """
-    WITH ended AS (
-        DELETE FROM journal_ticks
-        WHERE replica = :replica AND NOT EXISTS (SELECT FROM turns WHERE replica = :replica AND status = 'running')
+    WITH held AS (
+        SELECT FROM turns WHERE replica = :replica AND status = 'running' LIMIT 1
+    ), ended AS (
+        DELETE FROM journal_ticks WHERE replica = :replica AND NOT EXISTS (SELECT FROM held)
     )
-    DELETE FROM replicas WHERE id = :replica RETURNING id
+    DELETE FROM replicas WHERE id = :replica AND NOT EXISTS (SELECT FROM held) RETURNING id
     """
 )
 NOTIFY = Statement(f"SELECT pg_notify({CHANNEL}, :payload)")
@@ -224,7 +226,9 @@ class Queue:
         return [row["id"] for row in await self._database.rows(TAKE_OVER, gone=gone)]
 
     async def leave(self) -> None:
-        """Deletes the row of this replica, and its log. A replica that cannot is detected by its expired lease."""
+        """Deletes the row of this replica, and its log, unless a turn is still its own. A row that stays is found
+        like that of a dead replica.
+        """
         with suppress(StorageError):
             await self._database.row(LEAVE, replica=self.replica)
 
