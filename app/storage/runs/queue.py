@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from time import monotonic
 from uuid import UUID
 
@@ -92,7 +92,7 @@ RENEW_LEASE = Statement(
 )
 GET_PEERS = Statement(
     """
-    SELECT id, lease_until < now() AS lapsed, address = :address AS replaced,
+    SELECT id, lease_until, lease_until < now() AS lapsed, address = :address AS replaced,
            session IN (
                SELECT classid::bigint << 32 | objid::bigint FROM pg_locks WHERE locktype = 'advisory' AND granted
            ) AS connected,
@@ -140,6 +140,7 @@ class Peer:
     connected: bool
     lapsed: bool
     replaced: bool
+    lease_until: datetime
 
 
 class Queue:
@@ -217,7 +218,7 @@ class Queue:
         rows = await self._database.rows(GET_PEERS, replica=self.replica, address=self._address)
         if rows:
             CLOCK.learn(rows[0]["time"], asked, monotonic())
-        return [Peer(row["id"], row["connected"], row["lapsed"], row["replaced"]) for row in rows]
+        return [Peer(row["id"], row["connected"], row["lapsed"], row["replaced"], row["lease_until"]) for row in rows]
 
     async def take_over(self, gone: Sequence[UUID]) -> Sequence[UUID]:
         """Puts the running turns of these replicas, and of replicas without a row, back into the queue, with the text
