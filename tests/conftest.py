@@ -61,11 +61,12 @@ _TESTS = Path(__file__).parent
 # has them always. Single tests of other modules say so with `full`.
 _FULL_ONLY = (
     *("faults/test_cells.py", "faults/test_clock_skew.py", "faults/test_conformance_proxies.py"),
-    *("faults/test_deploy.py", "faults/test_failover.py", "faults/test_nginx.py", "faults/test_patroni.py"),
-    *("faults/test_poolers.py", "faults/test_postgres_away.py", "faults/test_postgres_misbehaves.py"),
-    "faults/test_proxies.py",
-    *("faults/test_random_schedules.py", "faults/test_rolling_restart.py", "faults/test_standby.py"),
-    *("faults/test_versions.py", "faults/test_workers.py"),
+    *("faults/test_deploy.py", "faults/test_disk_full.py", "faults/test_failover.py", "faults/test_nginx.py"),
+    *("faults/test_out_of_memory.py", "faults/test_patroni.py", "faults/test_poolers.py"),
+    "faults/test_postgres_away.py",
+    *("faults/test_postgres_misbehaves.py", "faults/test_proxies.py", "faults/test_random_schedules.py"),
+    *("faults/test_restored_copy.py", "faults/test_rolling_restart.py", "faults/test_standby.py"),
+    *("faults/test_versions.py", "faults/test_way_to_postgres.py", "faults/test_workers.py"),
     *("integration/test_chaos.py", "integration/test_people_property.py", "integration/test_stalled_readers.py"),
     "integration/test_stream_property.py",
     *("acceptance/test_approvals.py", "acceptance/test_course_assistant.py", "acceptance/test_embedding.py"),

@@ -144,6 +144,10 @@ async def started(parts: Parts, url: str, api: Database, process: ServerProcess 
         worker.forget_paths,
     )
 
+    def connected() -> None:
+        monitor.connected()
+        look()
+
     def receive(payload: str) -> None:
         monitor.receive(payload)
         worker.receive(payload)
@@ -162,7 +166,7 @@ async def started(parts: Parts, url: str, api: Database, process: ServerProcess 
                 RoundWriter(database, directory, settings.journal_interval).run,
                 JournalWriter(Journal(database, queue.replica), directory, settings.journal_interval).run,
                 Mirror(Snapshots(database), directory, settings.journal_interval / 2).run,
-                ReplicaSession(url, session_key, receive, monitor.doubt, look).run,
+                ReplicaSession(url, session_key, receive, monitor.disconnected, connected).run,
                 chat_wakeups.broadcast.run,
                 chat_wakeups.watch,
                 feed.broadcast.run,

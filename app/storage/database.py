@@ -23,7 +23,7 @@ import structlog
 from app.domain.errors import ConfigError, StatementRefused, StorageError, StorageUnavailable
 from app.kit.clock import CLOCK
 from app.storage.hosts import open_connection
-from app.storage.pool import Pool
+from app.storage.pool import Pool, terminate
 from app.telemetry import POOL_IN_USE, POOL_WAIT_SECONDS
 
 log = structlog.get_logger(__name__)
@@ -109,7 +109,7 @@ class Transaction:
         try:
             rows: Sequence[Row] = await self._raw.fetch(sql, *arguments, timeout=statement.timeout)
         except TimeoutError:
-            self._raw.terminate()  # else the rollback would wait for a server that does not answer
+            terminate(self._raw)  # else the rollback would wait for a server that does not answer
             raise
         return rows
 
@@ -248,7 +248,7 @@ async def _fetch(raw: Any, limit: float | None, sql: str, arguments: Sequence[An
     except BaseException as error:
         if getattr(error, "severity", None) is None:  # not an answer of the server
             with suppress(asyncpg.InterfaceError):  # it may be gone already
-                raw.terminate()
+                terminate(raw)
         raise
     return rows
 

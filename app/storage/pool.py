@@ -51,14 +51,14 @@ class Pool:
             self._pass_on(connection)
             return
         self._valid.discard(connection)
-        connection.terminate()
+        terminate(connection)
         self._pass_on(None)
 
     def expire(self) -> None:
         """Closes all connections; those that are lent, when they come back."""
         self._valid.clear()
         while self._idle:
-            self._idle.pop().terminate()
+            terminate(self._idle.pop())
             self._unopened += 1
 
     async def close(self) -> None:
@@ -99,6 +99,15 @@ class Pool:
             self._unopened += 1
         else:
             self._idle.append(connection)
+
+
+def terminate(connection: Any) -> None:
+    """Closes it at once. Where its statement had no answer in time, the driver has begun to ask Postgres to cancel it,
+    and that goes on: Postgres does not notice by itself that nobody waits any more, and keeps the session until it has
+    the lock that the statement waits for. By then none of its connections may be left.
+    """
+    connection._cancellations.clear()  # the driver would end these tasks; they have the time of a statement
+    connection.terminate()
 
 
 def _in_transaction(connection: Any) -> bool:

@@ -8,7 +8,7 @@ import asyncio
 import random
 import signal
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from functools import partial
 from itertools import chain
@@ -28,7 +28,7 @@ from tests.faults.stage import Stage, staged
 from tests.faults.wrong_clock import clock_off_by
 from tests.support.server_process import free_port
 
-FaultOfPostgres = Literal["freeze", "stall", "lock", "read-only", "cut", "crash", "failover"]
+FaultOfPostgres = Literal["freeze", "stall", "lock", "read-only", "impatient", "cut", "crash", "failover"]
 
 REPLICAS = 3
 TURNS = 10
@@ -47,6 +47,15 @@ _INTERVALS = {
     "FAULTS_MONITOR_INTERVAL": 1 / 8,
 }
 _FAULTS_OF_POSTGRES: Sequence[FaultOfPostgres] = get_args(FaultOfPostgres)
+# What an operator may set for all sessions: what a planned switchover looks like, and limits that are too short.
+_SETTINGS: Mapping[FaultOfPostgres, Mapping[str, str]] = {
+    "read-only": {"default_transaction_read_only": "on"},
+    "impatient": {
+        "statement_timeout": "20ms",
+        "idle_in_transaction_session_timeout": "5ms",
+        "idle_session_timeout": "500ms",
+    },
+}
 _SKEWS = (0, 0, 600, -600)  # seconds by which the clocks of replicas are wrong
 
 # Every block, round and call that a claim writes which is not the turn's own at that moment. A statement that also ends
@@ -237,13 +246,10 @@ async def _inject_fault_of_postgres(pair: Pair, replicas: list[Replica], lease: 
             async with pair.primary.connected() as connection, connection.transaction():
                 await connection.execute("LOCK TABLE turns IN ACCESS EXCLUSIVE MODE")
                 await asyncio.sleep(seconds)
-        case "read-only":  # what a planned switchover looks like
-            async with pair.primary.connected() as connection:
-                await connection.execute("ALTER SYSTEM SET default_transaction_read_only = on")
-                await connection.execute("SELECT pg_reload_conf()")
-                await asyncio.sleep(seconds)
-                await connection.execute("ALTER SYSTEM RESET default_transaction_read_only")
-                await connection.execute("SELECT pg_reload_conf()")
+        case "read-only" | "impatient":
+            await _set(pair, {name: f"= '{value}'" for name, value in _SETTINGS[fault].items()})
+            await asyncio.sleep(seconds)
+            await _set(pair, dict.fromkeys(_SETTINGS[fault], "TO DEFAULT"))
         case "cut":
             async with pair.primary.connected() as connection:
                 await connection.execute(_CUT)
@@ -255,6 +261,15 @@ async def _inject_fault_of_postgres(pair: Pair, replicas: list[Replica], lease: 
             await pair.fail_over(seconds)
         case _:
             assert_never(fault)
+
+
+async def _set(pair: Pair, settings: Mapping[str, str]) -> None:
+    async with pair.primary.connected() as connection:
+        for own in ("default_transaction_read_only = off", "statement_timeout = 0", "idle_session_timeout = 0"):
+            await connection.execute(f"SET {own}")
+        for name, value in settings.items():
+            await connection.execute(f"ALTER SYSTEM SET {name} {value}")
+        await connection.execute("SELECT pg_reload_conf()")
 
 
 async def _run_all_turns(stage: Stage, replicas: list[Replica], chance: random.Random) -> dict[UUID, list[str]]:

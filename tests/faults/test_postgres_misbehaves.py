@@ -1,16 +1,19 @@
-"""Postgres lives, but is frozen, read-only, or busy with DDL; or all replicas were stopped for a while."""
+"""Postgres lives, but is frozen, read-only, impatient, full, or busy with DDL; it cuts sessions, or loses a backend; or
+all replicas were stopped for a while.
+"""
 
 import asyncio
 import os
 import signal
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from pathlib import Path
 
 import asyncpg
+import psutil
 import pytest
 
-from tests.faults.fifty_turns import Site, fifty_turns, finish, refusal
+from tests.faults.fifty_turns import Site, fifty_turns, finish, leases_are_renewed, refusal
 from tests.faults.postgres import Postgres, own_postgres
 from tests.support.effort import FULL
 from tests.support.http_client import Client
@@ -18,6 +21,11 @@ from tests.support.http_client import Client
 pytestmark = pytest.mark.timeout(300)
 
 Fault = Callable[[Postgres, Site], AbstractAsyncContextManager[None]]
+
+_OTHERS = "backend_type = 'client backend' AND pid <> pg_backend_pid()"
+_CUT = f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {_OTHERS}"
+_CUT_OTHERS = f"SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE {_OTHERS} AND pid <> ALL($1)"
+_BOTH_ARE_CONNECTED = "SELECT count(*) >= 2 FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ShareLock'"
 
 
 @asynccontextmanager
@@ -30,28 +38,86 @@ async def frozen(postgres: Postgres, site: Site) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
+async def stalls(postgres: Postgres, site: Site) -> AsyncIterator[None]:
+    """It is frozen for about as long as the lease, again and again."""
+    for share in (0.6, 0.8, 0.9, 1.0, 1.2):
+        with postgres.frozen():
+            await asyncio.sleep(share * site.lease)
+        await leases_are_renewed(site.watch, 1)
+    yield
+
+
+@asynccontextmanager
+async def postmaster_frozen(postgres: Postgres, _: Site) -> AsyncIterator[None]:
+    """Connections work, and no new one can be opened."""
+    postmaster = psutil.Process(postgres.pid)
+    postmaster.suspend()
+    try:
+        yield
+    finally:
+        postmaster.resume()
+
+
+@asynccontextmanager
 async def read_only(postgres: Postgres, _: Site) -> AsyncIterator[None]:
     """As in a planned switchover: every session is cut, and the new ones can only read."""
-    await _administer(postgres, "ALTER SYSTEM SET default_transaction_read_only = on", cut=True)
-    yield
-    await _administer(postgres, "SET default_transaction_read_only = off", "ALTER SYSTEM RESET ALL", cut=True)
+    async with _settings(postgres, default_transaction_read_only="on"):
+        yield
+
+
+@asynccontextmanager
+async def locked(postgres: Postgres, _: Site) -> AsyncIterator[None]:
+    async with _locked(postgres):
+        yield
 
 
 @asynccontextmanager
 async def locked_with_lock_timeout(postgres: Postgres, _: Site) -> AsyncIterator[None]:
-    """DDL holds every table, and the operator lets no statement wait for a lock."""
-    await _administer(postgres, "ALTER SYSTEM SET lock_timeout = '100ms'", cut=True)
-    connection = await asyncpg.connect(postgres.url)
+    """The operator lets no statement wait for a lock."""
+    async with _settings(postgres, lock_timeout="100ms"), _locked(postgres):
+        yield
+
+
+@asynccontextmanager
+async def locked_with_statement_timeout(postgres: Postgres, _: Site) -> AsyncIterator[None]:
+    """The operator lets no statement take long."""
+    async with _settings(postgres, statement_timeout="250ms"), _locked(postgres):
+        yield
+
+
+@asynccontextmanager
+async def impatient_with_idle_sessions(postgres: Postgres, _: Site) -> AsyncIterator[None]:
+    """Those inside a transaction have less time than a busy client needs between two statements."""
+    async with _settings(postgres, idle_in_transaction_session_timeout="5ms", idle_session_timeout="1s"):
+        yield
+
+
+@asynccontextmanager
+async def all_connections_taken(postgres: Postgres, _: Site) -> AsyncIterator[None]:
+    """By somebody else, after those of the replicas were cut."""
+    taken = [await asyncpg.connect(postgres.url)]
     try:
-        tables = await connection.fetch("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")
-        async with connection.transaction():
-            await connection.execute("SET LOCAL lock_timeout = 0")
-            for table in tables:
-                await connection.execute(f"LOCK TABLE {table['tablename']} IN ACCESS EXCLUSIVE MODE")
-            yield
+        while await taken[0].fetchval(_CUT_OTHERS, [each.get_server_pid() for each in taken]):
+            with suppress(asyncpg.TooManyConnectionsError):
+                while True:
+                    taken.append(await asyncpg.connect(postgres.url))
+        yield
     finally:
-        await connection.close()
-    await _administer(postgres, "ALTER SYSTEM RESET ALL", cut=True)
+        for each in taken:
+            await each.close()
+
+
+@asynccontextmanager
+async def sessions_cut_again_and_again(postgres: Postgres, _: Site) -> AsyncIterator[None]:
+    """At last a backend is killed: Postgres trusts its memory no more, ends all others, and recovers."""
+    async with postgres.connected() as connection:
+        for _time in range(5):
+            while not await connection.fetchval(_BOTH_ARE_CONNECTED):  # noqa: ASYNC110, there is no event for this
+                await asyncio.sleep(0.01)
+            await connection.execute(_CUT)
+        os.kill(connection.get_server_pid(), signal.SIGKILL)
+        connection.terminate()
+    yield
 
 
 @asynccontextmanager
@@ -64,17 +130,40 @@ async def all_replicas_stopped(_: Postgres, site: Site) -> AsyncIterator[None]:
         os.kill(replica.pid, signal.SIGCONT)
 
 
-async def _administer(postgres: Postgres, *statements: str, cut: bool) -> None:
-    connection = await asyncpg.connect(postgres.url)
-    for statement in statements:
-        await connection.execute(statement)
-    await connection.execute("SELECT pg_reload_conf()")
-    if cut:
-        await connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()")
-    await connection.close()
+@asynccontextmanager
+async def _settings(postgres: Postgres, **settings: str) -> AsyncIterator[None]:
+    """An operator sets them, and cuts all sessions; and takes them back likewise."""
+    await _administer(postgres, *(f"ALTER SYSTEM SET {name} = '{value}'" for name, value in settings.items()))
+    yield
+    await _administer(postgres, "SET default_transaction_read_only = off", "ALTER SYSTEM RESET ALL")
 
 
-FAULTS = (frozen, read_only, locked_with_lock_timeout, all_replicas_stopped)
+async def _administer(postgres: Postgres, *statements: str) -> None:
+    async with postgres.connected() as connection:
+        for statement in (*statements, "SELECT pg_reload_conf()", _CUT):
+            await connection.execute(statement)
+
+
+@asynccontextmanager
+async def _locked(postgres: Postgres) -> AsyncIterator[None]:
+    """DDL holds every table."""
+    async with postgres.connected() as connection:
+        await connection.execute("SET lock_timeout = 0; SET statement_timeout = 0")
+        rows = await connection.fetch("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")
+        tables = ", ".join(row["tablename"] for row in rows)
+        while not connection.is_in_transaction():
+            try:
+                await connection.execute(f"BEGIN; LOCK TABLE {tables} IN ACCESS EXCLUSIVE MODE")
+            except asyncpg.DeadlockDetectedError:  # with a transaction of a replica
+                await connection.execute("ROLLBACK")
+        yield
+
+
+FAULTS = (
+    *(frozen, read_only, stalls, postmaster_frozen, all_replicas_stopped),
+    *(locked, locked_with_lock_timeout, locked_with_statement_timeout, impatient_with_idle_sessions),
+    *(all_connections_taken, sessions_cut_again_and_again),
+)
 
 
 @pytest.mark.parametrize("fault", FAULTS if FULL else FAULTS[:2])

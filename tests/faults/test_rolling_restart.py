@@ -1,4 +1,6 @@
-"""A deployment: two replicas behind nginx are restarted, one after the other, under a hundred running turns."""
+"""A deployment: two replicas behind nginx are restarted, one after the other, under a hundred running turns; and one
+stops in the middle of a burst of messages.
+"""
 
 import asyncio
 import signal
@@ -133,3 +135,42 @@ async def test_a_rolling_restart_under_load_completes_every_turn_and_keeps_every
     assert len(model.effects) == 2 * TURNS // len(KINDS)
     assert await watch.charged() == 0
     assert max((await watch.attempts()).values()) > 1, "no turn was released, so the test shows nothing"
+
+
+async def test_a_server_that_stops_in_a_burst_of_messages_takes_or_refuses_each_and_hands_all_turns_over(
+    database_url: str, tmp_path: Path
+) -> None:
+    async with (
+        model_api(script) as model,
+        two_replicas(database_url, tmp_path, model, TURNSTREAM_LEASE=str(LEASE)) as (stops, stays),
+        Client(stops.url) as one,
+        Client(stays.url) as other,
+    ):
+        burst = [asyncio.create_task(_post_once(one, f"talks {number}")) for number in range(TURNS)]
+        await model.until_reached("talks", 1)
+        assert await stops.terminate() == 0
+        answers = [await each for each in burst]
+        assert {answer.status_code for answer in answers if answer is not None} <= {201, 503}
+
+        again = [await _post_once(other, f"talks {number}") for number in range(TURNS)]
+        turns = [answer.json()["assistant_turn"] for answer in again if answer is not None and answer.is_success]
+        assert len({turn["id"] for turn in turns}) == TURNS
+        for before, turn in zip(answers, turns, strict=True):
+            if before is not None and before.is_success:
+                assert before.json()["assistant_turn"]["id"] == turn["id"]
+        model.open("talks")
+        for number, turn in enumerate(turns):
+            reader = Reader(other, f"{turn_url(turn)}/stream")
+            await reader.follow()
+            reader.check_whole(stored := await other.json("GET", turn_url(turn)))
+            assert stored["status"] == "complete"
+            assert f"of talks {number} talks. Done." in reader.text()
+        assert len(await Watch(database_url).attempts()) == TURNS
+
+
+async def _post_once(client: Client, words: str) -> httpx2.Response | None:
+    """None where the server was gone before it answered."""
+    try:
+        return await client.post("/api/turns", headers={"Idempotency-Key": words}, json=said(words))
+    except httpx2.TransportError:
+        return None

@@ -1,4 +1,4 @@
-"""A way to Postgres that can be cut."""
+"""A way to Postgres that can be cut, become a hole, or lead elsewhere."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -7,8 +7,12 @@ from urllib.parse import parse_qs, urlsplit
 
 
 class Proxy:
+    """`target` is the Postgres to which new connections lead."""
+
     def __init__(self, url: str) -> None:
-        self._target = url
+        self.target = url
+        self._passing = asyncio.Event()
+        self._passing.set()
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
         self._relays: set[asyncio.Task[None]] = set()
@@ -17,7 +21,7 @@ class Proxy:
         """The way's beginning: a URL that leads to the same database."""
         self._server = await asyncio.start_server(self._relay, "127.0.0.1", 0)
         port = self._server.sockets[0].getsockname()[1]
-        parts = urlsplit(self._target)
+        parts = urlsplit(self.target)
         user = parts.netloc.rpartition("@")[0]
         return parts._replace(netloc=f"{user}@127.0.0.1:{port}", query="").geturl()
 
@@ -27,6 +31,22 @@ class Proxy:
         self._server.close()
         for writer in self._writers:
             writer.transport.abort()
+        for relay in self._relays:
+            relay.cancel()
+
+    def swallow(self) -> None:
+        """Connections stay open, also new ones, and nothing passes before `heal`."""
+        self._passing.clear()
+
+    def heal(self) -> None:
+        """What was sent meanwhile passes, too."""
+        self._passing.set()
+
+    def forget(self) -> None:
+        """Nothing passes any more on the connections of now, which stay open. New ones work."""
+        self.swallow()
+        self._passing = asyncio.Event()
+        self.heal()
 
     async def closed(self) -> None:
         """Waits for what was under way when it was cut."""
@@ -36,9 +56,10 @@ class Proxy:
         relay = asyncio.current_task()
         assert relay is not None
         self._relays.add(relay)
-        there, back = await connect(self._target)
+        passing = self._passing
+        there, back = await connect(self.target)
         self._writers |= {writer, back}
-        await asyncio.gather(_pump(reader, back), _pump(there, writer))
+        await asyncio.gather(_pump(reader, back, passing), _pump(there, writer, passing))
 
 
 @asynccontextmanager
@@ -60,9 +81,11 @@ async def connect(url: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]
     return await asyncio.open_connection(parts.hostname, parts.port or 5432)
 
 
-async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, passing: asyncio.Event) -> None:
     with suppress(OSError):
         while data := await reader.read(65_536):
+            await passing.wait()
             writer.write(data)
             await writer.drain()
+    await passing.wait()
     writer.close()

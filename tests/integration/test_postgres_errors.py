@@ -139,6 +139,23 @@ async def test_a_statement_without_an_answer_is_given_up_and_its_connection_repl
         await database.row(Statement("SELECT pg_sleep(0.4)", timeout=60))  # has a limit of its own
 
 
+async def test_a_statement_that_is_given_up_waits_for_its_lock_no_more(database_url: str) -> None:
+    """Else Postgres would keep a session for each, and have no connection left before a long lock ends."""
+    write, waiting = Statement("DELETE FROM deleted_chats"), "SELECT count(*) FROM pg_locks WHERE NOT granted"
+    async with connect(database_url, size=2, statement_timeout=0.2) as database:
+        locking, looking = await asyncpg.connect(database_url), await asyncpg.connect(database_url)
+        async with locking.transaction():
+            await locking.execute("LOCK TABLE deleted_chats")
+            with pytest.raises(StorageUnavailable):
+                await database.rows(write)
+            with pytest.raises(StorageUnavailable):
+                async with database.transaction() as connection:
+                    await connection.rows(write)
+            while await looking.fetchval(waiting):  # noqa: ASYNC110, it happens in Postgres
+                await asyncio.sleep(0.02)
+        await asyncio.gather(locking.close(), looking.close())
+
+
 async def test_a_transaction_without_an_answer_costs_the_other_connections_too(database_url: str) -> None:
     async with connect(database_url, size=2, statement_timeout=0.2) as database:
         others = []

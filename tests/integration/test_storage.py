@@ -464,9 +464,22 @@ async def test_only_the_turns_of_those_who_are_gone_are_queued_again(database_ur
             queue = Queue(database, replica, str(replica), number)
             await queue.renew_lease(60)
             assert await queue.claim(1) == [turns[number]]
-        await Queue(database, forgotten, "", 3).leave()
+        await database.row(Statement("DELETE FROM replicas WHERE id = :replica"), replica=forgotten)
         assert sorted(await Queue(database, alive, "", 1).take_over([gone])) == [turns[0], turns[2]]
         assert await Queue(database, alive, "", 1).claimed() == {turns[1]: False}
+
+
+async def test_a_replica_that_leaves_with_a_turn_that_it_could_not_release_is_found_by_its_peers(
+    database_url: str,
+) -> None:
+    (turn,) = await queue_up(database_url, 1)
+    async with connect(database_url, size=2) as database:
+        leaving, peer = Queue(database, REPLICA, "here", 1), Queue(database, NEW, "there", 2)
+        await leaving.renew_lease(60)
+        await leaving.claim(1)
+        await leaving.leave()
+        assert [each.id for each in await peer.peers()] == [REPLICA]
+        assert await peer.take_over([REPLICA]) == [turn]
 
 
 # --- search ----------------------------------------------------------------------------------------------------------

@@ -28,6 +28,7 @@ API = (ROOT / "docs/api.md").read_text(encoding="utf-8")
 DIALECTS = (ROOT / "docs/dialects.md").read_text(encoding="utf-8")
 FRONTENDS = (ROOT / "docs/frontends.md").read_text(encoding="utf-8")
 OPERATIONS = (ROOT / "docs/operations.md").read_text(encoding="utf-8")
+CONTRIBUTING = (ROOT / "docs/contributing.md").read_text(encoding="utf-8")
 STATES = (ROOT / "docs/states.md").read_text(encoding="utf-8")
 
 _LEVELS = {"info", "warning", "error", "exception", "critical"}
@@ -223,6 +224,16 @@ def test_the_table_of_quirks_has_their_parameters() -> None:
     assert {name.strip("`"): set(_CODE.findall(params)) for name, params in rows} == {
         name: set(quirks.params) for name, quirks in QUIRKS.items()
     }
+
+
+# --- contributing ----------------------------------------------------------------------------------------------------
+
+
+def test_the_table_of_faults_names_every_module_that_tests_one() -> None:
+    named = {
+        module for _, modules in rows_after(CONTRIBUTING, "### Faults") for module in re.findall("`(.*?)`", modules)
+    }
+    assert {str(path.relative_to(ROOT)) for path in ROOT.glob("tests/faults/test_*.py")} <= named
 
 
 # --- every page ------------------------------------------------------------------------------------------------------

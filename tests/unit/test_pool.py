@@ -13,6 +13,7 @@ class Connection:
         self.closed = False
         self.in_transaction = False
         self._top_xact = None
+        self._cancellations: set[object] = set()
 
     def is_closed(self) -> bool:
         return self.closed

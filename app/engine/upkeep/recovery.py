@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from datetime import datetime
 from time import monotonic
 from uuid import UUID
 
@@ -18,7 +19,8 @@ log = structlog.get_logger(__name__)
 
 JOINED = "joined"  # the notification of a replica that has registered
 LOOK = 0.4  # seconds between two looks at the peers
-# Seconds without a session after which a peer is gone, unless the sessions of all replicas were cut.
+# Seconds without a session after which a peer is gone, unless the sessions of all replicas were cut, or it renews its
+# lease at each look: it lives, and cannot open one.
 MISSED = 0.8
 # Seconds for which a look that found no peer counts. A replica that has been registered for longer is known to all.
 KNOWN = 2.0
@@ -55,7 +57,8 @@ class ReplicaMonitor:
         self._forget = forget
         self._alone_until = 0.0
         self._known_at: float | None = None
-        self._missed: dict[UUID, float] = {}
+        self._missed: dict[UUID, tuple[datetime, float]] = {}  # its lease, and since when it has that and no session
+        self._has_session = True
         self._connected_since = 0.0
         self._doubted_at: float | None = None
         self._renewed = 0.0
@@ -85,10 +88,18 @@ class ReplicaMonitor:
         if payload == JOINED:
             self._alone_until = 0.0
 
-    def doubt(self) -> None:
-        """To be called when this replica's own session was cut. Postgres was away then, so probably all sessions were
-        cut, and the peers need time to connect again.
+    def connected(self) -> None:
+        """To be called when this replica has its own session."""
+        self._has_session = True
+
+    def disconnected(self) -> None:
+        """To be called when this replica's own session was cut, and when it cannot be opened again. Postgres was away
+        then, so probably all sessions were cut, and the peers need time to connect again.
         """
+        self._has_session = False
+        self._doubt()
+
+    def _doubt(self) -> None:
         self._doubted_at = monotonic()
         self._doubt_rows()
 
@@ -110,7 +121,7 @@ class ReplicaMonitor:
         self._forget()
 
     async def _look(self, now: float) -> None:
-        if now - self._renewed > self._renewal:
+        if now - self._renewed > self._renewal or not self._has_session:
             if await self._queue.renew_lease(self._lease):
                 self._drain()  # the notification may have been lost
             self._renewed = now
@@ -129,7 +140,7 @@ class ReplicaMonitor:
         # clock of Postgres was set forward, so all leases look expired until they are renewed.
         if late > LOOK + self._lease / 3 or jump > self._lease / 3:
             log.warning("lease.doubted", seconds=round(max(late, jump), 3))
-            self.doubt()
+            self._doubt()
         if gone := self._gone(peers, now):
             await self._take_over(gone)
         if now - self._swept > SWEEP:
@@ -144,12 +155,14 @@ class ReplicaMonitor:
         if self._doubted_at is not None and now - self._doubted_at <= self._lease:
             self._missed.clear()
             return []
-        disconnected = {peer.id for peer in peers if not peer.connected}
-        self._missed = {id: since for id, since in self._missed.items() if id in disconnected}
-        for id in disconnected:
-            self._missed.setdefault(id, now)
+        before, self._missed = self._missed, {}
+        for peer in peers:
+            if not peer.connected:
+                lease_until, since = before.get(peer.id, (peer.lease_until, now))
+                self._missed[peer.id] = (peer.lease_until, since if lease_until == peer.lease_until else now)
         expired = {peer.id for peer in peers if peer.lapsed} if now - self._connected_since > self._lease else set()
-        return [peer.id for peer in peers if peer.id in expired or now - self._missed.get(peer.id, now) >= MISSED]
+        missed = {id for id, (_, since) in self._missed.items() if now - since >= MISSED}
+        return [peer.id for peer in peers if peer.id in expired | missed]
 
     async def _take_over(self, gone: Sequence[UUID]) -> None:
         turns = await self._queue.take_over(gone)

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from time import monotonic
 from uuid import UUID
 
@@ -102,7 +102,7 @@ RENEW_LEASE = Statement(
 )
 GET_PEERS = Statement(
     """
-    SELECT id, lease_until < now() AS lapsed, address = :address AS replaced,
+    SELECT id, lease_until, lease_until < now() AS lapsed, address = :address AS replaced,
            session IN (
                SELECT classid::bigint << 32 | objid::bigint FROM pg_locks WHERE locktype = 'advisory' AND granted
            ) AS connected,
@@ -125,14 +125,16 @@ TAKE_OVER = Statement(
     SELECT id FROM taken
     """
 )
-# The log stays for a takeover where a turn could not be released.
+# Where a turn could not be released, row and log stay for a takeover: a replica without a row is missed by nobody for a
+# minute.
 LEAVE = Statement(
     """
-    WITH ended AS (
-        DELETE FROM journal_ticks
-        WHERE replica = :replica AND NOT EXISTS (SELECT FROM turns WHERE replica = :replica AND status = 'running')
+    WITH held AS (
+        SELECT FROM turns WHERE replica = :replica AND status = 'running' LIMIT 1
+    ), ended AS (
+        DELETE FROM journal_ticks WHERE replica = :replica AND NOT EXISTS (SELECT FROM held)
     )
-    DELETE FROM replicas WHERE id = :replica RETURNING id
+    DELETE FROM replicas WHERE id = :replica AND NOT EXISTS (SELECT FROM held) RETURNING id
     """
 )
 # Where the schema is out of reach for a while there is no channel either.
@@ -149,6 +151,7 @@ class Peer:
     connected: bool
     lapsed: bool
     replaced: bool
+    lease_until: datetime
 
 
 class Queue:
@@ -233,7 +236,7 @@ class Queue:
         rows = await self._database.rows(GET_PEERS, replica=self.replica, address=self._address)
         if rows:
             CLOCK.learn(rows[0]["time"], asked, monotonic())
-        return [Peer(row["id"], row["connected"], row["lapsed"], row["replaced"]) for row in rows]
+        return [Peer(row["id"], row["connected"], row["lapsed"], row["replaced"], row["lease_until"]) for row in rows]
 
     async def take_over(self, gone: Sequence[UUID]) -> Sequence[UUID]:
         """Puts the running turns of these replicas, and of replicas without a row, back into the queue, with the text
@@ -242,7 +245,9 @@ class Queue:
         return [row["id"] for row in await self._database.rows(TAKE_OVER, gone=gone)]
 
     async def leave(self) -> None:
-        """Deletes the row of this replica, and its log. A replica that cannot is detected by its expired lease."""
+        """Deletes the row of this replica, and its log, unless a turn is still its own. A row that stays is found
+        like that of a dead replica.
+        """
         with suppress(StorageError):
             await self._database.row(LEAVE, replica=self.replica)
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from typing import Any, cast
 from uuid import UUID
 
@@ -119,8 +120,10 @@ async def test_a_replica_announces_itself_and_looks_once_more_when_all_must_know
         assert len(looks) == count
 
 
-def peer(id: UUID = ADA, *, connected: bool = True, lapsed: bool = False, replaced: bool = False) -> Peer:
-    return Peer(id, connected, lapsed, replaced)
+def peer(
+    id: UUID = ADA, *, connected: bool = True, lapsed: bool = False, replaced: bool = False, lease_until: int = 0
+) -> Peer:
+    return Peer(id, connected, lapsed, replaced, datetime.fromtimestamp(lease_until, UTC))
 
 
 async def test_an_earlier_process_at_this_address_is_replaced_at_the_start() -> None:
@@ -152,6 +155,30 @@ async def test_a_session_that_comes_back_was_never_missed(clock: Clock) -> None:
         rows.peers_now = [peer(connected=connected)]
         await monitor._look(clock.now + later)
     assert rows.taken_over == [[]]
+
+
+async def test_a_peer_without_a_session_that_renews_its_lease_lives(clock: Clock) -> None:
+    rows = Rows()
+    monitor = monitor_of(rows)
+    await monitor.start()
+    for look in range(5):
+        rows.peers_now = [peer(connected=False, lease_until=look)]
+        await monitor._look(clock.now + look * (MISSED - 0.1))
+    assert rows.taken_over == [[]]
+    await monitor._look(clock.now + 4 * (MISSED - 0.1) + MISSED + 0.1)
+    assert rows.taken_over == [[], [ADA]], "it has renewed it no more"
+
+
+async def test_a_replica_without_a_session_renews_its_lease_at_each_look(clock: Clock) -> None:
+    rows = Rows()
+    monitor = monitor_of(rows)
+    await monitor.start()
+    monitor.disconnected()
+    for _ in range(3):
+        await monitor._look(clock.now)
+    monitor.connected()
+    await monitor._look(clock.now)
+    assert rows.renewed == 1 + 3
 
 
 async def test_an_expired_lease_counts_after_a_connection_of_one_lease(clock: Clock) -> None:
@@ -226,7 +253,7 @@ async def test_a_replica_that_lost_its_own_session_takes_no_peer_over_for_one_le
     )
     await monitor.start()
     rows.peers_now = [peer(ADA, connected=False, lapsed=True)]
-    monitor.doubt()  # no statement has failed: Postgres was back before the next look
+    monitor.disconnected()  # no statement has failed: Postgres was back before the next look
     assert (rows.doubts, len(forgotten)) == (1, 1), "and perhaps has failed over"
     for later in (0.0, MISSED + 0.1, LEASE):
         await monitor._look(clock.now + later)

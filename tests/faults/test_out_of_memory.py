@@ -1,0 +1,63 @@
+"""A replica that has no memory left ends, so that its supervisor starts it again, and its turns go on elsewhere."""
+
+import resource
+from collections.abc import Iterable
+from itertools import repeat
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.faults.model import Call, Gate, Step, model_api
+from tests.faults.replicas import replicas_with
+from tests.support.http_client import Client, Json, said, turn_url
+from tests.support.reading import Reader
+
+pytestmark = pytest.mark.timeout(300)
+
+TURNS = 3
+TO_SPARE = 60 << 20  # bytes
+# A replica that runs out of memory is silent for a while, and must not lose its turns for that.
+SETTINGS = {
+    "TURNSTREAM_LEASE": "30",
+    "TURNSTREAM_MAX_REPLY_CHARS": "1000000000",
+    "TURNSTREAM_RECOVERY": "retry",
+    "PYTHONFAULTHANDLER": "1",
+}
+
+
+def endless(_: Call) -> Iterable[Step]:
+    yield "It is "
+    yield Gate("middle")
+    yield from repeat("very " * 40_000)
+
+
+def short(_: Call) -> Iterable[Step]:
+    return ("It is ", "done.")
+
+
+async def test_a_replica_that_runs_out_of_memory_in_huge_answers_ends_and_its_turns_go_on_elsewhere(
+    database_url: str, tmp_path: Path
+) -> None:
+    async with (
+        model_api(endless) as huge,
+        model_api(short) as model,
+        replicas_with(database_url, tmp_path, huge, SETTINGS) as (full,),
+        Client(full.url) as client,
+    ):
+        turns = [await _post(client, f"turn {number}") for number in range(TURNS)]
+        await huge.until_reached("middle", TURNS)
+        async with replicas_with(database_url, tmp_path, model, SETTINGS) as (other,), Client(other.url) as elsewhere:
+            limit = psutil.Process(full.pid).memory_info().vms + TO_SPARE
+            resource.prlimit(full.pid, resource.RLIMIT_AS, (limit, limit))
+            huge.open("middle")
+            assert await full.ended() != 0  # 1, unless a library was the first to need memory, and crashed
+            for turn in turns:
+                reader = Reader(elsewhere, f"{turn_url(turn)}/stream")
+                await reader.follow()
+                assert (reader.turn.end, reader.text()) == ("turn_complete", "It is done.")
+
+
+async def _post(client: Client, words: str) -> Json:
+    turn: Json = (await client.json("POST", "/api/turns", 201, json=said(words)))["assistant_turn"]
+    return turn
