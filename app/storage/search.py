@@ -20,8 +20,9 @@ from app.storage.database import LONG, Database, Row, Statement, Transaction
 SEARCH_TIMEOUT = 2.0
 _ANSWER_TIMEOUT = 2 * SEARCH_TIMEOUT
 _CONCURRENT_SEARCHES = 2
-# A page goes on behind what the search has looked at for the one before, this many times.
-_WINDOWS = 2
+# Windows that one page may look at: whether words are sought inside of others. That begins when all chats with their
+# beginnings are found, and is left to the next page where these fill this one.
+_WINDOWS = (False, False, True)
 
 # Of an owner's texts that are not indexed yet, a search indexes so many before it searches.
 _PENDING = 50
@@ -30,10 +31,9 @@ NEWEST: Final = 2**63 - 1
 
 LIMIT_TIME = Statement("SELECT set_config('statement_timeout', :most, true)")
 # The row with `rest` says that there are older segments, and comes first.
-SEARCH_CHATS = Statement(
-    """
+_PAGE = """
     WITH found AS MATERIALIZED (
-        SELECT * FROM search_matches(
+        SELECT * FROM {function}(
             :owner, CAST(:first AS bigint), CAST(:words AS text[]), :tools, CAST(:since AS timestamptz),
             CAST(:until AS timestamptz), CAST(:only AS uuid)
         )
@@ -43,9 +43,10 @@ SEARCH_CHATS = Statement(
         CAST(:score AS int) IS NULL OR (score, updated_at, chats.id) < (:score, :before, CAST(:before_id AS uuid))
     )
     ORDER BY rest IS NULL, score DESC, updated_at DESC, chats.id DESC LIMIT CAST(:limit AS int) + 1
-    """,
-    timeout=_ANSWER_TIMEOUT,
-)
+    """
+SEARCH_CHATS = Statement(_PAGE.format(function="search_matches"), timeout=_ANSWER_TIMEOUT)
+# The chats that this finds are none of those.
+SEARCH_INSIDE = Statement(_PAGE.format(function="search_inside"), timeout=_ANSWER_TIMEOUT)
 # The first place of the first of `words` that is in a text of the turn; else of a word with the same stem.
 GET_EXCERPTS = Statement(
     """
@@ -117,10 +118,13 @@ _STEP = 100  # turns
 
 @dataclass(frozen=True, slots=True)
 class SearchPosition:
-    """Where a search goes on: in the window of segments from `first` on, behind a hit where there was one."""
+    """Where a search goes on: in the window of segments from `first` on, behind a hit where there was one. Words are
+    sought inside of others (`inside`) when all chats with their beginnings are found.
+    """
 
     first: int = NEWEST
     behind: tuple[int, datetime, UUID] | None = None
+    inside: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,10 +245,12 @@ async def _page(
     only: SearchFilter,
 ) -> tuple[Sequence[Row], SearchPosition | None]:
     hits: list[Row] = []
-    for _ in range(_WINDOWS):
+    for inside in _WINDOWS:
+        if inside != position.inside:
+            continue
         score, before, before_id = position.behind or (None, None, None)
         found = await connection.rows(
-            SEARCH_CHATS,
+            SEARCH_INSIDE if inside else SEARCH_CHATS,
             owner=owner,
             first=position.first,
             words=words,
@@ -261,10 +267,13 @@ async def _page(
         hits += [row for row in found if row["rest"] is None]
         if len(hits) > limit:
             last = hits[limit - 1]
-            return hits[:limit], SearchPosition(position.first, (last["score"], last["updated_at"], last["id"]))
-        if rest is None:
+            return hits[:limit], SearchPosition(position.first, (last["score"], last["updated_at"], last["id"]), inside)
+        if rest is not None:
+            position = SearchPosition(rest, inside=inside)
+        elif inside:
             return hits, None
-        position = SearchPosition(rest)
+        else:
+            position = SearchPosition(inside=True)
         if len(hits) == limit:
             break
     return hits, position

@@ -78,6 +78,13 @@ CASES: Mapping[str, tuple[Statement, Mapping[str, Any], int]] = {
         searched(OWNER, "word1", "nothing"),
         400,
     ),
+    # The same owners, and words that have the parts inside.
+    "a search inside of words for nothing": (search.SEARCH_INSIDE, searched(OWNER, "nothing"), 100),
+    "a search inside of words that must all be read": (search.SEARCH_INSIDE, searched("owner-0", "nothing"), 2500),
+    "a search inside of words in a hundred segments": (search.SEARCH_INSIDE, searched("heavy", "nothing"), 6000),
+    "a search for a part of all words": (search.SEARCH_INSIDE, searched(OWNER, "ord"), 800),
+    "a search for a part of all words in a long chat": (search.SEARCH_INSIDE, searched("owner-0", "ord"), 5000),
+    "a search for a part of all words and one of none": (search.SEARCH_INSIDE, searched(OWNER, "ord", "nothing"), 100),
     "the oldest text that is not indexed": (search.GET_OLDEST_PENDING, {}, 10),
     "indexing a hundred texts": (search.INDEX_PENDING, {"most": 100}, 7000),
     "indexing fifty texts of an owner": (search.INDEX_PENDING_OF, {"owner": OWNER, "most": 50}, 5000),
@@ -119,7 +126,7 @@ async def test_a_statement_reads_what_it_is_about(large_database_url: str, case:
     await transaction.start()
     try:
         await connection.execute(f"SET plan_cache_mode = {mode}")
-        if statement is search.SEARCH_CHATS:  # the first time it reads the catalogs too
+        if statement in {search.SEARCH_CHATS, search.SEARCH_INSIDE}:  # the first time it reads the catalogs too
             await connection.fetch(statement.sql, *statement.arguments(dict(values)))
         explain = f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {statement.sql}"
         (row,) = await connection.fetch(explain, *statement.arguments(dict(values)))
