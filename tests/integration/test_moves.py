@@ -39,6 +39,7 @@ LEFT = (
     "search_chats",
     "search_texts",
     "search_pending",
+    "search_documents",
     "replicas",
     "sweeps",
     "token_requirement",
