@@ -46,6 +46,12 @@ async def found(api: Client, q: str, **more: str) -> Mapping[str, str]:
     }
 
 
+async def catch_up(server: Server) -> None:
+    search = server.services.storage.search
+    while await search.catch_up() is not None:
+        pass
+
+
 async def test_documents_are_found_by_all_words_the_best_first(api: Client, new_owner: NewOwner) -> None:
     for path, content in {
         "inside.md": "A lighthouse, and moonlight.",
@@ -98,8 +104,7 @@ async def test_documents_have_the_language_of_their_owner_and_older_ones_follow(
     await api.put(f"{DOCUMENTS}/new.md", content="Neue Häuser.")
     assert await found(api, "haus") == {"new.md": "Neue [Häuser]."}
     assert await found(api, "häuser neu") == {"new.md": "[Neu]e [Häuser]."}
-    while await server.services.storage.search.catch_up() is not None:
-        pass
+    await catch_up(server)
     assert await found(api, "haus") == {"new.md": "Neue [Häuser].", "old.md": "Alte [Häuser]."}
     await api.json("PUT", "/api/search/settings", json={})
     assert await found(api, "haus") == {}, "it is looked for without stems at once"
@@ -117,8 +122,7 @@ async def test_documents_from_before_the_index_and_of_owners_who_arrived_are_ind
     await execute("UPDATE documents SET owner = $1 WHERE owner = $2", api.owner, arriving)
     assert await found(api, "haus") == {}
     assert [*await found(api, "häuser")] == ["moved.md"]
-    while await server.services.storage.search.catch_up() is not None:
-        pass
+    await catch_up(server)
     assert {*await found(api, "haus")} == {"before.md", "moved.md"}
 
 
