@@ -7,11 +7,20 @@ from starlette.responses import PlainTextResponse, Response
 
 from app.api.http.errors import UnsupportedMedia
 from app.api.http.reading import limit_of, read_bytes
-from app.api.schemas.responses import DocumentDeleted, DocumentOut, DocumentPage
+from app.api.schemas.responses import (
+    DocumentDeleted,
+    DocumentExcerptOut,
+    DocumentOut,
+    DocumentPage,
+    ListedDocument,
+    PieceOut,
+)
+from app.api.search import words_of
 from app.api.services import services_and_owner
 from app.api.views import json_response
 from app.domain.errors import NotFound, RequestRefused
 from app.kit.text import unstorable
+from app.storage.document_search import FoundDocument
 from app.storage.documents import DocumentInfo
 
 _MOST_PATH = 1024  # bytes
@@ -51,15 +60,26 @@ async def delete_document(request: Request) -> Response:
 
 async def list_documents(request: Request) -> Response:
     services, owner = services_and_owner(request)
-    limit = limit_of(request, default=200, most=1000)
     prefix, after = _query(request, "prefix"), _query(request, "after")
+    if words := words_of(request):
+        if after:
+            raise RequestRefused("`after` must be left out with `q`: a search has one page.", field="after")
+        limit = limit_of(request, default=50, most=200)
+        best = await services.storage.document_search.best(owner, words, prefix, limit)
+        return json_response(DocumentPage(documents=list(map(_found_document, best)), next=None))
+    limit = limit_of(request, default=200, most=1000)
     found = await services.storage.documents.tree(owner, prefix, after=after, limit=limit + 1)
-    shown = list(map(_document_out, found[:limit]))
+    shown = [ListedDocument(**dict(_document_out(info)), excerpt=None) for info in found[:limit]]
     return json_response(DocumentPage(documents=shown, next=shown[-1].path if len(found) > limit else None))
 
 
 def _document_out(info: DocumentInfo) -> DocumentOut:
     return DocumentOut(path=info.path, size=info.size, updated_at=info.updated_at)
+
+
+def _found_document(found: FoundDocument) -> ListedDocument:
+    pieces = [PieceOut(text=piece.text, found=piece.found) for piece in found.pieces]
+    return ListedDocument(**dict(_document_out(found.info)), excerpt=DocumentExcerptOut(pieces=pieces))
 
 
 def _path_of(request: Request) -> str:

@@ -433,12 +433,17 @@ ENDPOINTS = (
     Endpoint(
         "GET /api/documents",
         documents.list_documents,
-        "The owner's documents by path",
+        "The owner's documents by path, or those in which words are found",
         gives=DocumentPage,
         problems=(422,),
         queries=(
             _limit(200, 1000),
             Query("prefix", "only paths with this prefix"),
+            Query(
+                "q",
+                "only documents where each of these words, 8 at most, is found in the path or the text; each with an "
+                "`excerpt` of where it was found; the best match first, 50 of them, or up to 200 by `limit`",
+            ),
             Query("after", "`next` of an earlier page"),
         ),
     ),

@@ -22,7 +22,8 @@ from app.storage.search import NEWEST, Hit, SearchFilter, SearchPosition, Search
 
 _LONGEST_SEARCH = 200
 _MOST_WORDS = 8
-_TOKEN = re.compile("(-?[0-9]{1,19})(?:_([0-9]{1,4})_([0-9]{1,16})_([0-9a-f]{32}))?")
+# The window of a search, after an i where words are sought inside of others; and the hit behind which it goes on.
+_TOKEN = re.compile("(i?)(-?[0-9]{1,19})(?:_([0-9]{1,4})_([0-9]{1,16})_([0-9a-f]{32}))?")
 
 
 async def search_page(request: Request, words: list[str], limit: int) -> ChatPage:
@@ -96,19 +97,19 @@ def _moment_in(request: Request, name: str) -> datetime | None:
 
 
 def _token(position: SearchPosition) -> str:
+    window = f"{'i' if position.inside else ''}{position.first}"
     if position.behind is None:
-        return f"{position.first}"
+        return window
     score, when, chat = position.behind
-    return f"{position.first}_{score}_{microseconds_of(when)}_{chat.hex}"
+    return f"{window}_{score}_{microseconds_of(when)}_{chat.hex}"
 
 
 def _position(token: str) -> SearchPosition:
     found = _TOKEN.fullmatch(token)
-    if found is None or not -NEWEST <= int(found[1]) <= NEWEST:
+    if found is None or not -NEWEST <= int(found[2]) <= NEWEST:
         raise of_no_page()
-    if found[2] is None:
-        return SearchPosition(int(found[1]))
-    return SearchPosition(int(found[1]), (int(found[2]), from_microseconds(int(found[3])), UUID(found[4])))
+    behind = (int(found[3]), from_microseconds(int(found[4])), UUID(found[5])) if found[3] else None
+    return SearchPosition(int(found[2]), behind, bool(found[1]))
 
 
 def of_no_page() -> BadRequest:

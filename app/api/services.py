@@ -29,6 +29,7 @@ from app.storage.charges import Charges
 from app.storage.chat_changes import ChatUpdates
 from app.storage.chats import Chats
 from app.storage.database import OWNER, Database
+from app.storage.document_search import DocumentSearch
 from app.storage.documents import Documents
 from app.storage.exchanges import Exchanges
 from app.storage.grants import Grants
@@ -66,6 +67,7 @@ class Storage:
     waiting: WaitingCalls
     results: ToolResults
     documents: Documents
+    document_search: DocumentSearch
     uploads: Uploads
     tokens: Tokens
     activities: Activities
@@ -78,13 +80,14 @@ class Storage:
         """`database` is held to the owner of the request where row-level security is on, `everything` is not. An owner
         without a plan may have `most_running` turns at once. Tokens are created for `cell`.
         """
+        search = Search(database)
         return cls(
             database=everything,
             accounts=Accounts(everything),
             chats=Chats(database),
             charges=Charges(database),
             chat_changes=ChatUpdates(database),
-            search=Search(database),
+            search=search,
             turns=Turns(database),
             turn_counts=TurnCounts(everything),
             exchanges=Exchanges(database),
@@ -95,6 +98,7 @@ class Storage:
             waiting=WaitingCalls(database),
             results=ToolResults(database),
             documents=Documents(database),
+            document_search=DocumentSearch(database, search.places),
             uploads=Uploads(database),
             tokens=Tokens(everything, cell),
             activities=Activities(everything, most_running),

@@ -34,6 +34,7 @@ _LEFT: Final = frozenset(
     {
         *("audit", "moves", "reservations", "tool_cache"),
         *("search_segments", "search_chats", "search_texts", "search_pending", "search_backlog"),
+        "search_documents",
     }
 )
 _CREDENTIALS: Final = frozenset({"tokens", "browser_tokens"})

@@ -1,7 +1,8 @@
 """Search of chats, with excerpts, by an index of texts and titles that is written after their commits."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -18,10 +19,11 @@ from app.storage.database import LONG, Database, Row, Statement, Transaction
 # In seconds, twice: to wait for one of the searches that a replica runs at once, and to run the search. Postgres itself
 # ends a search then; the driver, whose limit means that Postgres does not answer, waits for longer.
 SEARCH_TIMEOUT = 2.0
-_ANSWER_TIMEOUT = 2 * SEARCH_TIMEOUT
+SEARCH_ANSWER_TIMEOUT = 2 * SEARCH_TIMEOUT
 _CONCURRENT_SEARCHES = 2
-# A page goes on behind what the search has looked at for the one before, this many times.
-_WINDOWS = 2
+# Windows that one page may look at: whether words are sought inside of others. That begins when all chats with their
+# beginnings are found, and is left to the next page where these fill this one.
+_WINDOWS = (False, False, True)
 
 # Of an owner's texts that are not indexed yet, a search indexes so many before it searches.
 _PENDING = 50
@@ -30,10 +32,9 @@ NEWEST: Final = 2**63 - 1
 
 LIMIT_TIME = Statement("SELECT set_config('statement_timeout', :most, true)")
 # The row with `rest` says that there are older segments, and comes first.
-SEARCH_CHATS = Statement(
-    """
+_PAGE = """
     WITH found AS MATERIALIZED (
-        SELECT * FROM search_matches(
+        SELECT * FROM {function}(
             :owner, CAST(:first AS bigint), CAST(:words AS text[]), :tools, CAST(:since AS timestamptz),
             CAST(:until AS timestamptz), CAST(:only AS uuid)
         )
@@ -43,9 +44,10 @@ SEARCH_CHATS = Statement(
         CAST(:score AS int) IS NULL OR (score, updated_at, chats.id) < (:score, :before, CAST(:before_id AS uuid))
     )
     ORDER BY rest IS NULL, score DESC, updated_at DESC, chats.id DESC LIMIT CAST(:limit AS int) + 1
-    """,
-    timeout=_ANSWER_TIMEOUT,
-)
+    """
+SEARCH_CHATS = Statement(_PAGE.format(function="search_matches"), timeout=SEARCH_ANSWER_TIMEOUT)
+# The chats that this finds are none of those.
+SEARCH_INSIDE = Statement(_PAGE.format(function="search_inside"), timeout=SEARCH_ANSWER_TIMEOUT)
 # The first place of the first of `words` that is in a text of the turn; else of a word with the same stem.
 GET_EXCERPTS = Statement(
     """
@@ -82,7 +84,7 @@ GET_EXCERPTS = Statement(
         LIMIT 1
     ) AS found
     """,
-    timeout=_ANSWER_TIMEOUT,
+    timeout=SEARCH_ANSWER_TIMEOUT,
 )
 INDEX_PENDING_OF = Statement("SELECT search_index_of(:owner, CAST(:most AS integer))")
 GET_PENDING_OF = Statement("SELECT FROM search_pending WHERE owner = :owner AND refused IS NULL LIMIT 1")
@@ -94,9 +96,10 @@ GET_OLDEST_PENDING = Statement(
 )
 INDEX_PENDING = Statement("SELECT search_index_next(CAST(:most AS integer)) AS indexed", timeout=LONG)
 CATCH_UP = Statement("SELECT search_catch_up(CAST(:most AS integer)) AS more", timeout=LONG)
+CATCH_UP_DOCUMENTS = Statement("SELECT search_catch_up_documents(CAST(:most AS integer)) AS more", timeout=LONG)
 COVER_SEGMENTS = Statement("SELECT search_cover_some(CAST(:after AS bigint)) AS last", timeout=LONG)
 GET_SEARCH_SETTINGS = Statement("SELECT language, tool_results FROM search_owners WHERE owner = :owner")
-# The texts of the owner's chats are indexed again by the sweep.
+# The texts of the owner's chats are indexed again by the sweep; a trigger says the same of documents.
 PUT_SEARCH_SETTINGS = Statement(
     """
     WITH put AS (
@@ -113,14 +116,18 @@ PUT_SEARCH_SETTINGS = Statement(
 
 _SAID = ("text", "user_text")
 _STEP = 100  # turns
+_DOCUMENTS = 10
 
 
 @dataclass(frozen=True, slots=True)
 class SearchPosition:
-    """Where a search goes on: in the window of segments from `first` on, behind a hit where there was one."""
+    """Where a search goes on: in the window of segments from `first` on, behind a hit where there was one. Words are
+    sought inside of others (`inside`) when all chats with their beginnings are found.
+    """
 
     first: int = NEWEST
     behind: tuple[int, datetime, UUID] | None = None
+    inside: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +158,31 @@ class SearchSettings:
     tool_results: bool = False
 
 
+@asynccontextmanager
+async def place_of(places: asyncio.Semaphore) -> AsyncIterator[None]:
+    """A place among the searches that run at once. Raises RequestRefused when none gets free in time."""
+    try:
+        async with asyncio.timeout(SEARCH_TIMEOUT):
+            await places.acquire()
+    except TimeoutError:
+        raise _too_slow() from None
+    try:
+        yield
+    finally:
+        places.release()
+
+
+@asynccontextmanager
+async def limited(database: Database) -> AsyncIterator[Transaction]:
+    """A transaction whose statements Postgres ends after a while. Raises RequestRefused then."""
+    async with database.transaction() as connection:
+        await connection.rows(LIMIT_TIME, most=f"{SEARCH_TIMEOUT * 1000:.0f}")
+        try:
+            yield connection
+        except QueryCanceledError:
+            raise _too_slow() from None
+
+
 class SearchReads:
     """What a standby can do, too. `places` bound the searches that run at once."""
 
@@ -172,22 +204,11 @@ class SearchReads:
         """The best chats in which each of `words` is found, and where the next page begins. A page may have fewer than
         `limit` although there are more. Raises RequestRefused when the search takes too long.
         """
-        try:
-            async with asyncio.timeout(SEARCH_TIMEOUT):
-                await self._places.acquire()
-        except TimeoutError:
-            raise _too_slow() from None
-        try:
+        async with place_of(self._places):
             await self._index_of(owner)
-            async with self._database.transaction() as connection:
-                await connection.rows(LIMIT_TIME, most=f"{SEARCH_TIMEOUT * 1000:.0f}")
-                try:
-                    rows, next_position = await _page(connection, owner, words, limit, position, only)
-                    return await _with_excerpts(connection, rows, words, only.tools), next_position
-                except QueryCanceledError:
-                    raise _too_slow() from None
-        finally:
-            self._places.release()
+            async with limited(self._database) as connection:
+                rows, next_position = await _page(connection, owner, words, limit, position, only)
+                return await _with_excerpts(connection, rows, words, only.tools), next_position
 
     async def _index_of(self, owner: str) -> None:
         """Nothing can be indexed on a standby."""
@@ -195,7 +216,8 @@ class SearchReads:
 
 class Search(SearchReads):
     def __init__(self, database: Database) -> None:
-        super().__init__(database, asyncio.Semaphore(_CONCURRENT_SEARCHES))
+        self.places = asyncio.Semaphore(_CONCURRENT_SEARCHES)
+        super().__init__(database, self.places)
         self._covered = -NEWEST  # the last segment that the sweep has looked at
 
     async def _index_of(self, owner: str) -> None:
@@ -221,10 +243,13 @@ class Search(SearchReads):
         return bool(row["indexed"] == _STEP)
 
     async def catch_up(self) -> int | None:
-        """A step of the sweep: indexes some of the texts that are not indexed yet, or not as they should be; then
-        collects the words of some segments. None when nothing is left.
+        """A step of the sweep: indexes some of the texts and documents that are not indexed yet, or not as they should
+        be; then collects the words of some segments. None when nothing is left.
         """
         (row,) = await self._database.rows(CATCH_UP, most=_STEP)
+        if row["more"]:
+            return 0
+        (row,) = await self._database.rows(CATCH_UP_DOCUMENTS, most=_DOCUMENTS)
         if row["more"]:
             return 0
         (row,) = await self._database.rows(COVER_SEGMENTS, after=self._covered)
@@ -241,10 +266,12 @@ async def _page(
     only: SearchFilter,
 ) -> tuple[Sequence[Row], SearchPosition | None]:
     hits: list[Row] = []
-    for _ in range(_WINDOWS):
+    for inside in _WINDOWS:
+        if inside != position.inside:
+            continue
         score, before, before_id = position.behind or (None, None, None)
         found = await connection.rows(
-            SEARCH_CHATS,
+            SEARCH_INSIDE if inside else SEARCH_CHATS,
             owner=owner,
             first=position.first,
             words=words,
@@ -261,10 +288,13 @@ async def _page(
         hits += [row for row in found if row["rest"] is None]
         if len(hits) > limit:
             last = hits[limit - 1]
-            return hits[:limit], SearchPosition(position.first, (last["score"], last["updated_at"], last["id"]))
-        if rest is None:
+            return hits[:limit], SearchPosition(position.first, (last["score"], last["updated_at"], last["id"]), inside)
+        if rest is not None:
+            position = SearchPosition(rest, inside=inside)
+        elif inside:
             return hits, None
-        position = SearchPosition(rest)
+        else:
+            position = SearchPosition(inside=True)
         if len(hits) == limit:
             break
     return hits, position

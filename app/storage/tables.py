@@ -441,6 +441,24 @@ search_pending = Table(
     Index(None, "owner", "id"),
 )
 
+# The words of a document, in the language of its owner; null where a sweep has to index it (migration 0036).
+search_documents = Table(
+    "search_documents",
+    metadata,
+    Column("owner", Text, primary_key=True),
+    Column("path", Text, primary_key=True),
+    Column("language", Text),
+    Column("words", TSVECTOR, nullable=False),
+    ForeignKeyConstraint(
+        ["owner", "path"],
+        ["documents.owner", "documents.path"],
+        name="fk_search_documents_document",
+        onupdate="CASCADE",
+        ondelete="CASCADE",
+    ),
+    Index("ix_search_documents_waiting", "owner", "path", postgresql_where=text("language IS NULL")),
+)
+
 # Chats whose texts are to be indexed by a sweep: those from before the index, and those whose language has changed.
 search_backlog = Table(
     "search_backlog",

@@ -42,6 +42,8 @@ CALLS: Mapping[str, tuple[str, str]] = {
     "a search for two such words": ("owner-0", "/api/chats?q=word1+word2"),
     "a search that finds nothing": ("owner-0", "/api/chats?q=nothing"),
     "the same in 120 segments": ("heavy", "/api/chats?q=nothing"),
+    "a search for a part inside of a word that is everywhere": ("owner-0", "/api/chats?q=ord1"),
+    "a search of documents that finds nothing": ("owner-0", "/api/documents?q=nothing"),
 }
 
 # Indexes are made anew behind the rows: a third of the time.

@@ -40,6 +40,7 @@ LEFT = (
     "search_chats",
     "search_texts",
     "search_pending",
+    "search_documents",
     "replicas",
     "sweeps",
     "token_requirement",

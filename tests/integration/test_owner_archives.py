@@ -61,6 +61,7 @@ def _names(archive: bytes) -> list[str]:
 LEFT_OUT = (
     *("audit", "tokens", "charges", "tool_cache", "webhooks", "open_text", "deleted_chats", "replicas"),
     *("token_requirement", "search_segments", "search_chats", "search_texts", "search_pending"),
+    "search_documents",
 )
 
 
@@ -105,7 +106,7 @@ async def test_an_erasure_leaves_nothing_of_the_owner_and_all_of_others(
     async with harness.locker() as locker:
         assert await locker.connection.fetchval("SELECT count(*) FROM open_text WHERE attempt > 0") == 0
     rows = await rows_of(harness.url, without=("open_text", "audit", "token_requirement"))
-    assert rows.keys() == {"documents", "uploads"}
+    assert rows.keys() == {"documents", "search_documents", "uploads"}
     assert all("other" in row for rows in rows.values() for row in rows)
     assert await Owners(harness.database).is_erased(OWNER)
     assert not await Owners(harness.database).is_erased("other")
@@ -243,7 +244,7 @@ async def test_an_archive_reaches_no_other_chat(
     async with harness.replica(HELLO) as replica:
         others = await harness.ask()
         await harness.finish(replica, others)
-    files = ("documents", "uploads")
+    files = ("documents", "search_documents", "uploads")
     before = await rows_of(harness.url, without=files)
     forged = tmp_path / "forged.tar"
     content = (tmp_path / "ada.tar").read_bytes()

@@ -12,13 +12,27 @@ import asyncpg
 import pytest
 
 from app.kit.ids import new_id
-from app.storage import activities, chat_changes, chats, exchanges, operations, owner_changes, search, turns, uploads
+from app.storage import (
+    activities,
+    chat_changes,
+    chats,
+    document_search,
+    exchanges,
+    operations,
+    owner_changes,
+    search,
+    turns,
+    uploads,
+)
 from app.storage.database import Statement
 from app.storage.runs import queue
 from tests.support.large_database import Size, load_sql, row_id
 
 SIZE = Size()
-BIG = {"turns", "blocks", "rounds", "chats", "charges", "tool_calls", "search_texts", "search_chats", "search_pending"}
+BIG = {
+    *("turns", "blocks", "rounds", "chats", "charges", "tool_calls"),
+    *("search_texts", "search_chats", "search_pending", "documents", "search_documents"),
+}
 
 
 CHAT, SMALL, OWNER = row_id("chat", 0), row_id("chat", 7), "owner-7"
@@ -31,6 +45,10 @@ def searched(owner: str, *words: str) -> Mapping[str, Any]:
     """The values of a search."""
     filters = dict.fromkeys(("since", "until", "only", "score", "before", "before_id"))
     return {"owner": owner, "words": words, "first": search.NEWEST, "tools": False, "limit": 51, **filters}
+
+
+def searched_documents(*words: str) -> Mapping[str, Any]:
+    return {"owner": OWNER, "words": words, "prefix": "", "limit": 50}
 
 
 # The statement, its values, and the most pages of 8 kB that it may touch. A look into an index takes about four.
@@ -78,6 +96,36 @@ CASES: Mapping[str, tuple[Statement, Mapping[str, Any], int]] = {
         searched(OWNER, "word1", "nothing"),
         400,
     ),
+    # The same owners, and words that have the parts inside.
+    "a search inside of words for nothing": (search.SEARCH_INSIDE, searched(OWNER, "nothing"), 100),
+    "a search inside of words that must all be read": (search.SEARCH_INSIDE, searched("owner-0", "nothing"), 2500),
+    "a search inside of words in a hundred segments": (search.SEARCH_INSIDE, searched("heavy", "nothing"), 6000),
+    "a search for a part of all words": (search.SEARCH_INSIDE, searched(OWNER, "ord"), 800),
+    "a search for a part of all words in a long chat": (search.SEARCH_INSIDE, searched("owner-0", "ord"), 5000),
+    "a search for a part of all words and one of none": (search.SEARCH_INSIDE, searched(OWNER, "ord", "nothing"), 100),
+    # Of an owner of 100 documents among 9,000.
+    "a search of documents for nothing": (
+        document_search.SEARCH_OWNERS_DOCUMENTS,
+        searched_documents("nothing"),
+        1000,
+    ),
+    "a search of documents for a word of all": (
+        document_search.SEARCH_OWNERS_DOCUMENTS,
+        searched_documents("word1"),
+        1000,
+    ),
+    "excerpts of documents": (
+        document_search.GET_DOCUMENT_EXCERPTS,
+        {
+            "owner": OWNER,
+            "paths": [f"notes/{7 + SIZE.owners * number}.md" for number in range(1, 51)],
+            "words": ["word1"] * 50,
+            "margin_before": 40,
+            "margin_after": 140,
+        },
+        1000,
+    ),
+    "the sweep of documents": (search.CATCH_UP_DOCUMENTS, {"most": 10}, 50),
     "the oldest text that is not indexed": (search.GET_OLDEST_PENDING, {}, 10),
     "indexing a hundred texts": (search.INDEX_PENDING, {"most": 100}, 7000),
     "indexing fifty texts of an owner": (search.INDEX_PENDING_OF, {"owner": OWNER, "most": 50}, 5000),
@@ -89,6 +137,12 @@ CASES: Mapping[str, tuple[Statement, Mapping[str, Any], int]] = {
     "the replicas": (operations.GET_REPLICAS, {}, 50),
     "the open turns of a status": (activities.OPEN_TURNS, {"status": "waiting", "limit": 50, "most": None}, 50),
     "the sweep of uploads": (uploads.SWEEP, {"kept": 3600.0}, 50),
+}
+
+
+FUNCTIONS = {
+    *(search.SEARCH_CHATS, search.SEARCH_INSIDE, search.CATCH_UP_DOCUMENTS),
+    document_search.SEARCH_OWNERS_DOCUMENTS,
 }
 
 
@@ -119,7 +173,7 @@ async def test_a_statement_reads_what_it_is_about(large_database_url: str, case:
     await transaction.start()
     try:
         await connection.execute(f"SET plan_cache_mode = {mode}")
-        if statement is search.SEARCH_CHATS:  # the first time it reads the catalogs too
+        if statement in FUNCTIONS:  # the first time it reads the catalogs too
             await connection.fetch(statement.sql, *statement.arguments(dict(values)))
         explain = f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {statement.sql}"
         (row,) = await connection.fetch(explain, *statement.arguments(dict(values)))
@@ -134,4 +188,5 @@ async def test_a_statement_reads_what_it_is_about(large_database_url: str, case:
         if node["Node Type"] == "Seq Scan" and node["Relation Name"] in BIG and node["Actual Loops"]
     }
     pages = plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]
+    print("PAGES", case, pages, plan["Actual Total Time"])
     assert (scanned, pages <= most) == (set(), True), f"{pages} pages: {json.dumps(plan, indent=1)}"

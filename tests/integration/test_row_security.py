@@ -144,8 +144,11 @@ async def test_a_statement_that_forgets_the_owner_changes_the_rows_of_one(harnes
 
 
 @pytest.mark.usefixtures("rows")
-async def test_a_search_that_names_another_owner_finds_nothing(harness: Harness, api: Database) -> None:
-    search = Statement("SELECT * FROM search_matches('bob', 1000, '{hello}', false, NULL, NULL, NULL)")
+@pytest.mark.parametrize(("function", "word"), [("search_matches", "hello"), ("search_inside", "ello")])
+async def test_a_search_that_names_another_owner_finds_nothing(
+    harness: Harness, api: Database, function: str, word: str
+) -> None:
+    search = Statement(f"SELECT * FROM {function}('bob', 1000, '{{{word}}}', false, NULL, NULL, NULL)")
     bobs = Statement("UPDATE search_segments SET owner = 'bob' WHERE chats > 0")
     await harness.database.rows(bobs)
     assert await harness.database.rows(search) != []

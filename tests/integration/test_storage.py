@@ -112,6 +112,7 @@ SEARCH_TEXT: Row = {
     "added_at": NOW,
     "words": "",
 }
+SEARCH_DOCUMENT: Row = {"owner": "ada", "path": "a/b.md", "words": ""}  # a trigger makes it
 
 VALID: list[tuple[str, Row]] = [
     ("chats", {"id": CHAT, "owner": "ada"}),
@@ -197,6 +198,8 @@ WRONG: dict[str, list[Row]] = {
         {**ASK, "tool_use_id": "d", "question": "{}"},
     ],
     "pk_documents": [DOCUMENT],
+    "pk_search_documents": [SEARCH_DOCUMENT],
+    "fk_search_documents_document": [{**SEARCH_DOCUMENT, "path": "b.md"}],
     "pk_webhooks": [WEBHOOK],
     "fk_webhooks_turn_id": [{**WEBHOOK, "turn_id": NEW}],
     "ck_webhooks_one_state": [{"turn_id": ENDED, "delivered_at": NOW}],
@@ -322,7 +325,7 @@ async def test_each_rule_refuses_what_it_is_there_to_refuse(rows: "asyncpg.Conne
 
 
 async def test_no_column_that_must_be_there_can_be_left_out(rows: "asyncpg.Connection[Any]") -> None:
-    valid = dict(VALID)
+    valid = dict(VALID) | {"search_documents": SEARCH_DOCUMENT}
     for table in metadata.tables.values():
         for column in table.columns:
             if not column.nullable:

@@ -20,6 +20,7 @@ class Size:
     owners: int = 90
     answer_blocks: int = 3
     recent: int = 200  # exchanges of the long chat whose calls were charged within the hour
+    documents: int = 9_000
     pending: bool = True  # all texts wait to be indexed again
 
     @property
@@ -83,6 +84,11 @@ INSERT INTO uploads (id, owner, media_type, digest, content, created_at)
 INSERT INTO blocks (turn_id, index, round, attempt, type, text, data)
     SELECT id_of('user', number, 1), 1, 0, 0, 'image', '', json_build_object('upload', id_of('upload', number, 0))
     FROM generate_series(1, 10) AS number;
+INSERT INTO documents (owner, path, content, searchable)
+    SELECT {owner}, 'notes/' || chat || '.md', '{SAID} ' || md5(chat::text), 1000
+    FROM generate_series(1, {size.documents}) AS chat;
+INSERT INTO search_documents (owner, path, language, words)
+    SELECT owner, path, 'simple', search_document_vector('simple', path, content) FROM documents;
 INSERT INTO search_segments (id, owner, chats) SELECT number, 'owner-' || number, 51
     FROM generate_series(0, {size.owners} - 1) AS number;
 INSERT INTO search_chats (chat_id, owner, segment, language, tool_results, form, created_at, added_at, title)

@@ -370,8 +370,18 @@ class DocumentOut(BaseModel):
     updated_at: datetime
 
 
+class DocumentExcerptOut(BaseModel):
+    """The match of a search: plain text in pieces, to be joined as they are; the path where only that matches."""
+
+    pieces: list[PieceOut]
+
+
+class ListedDocument(DocumentOut):
+    excerpt: Annotated[DocumentExcerptOut | None, Field(description="of a search; null in a list of all documents")]
+
+
 class DocumentPage(BaseModel):
-    documents: list[DocumentOut]
+    documents: list[ListedDocument]
     next: Annotated[str | None, Field(description="the `after` of the next page")]
 
 

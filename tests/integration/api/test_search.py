@@ -41,10 +41,13 @@ async def test_words_are_found_by_their_beginning_and_in_the_language_of_the_cha
         ("simple", None, "Lampenhaus"),
     ):
         await api.ask(await api.chat(title=title, settings={"search_language": language}), said)
-    assert await found(api, "HAUS") == {"deutsch": "Die alten [Häuser] am Hafen."}
+    assert [*(await found(api, "HAUS")).items()] == [
+        ("deutsch", "Die alten [Häuser] am Hafen."),
+        ("simple", "Lampen[haus]"),
+    ]
     assert await found(api, "lighthouse sails") == {"english": "They were sailing past [lighthouse]s."}
     assert await found(api, "light") == {"english": "They were sailing past [light]houses."}
-    assert await found(api, "house") == {}, "a part inside of a word"
+    assert await found(api, "house") == {"english": "They were sailing past light[house]s."}
 
 
 @pytest.mark.parametrize(
@@ -100,6 +103,128 @@ async def test_titles_come_first_then_words_in_one_message_then_whole_words(api:
     assert [*await found(api, "light harbour")] == ["Harbour light", "together", "begun", "apart"]
 
 
+async def covered(server: Server, database: Locker, owner: str) -> None:
+    """Collects the words of the segments."""
+    await catch_up(server)
+    await database.connection.execute(
+        "SELECT search_cover(id, clock_timestamp()) FROM search_segments WHERE owner = $1", owner
+    )
+
+
+async def test_parts_inside_of_words_are_found_in_texts_titles_and_results_of_tools(
+    api: Client, server: Server, database: Locker
+) -> None:
+    model = server.scripts.model(message_of(tool_use("doc_tree", {}, "c")), message_of(text("Nothing.")))
+    await api.json("PUT", "/api/search/settings", json={"tool_results": True})
+    await api.json("PUT", "/api/documents/shipyards.md", 201, content=b"x")
+    await api.ask(await api.chat(title="text"), "Past two lighthouses.")
+    await api.ask(await api.chat(title="The Boathouse"), "Hello.")
+    await api.ask(await api.chat(title="tool"), "What?", model=model, tools=["doc_tree"])
+    for _ in "fresh", "collected":
+        assert await found(api, "house") == {"The Boathouse": "The Boat[house]", "text": "Past two light[house]s."}
+        assert await found(api, "ghth ast") == {"text": "P[ast] two li[ghth]ouses."}
+        assert await found(api, "hipya") == {}
+        assert [*await found(api, "hipya", tools="true")] == ["tool"]
+        await covered(server, database, api.owner)
+    await api.ask(await api.chat(title="later"), "A warehouse.")
+    assert [*await found(api, "house")] == ["The Boathouse", "later", "text"], "one is not collected yet"
+
+
+async def test_parts_inside_of_words_come_after_beginnings_of_words_and_words(api: Client) -> None:
+    for title, said in (
+        ("begun", "A housekeeper, and a light."),
+        ("whole", "A house, and a light."),
+        ("Alight", "A house."),
+        ("inside", "A lighthouse and no house, in moonlight."),
+        ("inside of both", "A boathouse, in moonlight."),
+        ("My moonlight", "A boathouse."),
+    ):
+        await api.ask(await api.chat(title=title), said)
+    by_beginnings, inside = ["whole", "inside", "begun"], ["Alight", "My moonlight", "inside of both"]
+    assert [*await found(api, "house light")] == by_beginnings + inside
+
+
+async def test_parts_of_one_or_two_characters_are_looked_for_at_beginnings_alone(
+    api: Client, server: Server, database: Locker
+) -> None:
+    await api.ask(await api.chat(title="one"), "A lighthouse.py, 今日は良い天気です")
+    for _ in "fresh", "collected":
+        assert await found(api, "us") == await found(api, "se") == {}
+        assert await found(api, "日は良") == {"one": "A lighthouse.py, 今[日は良]い天気です"}
+        assert await found(api, "house.py") == {"one": "A light[house.py], 今日は良い天気です"}
+        assert await found(api, "house.y") == {}
+        await covered(server, database, api.owner)
+
+
+async def test_a_part_inside_of_many_words_is_found_in_all_of_them_and_not_in_stems(
+    api: Client, server: Server, database: Locker
+) -> None:
+    english = {"search_language": "english"}
+    many = [f"{first}{second}apiary" for first in "bcdfghkl" for second in "mnprstvw"]
+    for number, said in enumerate((*many[:3], " ".join(many[3:]), "A happy therapy.")):
+        await api.ask(await api.chat(title=f"{number}", settings=english), said)
+    for _ in "fresh", "collected":
+        assert {*await found(api, "api")} == {"0", "1", "2", "3"}
+        assert await found(api, "api vwapi") == await found(api, "api nowhere") == {}
+        assert await found(api, "api vwa hap") == {}
+        assert [*await found(api, f"api {many[0][:4]}")] == ["0"]
+        assert await found(api, "erapi") == {}, "that is in the stem of therapy"
+        assert await found(api, "erapy happiness") == {"4": "A happy th[erapy]."}
+        await covered(server, database, api.owner)
+
+
+async def test_every_chat_is_on_one_page_while_the_search_goes_from_beginnings_to_insides(
+    api: Client, server: Server, database: Locker
+) -> None:
+    titles = "'bright ' || n, 'the brightest ' || n, 'a firebright ' || n, 'a dark ' || n"
+    await database.connection.execute(
+        f"INSERT INTO chats (id, owner, title) SELECT gen_random_uuid(), $1, (ARRAY[{titles}])[1 + n % 4]"
+        " FROM generate_series(1, 800) AS n",
+        api.owner,
+    )
+    await catch_up(server)
+    for limit in (70, 100, 133):
+        pages: list[list[str]] = []
+        before = None
+        while before is not None or not pages:
+            page = await api.json("GET", "/api/chats", params={"q": "right", "limit": limit, "before": before or ""})
+            assert page["chats"] or not page["next"]
+            before = page["next"]
+            pages.append([chat["title"] for chat in page["chats"]])
+        found_titles = [title for page in pages for title in page]
+        assert len(found_titles) == len({*found_titles}) == 600
+        pages, before = [], None
+        while before is not None or not pages:
+            page = await api.json("GET", "/api/chats", params={"q": "bright", "limit": limit, "before": before or ""})
+            before = page["next"]
+            pages.append([chat["title"].rpartition(" ")[0] for chat in page["chats"]])
+        kinds = [kind for page in pages for kind in page]
+        assert sorted(kinds[:400]) == ["bright"] * 200 + ["the brightest"] * 200
+        assert kinds[400:] == ["a firebright"] * 200
+        await covered(server, database, api.owner)
+
+
+async def test_parts_of_words_of_what_is_deleted_and_of_other_owners_are_not_found(
+    api: Client, new_owner: NewOwner, server: Server, database: Locker
+) -> None:
+    stranger = await new_owner()
+    await stranger.ask(await stranger.chat(title="The boathouse"), "A lighthouse.")
+    chat = await api.chat(title="The warehouse")
+    gone = await api.ask(chat, "A lighthouse.")
+    await covered(server, database, api.owner)
+    assert [*await found(api, "house")] == ["The warehouse"]
+    assert await found(api, "oatho") == {}
+    await api.json("DELETE", gone.user_url)
+    assert await found(api, "ightho") == {}
+    assert [*await found(api, "arehou")] == ["The warehouse"]
+    await api.json("DELETE", chat)
+    assert await found(api, "house") == {}
+    other = (await stranger.json("GET", "/api/chats"))["chats"][0]["id"]
+    assert await found(api, "house", chat=other) == {}
+    assert [*await found(stranger, "house", chat=other, since="2020-01-01")] == ["The boathouse"]
+    assert await found(stranger, "house", until="2020-01-01") == {}
+
+
 async def test_a_search_is_narrowed_to_a_chat_and_to_a_time(api: Client) -> None:
     chats = {title: await api.chat(title=title) for title in ("one", "two")}
     times = [(await api.ask(chat, "A harbour.")).user["created_at"] for chat in chats.values()]
@@ -111,7 +236,7 @@ async def test_a_search_is_narrowed_to_a_chat_and_to_a_time(api: Client) -> None
     for name in ("since", "until", "chat", "tools"):
         problem = await api.json("GET", "/api/chats", 422, params={"q": "harbour", name: "yesterday"})
         assert [error["field"] for error in problem["errors"]] == [name]
-    for wrong in ("x", "1_2", "99999999999999999999", "1700000000000000_" + "0" * 32):
+    for wrong in ("x", "i", "1_2", "99999999999999999999", "1700000000000000_" + "0" * 32):
         await api.json("GET", "/api/chats", 400, params={"q": "harbour", "before": wrong})
 
 
