@@ -63,6 +63,7 @@ WRITES: Mapping[str, Write] = {
     "CLAIM_TURNS_FAIRLY": Write({("queued", "running")}, [{"replica": REPLICA, "step": 1, "limit": 10, "most": 5}]),
     "TAKE_OVER": Write({("running", "queued")}, [{"gone": [REPLICA]}]),
     "RELEASE_TURN": Write({("running", "queued")}, [columns_of_rounds([], [])]),
+    "GIVE_BACK": Write({("running", "queued")}, [{"replica": REPLICA, "every": True}]),
     "REQUEUE_TURN": Write({("running", "queued")}),
     "CANCEL_TURN": Write({("queued", "cancelled"), ("waiting", "queued")}),
     "ARRIVE": Write({("waiting", "queued")}),
@@ -149,7 +150,8 @@ async def test_a_statement_performs_its_edges_and_no_other(
         await connection.execute(PUT_INTO, turn, now, attempt, arrivals, cancelled, REPLICA)
         try:
             await connection.fetch(
-                statement.sql, *statement.arguments({**NOTHING_HELD, **values, "turn": turn, "attempt": attempt})
+                statement.sql,
+                *statement.arguments({**NOTHING_HELD, **values, "turn": turn, "turns": [turn], "attempt": attempt}),
             )
             edges.add((now, await connection.fetchval("SELECT status FROM turns WHERE id = $1", turn)))
         except asyncpg.CheckViolationError:
