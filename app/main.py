@@ -44,9 +44,9 @@ from app.setup.plans import read_plans
 from app.setup.policies import allowances, recorded_owners, turn_ceilings, turn_limits, webhook_receiver
 from app.setup.samples import offer_samples
 from app.storage.database import connect
-from app.storage.documents import Documents
 from app.storage.migrations import upgrade_in_thread
-from app.storage.moves import Moves
+from app.storage.owners.documents import Documents
+from app.storage.owners.moves import Moves
 from app.storage.standby import Standby
 from app.stream.delivery import Deliveries
 from app.tools.outputs import Outputs

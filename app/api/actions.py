@@ -18,8 +18,8 @@ from app.domain.identity import Identity
 from app.domain.results import joined_texts, layout_of
 from app.domain.turns import Turn
 from app.kit.text import unstorable
-from app.storage.actions import Decision
-from app.storage.exchanges import IdempotencyKey
+from app.storage.chats.actions import Decision
+from app.storage.chats.exchanges import IdempotencyKey
 from app.storage.rows import from_json
 from app.tools.grants import meets
 from app.tools.schemas import InputSchema

@@ -17,7 +17,7 @@ from app.domain.kinds import DOCUMENT, IMAGE, TEXT
 from app.domain.results import ResultPart
 from app.kit.media import IMAGES, PDF, PLAIN, media_type_of
 from app.llm.models.catalog import Model
-from app.storage.uploads import Upload
+from app.storage.owners.uploads import Upload
 
 _UNTIL_DELETED = 60  # seconds
 _DOCUMENTS = frozenset({PDF, PLAIN})

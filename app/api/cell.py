@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from app.api.http.errors import Unavailable
 from app.domain.errors import OfAnotherCell
 from app.domain.identity import Identity
-from app.storage.moves import LOOK, Move, Moves
+from app.storage.owners.moves import LOOK, Move, Moves
 
 
 class Cell:

@@ -13,7 +13,7 @@ from app.domain.kinds import TEXT, THINKING, TOOL_RESULT, TOOL_USE
 from app.domain.results import count_files
 from app.domain.turns import TurnError
 from app.kit.json_values import has_too_many_values
-from app.storage.charges import UsageSum
+from app.storage.owners.charges import UsageSum
 
 # Members of the provider's object that a block has under names of its own, or that carry nothing for a client.
 _SENT_ELSEWHERE = frozenset({"type", "id", "name", "input", "text", "thinking", "tool_use_id"})

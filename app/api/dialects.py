@@ -21,7 +21,7 @@ from app.domain.identity import Identity
 from app.domain.turns import Role, Turn
 from app.kit.clock import CLOCK
 from app.kit.text import unstorable
-from app.storage.exchanges import Exchange, IdempotencyKey, Target
+from app.storage.chats.exchanges import Exchange, IdempotencyKey, Target
 
 _NAMESPACE = UUID("5f3c1f6e-6f0b-5c58-9d3b-2f9c3a1f7f10")
 # An end that is longer ago is no news to a client that connects.

@@ -20,8 +20,8 @@ from app.api.services import services_and_owner
 from app.api.views import json_response
 from app.domain.errors import NotFound, RequestRefused
 from app.kit.text import unstorable
-from app.storage.document_search import FoundDocument
-from app.storage.documents import DocumentInfo
+from app.storage.owners.document_search import FoundDocument
+from app.storage.owners.documents import DocumentInfo
 
 _MOST_PATH = 1024  # bytes
 # Control characters, and the replacement of bytes that are not UTF-8: two such paths would look alike.

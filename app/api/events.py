@@ -25,8 +25,8 @@ from app.domain.cursor import Cursor
 from app.domain.events import BlockDelta, Event, Notice, TurnEnd
 from app.domain.output import Phase
 from app.domain.turns import Status, Turn
-from app.storage.chat_changes import DeletedTurns
-from app.storage.owner_changes import TurnStatus
+from app.storage.chats.chat_changes import DeletedTurns
+from app.storage.owners.owner_changes import TurnStatus
 
 
 class _Described(BaseModel):

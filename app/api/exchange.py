@@ -23,9 +23,8 @@ from app.domain.errors import Conflict, RequestRefused, TooMany
 from app.domain.fork import cut_after
 from app.domain.plans import rate_sentence
 from app.domain.turns import Turn
-from app.storage.accounts import retry_after
-from app.storage.branches import Fork
-from app.storage.exchanges import (
+from app.storage.chats.branches import Fork
+from app.storage.chats.exchanges import (
     Draft,
     Exchange,
     IdempotencyKey,
@@ -36,6 +35,7 @@ from app.storage.exchanges import (
     Target,
     key_refused,
 )
+from app.storage.owners.accounts import retry_after
 from app.stream.reader import follow
 
 _TITLE_OF_FORK = 290  # characters of the original's title

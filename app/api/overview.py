@@ -28,10 +28,10 @@ from app.domain.why import TurnState, reasons
 from app.kit.clock import CLOCK
 from app.llm.models.catalog import Models
 from app.storage.activities import Activities
-from app.storage.charges import Charges, UsageGroup
+from app.storage.chats.turn_counts import TurnCounts
 from app.storage.database import Database
 from app.storage.operations import Operations, ReplicaState
-from app.storage.turn_counts import TurnCounts
+from app.storage.owners.charges import Charges, UsageGroup
 
 _LOOK = 2.0  # seconds between two looks of a watcher, and between two times that `now` is made
 _HOURS = 10.0  # seconds between two times that `hour` is made

@@ -10,11 +10,11 @@ from starlette.requests import Request
 
 from app.domain.errors import RequestRefused, StorageError
 from app.domain.turns import Turn
-from app.storage.chat_changes import ChatUpdates
-from app.storage.chats import ChatReads
-from app.storage.search import SearchReads
+from app.storage.chats.chat_changes import ChatUpdates
+from app.storage.chats.chats import ChatReads
+from app.storage.chats.search import SearchReads
+from app.storage.chats.turns import TurnReads
 from app.storage.standby import Moment, Standby
-from app.storage.turns import TurnReads
 from app.telemetry import STANDBY_READS
 
 T = TypeVar("T")

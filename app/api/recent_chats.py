@@ -6,7 +6,7 @@ from uuid import UUID
 
 from app.domain.chats import Chat
 from app.domain.turns import Turn
-from app.storage.exchanges import Exchange, Preview, Target
+from app.storage.chats.exchanges import Exchange, Preview, Target
 from app.storage.rows import to_json
 
 _MOST = 1_000  # chats

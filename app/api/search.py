@@ -18,7 +18,7 @@ from app.api.views import json_response, listed_chat
 from app.domain.errors import RequestRefused
 from app.kit.moments import from_microseconds, microseconds_of
 from app.kit.text import unstorable
-from app.storage.search import NEWEST, Hit, SearchFilter, SearchPosition, SearchSettings
+from app.storage.chats.search import NEWEST, Hit, SearchFilter, SearchPosition, SearchSettings
 
 _LONGEST_SEARCH = 200
 _MOST_WORDS = 8

@@ -21,26 +21,26 @@ from app.api.resolve import Resolver
 from app.api.streams.response import OwnerStreams
 from app.domain.identity import Identity
 from app.domain.turns import Turn
-from app.storage.accounts import Accounts
-from app.storage.actions import Actions
 from app.storage.activities import Activities
-from app.storage.branches import Branches
-from app.storage.charges import Charges
-from app.storage.chat_changes import ChatUpdates
-from app.storage.chats import Chats
+from app.storage.chats.actions import Actions
+from app.storage.chats.branches import Branches
+from app.storage.chats.chat_changes import ChatUpdates
+from app.storage.chats.chats import Chats
+from app.storage.chats.exchanges import Exchanges
+from app.storage.chats.grants import Grants
+from app.storage.chats.histories import Histories
+from app.storage.chats.search import Search
+from app.storage.chats.turn_counts import TurnCounts
+from app.storage.chats.turns import ToolResults, Turns
+from app.storage.chats.waiting import WaitingCalls
 from app.storage.database import OWNER, Database
-from app.storage.document_search import DocumentSearch
-from app.storage.documents import Documents
-from app.storage.exchanges import Exchanges
-from app.storage.grants import Grants
-from app.storage.histories import Histories
 from app.storage.operations import Operations
-from app.storage.search import Search
-from app.storage.tokens import Tokens
-from app.storage.turn_counts import TurnCounts
-from app.storage.turns import ToolResults, Turns
-from app.storage.uploads import Uploads
-from app.storage.waiting import WaitingCalls
+from app.storage.owners.accounts import Accounts
+from app.storage.owners.charges import Charges
+from app.storage.owners.document_search import DocumentSearch
+from app.storage.owners.documents import Documents
+from app.storage.owners.tokens import Tokens
+from app.storage.owners.uploads import Uploads
 from app.stream.chat.wakeups import ChatWakeups
 from app.stream.delivery import Deliveries
 from app.stream.directory import Directory

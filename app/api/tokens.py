@@ -14,7 +14,7 @@ from app.domain.errors import Forbidden, RequestRefused
 from app.domain.identity import OF_A_PERSON, Identity, checked_scopes
 from app.kit.clock import CLOCK
 from app.storage.database import OWNER
-from app.storage.tokens import BROWSER_TOKEN
+from app.storage.owners.tokens import BROWSER_TOKEN
 
 _USUAL_LIFE = 900  # seconds
 

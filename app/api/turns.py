@@ -23,8 +23,8 @@ from app.domain.why import reasons
 from app.kit.clock import CLOCK
 from app.kit.ids import new_id
 from app.kit.offload import Portions
-from app.storage.chat_changes import ChatState, place_of
-from app.storage.exchanges import Exchange, Parent, Target
+from app.storage.chats.chat_changes import ChatState, place_of
+from app.storage.chats.exchanges import Exchange, Parent, Target
 
 
 async def create_turn(request: Request) -> Response:

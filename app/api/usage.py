@@ -13,7 +13,7 @@ from app.api.services import identity_of, services_and_owner
 from app.api.views import json_response
 from app.domain.errors import Forbidden, RequestRefused
 from app.kit.clock import CLOCK
-from app.storage.charges import Charges, UsageGroup
+from app.storage.owners.charges import Charges, UsageGroup
 
 _GROUPS: Sequence[UsageGroup] = ("day", "model", "chat")
 

@@ -12,7 +12,7 @@ from app.api.http.reading import limit_of
 from app.api.schemas.responses import WaitingOut, WaitingPage
 from app.api.services import services_and_owner
 from app.api.views import json_response
-from app.storage.waiting import WaitingPlace
+from app.storage.chats.waiting import WaitingPlace
 
 _place = msgspec.json.Decoder(WaitingPlace)
 

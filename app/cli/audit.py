@@ -7,7 +7,7 @@ import click
 
 from app.config import read_settings
 from app.setup.databases import open_present_database
-from app.storage.audit import AuditTrail
+from app.storage.owners.audit import AuditTrail
 from app.storage.rows import to_json
 
 _PAGE = 500

@@ -15,7 +15,7 @@ from app.domain.identity import LOCAL_OWNER
 from app.kit.text import storable, unstorable
 from app.setup.databases import database_name, open_present_database
 from app.setup.samples import drop_samples
-from app.storage.documents import Documents
+from app.storage.owners.documents import Documents
 
 
 @click.group()

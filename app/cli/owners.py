@@ -30,14 +30,14 @@ from app.setup.databases import (
     open_present_database,
     session_url,
 )
-from app.storage import archives
-from app.storage.archives import NIL, ArchivePart, ImportCounts, OwnerExport, OwnerImport, Section
-from app.storage.audit import AuditTrail
+from app.storage.chats.turns import CANCEL_TURN
 from app.storage.database import Database, connect
-from app.storage.owner_move import OwnerMove
-from app.storage.owners import Owners
+from app.storage.owners import archives
+from app.storage.owners.archives import NIL, ArchivePart, ImportCounts, OwnerExport, OwnerImport, Section
+from app.storage.owners.audit import AuditTrail
+from app.storage.owners.owner_move import OwnerMove
+from app.storage.owners.owners import Owners
 from app.storage.runs.queue import CANCEL, NOTIFY
-from app.storage.turns import CANCEL_TURN
 
 # Seconds that running turns get to end after they were cancelled.
 _PATIENCE = 15.0

@@ -30,10 +30,10 @@ from app.llm.models.catalog import Models
 from app.setup.databases import check_present, database_url
 from app.setup.models import offline_models
 from app.setup.policies import worker_policy
+from app.storage.chats.reruns import find_turn
 from app.storage.database import Database, connect
 from app.storage.embedded.server import embedded_postgres
 from app.storage.migrations import upgrade_in_thread
-from app.storage.reruns import find_turn
 from app.telemetry import configure_logging
 
 # The temporary database need not survive a crash.

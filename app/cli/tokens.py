@@ -14,7 +14,7 @@ from app.domain.errors import NotFound
 from app.domain.identity import OF_A_PERSON, SCOPES, Identity, Scope
 from app.setup.databases import database_name, open_database, open_present_database
 from app.storage.database import Database
-from app.storage.tokens import Tokens
+from app.storage.owners.tokens import Tokens
 
 T = TypeVar("T")
 _LONGEST_NAME = 100

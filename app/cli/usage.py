@@ -9,7 +9,7 @@ import click
 
 from app.config import Settings, read_settings
 from app.setup.databases import open_present_database
-from app.storage.charges import Charges, UsageGroup, UsageSum
+from app.storage.owners.charges import Charges, UsageGroup, UsageSum
 
 _DAY = click.DateTime(["%Y-%m-%d"])
 _MOST = 1_000_000

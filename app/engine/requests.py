@@ -20,7 +20,7 @@ from app.llm.conversation.attachments import upload_ids_in, with_uploads
 from app.llm.conversation.messages import KnownEntries, build_messages, messages_to_summarise
 from app.llm.provider import Message, ModelCall, ModelRequest, Provider, ProviderCompaction, count_tokens
 from app.storage.database import retry_while_unavailable
-from app.storage.uploads import Uploads
+from app.storage.owners.uploads import Uploads
 
 log = structlog.get_logger(__name__)
 

@@ -23,9 +23,9 @@ from app.engine.spending import most_cost
 from app.kit.ids import new_id
 from app.llm.accumulator import Accumulator
 from app.llm.provider import Message, ModelRequest, Provider
-from app.storage.accounts import Accounts
-from app.storage.charges import Charges
 from app.storage.database import retry_while_unavailable
+from app.storage.owners.accounts import Accounts
+from app.storage.owners.charges import Charges
 
 _SUMMARISE = (
     "Below are a call of a tool and its result, which is too long for the assistant that has made the call. Summarise"

@@ -8,8 +8,8 @@ from app.domain.limits import ReachedLimit
 from app.domain.plans import Plan, rate_sentence
 from app.domain.rounds import Prices
 from app.domain.turns import Turn
-from app.storage.accounts import Accounts
 from app.storage.database import retry_while_unavailable
+from app.storage.owners.accounts import Accounts
 
 # Tokens of a reply whose length neither its parameters nor its model limit.
 _LONGEST_REPLY = 32_000

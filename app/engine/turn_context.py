@@ -9,11 +9,11 @@ from app.engine.hooks import HookEvent, HookRunner
 from app.engine.recorder import Recorder
 from app.engine.spending import Spending
 from app.llm.conversation.messages import KnownEntries
-from app.storage.charges import Charges
-from app.storage.grants import Grants
+from app.storage.chats.grants import Grants
+from app.storage.chats.turns import Turns
+from app.storage.owners.charges import Charges
+from app.storage.owners.uploads import Uploads
 from app.storage.tool_cache import ToolCache
-from app.storage.turns import Turns
-from app.storage.uploads import Uploads
 from app.tracing import Span
 
 

@@ -26,15 +26,15 @@ from app.engine.turn_context import TurnContext
 from app.engine.warm_paths import WarmPaths
 from app.kit.clock import CLOCK
 from app.llm.conversation.messages import KnownEntries
-from app.storage.accounts import Accounts
-from app.storage.charges import Charges
+from app.storage.chats.grants import Grants
+from app.storage.chats.turns import Turns
 from app.storage.database import Database, retry_while_unavailable
-from app.storage.grants import Grants
+from app.storage.owners.accounts import Accounts
+from app.storage.owners.charges import Charges
+from app.storage.owners.uploads import Uploads
 from app.storage.runs.journal import OpenTexts
 from app.storage.runs.record import Records
 from app.storage.tool_cache import ToolCache
-from app.storage.turns import Turns
-from app.storage.uploads import Uploads
 from app.stream.directory import Directory
 from app.stream.live import LiveView
 from app.tools.toolset import Toolset

@@ -21,9 +21,9 @@ from app.engine.side_calls import SideCalls
 from app.engine.turn_run import RunServices, TurnRun
 from app.engine.warm_paths import WarmPaths
 from app.llm.provider import Provider
-from app.storage.accounts import Accounts
-from app.storage.charges import Charges
 from app.storage.database import FINAL_WRITE_TIMEOUT, Database
+from app.storage.owners.accounts import Accounts
+from app.storage.owners.charges import Charges
 from app.storage.runs.queue import CANCEL, DRAIN, QUEUED, UPDATED, Queue
 from app.stream.directory import Directory
 from app.telemetry import TURNS_RUNNING

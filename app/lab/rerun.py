@@ -21,10 +21,10 @@ from app.lab.recording import Recording
 from app.lab.replay import ReplayInterceptor
 from app.llm.models.catalog import Models
 from app.llm.transport.interceptor import Interceptor, Send, current_call
+from app.storage.chats.reruns import answer_as_recorded, copy_path, steer_as_recorded
+from app.storage.chats.turns import Turns
 from app.storage.database import Database
-from app.storage.reruns import answer_as_recorded, copy_path, steer_as_recorded
 from app.storage.runs.queue import Queue
-from app.storage.turns import Turns
 from app.stream.directory import Directory
 from app.tools.outputs import Outputs, as_call
 from app.tools.policy import Policy

@@ -33,23 +33,23 @@ from app.kit.ids import new_id
 from app.lab.recordings import Recordings
 from app.setup.parts import Parts
 from app.setup.policies import worker_policy
-from app.storage.accounts import Accounts
-from app.storage.actions import Actions
 from app.storage.activities import Activities
-from app.storage.audit import AuditTrail
-from app.storage.charges import Charges
-from app.storage.chat_changes import ChatUpdates
+from app.storage.chats.actions import Actions
+from app.storage.chats.chat_changes import ChatUpdates
+from app.storage.chats.search import Search
 from app.storage.database import Database
-from app.storage.owner_changes import OwnerChanges
+from app.storage.owners.accounts import Accounts
+from app.storage.owners.audit import AuditTrail
+from app.storage.owners.charges import Charges
+from app.storage.owners.owner_changes import OwnerChanges
+from app.storage.owners.uploads import Uploads
 from app.storage.retention import AgedRows, OldChats, Sweeps, present_turns
 from app.storage.runs.journal import Journal, OpenTexts
 from app.storage.runs.queue import Queue
 from app.storage.runs.session import ReplicaSession
 from app.storage.runs.snapshots import Snapshots
-from app.storage.search import Search
 from app.storage.standby import Renewals
 from app.storage.tool_cache import ToolCache
-from app.storage.uploads import Uploads
 from app.storage.webhooks import Webhooks
 from app.stream.chat.wakeups import ChatWakeups
 from app.stream.directory import Directory

@@ -13,7 +13,7 @@ from app.api.identity.way import Authenticate, LoginScopes
 from app.config import Settings
 from app.domain.errors import ConfigError
 from app.domain.identity import Scope, checked_scopes
-from app.storage.tokens import Tokens
+from app.storage.owners.tokens import Tokens
 
 _ORIGIN = re.compile(r"https?://([a-z0-9.-]+|\[[0-9a-f:]+\])(:[0-9]{1,5})?")
 

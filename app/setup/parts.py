@@ -14,10 +14,10 @@ from app.llm.models.catalog import Models
 from app.setup.identity import open_ways
 from app.setup.models import check_chosen, default_among, open_models, served_model
 from app.setup.policies import tool_settings
+from app.storage.chats.turns import ToolResults
 from app.storage.database import Database
-from app.storage.documents import Documents
-from app.storage.tokens import Tokens
-from app.storage.turns import ToolResults
+from app.storage.owners.documents import Documents
+from app.storage.owners.tokens import Tokens
 from app.tools.assembly import open_toolset
 from app.tools.library.documents import document_tools
 from app.tools.library.results import result_tools

@@ -1,6 +1,6 @@
 """Sample documents for the demo."""
 
-from app.storage.documents import Documents
+from app.storage.owners.documents import Documents
 from app.tools.library.documents import sample_documents
 
 

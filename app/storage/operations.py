@@ -12,11 +12,11 @@ from uuid import UUID
 
 from app.domain.errors import Conflict, NotFound
 from app.domain.turns import OPEN, Status
-from app.storage.audit import NOTE
+from app.storage.chats.turns import CANCEL_TURN
 from app.storage.database import Database, Row, Statement, Transaction
+from app.storage.owners.audit import NOTE
 from app.storage.rows import to_json
 from app.storage.runs.queue import CANCEL, DRAIN, NOTIFY, QUEUED
-from app.storage.turns import CANCEL_TURN
 
 SAMPLE: Final = 100
 _MOST_FAILED: Final = 1000

@@ -205,7 +205,7 @@ turns = Table(
 )
 
 # Turns that were deleted from a chat that is still there, for the readers of the chat and of the owner's feed. `place`
-# is that of the turn (app/storage/chat_changes.py).
+# is that of the turn (app/storage/chats/chat_changes.py).
 deleted_turns = Table(
     "deleted_turns",
     metadata,

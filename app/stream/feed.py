@@ -15,7 +15,7 @@ from uuid import UUID
 from app.domain.chats import Chat
 from app.domain.turns import OPEN
 from app.storage.database import retry_while_unavailable
-from app.storage.owner_changes import DELETIONS_KEPT, OVERLAP, OwnerChanges, OwnerUpdate, TurnStatus
+from app.storage.owners.owner_changes import DELETIONS_KEPT, OVERLAP, OwnerChanges, OwnerUpdate, TurnStatus
 from app.stream.broadcast import Broadcast, CountedWakeup
 
 # A client that has missed more changes than this reads its list again, which is cheaper.

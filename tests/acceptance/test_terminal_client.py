@@ -10,7 +10,7 @@ import pytest
 
 from app.domain.identity import Identity
 from app.storage.database import connect
-from app.storage.tokens import Tokens
+from app.storage.owners.tokens import Tokens
 from tests.acceptance.conftest import StartServer
 from tests.acceptance.terminal_clients import Json, OpenTerminal, RunScript, TurnProbe, scripts, terminals
 from tests.support.server_process import free_port

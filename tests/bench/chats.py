@@ -20,8 +20,8 @@ from app.llm.anthropic.provider import AnthropicProvider
 from app.llm.models.catalog import Models, ProviderModels
 from app.main import running
 from app.setup.parts import Given
+from app.storage.chats.exchanges import Target
 from app.storage.database import Database, Statement, connect
-from app.storage.exchanges import Target
 from app.storage.rows import to_json
 from app.telemetry import configure_logging, settle_garbage_collector
 from app.tools.toolset import Toolset

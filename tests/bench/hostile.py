@@ -26,8 +26,8 @@ from app.domain.identity import OF_A_PERSON, Identity
 from app.domain.turns import TurnRequest
 from app.kit.ids import new_id
 from app.storage.database import connect
+from app.storage.owners.tokens import Tokens
 from app.storage.rows import to_json
-from app.storage.tokens import Tokens
 from tests.bench.adversary import adversary
 from tests.bench.candidates import Server
 from tests.bench.chats import HELD_TARGET, INSERT_TURNS

@@ -14,7 +14,7 @@ import asyncpg
 
 from app.domain.identity import OF_A_PERSON, Identity
 from app.storage.database import connect
-from app.storage.tokens import Tokens
+from app.storage.owners.tokens import Tokens
 from tests.bench.candidates import Server
 from tests.bench.database import Postgres, new_database
 from tests.bench.scenarios import FaultError

@@ -20,12 +20,12 @@ from app.domain.turns import Turn
 from app.engine.upkeep import journal_writer
 from app.engine.upkeep.journal_writer import JournalWriter
 from app.kit.ids import new_id
+from app.storage.chats.turns import Turns
 from app.storage.database import Database, Statement, connect
 from app.storage.migrations import upgrade
-from app.storage.owners import ERASE_OPEN_TEXT
+from app.storage.owners.owners import ERASE_OPEN_TEXT
 from app.storage.runs.journal import Journal, JournalEntry, OpenTexts
 from app.storage.runs.record import Records
-from app.storage.turns import Turns
 from app.stream.directory import Directory
 from app.stream.live import LiveView
 from tests.bench.database import Postgres, bench_database

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from app.llm.scripted import Pause
-from app.storage.tokens import Tokens
+from app.storage.owners.tokens import Tokens
 from app.telemetry import STREAMS_OPEN
 from tests.browser.conftest import SitDown
 from tests.browser.person import Person, new_tab

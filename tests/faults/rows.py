@@ -16,9 +16,9 @@ from app.domain.steps import INTERRUPTED, open_round_number
 from app.domain.turns import RecoveryPolicy, Turn
 from app.engine.tool_gate import OUTCOME_UNKNOWN
 from app.llm.conversation.messages import build_messages
+from app.storage.chats.turns import Turns
 from app.storage.database import Database, Statement
 from app.storage.runs.snapshots import MirrorPosition, Snapshots
-from app.storage.turns import Turns
 from app.stream.live import LiveView
 from tests.faults.reader import Reader, told
 from tests.support.legal.anthropic import message_problems

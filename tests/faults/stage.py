@@ -15,8 +15,8 @@ from app.domain.chats import Chat
 from app.domain.identity import LOCAL_OWNER
 from app.domain.turns import Limits, RecoveryPolicy, Turn, TurnRequest
 from app.kit.ids import new_id
+from app.storage.chats.exchanges import Exchanges
 from app.storage.database import Database, connect
-from app.storage.exchanges import Exchanges
 from tests.faults.processes import ForkServer, fork_server
 from tests.faults.reader import Reader
 from tests.faults.rows import Rows

@@ -13,7 +13,7 @@ import pytest
 
 from app.domain.identity import Identity
 from app.storage.database import connect
-from app.storage.tokens import Tokens
+from app.storage.owners.tokens import Tokens
 from tests.faults.model import Call, Gate, Model, Step, Use, model_api
 from tests.faults.proxy import nginx
 from tests.faults.replicas import Replica, two_replicas

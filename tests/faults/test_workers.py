@@ -13,7 +13,7 @@ from app.cli import workers
 from app.cli.workers import Processes
 from app.domain.identity import Identity
 from app.storage.database import connect
-from app.storage.tokens import Tokens
+from app.storage.owners.tokens import Tokens
 from tests.faults.model import Call, Gate, Model, Step, model_api
 from tests.support.http_client import Client, Said, said
 from tests.support.reading import Reader

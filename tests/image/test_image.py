@@ -16,7 +16,7 @@ import pytest
 
 from app.domain.identity import Identity
 from app.storage.database import connect
-from app.storage.tokens import Tokens
+from app.storage.owners.tokens import Tokens
 from tests.integration.proxy import proxied
 from tests.support.http_client import Client, Parser, said
 from tests.support.programs import path_of

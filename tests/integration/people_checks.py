@@ -11,8 +11,8 @@ from app.domain.kinds import TEXT, TOOL_RESULT, USER_TEXT
 from app.domain.turns import Turn
 from app.kit.ids import new_id
 from app.llm.conversation.messages import GIVEN_UP, GO_ON, build_messages
+from app.storage.chats.turns import Turns
 from app.storage.database import Statement
-from app.storage.turns import Turns
 from tests.integration.people_model import Model, Said
 from tests.integration.people_talk import Talk
 from tests.integration.people_tools import SPECS, Run, needs_leave

@@ -10,7 +10,7 @@ from typing import Any
 
 from app.domain.turns import Turn
 from app.llm.provider import Provider
-from app.storage.actions import Actions
+from app.storage.chats.actions import Actions
 from app.storage.database import Database, Row, Statement, Transaction
 from tests.integration.people_tools import Workshop, toolset_of
 from tests.support.harness import POLICY, Asked, Harness, Replica

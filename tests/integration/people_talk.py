@@ -17,9 +17,9 @@ from app.domain.errors import Conflict, RequestRefused
 from app.domain.kinds import TEXT
 from app.domain.turns import Limits, Turn, TurnRequest
 from app.kit.ids import new_id
-from app.storage.actions import Actions, Decision
-from app.storage.exchanges import Draft, Exchanges, IdempotencyKey, KeyTaken, Target
-from app.storage.turns import Turns
+from app.storage.chats.actions import Actions, Decision
+from app.storage.chats.exchanges import Draft, Exchanges, IdempotencyKey, KeyTaken, Target
+from app.storage.chats.turns import Turns
 from tests.integration.people_fleet import Fleet
 from tests.integration.people_reader import Reader
 from tests.integration.people_tools import SPECS

@@ -13,9 +13,9 @@ from app.domain.blocks import Block
 from app.domain.kinds import TEXT, TOOL_RESULT, TOOL_USE
 from app.domain.turns import ToolSpec, Turn, TurnRequest
 from app.llm.anthropic.provider import AnthropicProvider
-from app.storage.chats import Chats
-from app.storage.exchanges import Exchanges, Target
-from app.storage.uploads import Uploads
+from app.storage.chats.chats import Chats
+from app.storage.chats.exchanges import Exchanges, Target
+from app.storage.owners.uploads import Uploads
 from app.tools.policy import Policy
 from app.tools.tool import File, Outcome, ToolContext
 from app.tools.toolset import Toolset

@@ -16,10 +16,10 @@ from app.domain.blocks import Block
 from app.domain.identity import Identity
 from app.engine.upkeep.refusals import RefusedLogins
 from app.kit.ids import new_id
-from app.storage.audit import AuditEntry, AuditTrail
-from app.storage.grants import Grants
+from app.storage.chats.grants import Grants
+from app.storage.owners.audit import AuditEntry, AuditTrail
+from app.storage.owners.tokens import Tokens
 from app.storage.rows import to_json
-from app.storage.tokens import Tokens
 from tests.support.harness import OWNER, Harness
 from tests.support.http_server import serving
 

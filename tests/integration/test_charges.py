@@ -9,9 +9,9 @@ from app.domain.errors import TransientError
 from app.domain.rounds import BilledTokens, Prices
 from app.llm.provider import Provider
 from app.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text, tool_use
-from app.storage.charges import Charges
-from app.storage.chats import Chats
+from app.storage.chats.chats import Chats
 from app.storage.database import Statement
+from app.storage.owners.charges import Charges
 from app.tools.policy import Summarise
 from app.tools.tool import tool
 from tests.integration.records import begun, records_of, sealed

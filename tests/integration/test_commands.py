@@ -14,7 +14,7 @@ from app.cli import commands
 from app.domain.identity import arriving_name
 from app.setup.samples import offer_samples
 from app.storage.database import connect
-from app.storage.documents import Documents
+from app.storage.owners.documents import Documents
 from tests.support.server_process import TURNSTREAM, clean_environment
 
 # A guard against a process that never ends. The default of a minute also counts the start of Postgres, the migrations

@@ -20,13 +20,13 @@ from app.domain.errors import ClaimLost
 from app.domain.rounds import Round
 from app.domain.turns import Turn, TurnRequest
 from app.kit.ids import new_id
-from app.storage.chats import Chats
+from app.storage.chats.chats import Chats
+from app.storage.chats.exchanges import Exchanges, Target
+from app.storage.chats.turns import Turns
 from app.storage.database import Database, Transaction, connect
-from app.storage.exchanges import Exchanges, Target
 from app.storage.runs.queue import Queue
 from app.storage.runs.record import Records, SettledCall, begin_rounds
 from app.storage.tables import metadata
-from app.storage.turns import Turns
 from tests.support.locks import Locker
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

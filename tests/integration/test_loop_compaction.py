@@ -15,7 +15,7 @@ from app.domain.turns import Limits, TurnRequest
 from app.llm.conversation.messages import SUMMARISE, SUMMARISED
 from app.llm.provider import Message, MessageDelta, MessageEnded, ModelRequest
 from app.llm.scripted import Reply, ScriptedProvider, message_of, text, tool_use
-from app.storage.exchanges import Exchanges, Target
+from app.storage.chats.exchanges import Exchanges, Target
 from app.tools.tool import tool
 from tests.support.harness import OWNER, Asked, Harness, Replica, texts_of
 

@@ -13,8 +13,8 @@ from app.llm.conversation.attachments import GONE, LEFT_OUT
 from app.llm.models.catalog import Model, Models, ProviderModels
 from app.llm.provider import ModelRequest
 from app.llm.scripted import Reply, ScriptedProvider, message_of, text, tool_use
-from app.storage.chats import Chats
-from app.storage.uploads import Uploads
+from app.storage.chats.chats import Chats
+from app.storage.owners.uploads import Uploads
 from app.tools.running.fit import MOST_FILES
 from app.tools.tool import File, Outcome, Tool, tool
 from app.tools.toolset import Toolset

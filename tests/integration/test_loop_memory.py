@@ -13,7 +13,7 @@ from app.domain.turns import Limits, Turn
 from app.llm.conversation.messages import GIVEN_UP
 from app.llm.provider import ModelRequest
 from app.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text, tool_use
-from app.storage.turns import ToolResults
+from app.storage.chats.turns import ToolResults
 from app.tools.library.results import result_tools
 from app.tools.tool import Tool, ToolError, tool, tools_of
 from tests.support.harness import OWNER, Harness, results_of, texts_of

@@ -15,10 +15,10 @@ from app.engine.tool_gate import OUTCOME_UNKNOWN
 from app.kit.ids import new_id
 from app.llm.provider import Part
 from app.llm.scripted import Pause, Reply, ScriptedProvider, Step, message_of, text, tool_use
+from app.storage.chats.turns import Turns
 from app.storage.database import connect
 from app.storage.runs.queue import QUEUED
 from app.storage.runs.session import ReplicaSession
-from app.storage.turns import Turns
 from app.tools.tool import Tool, tool
 from tests.integration.proxy import proxied
 from tests.support import harness as harness_module

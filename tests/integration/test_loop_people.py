@@ -22,8 +22,8 @@ from app.engine.upkeep.recovery import ReplicaMonitor
 from app.llm.conversation.messages import GIVEN_UP
 from app.llm.provider import ModelRequest
 from app.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text, tool_use
-from app.storage.actions import Actions, Decision
-from app.storage.exchanges import Exchanges, Target
+from app.storage.chats.actions import Actions, Decision
+from app.storage.chats.exchanges import Exchanges, Target
 from app.storage.runs.journal import OpenTexts
 from app.storage.runs.record import Records
 from app.tools.tool import PersonQuestion, ToolContext, ToolError, tool, tools_of

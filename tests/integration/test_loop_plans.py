@@ -16,9 +16,9 @@ from app.engine.worker import WorkerPolicy
 from app.kit.ids import new_id
 from app.llm.provider import Provider
 from app.llm.scripted import Pause, ScriptedProvider, message_of, text, tool_use
-from app.storage.accounts import Accounts
-from app.storage.chats import Chats
+from app.storage.chats.chats import Chats
 from app.storage.database import Statement
+from app.storage.owners.accounts import Accounts
 from app.tools.policy import Summarise
 from app.tools.tool import tool
 from tests.support.harness import OWNER, POLICY, Harness, results_of, with_model

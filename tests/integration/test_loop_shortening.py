@@ -13,8 +13,8 @@ from app.domain.turns import Limits, TurnRequest
 from app.llm.conversation.messages import SUMMARISE
 from app.llm.provider import ModelRequest
 from app.llm.scripted import Reply, ScriptedProvider, message_of, text, tool_use
-from app.storage.exchanges import Exchanges, Target
-from app.storage.turns import ToolResults
+from app.storage.chats.exchanges import Exchanges, Target
+from app.storage.chats.turns import ToolResults
 from app.tools.library.results import result_tools
 from app.tools.tool import Tool, tool
 from app.tools.toolset import Toolset

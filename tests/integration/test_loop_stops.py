@@ -10,8 +10,8 @@ from app.domain.turns import Turn
 from app.engine.retries import RetryPolicy
 from app.llm.provider import Part
 from app.llm.scripted import Pause, Reply, ScriptedProvider, Step, message_of, text, thinking, tool_use
-from app.storage.chats import Chats
-from app.storage.turns import Turns
+from app.storage.chats.chats import Chats
+from app.storage.chats.turns import Turns
 from app.tools.tool import tool
 from tests.support.harness import (
     OWNER,

@@ -21,12 +21,12 @@ from app.domain.turns import HttpCall, ToolSpec
 from app.kit.ids import new_id
 from app.kit.tar import END, tar_member, tar_members
 from app.llm.scripted import Pause, ScriptedProvider
-from app.storage.archives import OwnerExport
-from app.storage.chats import Chats
-from app.storage.documents import Documents
-from app.storage.owners import Owners
+from app.storage.chats.chats import Chats
+from app.storage.owners.archives import OwnerExport
+from app.storage.owners.documents import Documents
+from app.storage.owners.owners import Owners
+from app.storage.owners.uploads import Uploads
 from app.storage.tables import metadata
-from app.storage.uploads import Uploads
 from tests.support.harness import OWNER, Asked, Harness
 from tests.support.http_client import Client
 from tests.support.http_server import pausing, serving

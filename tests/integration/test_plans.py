@@ -12,19 +12,10 @@ import asyncpg
 import pytest
 
 from app.kit.ids import new_id
-from app.storage import (
-    activities,
-    chat_changes,
-    chats,
-    document_search,
-    exchanges,
-    operations,
-    owner_changes,
-    search,
-    turns,
-    uploads,
-)
+from app.storage import activities, operations
+from app.storage.chats import chat_changes, chats, exchanges, search, turns
 from app.storage.database import Statement
+from app.storage.owners import document_search, owner_changes, uploads
 from app.storage.runs import queue
 from tests.support.large_database import Size, load_sql, row_id
 

@@ -21,10 +21,10 @@ from app.domain.turns import Turn, TurnRequest
 from app.kit.ids import new_id
 from app.llm.provider import ModelRequest
 from app.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text, tool_use
-from app.storage.accounts import Accounts
+from app.storage.chats.exchanges import Exchanges
+from app.storage.chats.turns import Turns
 from app.storage.database import Statement
-from app.storage.exchanges import Exchanges
-from app.storage.turns import Turns
+from app.storage.owners.accounts import Accounts
 from app.tools.tool import tool
 from tests.support.harness import POLICY, Harness, with_model
 

@@ -17,12 +17,12 @@ from app.kit.clock import DatabaseClock
 from app.kit.ids import new_id
 from app.llm.provider import ModelRequest
 from app.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text
-from app.storage.chats import LOCK_CHAT
+from app.storage.chats.chats import LOCK_CHAT
+from app.storage.chats.exchanges import Draft, Exchanges, Target
+from app.storage.chats.turns import Turns
 from app.storage.database import Row, Statement, Transaction, connect
-from app.storage.exchanges import Draft, Exchanges, Target
 from app.storage.runs import queue
 from app.storage.runs.queue import Queue
-from app.storage.turns import Turns
 from tests.integration.records import records_of
 from tests.support.harness import OWNER, Asked, Harness, Replica, texts_of
 

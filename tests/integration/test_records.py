@@ -18,9 +18,10 @@ from app.domain.turns import Turn, TurnError, TurnRequest
 from app.engine.tool_gate import OUTCOME_UNKNOWN
 from app.kit.ids import new_id
 from app.llm.scripted import Pause, ScriptedProvider, message_of, text, tool_use
-from app.storage.actions import Actions, Decision
+from app.storage.chats.actions import Actions, Decision
+from app.storage.chats.exchanges import Exchanges, Target
+from app.storage.chats.turns import Turns
 from app.storage.database import Database, Row, Statement
-from app.storage.exchanges import Exchanges, Target
 from app.storage.rows import to_json
 from app.storage.runs.queue import CLAIM_TURNS, Queue
 from app.storage.runs.record import (
@@ -31,7 +32,6 @@ from app.storage.runs.record import (
     Records,
     SettledCall,
 )
-from app.storage.turns import Turns
 from app.tools.tool import ToolContext, tool
 from tests.integration.records import begun, claimed, first_round, records_of, sealed
 from tests.support.harness import OWNER, POLICY, Asked, Harness, results_of, rows_of

@@ -27,9 +27,9 @@ from app.llm.scripted import text, tool_use
 from app.llm.transport.interceptor import CallPublisher
 from app.setup.models import offline_models
 from app.setup.policies import worker_policy
-from app.storage.actions import Actions, Decision
+from app.storage.chats.actions import Actions, Decision
+from app.storage.chats.reruns import find_turn, steer_as_recorded
 from app.storage.database import Database, Statement, connect
-from app.storage.reruns import find_turn, steer_as_recorded
 from app.tools.tool import Tool, tool
 from tests.contracts.test_provider import stream_of
 from tests.integration.plays import Author, Play, playing

@@ -27,8 +27,8 @@ from app.llm.scripted import text, tool_use
 from app.llm.transport.interceptor import CallPublisher
 from app.setup.models import offline_models
 from app.setup.policies import worker_policy
+from app.storage.chats.reruns import find_turn
 from app.storage.database import Database, Statement, connect
-from app.storage.reruns import find_turn
 from app.tools.outputs import OUTPUT, Outputs, output_tools
 from app.tools.tool import File, Tool, ToolContext, tool
 from app.tools.toolset import Toolset

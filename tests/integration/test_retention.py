@@ -16,9 +16,9 @@ from app.engine.upkeep.sweeps import Sweep, at_once
 from app.kit.ids import new_id
 from app.lab.recordings import Recordings
 from app.setup.engine import sweeps_of
-from app.storage.documents import Documents
+from app.storage.owners.documents import Documents
+from app.storage.owners.uploads import Uploads
 from app.storage.retention import AgedRows, OldChats, Sweeps, present_turns
-from app.storage.uploads import Uploads
 from tests.support.harness import OWNER, Asked, Harness
 
 DAYS = 30

@@ -17,14 +17,14 @@ from app.domain.kinds import TEXT
 from app.domain.turns import TurnRequest
 from app.kit.ids import new_id
 from app.llm.scripted import ScriptedProvider, message_of, text
-from app.storage.chats import Chats
+from app.storage.chats.chats import Chats
+from app.storage.chats.exchanges import Exchanges, IdempotencyKey, NewExchange
+from app.storage.chats.search import Search
+from app.storage.chats.turns import Turns
 from app.storage.database import OWNER as OWNER_OF_REQUEST
 from app.storage.database import Database, Statement, connect
-from app.storage.exchanges import Exchanges, IdempotencyKey, NewExchange
 from app.storage.row_security import CLOSED, admit, embedded_api_url
-from app.storage.search import Search
 from app.storage.tables import metadata
-from app.storage.turns import Turns
 from tests.support.harness import OWNER, Harness
 
 # All tables whose rows belong to an owner, by themselves or through a chat or a turn.

@@ -9,9 +9,9 @@ from prometheus_client import REGISTRY
 from app.domain.errors import RequestRefused
 from app.engine.upkeep.search_indexer import SearchIndexer
 from app.kit.ids import new_id
-from app.storage import search as module
+from app.storage.chats import search as module
+from app.storage.chats.search import Search, SearchFilter, SearchPosition
 from app.storage.database import Statement, connect
-from app.storage.search import Search, SearchFilter, SearchPosition
 from tests.support.harness import Harness
 from tests.support.locks import Locker
 

@@ -19,7 +19,7 @@ from app.llm.models.catalog import Model, Models, ProviderModels
 from app.llm.provider import Provider
 from app.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text, tool_use
 from app.setup.models import check_chosen
-from app.storage.turns import ToolResults
+from app.storage.chats.turns import ToolResults
 from app.tools.policy import Summarise
 from app.tools.tool import Tool, ToolError, tool
 from tests.support.harness import OWNER, POLICY, Asked, Harness, results_of, texts_of

@@ -26,9 +26,9 @@ from app.llm.models.catalog import Models, ProviderModels
 from app.llm.scripted import Pause, ScriptedProvider, message_of, text, thinking, tool_use
 from app.main import running
 from app.setup.parts import Given
-from app.storage import chats, exchanges, turns
+from app.storage.chats import chats, exchanges, turns
+from app.storage.chats.exchanges import Exchange, Exchanges, IdempotencyKey, NewExchange, Target
 from app.storage.database import Database, Row, Statement
-from app.storage.exchanges import Exchange, Exchanges, IdempotencyKey, NewExchange, Target
 from app.storage.runs import queue, record
 from app.tools.tool import tool
 from app.tools.toolset import Toolset

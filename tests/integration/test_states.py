@@ -17,10 +17,10 @@ import app.storage
 from app.domain.blocks import Block
 from app.domain.turns import TRANSITIONS, Status, TurnRequest
 from app.kit.ids import new_id
-from app.storage.charges import columns_of_charges
-from app.storage.chats import Chats
+from app.storage.chats.chats import Chats
+from app.storage.chats.exchanges import Exchanges, Target
 from app.storage.database import Statement, connect
-from app.storage.exchanges import Exchanges, Target
+from app.storage.owners.charges import columns_of_charges
 from app.storage.rows import columns_of, columns_of_rounds, to_json
 
 Values = Mapping[str, Any]

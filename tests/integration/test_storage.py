@@ -15,12 +15,12 @@ from sqlalchemy import Constraint, Index, Table, text
 from sqlalchemy.dialects.postgresql.asyncpg import dialect
 
 import app
+from app.storage.chats.exchanges import Exchanges, Target
+from app.storage.chats.turns import Turns
 from app.storage.database import Statement, connect
-from app.storage.documents import Documents
-from app.storage.exchanges import Exchanges, Target
+from app.storage.owners.documents import Documents
 from app.storage.runs.queue import CLAIM_TURNS, Queue
 from app.storage.tables import metadata
-from app.storage.turns import Turns
 from tests.support.locks import Locker
 
 Row = Mapping[str, Any]

@@ -22,7 +22,7 @@ from app.llm.conversation.messages import NO_TEXT
 from app.llm.openai.provider import OpenAIChatProvider, OpenAIResponsesProvider
 from app.llm.provider import Part
 from app.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text, thinking, tool_use
-from app.storage.reruns import steer_as_recorded
+from app.storage.chats.reruns import steer_as_recorded
 from app.tools.outputs import Outputs
 from app.tools.tool import tool
 from app.tools.toolset import Toolset

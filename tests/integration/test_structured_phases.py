@@ -11,7 +11,7 @@ from app.domain.output import phase_of
 from app.domain.turns import OutputSpec, Turn
 from app.llm.provider import MessageEnded, Part
 from app.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text, tool_use
-from app.storage.turns import Turns
+from app.storage.chats.turns import Turns
 from app.tools.outputs import OUTPUT, Outputs, output_tools
 from app.tools.tool import ToolContext, tool
 from app.tools.toolset import Toolset

@@ -14,9 +14,9 @@ from app.domain.plans import Plans
 from app.engine.side_calls import SideCalls
 from app.engine.upkeep.titles import TitleWriter
 from app.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text
-from app.storage.accounts import Accounts
-from app.storage.charges import Charges
-from app.storage.chats import Chats
+from app.storage.chats.chats import Chats
+from app.storage.owners.accounts import Accounts
+from app.storage.owners.charges import Charges
 from tests.support.harness import OWNER, POLICY, Asked, Harness, Replica
 
 QUESTION = "When is the tide high at Saint-Malo, and how high is it?"

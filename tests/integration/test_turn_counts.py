@@ -5,7 +5,7 @@ import math
 import structlog
 
 from app.llm.scripted import ScriptedProvider, message_of, text, tool_use
-from app.storage.turn_counts import TurnCounts
+from app.storage.chats.turn_counts import TurnCounts
 from app.tools.tool import tool
 from tests.integration.test_loop_people import waits
 from tests.support.harness import Harness

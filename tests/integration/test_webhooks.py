@@ -28,9 +28,9 @@ from app.kit.signature import headers_of, verify
 from app.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text, tool_use
 from app.main import running
 from app.setup.policies import webhook_receiver
-from app.storage.actions import KEEP_GRANT, Actions, Decision
+from app.storage.chats.actions import KEEP_GRANT, Actions, Decision
+from app.storage.chats.turns import Turns
 from app.storage.database import Database, Statement, connect
-from app.storage.turns import Turns
 from app.storage.webhooks import Webhook, Webhooks
 from app.tools.tool import tool, tools_of
 from app.tools.toolset import Toolset

@@ -28,14 +28,14 @@ from app.engine.upkeep.round_writer import RoundWriter
 from app.engine.worker import Worker, WorkerPolicy
 from app.kit.ids import new_id
 from app.llm.provider import Provider
-from app.storage.actions import Actions
+from app.storage.chats.actions import Actions
+from app.storage.chats.exchanges import Exchanges, Target
+from app.storage.chats.turns import Turns
 from app.storage.database import Database, Statement
-from app.storage.exchanges import Exchanges, Target
 from app.storage.runs.journal import Journal, OpenTexts
 from app.storage.runs.queue import Queue
 from app.storage.runs.session import ReplicaSession
 from app.storage.runs.snapshots import Snapshots
-from app.storage.turns import Turns
 from app.storage.webhooks import WebhookKind
 from app.stream.directory import Directory
 from app.stream.live import LiveView

@@ -21,8 +21,8 @@ from app.domain.plans import Plan
 from app.llm.models.catalog import Model, Models, ProviderModels
 from app.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text
 from app.main import create_app
+from app.storage.owners.tokens import Tokens
 from app.storage.row_security import embedded_api_url
-from app.storage.tokens import Tokens
 from app.tools.toolset import Toolset
 
 MODEL = "plain"

@@ -5,10 +5,10 @@ import asyncpg
 from app.domain.identity import Identity
 from app.kit.ids import new_id
 from app.llm.scripted import ScriptedProvider, message_of, text
-from app.storage.documents import Documents
+from app.storage.owners.documents import Documents
+from app.storage.owners.tokens import Tokens
+from app.storage.owners.uploads import Uploads
 from app.storage.tables import metadata
-from app.storage.tokens import Tokens
-from app.storage.uploads import Uploads
 from tests.support.harness import OWNER, Asked, Harness
 
 HELLO = ScriptedProvider(lambda _: message_of(text("Hel", "lo.")))

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from app.api.recent_chats import RecentChats
 from app.domain.chats import Chat
 from app.kit.ids import new_id
-from app.storage.exchanges import Target
+from app.storage.chats.exchanges import Target
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -46,8 +46,8 @@ from app.domain.asks import Ask, AskAnswer
 from app.domain.errors import RequestRefused
 from app.domain.identity import Identity
 from app.domain.turns import Turn
-from app.storage.actions import Decision
-from app.storage.exchanges import Parent, Target
+from app.storage.chats.actions import Decision
+from app.storage.chats.exchanges import Parent, Target
 
 
 async def run_agent(request: Request) -> Response:

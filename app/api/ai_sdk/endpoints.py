@@ -41,8 +41,8 @@ from app.domain.errors import RequestRefused
 from app.domain.identity import Identity
 from app.domain.turns import Turn
 from app.kit.offload import Portions
-from app.storage.actions import Decision
-from app.storage.exchanges import Exchange, IdempotencyKey, Parent, Target
+from app.storage.chats.actions import Decision
+from app.storage.chats.exchanges import Exchange, IdempotencyKey, Parent, Target
 
 
 async def converse(request: Request) -> Response:

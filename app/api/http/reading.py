@@ -21,7 +21,7 @@ from app.domain.errors import NotFound, RequestRefused
 from app.kit.json_values import MOST_VALUES, has_too_many_values
 from app.kit.offload import offload
 from app.kit.requirements import ID_EXAMPLE
-from app.storage.exchanges import IdempotencyKey
+from app.storage.chats.exchanges import IdempotencyKey
 
 BodyModel = TypeVar("BodyModel", bound=Body)
 

@@ -11,7 +11,7 @@ from app.api.identity.stored import StoredTokens
 from app.api.identity.way import bearer_token
 from app.domain.errors import Unauthorized
 from app.domain.identity import Identity
-from app.storage.tokens import BROWSER_TOKEN
+from app.storage.owners.tokens import BROWSER_TOKEN
 
 PARAMETER = "access_token"  # RFC 6750, 2.3
 

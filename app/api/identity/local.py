@@ -10,7 +10,7 @@ from starlette.requests import Request
 from app.api.identity.way import BELIEVED, bearer_token
 from app.domain.errors import Unauthorized
 from app.domain.identity import LOCAL_OWNER, SCOPES, Identity
-from app.storage.tokens import Tokens
+from app.storage.owners.tokens import Tokens
 
 # A proxy on this machine makes everybody look like this machine; these headers give it away.
 _FORWARDED = (

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from app.api.identity.way import BELIEVED, bearer_token
 from app.domain.errors import OfAnotherCell, Unauthorized
 from app.domain.identity import Identity
-from app.storage.tokens import Tokens, cell_of, is_well_formed
+from app.storage.owners.tokens import Tokens, cell_of, is_well_formed
 
 # Seconds between two writes of the times at which tokens were used.
 _USES_PAUSE = 60.0

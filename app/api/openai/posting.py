@@ -26,9 +26,9 @@ from app.domain.errors import NotFound, RequestRefused
 from app.domain.turns import Turn
 from app.kit.clock import CLOCK
 from app.kit.ids import new_id
-from app.storage.actions import Decision
-from app.storage.exchanges import IdempotencyKey, Parent, Target
-from app.storage.histories import PastExchange
+from app.storage.chats.actions import Decision
+from app.storage.chats.exchanges import IdempotencyKey, Parent, Target
+from app.storage.chats.histories import PastExchange
 
 _MOST_RECORDED = 1000  # exchanges of one history: they are written in one transaction
 

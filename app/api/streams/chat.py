@@ -20,7 +20,7 @@ from app.domain.chats import Chat
 from app.domain.cursor import Cursor
 from app.domain.events import BlockDelta
 from app.domain.turns import ENDED, Turn
-from app.storage.chat_changes import ChatState, DeletedTurns
+from app.storage.chats.chat_changes import ChatState, DeletedTurns
 from app.stream.chat.cursor import ChatCursor
 from app.stream.chat.reader import ChatItem, ChatReader, EventOfTurn, Sources
 

@@ -12,7 +12,7 @@ from app.api.streams.response import FrameResponse
 from app.api.streams.turn import requested_cursor
 from app.api.views import chat_out
 from app.domain.chats import Chat
-from app.storage.owner_changes import TurnStatus
+from app.storage.owners.owner_changes import TurnStatus
 from app.stream.feed import DeletedChat, FeedCursor, FeedEvent
 
 

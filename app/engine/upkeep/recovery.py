@@ -11,7 +11,7 @@ import structlog
 
 from app.domain.errors import StorageError, StorageUnavailable
 from app.kit.clock import CLOCK
-from app.storage.actions import Actions
+from app.storage.chats.actions import Actions
 from app.storage.runs.journal import OpenTexts
 from app.storage.runs.queue import Peer, Queue
 

@@ -4,8 +4,8 @@ import asyncio
 from collections import Counter
 from functools import partial
 
-from app.storage.audit import AuditTrail
 from app.storage.database import retry_while_unavailable
+from app.storage.owners.audit import AuditTrail
 
 LOGIN_REFUSED = "login.refused"
 REFUSALS_KEPT_DAYS = 30.0

@@ -5,7 +5,7 @@ from contextlib import suppress
 from time import perf_counter
 
 from app.domain.errors import StorageUnavailable
-from app.storage.search import Search
+from app.storage.chats.search import Search
 from app.telemetry import SEARCH_LAG_SECONDS
 
 _INTERVAL = 1.0  # seconds between two looks of a replica

@@ -14,9 +14,9 @@ from app.engine.hooks import Hooks, TurnEnded
 from app.engine.metrics import count_tokens
 from app.engine.side_calls import SideCalls
 from app.llm.provider import Provider
-from app.storage.chats import Chats
+from app.storage.chats.chats import Chats
+from app.storage.chats.turns import Turns
 from app.storage.database import Database
-from app.storage.turns import Turns
 
 log = structlog.get_logger(__name__)
 

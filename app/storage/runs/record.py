@@ -22,8 +22,8 @@ from app.domain.errors import ClaimLost
 from app.domain.kinds import TOOL_RESULT, USER_TEXT
 from app.domain.rounds import Round
 from app.domain.turns import Status, Turn
-from app.storage.charges import CHARGES, charging, columns_of_charges
 from app.storage.database import Database, Row, Statement, retry_while_unavailable
+from app.storage.owners.charges import CHARGES, charging, columns_of_charges
 from app.storage.rows import columns_of, columns_of_rounds, from_json, to_json
 from app.storage.runs.journal import JournalEntry, OpenTexts
 

@@ -8,6 +8,7 @@ from uuid import UUID
 from app.domain.blocks import Block
 from app.domain.turns import Turn
 from app.kit.offload import BLOCK, offload
+from app.storage.chats.turns import BLOCK_COLUMNS, GET_ROUNDS, asks_and_steers_of, by_turn
 from app.storage.database import Database, Row, Statement, Transaction
 from app.storage.rows import PRELIMINARY, block_from, round_from, turn_from
 from app.storage.runs.journal import (
@@ -18,7 +19,6 @@ from app.storage.runs.journal import (
     entry_from,
     open_block_from,
 )
-from app.storage.turns import BLOCK_COLUMNS, GET_ROUNDS, asks_and_steers_of, by_turn
 
 # Without the request, which never changes and may be long.
 GET_TURNS = Statement(

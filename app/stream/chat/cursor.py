@@ -6,7 +6,7 @@ from hashlib import sha256
 
 from app.domain.chats import Chat
 from app.domain.cursor import Cursor
-from app.storage.chat_changes import LAST_PLACE
+from app.storage.chats.chat_changes import LAST_PLACE
 from app.storage.rows import to_json
 
 _FORM = re.compile(r"([0-9a-f]{1,16})\.([0-9a-f]{12})?\.((?:[0-9a-f]{1,16}:[0-9-]*)(?:,[0-9a-f]{1,16}:[0-9-]*)*)?")
@@ -24,7 +24,7 @@ UNKNOWN_CURSOR = (
 
 @dataclass(slots=True)
 class ChatCursor:
-    """What a client knows: all turns up to `place` (app.storage.chat_changes), the fields of the chat whose digest is
+    """What a client knows: all turns up to `place` (`chat_changes` in app.storage.chats), the fields of the chat with the
     `digest`, and each turn in `open` up to its cursor, or not even its existence where that is None. Of all other turns
     it knows the end.
     """

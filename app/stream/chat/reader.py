@@ -14,10 +14,10 @@ from app.domain.errors import NotFound
 from app.domain.events import Event, Notice, TurnEnd
 from app.domain.log import resume
 from app.domain.turns import Turn
-from app.storage.chat_changes import ChatUpdates, DeletedTurns, is_answer
+from app.storage.chats.chat_changes import ChatUpdates, DeletedTurns, is_answer
+from app.storage.chats.turns import Turns
 from app.storage.database import retry_while_unavailable
 from app.storage.rows import to_json
-from app.storage.turns import Turns
 from app.stream.chat.cursor import MOST_OPEN, UNKNOWN_CURSOR, ChatCursor, digest_of
 from app.stream.chat.wakeups import ChatWakeups
 from app.stream.directory import Directory

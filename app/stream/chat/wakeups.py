@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 import structlog
 
 from app.domain.errors import StorageUnavailable
-from app.storage.chat_changes import ChatUpdates
+from app.storage.chats.chat_changes import ChatUpdates
 from app.stream.broadcast import Broadcast, CountedWakeup
 
 log = structlog.get_logger(__name__)

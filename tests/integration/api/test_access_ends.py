@@ -17,7 +17,7 @@ from app.api.streams import watch
 from app.domain.errors import Unauthorized
 from app.domain.identity import OF_A_PERSON, Identity
 from app.llm.scripted import Pause
-from app.storage.tokens import Tokens
+from app.storage.owners.tokens import Tokens
 from tests.support.http_client import Client, said
 from tests.support.http_server import Server, pausing, serving
 from tests.support.issuer import AUDIENCE, issuing

@@ -19,8 +19,8 @@ from app.domain.errors import NotFound, PermanentError
 from app.domain.identity import SCOPES
 from app.llm.models.catalog import Models, ProviderModels
 from app.llm.scripted import Pause, ScriptedProvider, message_of, text, tool_use
-from app.storage.audit import AuditTrail
 from app.storage.database import Database, Statement, connect
+from app.storage.owners.audit import AuditTrail
 from app.tools.tool import tool
 from app.tools.toolset import Toolset
 from tests.integration.api.test_openapi import LOOK, until

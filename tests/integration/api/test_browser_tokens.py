@@ -15,7 +15,7 @@ from app.domain.errors import Unauthorized
 from app.domain.identity import Identity
 from app.llm.scripted import Pause
 from app.storage.database import Statement
-from app.storage.tokens import Tokens
+from app.storage.owners.tokens import Tokens
 from tests.integration.api.test_openapi import body_of, filled
 from tests.support.http_client import Client, said
 from tests.support.http_server import Server, pausing

@@ -8,7 +8,7 @@ import pytest_asyncio
 
 from app.domain.identity import Identity
 from app.storage.database import Statement
-from app.storage.tokens import Tokens
+from app.storage.owners.tokens import Tokens
 from tests.support.http_client import Client, said
 from tests.support.http_server import Server, serving
 from tests.support.issuer import AUDIENCE, TestIssuer, issuing

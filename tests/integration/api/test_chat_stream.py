@@ -20,8 +20,8 @@ from app.domain.turns import Turn
 from app.llm.models.catalog import ProviderModels
 from app.llm.provider import ModelRequest
 from app.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text, thinking, tool_use
+from app.storage.chats.turns import Turns
 from app.storage.database import Statement
-from app.storage.turns import Turns
 from app.stream.chat import reader as chat_tail
 from app.stream.chat.cursor import ChatCursor
 from tests.integration.api.chat_picture import ChatPicture, pictured

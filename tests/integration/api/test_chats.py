@@ -4,7 +4,7 @@ from uuid import UUID
 import pytest
 
 from app.llm.scripted import Pause, message_of, text, thinking
-from app.storage import search
+from app.storage.chats import search
 from tests.integration.api.conftest import NewOwner
 from tests.support.http_client import Client, said
 from tests.support.http_server import Server, pausing

@@ -13,7 +13,7 @@ from app.domain.errors import ConfigError
 from app.domain.identity import Identity
 from app.main import create_app
 from app.setup.identity import allowed_origins
-from app.storage.tokens import Tokens
+from app.storage.owners.tokens import Tokens
 from tests.support.http_client import Client, said
 from tests.support.http_server import Server, serving
 

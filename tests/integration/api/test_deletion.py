@@ -12,7 +12,7 @@ from app.api.streams.chat import frame
 from app.domain.errors import NotFound
 from app.domain.turns import Turn
 from app.llm.scripted import Pause, message_of, tool_use
-from app.storage.turns import Turns
+from app.storage.chats.turns import Turns
 from app.stream.chat.cursor import ChatCursor
 from app.stream.chat.reader import ChatReader, Sources
 from tests.integration.api.chat_picture import ChatPicture, pictured
@@ -138,7 +138,7 @@ async def test_another_answer_stays_and_with_the_last_one_the_message_is_deleted
 async def test_a_large_branch_is_deleted_in_small_transactions(
     api: Client, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.storage.branches._BATCH", 3)
+    monkeypatch.setattr("app.storage.chats.branches._BATCH", 3)
     chat = await api.chat()
     first = await api.ask(chat, "One")
     rest = [await api.ask(chat, "More") for _ in range(4)]

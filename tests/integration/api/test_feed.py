@@ -19,7 +19,7 @@ from app.api.events import FEED_EVENTS
 from app.llm.models.catalog import ProviderModels
 from app.llm.scripted import Pause, Reply, ScriptedProvider, message_of, tool_use
 from app.storage.database import Statement
-from app.storage.owner_changes import LATEST_COMMIT, OwnerChanges
+from app.storage.owners.owner_changes import LATEST_COMMIT, OwnerChanges
 from app.stream.feed import FeedCursor
 from tests.integration.api.conftest import NewOwner
 from tests.integration.api.test_chat_stream import author
@@ -220,7 +220,7 @@ async def test_a_change_that_is_committed_late_is_sent(
     """Its time is that of its statement, others have been sent since, and a list was read. Without an overlap any
     commit is as late as one that waits for a standby for half an hour.
     """
-    monkeypatch.setattr("app.storage.owner_changes.OVERLAP", timedelta(seconds=overlap))
+    monkeypatch.setattr("app.storage.owners.owner_changes.OVERLAP", timedelta(seconds=overlap))
     late, other = await api.chat(title="Late"), await api.chat()
     change = "UPDATE chats SET title = 'Changed', updated_at = clock_timestamp() WHERE id = $1"
     async with api.follow(FEED) as events:
@@ -390,7 +390,7 @@ async def test_an_old_turn_that_a_client_saw_open_is_sent_when_it_has_ended_also
     api: Client, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # They were there long before the list was read.
-    monkeypatch.setattr("app.storage.owner_changes.OVERLAP", timedelta(0))
+    monkeypatch.setattr("app.storage.owners.owner_changes.OVERLAP", timedelta(0))
     monkeypatch.setattr("app.stream.feed._BATCH", 1)
     pauses, turns = [Pause(), Pause()], []
     for pause in pauses:

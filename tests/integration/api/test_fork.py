@@ -8,7 +8,7 @@ import pytest
 from app.domain.errors import NotFound
 from app.domain.fork import LEFT_OUT, cut_after
 from app.llm.scripted import Pause, message_of, text, tool_use
-from app.storage.branches import Fork
+from app.storage.chats.branches import Fork
 from app.storage.database import Statement
 from tests.integration.api.chat_picture import ChatPicture
 from tests.integration.api.conftest import NewOwner
@@ -168,7 +168,7 @@ async def test_a_fork_that_cannot_be_is_refused_with_a_reason(
     assert refused["errors"][0]["field"] == "title"
     await api.json("POST", f"{chat}/turns/{uuid4()}/fork", 404, json={})
     await (await new_owner()).json("POST", f"{turn.url}/fork", 404, json={})
-    monkeypatch.setattr("app.storage.branches._MOST_COPIED", 1)
+    monkeypatch.setattr("app.storage.chats.branches._MOST_COPIED", 1)
     refused = await api.json("POST", f"{turn.url}/fork", 422, json={"into": "chat"})
     assert "at most 1 turns" in refused["errors"][0]["message"]
     storage = server.services.storage

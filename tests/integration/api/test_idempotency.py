@@ -6,7 +6,7 @@ import pytest
 
 from app.domain.errors import StorageUnavailable
 from app.llm.scripted import Pause
-from app.storage.exchanges import Exchange, Exchanges
+from app.storage.chats.exchanges import Exchange, Exchanges
 from tests.integration.api.conftest import NewOwner
 from tests.support.http_client import Client, said, turn_url
 from tests.support.http_server import Server, pausing

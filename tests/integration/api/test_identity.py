@@ -16,7 +16,7 @@ from app.domain.errors import Unauthorized
 from app.domain.identity import SCOPES, Identity, Scope
 from app.llm.scripted import message_of, text, tool_use
 from app.storage.database import connect
-from app.storage.tokens import Tokens
+from app.storage.owners.tokens import Tokens
 from tests.integration.api.test_openapi import LOOK, body_of, nothing_there, until
 from tests.support.http_client import Client
 from tests.support.http_server import Server, serving

@@ -9,7 +9,7 @@ import pytest_asyncio
 
 from app.domain.identity import Identity
 from app.storage.database import connect
-from app.storage.tokens import Tokens
+from app.storage.owners.tokens import Tokens
 from tests.support.http_client import Client
 from tests.support.http_server import Server, serving
 from tests.support.openapi_document import Document

@@ -6,7 +6,7 @@ import pytest
 
 from app.domain.identity import Identity
 from app.llm.scripted import Pause, message_of, text, tool_use
-from app.storage.tokens import Tokens
+from app.storage.owners.tokens import Tokens
 from tests.integration.api.conftest import NewOwner
 from tests.support.http_client import Client, said, words_of
 from tests.support.http_server import Server, pausing

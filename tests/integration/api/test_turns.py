@@ -9,7 +9,7 @@ import pytest
 from app.domain.errors import PermanentError
 from app.llm.provider import BlockText, Part
 from app.llm.scripted import Pause, message_of, text, thinking, tool_use
-from app.storage.chat_changes import ChatState, ChatUpdates
+from app.storage.chats.chat_changes import ChatState, ChatUpdates
 from tests.support.http_client import Client, assembled, said, turn_url, words_of
 from tests.support.http_server import Server, pausing
 from tests.support.locks import Locker

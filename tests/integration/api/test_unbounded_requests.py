@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from app.storage import turns
+from app.storage.chats import turns
 from app.tools.schemas import InputSchema, SchemaRoom
 from tests.support.http_client import Client, said
 

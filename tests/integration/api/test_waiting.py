@@ -13,7 +13,7 @@ import pytest_asyncio
 from app.domain.results import parts_of
 from app.llm.provider import ModelRequest
 from app.llm.scripted import Pause, Reply, message_of, text, tool_use
-from app.storage.audit import AuditTrail
+from app.storage.owners.audit import AuditTrail
 from app.tools.tool import tool, tools_of
 from app.tools.toolset import Toolset
 from tests.integration.api.conftest import NewOwner

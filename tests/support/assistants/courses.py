@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from app.storage.database import connect
-from app.storage.documents import Documents
+from app.storage.owners.documents import Documents
 from app.tools.tool import Tool, ToolContext, ToolError, tool, tools_of
 
 FOLDER = "courses/"

@@ -12,7 +12,7 @@ from app.domain.errors import StorageUnavailable
 from app.engine.upkeep import recovery
 from app.engine.upkeep.recovery import JOINED, KNOWN, MISSED, SWEEP, ReplicaMonitor
 from app.kit.clock import DatabaseClock
-from app.storage.actions import Actions
+from app.storage.chats.actions import Actions
 from app.storage.runs.journal import OpenTexts
 from app.storage.runs.queue import Peer, Queue
 

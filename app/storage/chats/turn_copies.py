@@ -11,11 +11,11 @@ from app.domain.history import with_new_ids
 from app.domain.kinds import SHORTENED, SUMMARY
 from app.kit.ids import new_id
 from app.storage import tables
+from app.storage.chats.exchanges import TICK
+from app.storage.chats.turns import BLOCK_COLUMNS
 from app.storage.database import Statement, Transaction
-from app.storage.exchanges import TICK
 from app.storage.rows import block_from, columns_of, sql_list, to_json
 from app.storage.runs.record import ADD_BLOCKS
-from app.storage.turns import BLOCK_COLUMNS
 
 
 def _copied(table: Table, *others: str) -> str:

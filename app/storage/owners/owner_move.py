@@ -18,8 +18,8 @@ from app.domain.identity import departed_name
 from app.storage import tables
 from app.storage.database import Database, Statement, Transaction
 from app.storage.migrations import RELATIONS, VERSION_TABLES, newest_revision, version_table
-from app.storage.moves import LOOK
-from app.storage.owner_ahead import AHEAD, OwnerAhead, stored_columns
+from app.storage.owners.moves import LOOK
+from app.storage.owners.owner_ahead import AHEAD, OwnerAhead, stored_columns
 from app.storage.runs.queue import NOTIFY, QUEUED
 
 # Seconds that running turns get to be given back, and for the copy of all rows. Then an owner whose move did not come

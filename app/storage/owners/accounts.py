@@ -2,7 +2,7 @@
 
 Each operation is one statement that changes the account's row: two replicas wait for each other there, and the second
 one sees what the first one took. What a model call may use is reserved before it, and replaced by its charge in the
-statement that seals or voids its round (app/storage/charges.py).
+statement that seals or voids its round (app/storage/owners/charges.py).
 """
 
 from collections.abc import Mapping
@@ -14,8 +14,8 @@ from uuid import UUID
 
 from app.domain.limits import ReachedLimit
 from app.domain.plans import COUNTED, MEASURES, PERIODS, RATES, Plan, reached_rate, seconds_to_next
-from app.storage.charges import applied
 from app.storage.database import Database, Row, Statement
+from app.storage.owners.charges import applied
 
 
 def _now(rate: str) -> str:

@@ -8,10 +8,10 @@ from app.domain.asks import Ask, AskAnswer, AskKind
 from app.domain.errors import Conflict, NotFound, RequestRefused
 from app.domain.turns import ENDED, Turn
 from app.kit.ids import new_id
+from app.storage.chats.exchanges import ARRIVE, GET_KEY, KEEP_KEY, IdempotencyKey, key_refused
+from app.storage.chats.turns import Turns
 from app.storage.database import Database, Row, Statement, Transaction
-from app.storage.exchanges import ARRIVE, GET_KEY, KEEP_KEY, IdempotencyKey, key_refused
 from app.storage.rows import OPEN_STATUSES, ask_from, to_json
-from app.storage.turns import Turns
 
 LOCK_TURN_OF = Statement(
     """

@@ -14,7 +14,7 @@ from uuid import UUID
 
 from app.domain.chats import Chat
 from app.domain.turns import DELETED, Status
-from app.storage.chats import chat_from
+from app.storage.chats.chats import chat_from
 from app.storage.database import LONG, Database, Row, Statement
 from app.storage.rows import OPEN_STATUSES, WAITS
 

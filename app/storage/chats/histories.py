@@ -8,8 +8,8 @@ from app.domain.blocks import Block
 from app.domain.errors import Conflict
 from app.domain.turns import ENDED, TurnRequest
 from app.kit.ids import new_id
+from app.storage.chats.exchanges import GET_NEWEST_OF_CHAT, KEEP_KEY, TICK, Exchanges, Parent
 from app.storage.database import Database, Statement
-from app.storage.exchanges import GET_NEWEST_OF_CHAT, KEEP_KEY, TICK, Exchanges, Parent
 from app.storage.rows import columns_of, to_json
 from app.storage.runs.record import ADD_BLOCKS
 

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from app.kit.excerpt import AFTER, BEFORE, ExcerptPiece, line_of, pieces_of, without_markdown
+from app.storage.chats.search import SEARCH_ANSWER_TIMEOUT, limited, place_of
 from app.storage.database import Database, Statement
-from app.storage.documents import DocumentInfo
-from app.storage.search import SEARCH_ANSWER_TIMEOUT, limited, place_of
+from app.storage.owners.documents import DocumentInfo
 
 # Words that begin so come before parts inside of words, then those in the path, then whole words. The binary form of a
 # vector is made three times as fast as its text, and is compared first. No stem is found by a part of it.

@@ -10,9 +10,17 @@ from app.domain.errors import NotFound, RequestRefused
 from app.domain.fork import CutTurn
 from app.domain.turns import TurnRequest
 from app.kit.ids import new_id
-from app.storage.chat_changes import PLACE
+from app.storage.chats.chat_changes import PLACE
+from app.storage.chats.exchanges import (
+    CREATE_SIBLING,
+    KEEP_KEY,
+    MARK_FOLLOWED,
+    TICK,
+    Exchanges,
+    IdempotencyKey,
+    KeyTaken,
+)
 from app.storage.database import Database, Statement
-from app.storage.exchanges import CREATE_SIBLING, KEEP_KEY, MARK_FOLLOWED, TICK, Exchanges, IdempotencyKey, KeyTaken
 from app.storage.rows import to_json
 
 # The most turns that one transaction deletes, so that the chat is not locked for long.
@@ -91,8 +99,8 @@ class Branches:
 
     async def fork(self, owner: str, fork: Fork, key: IdempotencyKey | None) -> tuple[UUID, UUID]:
         """Returns the chat of the copy and its last assistant turn. Raises NotFound, RequestRefused, KeyTaken."""
-        await asyncio.to_thread(import_module, "app.storage.turn_copies")  # with SQLAlchemy: a tenth of a second
-        from app.storage.turn_copies import copy_turns  # noqa: PLC0415
+        await asyncio.to_thread(import_module, "app.storage.chats.turn_copies")  # with SQLAlchemy: a tenth of a second
+        from app.storage.chats.turn_copies import copy_turns  # noqa: PLC0415
 
         original = fork.cut.turn
         source, before = original.chat_id, original.parent_id

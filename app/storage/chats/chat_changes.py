@@ -12,7 +12,7 @@ from uuid import UUID
 
 from app.domain.chats import Chat
 from app.domain.turns import Turn
-from app.storage.chats import GET_CHAT, chat_from
+from app.storage.chats.chats import GET_CHAT, chat_from
 from app.storage.database import Database, Statement
 from app.storage.rows import OPEN_STATUSES
 

@@ -9,11 +9,11 @@ from app.domain.blocks import Block
 from app.domain.errors import NotFound
 from app.domain.turns import Turn
 from app.kit.ids import new_id
-from app.storage.actions import ANSWER_ASKS, GET_OPEN_ASKS
+from app.storage.chats.actions import ANSWER_ASKS, GET_OPEN_ASKS
+from app.storage.chats.exchanges import ARRIVE, STEER
+from app.storage.chats.turns import GET_PATH, WHOLE_PATH, Turns
 from app.storage.database import Database, Statement, Transaction
-from app.storage.exchanges import ARRIVE, STEER
 from app.storage.rows import to_json
-from app.storage.turns import GET_PATH, WHOLE_PATH, Turns
 
 _ANY_SIZE: Final = 2**62  # bytes
 

@@ -13,10 +13,10 @@ from app.domain.chats import Chat, OnBusy, Placement, branch_is_busy, place_mess
 from app.domain.errors import Conflict, NotFound, RequestRefused, StatementRefused
 from app.domain.turns import OPEN, Turn, TurnRequest
 from app.kit.ids import new_id
-from app.storage.chats import CREATE_CHAT, LOCK_CHAT, chat_from
+from app.storage.chats.chats import CREATE_CHAT, LOCK_CHAT, chat_from
+from app.storage.chats.turns import CANCEL_TURN, GET_TURN, Turns
 from app.storage.database import Database, Statement, Transaction
 from app.storage.rows import OPEN_STATUSES, columns_of, from_json, to_json, turn_from
-from app.storage.turns import CANCEL_TURN, GET_TURN, Turns
 
 # While a large branch is being deleted, the newest turn may be a user turn, which nothing can follow.
 GET_NEWEST_OF_CHAT = Statement(

@@ -13,7 +13,7 @@ from asyncpg import QueryCanceledError
 from app.domain.chats import Chat
 from app.domain.errors import RequestRefused
 from app.kit.excerpt import AFTER, BEFORE, Excerpt, line_of, pieces_of, without_markdown
-from app.storage.chats import chat_from
+from app.storage.chats.chats import chat_from
 from app.storage.database import LONG, Database, Row, Statement, Transaction
 
 # In seconds, twice: to wait for one of the searches that a replica runs at once, and to run the search. Postgres itself
