@@ -19,7 +19,7 @@ from app.storage.database import Database, Statement, connect
 from app.storage.migrations import newest_revision
 from app.storage.owners.documents import Documents
 from app.storage.owners.moves import Move, Moves
-from app.storage.owners.owner_ahead import AHEAD, OwnerAhead
+from app.storage.owners.owner_ahead import AHEAD, COPIED, OwnerAhead, stored_columns
 from app.storage.owners.owner_move import MOVED, OwnerMove
 from app.storage.owners.owners import Owners
 from app.storage.owners.tokens import Tokens
@@ -129,6 +129,15 @@ async def test_every_row_of_the_owner_moves_and_no_other(cells: Cells) -> None:
 def test_every_table_is_moved_or_left_for_a_reason() -> None:
     rest = metadata.tables.keys() - {table.name for table in MOVED}
     assert rest == {*LEFT, "search_backlog", "reservations", "activity", "journal_ticks"}
+
+
+def test_every_column_of_a_table_that_is_copied_ahead_is_copied_and_what_may_change_is_renewed() -> None:
+    for name, table in COPIED.items():
+        assert set(table.columns) == set(stored_columns(name))
+    chats, uploads = COPIED["chats"], COPIED["uploads"]
+    assert chats.renew is not None
+    assert {"id", "owner", *chats.live, *chats.renew.columns} == set(chats.columns)
+    assert {"id", "owner", "digest", "content", *uploads.live} == set(uploads.columns)
 
 
 async def test_what_stays_behind_is_erased_like_an_owner(cells: Cells) -> None:

@@ -214,14 +214,14 @@ _DOCUMENTS: Final = _Copied(
     ),
 )
 # Each after those that its rows refer to.
-_COPIED: Final[Mapping[str, _Copied]] = {
+COPIED: Final[Mapping[str, _Copied]] = {
     "chats": _CHATS,
     "turns": _TURNS,
     "uploads": _UPLOADS,
     "documents": _DOCUMENTS,
 }
 # The tables of which nothing else need be moved.
-AHEAD: Final = frozenset({*_COPIED, *_TURNS.parts})
+AHEAD: Final = frozenset({*COPIED, *_TURNS.parts})
 
 LOCK = Statement("SELECT pg_try_advisory_xact_lock(hashtextextended(:name, 0)) AS alone")
 # Triggers write them for chats and turns, as for those of any owner.
@@ -245,10 +245,10 @@ class OwnerAhead:
         """
         for _ in range(_PASSES):
             # Turns are listed before chats: so the chat of a turn that is still there when it is copied was listed.
-            listed = {name: await source.rows(_COPIED[name].list, owner=self._owner) for name in reversed([*_COPIED])}
+            listed = {name: await source.rows(COPIED[name].list, owner=self._owner) for name in reversed([*COPIED])}
             listed["turns"] = _parents_first(listed["turns"])
             copied = False
-            for name, table in _COPIED.items():
+            for name, table in COPIED.items():
                 async with target.transaction() as there:
                     await self._lock(there)
                     missing = await self._missing(table, listed[name], there)
@@ -267,13 +267,13 @@ class OwnerAhead:
         where they are deleted in the new one just now.
         """
         await self._lock(target)
-        listed = {name: await source.rows(table.list, owner=owner) for name, table in _COPIED.items()}
-        for name, table in _COPIED.items():
+        listed = {name: await source.rows(table.list, owner=owner) for name, table in COPIED.items()}
+        for name, table in COPIED.items():
             missing = await self._missing(table, listed[name], target)
             await self._copy(name, source, target, owner, [row["key"] for row in missing], held=True)
             if table.renew is not None:
                 await self._renew(table, table.renew, listed[name], source, target)
-        for name, table in _COPIED.items():
+        for name, table in COPIED.items():
             live = {column: [row[column] for row in listed[name]] for column in ("key", *table.live)}
             taken = await target.row(table.take, owner=self._owner, name=self._name, **live)
             if taken is None or taken["number"] != len(listed[name]):
@@ -311,7 +311,7 @@ class OwnerAhead:
         self, name: str, source: Transaction, target: Transaction, owner: str, keys: Collection[Any], *, held: bool
     ) -> None:
         """An open turn is copied only while its owner is `held`: under no name may it be claimed in the new cell."""
-        table = _COPIED[name]
+        table = COPIED[name]
         values = {"owner": owner, "name": self._name, "key": keys, "held": held}
         await source.copy_to(target, name, table.columns, table.copy, **values)
         for part, copy in table.parts.items():

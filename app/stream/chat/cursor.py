@@ -24,9 +24,9 @@ UNKNOWN_CURSOR = (
 
 @dataclass(slots=True)
 class ChatCursor:
-    """What a client knows: all turns up to `place` (`chat_changes` in app.storage.chats), the fields of the chat with the
-    `digest`, and each turn in `open` up to its cursor, or not even its existence where that is None. Of all other turns
-    it knows the end.
+    """What a client knows: all turns up to `place` (`chat_changes` in app.storage.chats), the fields of the chat whose
+    digest is `digest`, and each turn in `open` up to its cursor, or not even its existence where that is None. Of all
+    other turns it knows the end.
     """
 
     place: int = 0
