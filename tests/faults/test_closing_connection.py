@@ -14,6 +14,7 @@ class ClosingConnection:
     def __init__(self, message: str) -> None:
         self._message = message
         self._top_xact = None
+        self._cancellations = set[object]()
 
     async def fetch(self, _sql: str, timeout: float | None) -> object:  # noqa: ASYNC109, of the driver
         raise asyncpg.InternalClientError(self._message)

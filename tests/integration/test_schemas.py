@@ -27,7 +27,7 @@ INSERT INTO alembic_version VALUES ('ae1027a6acf');
 """
 RELATIONS = """
 SELECT nspname || '.' || relname FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace
-WHERE relkind = 'r' AND nspname !~ '^(pg_|information)' AND relname ~ '(documents|alembic_version)$' ORDER BY 1
+WHERE relkind = 'r' AND nspname !~ '^(pg_|information)' AND relname ~ '(^documents|alembic_version)$' ORDER BY 1
 """
 
 
