@@ -10,11 +10,13 @@ import sys
 import termios
 from codecs import getincrementaldecoder
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from tests.support.virtual_terminal import VirtualTerminal
 
 _TIMEOUT = 60  # seconds, for a machine that is busy with other tests
+_PATIENCE = 10  # seconds, of a person who has pressed a key in vain
 # Makes the pseudo-terminal the controlling one, so that a typed Ctrl-C becomes SIGINT.
 _TAKE = "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
 
@@ -48,6 +50,19 @@ class PseudoTerminal:
 
     def type(self, text: str) -> None:
         os.write(self._master, text.encode())
+
+    async def interrupt(self) -> None:
+        """Types Ctrl-C at a prompt, as a person does: again where nothing comes of it. Python's readline misses a
+        signal that arrives after it has shown its prompt and before it waits for a key.
+        """
+        before = self.screen.text
+        while self.screen.text == before:
+            self.type("\x03")
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_PATIENCE):
+                    while self.screen.text == before:
+                        self._changed.clear()
+                        await self._changed.wait()
 
     async def sees(self, *texts: str) -> None:
         """Waits until each of `texts` is on the screen or in the scrollback."""

@@ -125,7 +125,7 @@ async def test_a_chat_that_was_left_waiting_asks_again_when_it_is_opened_after_a
 async def test_ctrl_c_at_a_question_stops_the_answer(desk: FrontDesk, open_terminal: OpenTerminal) -> None:
     terminal = open_terminal(desk, BOTH)
     await terminal.sees_prompt(CHOICES)
-    terminal.type("\x03")
+    await terminal.interrupt()
     assert await terminal.ended() == 130
     await terminal.sees("■ stopped")
     async with TurnProbe(desk) as probe:
