@@ -76,15 +76,24 @@ class WarmPaths:
 def _size_of(turn: Turn) -> int:
     """About its bytes. A character takes one to four. Tools of the server are shared by all turns."""
     size = _TURN + _BLOCK * len(turn.blocks)
-    size += sum(_bytes_of((block.text, block.data, block.notes, block.client_data)) for block in turn.blocks)
+    # A path may have tens of thousands of blocks: what is rarely there costs no call.
+    texts = [
+        text
+        for block in turn.blocks
+        for text in (block.text, block.data, block.notes, block.client_data)
+        if text is not None
+    ]
     if (request := turn.request) is not None:
-        size += _bytes_of((request.system, request.provider_tools, request.params, request.labels))
-        size += _bytes_of(request.output and request.output.schema)
+        texts += [request.system or "", *request.provider_tools]
+        if request.output:
+            texts.append(request.output.schema)
+        if request.params or request.labels:
+            size += _bytes_of((request.params, request.labels))
         for tool in request.tools:
             if tool.client or tool.http:
-                size += _TOOL + _bytes_of((tool.description, tool.input_schema))
-                size += _bytes_of(tool.http and (tool.http.url, tool.http.headers))
-    return size
+                size += _TOOL + _bytes_of(tool.http and (tool.http.url, tool.http.headers))
+                texts += (tool.description, tool.input_schema)
+    return size + sum(map(getsizeof, texts))
 
 
 def _bytes_of(value: Any) -> int:

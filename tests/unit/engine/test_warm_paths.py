@@ -15,7 +15,7 @@ from app.engine.warm_paths import WarmPaths
 from app.kit.ids import new_id
 from app.llm.conversation.messages import KnownEntries
 
-TURN = 3000 + 59 + 4 * 8  # bytes, about, of each turn below, with a text of ten characters
+TURN = 3000 + 59  # bytes, about, of each turn below, with a text of ten characters
 
 
 def path_of(turns: int, before: Sequence[Turn] = ()) -> list[Turn]:
