@@ -37,11 +37,12 @@ def round_limit(turn: Turn, last: int | None = None) -> int:
     """
     assert turn.request is not None
     limits = turn.request.limits
-    blocks = [block for block in turn.blocks if last is None or block.round <= last]
-    numbers = rounds_with_calls(blocks)
     limit = limits.max_rounds
+    if limit >= (limits.hard_max_rounds or 0):
+        return limit
+    numbers = [number for number in rounds_with_calls(turn.blocks) if last is None or number <= last]
     while limit < (limits.hard_max_rounds or 0) and 0 < limit <= len(numbers):
-        if not makes_progress(blocks, numbers[limit - 1]):
+        if not makes_progress(turn.blocks, numbers[limit - 1]):
             break
         limit += 1
     return limit
@@ -135,8 +136,8 @@ def reached_limits(turn: Turn) -> tuple[ReachedLimit, ...]:
     if turn.request is None:
         return ()
     reached: list[ReachedLimit] = []
-    limits, rounds, calls = turn.request.limits, len(rounds_with_calls(turn.blocks)), len(counted_calls(turn))
-    most = round_limit(turn)
+    limits, rounds = turn.request.limits, len(rounds_with_calls(turn.blocks))
+    calls, most = len(counted_calls(turn)) if rounds else 0, round_limit(turn)
     # Attempts at an output have limits of their own, and named ends.
     if turn.request.output is None and rounds >= max(1, most):
         name = "hard_max_rounds" if most > limits.max_rounds else "max_rounds"

@@ -248,19 +248,27 @@ def _after_tools(turn: Turn, last: Round, tool_rounds: int, limits: Limits) -> S
 
 def unanswered_calls(blocks: Sequence[Block]) -> tuple[Block, ...]:
     """The calls that have no result yet, in call order."""
+    calls = [block for block in blocks if block.is_call]
+    if not calls:  # an answer may have tens of thousands of other blocks, which are looked at once then
+        return ()
     answered = {(block.round, block.tool_use_id) for block in blocks if block.type == TOOL_RESULT}
-    return tuple(b for b in blocks if b.is_call and (b.round, b.tool_use_id) not in answered)
+    return tuple(call for call in calls if (call.round, call.tool_use_id) not in answered)
 
 
 def failed_rounds(blocks: Sequence[Block], last: int | None = None) -> int:
     """The number of rounds in a row, up to round `last` or the last of all, in which every call failed. A message of
     the user in between starts the count again.
     """
-    known = [block for block in blocks if last is None or block.round <= last]
-    spoken = max((block.round for block in known if block.type == USER_TEXT), default=0)
+    numbers = [number for number in rounds_with_calls(blocks) if last is None or number <= last]
+    if not numbers:
+        return 0
+    spoken = max(
+        (block.round for block in blocks if block.type == USER_TEXT and (last is None or block.round <= last)),
+        default=0,
+    )
     count = 0
-    for number in reversed(rounds_with_calls(known)):
-        results = [block for block in known if block.round == number and block.type == TOOL_RESULT]
+    for number in reversed(numbers):
+        results = [block for block in blocks if block.round == number and block.type == TOOL_RESULT]
         if number <= spoken or not all(result.is_error for result in results):
             break
         count += 1
