@@ -301,6 +301,8 @@ class Worker:
             log.error("queue.unavailable", error=str(error))
         for turn in claimed:
             self._start(group, turn)
+            if self._draining:  # the order came while they were claimed
+                self._runs[turn].stop("release")
         return len(claimed) == room > 0
 
     async def _compare_with_rows(self, group: asyncio.TaskGroup) -> None:

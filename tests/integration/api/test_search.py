@@ -54,7 +54,7 @@ async def test_words_are_found_by_their_beginning_and_in_the_language_of_the_cha
     ("said", "q", "marked"),
     [
         ("What does <img src=x> say?", "img", "What does <[img] src=x> say?"),
-        ("See app/storage/chats/search.py of 3.14", "search.py 3.14", "See app/storage/[search.py] of [3.14]"),
+        ("See app/storage/search.py of 3.14", "search.py 3.14", "See app/storage/[search.py] of [3.14]"),
         ("今日は良い天気です", "良い天", "今日は[良い天]気です"),
         ("It's 'quoted': a & b | !c", "'quoted' !c", "It's ['quoted']: a & b | [!c]"),
         ("snake_case and camelCase", "case camel", "snake_[case] and [camel][Case]"),
