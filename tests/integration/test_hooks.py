@@ -64,8 +64,10 @@ class Diary(Hooks):
 
     async def _note(self, event: Any) -> None:
         assert self.harness is not None
+        place = len(self.events)  # hooks of calls that run side by side overtake each other in what follows
         self.events.append(event)
-        self.stored.append(await self.harness.turn(Asked(event.turn.chat_id, event.turn.id)))
+        self.stored.append(event.turn)
+        self.stored[place] = await self.harness.turn(Asked(event.turn.chat_id, event.turn.id))
 
     @property
     def told(self) -> list[str]:
