@@ -661,7 +661,8 @@ async def test_a_turn_that_is_cancelled_while_its_next_run_is_put_off_ends_at_on
 async def test_a_drain_hands_back_a_turn_whose_next_run_is_put_off(harness: Harness) -> None:
     async with _paused(harness) as (replica, asked, _):
         await replica.worker.drain()
-        async with harness.replica(ScriptedProvider([answer()])) as other:
+        # It listens: a claim that was under way during the drain is given back a moment later.
+        async with harness.replica(ScriptedProvider([answer()]), listens=True) as other:
             turn = await harness.finish(other, asked)
             assert (turn.status, turn.recoveries) == ("complete", 0)
 
