@@ -174,6 +174,9 @@ turns = Table(
     Column("ended_at", DateTime(timezone=True)),
     # The turn that a fork copied. It may be gone.
     Column("forked_from", Uuid),
+    # The numbers of its attempts, from the one on that it was made with; null while that is the only one. A trigger
+    # keeps it (migration 0040).
+    Column("lineage", ARRAY(Integer)),
     UniqueConstraint("chat_id", "id", "role"),
     ForeignKeyConstraint(
         ["chat_id", "parent_id", "parent_role"],
