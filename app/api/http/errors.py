@@ -31,8 +31,8 @@ STORAGE_AWAY = (
 )
 # A server that stops cancels what it has not answered some seconds later.
 CUT_OFF = (
-    "The server stops before the request has ended. Try again; with an `Idempotency-Key`, what was stored all the same is"
-    " not stored twice."
+    "The server stops before the request has ended. Try again; with an `Idempotency-Key`, what was stored all the same"
+    " is not stored twice."
 )
 
 
