@@ -4,8 +4,8 @@ Each operation is one statement that changes the account's row: two replicas wai
 one sees what the first one took. What a model call may use is reserved before it, and replaced by its charge in the
 statement that seals or voids its round (app/storage/owners/charges.py).
 
-A call that no plan limits has a reservation too, from its first tick until its charge. It counts for no rate; the request
-is charged by it if the process dies before the reply begins.
+A call that no plan limits has a reservation too, from its first tick until its charge. It counts for no rate. If the
+process dies before the reply begins, the request is charged by it.
 """
 
 from collections.abc import Mapping, Sequence
