@@ -297,8 +297,8 @@ accounts = Table(
     Column("running_turns", Integer),
 )
 
-# What a model call under way may use at most: 0 where no plan limits it. Its charge takes its place, or it is given back.
-# A call whose process dies before its reply has begun is charged `request_tokens` and `request_cost`.
+# What a model call under way may use at most; 0 where no plan limits it. Its charge takes its place, or it is given
+# back. A call whose process dies before its reply begins is charged `request_tokens` and `request_cost`.
 reservations = Table(
     "reservations",
     metadata,
