@@ -3,7 +3,7 @@
 import re
 from typing import NamedTuple
 
-_FORM = re.compile("(0|[1-9][0-9]{0,9})-(0|[1-9][0-9]{0,8})-(0|[1-9][0-9]{0,14})")
+_FORM = re.compile("(0|[1-9][0-9]{0,8})-(0|[1-9][0-9]{0,8})-(0|[1-9][0-9]{0,14})")
 
 
 class Cursor(NamedTuple):

@@ -32,6 +32,8 @@ TRANSITIONS: Mapping[Status, frozenset[Status]] = {
 }
 ENDED: frozenset[Status] = frozenset(status for status, ways_out in TRANSITIONS.items() if not ways_out)
 OPEN: frozenset[Status] = frozenset(TRANSITIONS) - ENDED
+# The least distance between the numbers of two attempts (app.storage.runs.attempts).
+LEAST_STEP = 64
 # The stop reason that readers get for a turn that was deleted while it was open.
 DELETED = "deleted"
 
