@@ -228,12 +228,11 @@ def _add_round(marks: Marks, round: Round, by_round: Mapping[int, Sequence[Block
 
 def resume(log: Log, cursor: Cursor) -> tuple[Cursor, Reset | None]:
     """The cursor at which a client that holds `cursor` goes on, and the reset that it needs first, if any."""
-    if log.has_had(cursor.attempt):
-        # Marks of a later attempt took the place of those that the client has.
-        kept = log.marks.length_until(cursor.attempt, cursor.place)
-    else:
-        # An attempt of a past that this database does not have: nothing vouches for more than the first mark.
-        kept = min(1, cursor.place)
+    if not log.has_had(cursor.attempt):
+        # Of a past that this database does not have: nothing vouches for more than the first mark.
+        return Cursor(log.attempt, min(1, cursor.place)), Reset(log.attempt, 0)
+    # Marks of a later attempt took the place of those that the client has.
+    kept = log.marks.length_until(cursor.attempt, cursor.place)
     if kept == cursor.place and cursor.offset <= _text_length(log, cursor.place):
         return Cursor(log.attempt, cursor.place, cursor.offset), None
     if kept and isinstance(log.marks[kept - 1], BlockStart):

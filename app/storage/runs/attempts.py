@@ -1,22 +1,25 @@
 """The numbers of attempts. They grow by random steps, so that two databases with a common past, such as a backup and the
 server that went on without it, do not give the same number to different attempts.
 
-A step is one of about half a million numbers, fewer for a turn with hundreds of attempts: the numbers of all events fit
-into what JavaScript can count (app.api.openai.events), and never reach the end of their column.
+A turn with hundreds of attempts makes small steps, so that JavaScript can count its events (app.api.openai.events).
 """
 
 from random import SystemRandom
+from typing import Final
 
 from app.domain.turns import LEAST_STEP
 
-_MOST = 2**27
-_STEPS = 256
-_random = SystemRandom()
+_FAR: Final = 2**26
+_random: Final = SystemRandom()
 
 # In an UPDATE of `turns`, the number of the next attempt.
-NEXT_ATTEMPT = f"attempt + {LEAST_STEP} + CAST(floor(random() * greatest(1, ({_MOST} - attempt) / {_STEPS})) AS int)"
+NEXT_ATTEMPT: Final = f"attempt + CASE WHEN attempt < {_FAR} THEN CAST(:step AS int) ELSE {LEAST_STEP} END"
+
+
+def draw_step() -> int:
+    return LEAST_STEP + _random.randrange(2**19)
 
 
 def next_attempt(attempt: int) -> int:
     """The number of the attempt after `attempt`."""
-    return attempt + LEAST_STEP + _random.randrange(max(1, (_MOST - attempt) // _STEPS))
+    return attempt + (draw_step() if attempt < _FAR else LEAST_STEP)

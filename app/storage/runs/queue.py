@@ -11,6 +11,7 @@ from app.domain.errors import StorageError
 from app.kit.clock import CLOCK
 from app.storage.database import Database, Statement
 from app.storage.rows import OPEN_STATUSES
+from app.storage.runs import attempts
 from app.storage.runs.attempts import NEXT_ATTEMPT
 from app.storage.runs.journal import END_LOGS
 from app.storage.runs.session import CHANNEL
@@ -173,7 +174,7 @@ class Queue:
         """Claims up to `limit` queued turns for this replica, oldest first. With `most_of_owner` they are shared out
         between their owners, of whom none has more than that running.
         """
-        claim = {"replica": self.replica, "limit": limit}
+        claim = {"replica": self.replica, "step": attempts.draw_step(), "limit": limit}
         if most_of_owner is None:
             rows = await self._database.rows(CLAIM_TURNS, **claim)
         else:
@@ -182,7 +183,7 @@ class Queue:
 
     async def claim_again(self, turns: Collection[UUID]) -> Collection[UUID]:
         """Claims those of these turns that this replica owns by their rows, for a new run."""
-        rows = await self._database.rows(CLAIM_AGAIN, turns=turns, replica=self.replica)
+        rows = await self._database.rows(CLAIM_AGAIN, turns=turns, replica=self.replica, step=attempts.draw_step())
         return {row["id"] for row in rows}
 
     async def give_back(self, turns: Collection[UUID], *, every: bool) -> Set[UUID]:

@@ -80,8 +80,8 @@ class ChatReader:
     async def open(self) -> None:
         """Loads the turns of the cursor. Raises ValueError for a cursor that is not of this chat."""
         cursor = self._cursor
-        found = await self._changes.answers_at(self._chat, list(cursor.open))
-        if cursor.place > await self._changes.last_place(self._chat) or found.keys() != cursor.open.keys():
+        found = await self._changes.turns_known(self._chat, cursor.place, cursor.open)
+        if found is None:
             raise ValueError(UNKNOWN_CURSOR)
         for place, position in list(cursor.open.items()):
             id = found[place]
