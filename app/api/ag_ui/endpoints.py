@@ -17,7 +17,7 @@ from app.api.ag_ui.messages import (
     pending_calls_of,
     thread_messages,
 )
-from app.api.ag_ui.schemas import AgUiMessageIn, AgUiResumeIn, AgUiStopped, RunInput, blocks_in
+from app.api.ag_ui.schemas import AgUiMessageIn, AgUiResumeIn, AgUiStopped, AgUiUserMessageIn, RunInput, blocks_in
 from app.api.ag_ui.stream import response, run_stream
 from app.api.codec import output_text, to_json
 from app.api.dialects import (
@@ -127,14 +127,15 @@ async def _at_rest(
 
 
 async def _post(
-    services: Services, owner: str, chat: UUID, sent: RunInput, message: AgUiMessageIn
+    services: Services, owner: str, chat: UUID, sent: RunInput, message: AgUiUserMessageIn
 ) -> tuple[Turn, bool]:
     """The turn that answers the message, and whether it goes on with one that was there. The same message again is
     another run: it follows the answer that is open, or asks for another one.
     """
     before = await _answer_before(services, owner, chat, sent.messages[:-1])
     place: Parent = before.id if before else "newest"
-    key = key_of("ag-ui", chat, message.id, str(place), message.content) if message.id else None
+    content = [part.sent() for part in message.content] if isinstance(message.content, list) else message.content
+    key = key_of("ag-ui", chat, message.id, str(place), content) if message.id else None
     user_turn = await turn_of(services, owner, chat, message.id, "user")
     user_turn = user_turn or await posted_with(services, owner, key)
     page = PageOptions(
@@ -148,7 +149,7 @@ async def _post(
         if not answer.ended:
             return answer, True
         return (await replace_answer(services, owner, answer, options, options.on_busy)).assistant_turn, False
-    new = new_turn(options, blocks_in(message.content))
+    new = new_turn(options, blocks_in(message))
     exchange = await post_by_chat(services, new, Target(owner, chat, place, new.on_busy), key)
     return exchange.assistant_turn, False
 

@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from app.api.codec import to_json
 from app.api.http.reading import limit_of, read_body
-from app.api.openai.inputs import checked_turn, read_items
+from app.api.openai.inputs import checked_turn, items_of
 from app.api.openai.items import items_of_path
 from app.api.openai.objects import Json, chat_of_conversation, conversation_id, turn_of_item
 from app.api.openai.posting import delete_turn, recorded
@@ -24,7 +24,7 @@ from app.domain.turns import Turn
 async def create_conversation(request: Request) -> Response:
     services, owner = services_and_owner(request)
     sent, _ = await read_body(request, ConversationBody)
-    items = await read_items(sent.items, "items")
+    items = items_of(sent.items)
     settings = services.resolver.changed_settings({}, ChatSettings(labels=sent.metadata) if sent.metadata else None)
     exchanges = await recorded(services, owner, items)
     chat = await services.storage.chats.create(owner, None, None, settings)
@@ -95,7 +95,7 @@ async def add_items(request: Request) -> Response:
     services, owner = services_and_owner(request)
     sent, _ = await read_body(request, ItemsIn)
     chat = await _chat_of(request, services, owner)
-    items = await read_items(sent.items, "items")
+    items = items_of(sent.items)
     exchanges = await recorded(services, owner, items)
     request_of_chat = services.resolver.resolve(checked_turn({"blocks": [{"type": "text", "text": "…"}]}), chat, None)
     last = await services.storage.histories.record(owner, chat.id, "newest", exchanges, request_of_chat)

@@ -23,7 +23,7 @@ def _canonical(items: Sequence[InputItem]) -> Iterator[list[Any]]:
         match item:
             case MessageItem(role="user", content=content):
                 blocks = blocks_of(content, "input")
-                yield ["user", [block.get("text") or str(block["source"]) for block in blocks]]
+                yield ["user", [block["text"] if "text" in block else str(block["source"]) for block in blocks]]
             case MessageItem(role="assistant", content=content):
                 yield ["assistant", text_of(content, "input").strip()]
             case OutputItem(type="function_call"):

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from app.api.codec import to_json
 from app.api.exchange import cancel_turn, wait_for_end
 from app.api.http.reading import idempotency_key_of, limit_of, read_body
-from app.api.openai.inputs import Input, options_of, origin_of, read_items, split_input
+from app.api.openai.inputs import Input, items_of, options_of, origin_of, split_input
 from app.api.openai.items import input_items_of
 from app.api.openai.objects import ResponseId, chat_of_conversation, parts_of
 from app.api.openai.posting import Forgetting, Place, Posting, delete_turn, delivered
@@ -30,7 +30,7 @@ async def create_response(request: Request) -> Response:
     sent, body = await read_body(request, ResponseIn)
     if sent.background and sent.store is False:
         raise RequestRefused("`store` must be left out with `background`.", field="store")
-    input, options = await split_input(await read_items(sent.input)), options_of(sent)
+    input, options = await split_input(items_of(sent.input)), options_of(sent)
     place = await _place(request, services, sent, input)
     posting = Posting(request, services, options, input, idempotency_key_of(request, body))
     turn, part = await posting.respond(place)
