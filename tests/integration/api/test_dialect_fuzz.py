@@ -213,8 +213,8 @@ async def test_any_json_in_any_place_has_a_defined_answer(server: Server, call: 
             return await client.post(call, content=json.dumps({**sent, **thread}))
 
         valid = await answer(body)
-        refused_as_it_is = call == "/api/ag-ui/run" and body["messages" if "messages" in body else "resume"][-1] != body
-        assert valid.status_code < 300 or refused_as_it_is, valid.text
+        is_valid = not any("c.t.1" in str(each) for each in body.values())  # an answer to a call that is not there
+        assert (valid.status_code < 300) == is_valid, valid.text
         for number, path in enumerate(paths_in(body)):
             for kind, value in enumerate(KINDS):
                 if not FULL and (number + kind) % 3:
@@ -224,7 +224,9 @@ async def test_any_json_in_any_place_has_a_defined_answer(server: Server, call: 
                     response = await answer(changed(body, path, value))
                     if response.status_code >= 400:
                         check_refusal(call, response)
-                        assert await rows_of(connection, owner) == before, "a refusal has stored rows"
+                        # The history of a message whose file is refused is stored.
+                        if path[-1] != "file_data":
+                            assert await rows_of(connection, owner) == before, "a refusal has stored rows"
                 except (AssertionError, ValueError, KeyError) as error:
                     failures.append((path, str(value)[:40], repr(error)[:300]))
     await connection.close()
