@@ -53,23 +53,30 @@ CLAIM_TURNS = Statement(
     {_CLAIM}
     """
 )
-# The owner with the fewest running turns comes first, so no owner waits behind all turns of another one. Two replicas
-# that claim at the same moment may pass `most` by what the other one claims.
+# The owner with the fewest running turns comes first, so no owner waits behind all turns of another one. The index gives
+# the owners in the queue one by one, and of each no more turns than may run. Replicas that claim at the same moment
+# find the same turns, and pass over those of each other.
 CLAIM_TURNS_FAIRLY = Statement(
     f"""
-    WITH busy AS (
-        SELECT owner, count(*) AS running FROM turns JOIN chats ON chats.id = chat_id
-        WHERE status = 'running' GROUP BY owner
+    WITH RECURSIVE owners AS (
+        (SELECT queue_owner FROM turns WHERE status = 'queued' ORDER BY queue_owner LIMIT 1)
+        UNION ALL
+        SELECT (
+            SELECT queue_owner FROM turns WHERE status = 'queued' AND queue_owner > owners.queue_owner
+            ORDER BY queue_owner LIMIT 1
+        ) FROM owners WHERE queue_owner IS NOT NULL
     ), ranked AS (
-        SELECT next.id, coalesce(running_turns, CAST(:most AS int)) AS most, coalesce(running, 0)
-            + row_number() OVER (PARTITION BY owner ORDER BY next.created_at, next.id) AS rank
-        FROM turns AS next JOIN chats ON chats.id = chat_id LEFT JOIN busy USING (owner)
-            LEFT JOIN accounts USING (owner)
-        WHERE {CLAIMABLE}
+        SELECT next.id, running + row_number() OVER (PARTITION BY queue_owner ORDER BY next.created_at, next.id) AS rank
+        FROM owners LEFT JOIN accounts ON owner = queue_owner, LATERAL (
+            SELECT count(*) AS running FROM turns WHERE status = 'running' AND turns.queue_owner = owners.queue_owner
+        ) AS busy, LATERAL (
+            SELECT id, created_at FROM turns AS next WHERE next.queue_owner = owners.queue_owner AND {CLAIMABLE}
+            ORDER BY created_at, id
+            LIMIT least(greatest(coalesce(running_turns, CAST(:most AS int)) - running, 0), :limit)
+        ) AS next
     ), chosen AS (
         SELECT turns.id FROM turns JOIN ranked USING (id)
-        WHERE status = 'queued' AND rank <= most
-        ORDER BY rank, created_at, turns.id FOR UPDATE OF turns SKIP LOCKED LIMIT :limit
+        WHERE status = 'queued' ORDER BY rank, created_at, turns.id FOR UPDATE OF turns SKIP LOCKED LIMIT :limit
     )
     {_CLAIM}
     """
