@@ -14,7 +14,9 @@ down_revision = "0036"
 branch_labels = None
 depends_on = None
 
-OPEN = "('queued', 'running', 'waiting')"
+FILL = """
+UPDATE turns SET queue_owner = owner FROM chats WHERE chats.id = chat_id AND status IN ('queued', 'running', 'waiting')
+"""
 # A turn that comes with its chat in one statement does not see it: such a one gets its owner when it is queued.
 KEEP_OWNER = """
 CREATE FUNCTION keep_owner_of_turn() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
@@ -24,9 +26,9 @@ BEGIN
 END
 $$
 """
-TRIGGER = f"""
+TRIGGER = """
 CREATE TRIGGER owner_of_turn BEFORE INSERT OR UPDATE OF status ON turns FOR EACH ROW
-WHEN (NEW.queue_owner IS NULL AND NEW.status IN {OPEN}) EXECUTE FUNCTION keep_owner_of_turn()
+WHEN (NEW.queue_owner IS NULL AND NEW.status IN ('queued', 'running', 'waiting')) EXECUTE FUNCTION keep_owner_of_turn()
 """
 # Moves between cells rename the owners of chats.
 FOLLOW_OWNER = """
@@ -65,7 +67,7 @@ $$
 
 def upgrade() -> None:
     op.add_column("turns", sa.Column("queue_owner", sa.Text(), nullable=True))
-    op.execute(f"UPDATE turns SET queue_owner = owner FROM chats WHERE chats.id = chat_id AND status IN {OPEN}")
+    op.execute(FILL)
     op.create_index(
         "ix_turns_owners",
         "turns",

@@ -53,26 +53,30 @@ CLAIM_TURNS = Statement(
     {_CLAIM}
     """
 )
-# The owner with the fewest running turns comes first, so no owner waits behind all turns of another one. The index gives
-# the owners in the queue one by one, and of each no more turns than may run. Replicas that claim at the same moment
-# find the same turns, and pass over those of each other.
+# The owner with the fewest running turns comes first, so no owner waits behind all turns of another one. An index has
+# the open turns by owner. Turns are read of as many owners as turns are claimed, and of each as many as may run.
+# Replicas that claim at the same moment find the same turns, and pass over those of each other.
 CLAIM_TURNS_FAIRLY = Statement(
     f"""
-    WITH RECURSIVE owners AS (
-        (SELECT queue_owner FROM turns WHERE status = 'queued' ORDER BY queue_owner LIMIT 1)
-        UNION ALL
-        SELECT (
-            SELECT queue_owner FROM turns WHERE status = 'queued' AND queue_owner > owners.queue_owner
-            ORDER BY queue_owner LIMIT 1
-        ) FROM owners WHERE queue_owner IS NOT NULL
+    WITH shares AS (
+        SELECT queue_owner AS owner, count(*) FILTER (WHERE status = 'running') AS running,
+            min(created_at) FILTER (WHERE status = 'queued') AS oldest
+        FROM turns
+        WHERE status IN ('queued', 'running') AND EXISTS (SELECT FROM turns WHERE status = 'queued')
+        GROUP BY queue_owner
+    ), owners AS (
+        SELECT owner, running, room FROM (
+            SELECT owner, running, coalesce(running_turns, CAST(:most AS int)) - running AS room
+            FROM shares LEFT JOIN accounts USING (owner) WHERE oldest IS NOT NULL ORDER BY running, oldest
+        ) AS in_order, LATERAL (
+            SELECT FROM turns AS next WHERE queue_owner = owner AND {CLAIMABLE} LIMIT 1
+        ) AS any_turn
+        WHERE room > 0 LIMIT :limit
     ), ranked AS (
-        SELECT next.id, running + row_number() OVER (PARTITION BY queue_owner ORDER BY next.created_at, next.id) AS rank
-        FROM owners LEFT JOIN accounts ON owner = queue_owner, LATERAL (
-            SELECT count(*) AS running FROM turns WHERE status = 'running' AND turns.queue_owner = owners.queue_owner
-        ) AS busy, LATERAL (
-            SELECT id, created_at FROM turns AS next WHERE next.queue_owner = owners.queue_owner AND {CLAIMABLE}
-            ORDER BY created_at, id
-            LIMIT least(greatest(coalesce(running_turns, CAST(:most AS int)) - running, 0), :limit)
+        SELECT next.id, running + row_number() OVER (PARTITION BY owner ORDER BY next.created_at, next.id) AS rank
+        FROM owners, LATERAL (
+            SELECT id, created_at FROM turns AS next WHERE queue_owner = owner AND {CLAIMABLE}
+            ORDER BY created_at, id LIMIT least(room, :limit)
         ) AS next
     ), chosen AS (
         SELECT turns.id FROM turns JOIN ranked USING (id)
