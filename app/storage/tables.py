@@ -174,7 +174,7 @@ turns = Table(
     Column("ended_at", DateTime(timezone=True)),
     # The turn that a fork copied. It may be gone.
     Column("forked_from", Uuid),
-    # The owner of the chat, of turns that were open since migration 0044: the queue is shared out by it.
+    # The owner of the chat, of turns that were open since migration 0038: the queue is shared out by it.
     Column("queue_owner", Text),
     UniqueConstraint("chat_id", "id", "role"),
     ForeignKeyConstraint(
@@ -304,7 +304,8 @@ accounts = Table(
     Column("running_turns", Integer),
 )
 
-# What a model call under way may use at most. Its charge takes its place, or it is given back.
+# What a model call under way may use at most; 0 where no plan limits it. Its charge takes its place, or it is given
+# back. A call whose process dies before its reply begins is charged `request_tokens` and `request_cost`.
 reservations = Table(
     "reservations",
     metadata,
@@ -315,6 +316,11 @@ reservations = Table(
     Column("call", Text, nullable=False),
     Column("tokens", BigInteger, nullable=False),
     Column("cost", Numeric, nullable=False),
+    Column("chat_id", Uuid),
+    Column("kind", Text),
+    Column("model", Text),
+    Column("request_tokens", BigInteger),
+    Column("request_cost", Numeric),
     Column("reserved_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
     Index(None, "turn_id"),
     Index(None, "owner"),

@@ -100,7 +100,7 @@ CREATE_EXCHANGE = Statement(
     {_QUEUED}
     """
 )
-# A place among the running turns of an owner, or in the queue: others wait until the transaction ends (migration 0044).
+# A place among the running turns of an owner, or in the queue: others wait until the transaction ends (migration 0038).
 # The lock of a chat that exists comes before that of the owner, everywhere: else two messages could wait for another.
 _MAY_RUN = "(CAST(:most_running AS int) IS NULL OR take_place({owner}, :most_running, NULL))"
 TAKE_PLACE = Statement("SELECT take_place(:owner, NULL, :most) AS taken")
@@ -143,9 +143,12 @@ CREATE_SIBLING = Statement(
     RETURNING *
     """
 )
+# A commit that waits in vain for a synchronous standby is visible here and nowhere else. So a key that is found is
+# acknowledged by a commit of its own, which waits for that standby too: the message in the WAL makes it one.
 GET_KEY = Statement(
     """
-    SELECT digest, turn_id, steer_id, chat_id, parent_id FROM idempotency_keys JOIN turns ON turns.id = turn_id
+    SELECT digest, turn_id, steer_id, chat_id, parent_id, pg_logical_emit_message(true, 'turnstream', key)
+    FROM idempotency_keys JOIN turns ON turns.id = turn_id
     WHERE owner = :owner AND key = :key
     """
 )

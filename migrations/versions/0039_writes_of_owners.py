@@ -1,6 +1,6 @@
 """writes of owners: the requests that change rows and ask for no answer
 
-Revision: 0045, after: 0044
+Revision: 0039, after: 0038
 
 A version that still runs does not count them. Where it begins a period, they are counted from the period before.
 """
@@ -8,8 +8,8 @@ A version that still runs does not count them. Where it begins a period, they ar
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0045"
-down_revision = "0044"
+revision = "0039"
+down_revision = "0038"
 branch_labels = None
 depends_on = None
 

@@ -1,6 +1,6 @@
 """owners of open turns: the queue by owner, and places of an owner that are taken one after the other
 
-Revision: 0044, after: 0036
+Revision: 0038, after: 0037
 
 A trigger gives open turns of a version that still runs their owner. Writes of turns wait while the index is built: about
 a second for a million turns.
@@ -9,8 +9,8 @@ a second for a million turns.
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0044"
-down_revision = "0036"
+revision = "0038"
+down_revision = "0037"
 branch_labels = None
 depends_on = None
 
