@@ -48,8 +48,8 @@ def test_without_a_file_the_settings_are_the_plan() -> None:
 
 
 def test_zero_takes_a_limit_away() -> None:
-    none = {"owner_running_turns": 0, "owner_queued_turns": 0, "owner_streams": 0}
-    assert read_plans(Settings(_env_file=None, **none)).default == Plan("default")
+    settings = Settings(_env_file=None, owner_running_turns=0, owner_queued_turns=0, owner_streams=0)
+    assert read_plans(settings).default == Plan("default")
 
 
 @pytest.mark.parametrize(
