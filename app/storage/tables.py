@@ -174,7 +174,7 @@ turns = Table(
     Column("ended_at", DateTime(timezone=True)),
     # The turn that a fork copied. It may be gone.
     Column("forked_from", Uuid),
-    # The owner of the chat, of turns that were open since migration 0038: the queue is shared out by it.
+    # The owner of the chat, for turns that are open (migration 0038): the queue is shared out by it.
     Column("queue_owner", Text),
     UniqueConstraint("chat_id", "id", "role"),
     ForeignKeyConstraint(

@@ -38,7 +38,7 @@ class HandlerApp:
             response = await self._handler(Request(scope, receive, send))
             await response(scope, receive, send)
         finally:
-            if give_back := scope["state"].pop(GIVE_BACK, None):
+            if give_back := scope.get("state", {}).pop(GIVE_BACK, None):
                 give_back()
 
 
