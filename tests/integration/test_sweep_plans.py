@@ -16,6 +16,8 @@ from app.setup.engine import sweeps_of
 from app.storage.database import Database, Row, Statement
 from app.storage.pool import Pool
 
+pytestmark = pytest.mark.timeout(300)
+
 FEW, MANY = 50_000, 1_000_000  # rows of each table
 STEPS = 60  # of a sweep
 ALL_REFERENCES = 2_100  # steps: two tables of a million rows, before the first upload is deleted
