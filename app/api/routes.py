@@ -57,6 +57,7 @@ from app.api.streams import chat as chat_stream
 from app.api.streams import feed as feed_stream
 from app.api.streams import turn as turn_stream
 from app.domain.errors import RequestRefused
+from app.domain.identity import Scope
 
 
 async def get_openapi(request: Request) -> Response:
@@ -76,6 +77,7 @@ def _limit(default: int, most: int) -> Query:
 
 
 _KEY = ("Idempotency-Key",)
+_SENDS: tuple[Scope, ...] = ("send", "chat")
 _OLD = ("Cache-Control",)  # of what may be read on a standby
 
 ENDPOINTS = (
@@ -141,6 +143,7 @@ ENDPOINTS = (
         (422,),
         headers=_KEY,
         streams=True,
+        scopes=_SENDS,
     ),
     Endpoint(
         "POST /api/chats/{chat}/turns",
@@ -152,6 +155,7 @@ ENDPOINTS = (
         (404, 409, 422),
         headers=_KEY,
         streams=True,
+        scopes=_SENDS,
     ),
     Endpoint(
         "GET /api/chats/{chat}/turns",
@@ -331,7 +335,7 @@ ENDPOINTS = (
         "text/event-stream",
         problems=(409,),
         events="UiMessageStream",
-        scopes=("chat", "approve"),
+        scopes=("send", "chat", "approve"),
         reach="handler",
     ),
     Endpoint(
@@ -369,7 +373,7 @@ ENDPOINTS = (
         "text/event-stream",
         problems=(409,),
         events="AgUiRun",
-        scopes=("chat", "approve"),
+        scopes=("send", "chat", "approve"),
         reach="handler",
     ),
     Endpoint(
@@ -426,7 +430,7 @@ ENDPOINTS = (
         BrowserTokenIn,
         BrowserTokenOut,
         problems=(404,),
-        scopes=("read", "chat", "approve"),
+        scopes=("read", "send", "chat", "approve"),
     ),
     Endpoint("GET /api/models", catalog.list_models, "The models of this server", gives=ModelsOut, reach="handler"),
     Endpoint("GET /api/tools", catalog.list_tools, "The tools of this server", gives=ToolsOut, reach="handler"),
@@ -479,6 +483,7 @@ ENDPOINTS = (
         (200, 201),
         (429,),
         reach="handler",
+        scopes=_SENDS,
     ),
     Endpoint(
         "GET /api/uploads/{upload}",

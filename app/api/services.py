@@ -9,6 +9,7 @@ from uuid import UUID
 
 from starlette.requests import Request
 
+from app.api.caller import CALLER
 from app.api.cell import Cell
 from app.api.http.endpoint import Endpoint
 from app.api.identity.authenticator import Authenticator
@@ -211,6 +212,7 @@ async def admit(request: Request, endpoint: Endpoint) -> None:
         )
     request.state.identity = identity
     OWNER.set(identity.owner)
+    CALLER.set(identity)
 
 
 def as_id(text: str | None) -> UUID | None:
@@ -228,6 +230,4 @@ def identity_of(request: Request) -> Identity:
 
 def services_and_owner(request: Request) -> tuple[Services, str]:
     """Returns the services, and the owner on whose behalf the request is made."""
-    services, identity = services_of(request), identity_of(request)
-    services.plans.note(identity)
-    return services, identity.owner
+    return services_of(request), identity_of(request).owner

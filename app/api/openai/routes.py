@@ -14,7 +14,7 @@ from app.domain.errors import NotFound, RequestRefused, StorageUnavailable
 from app.domain.identity import Scope
 
 _H: Literal["handler"] = "handler"
-_ACTS: tuple[Scope, ...] = ("chat", "approve")
+_ACTS: tuple[Scope, ...] = ("send", "chat", "approve")
 
 ENDPOINTS = (
     Endpoint("GET /v1/models", models.list_models, "The models of this server", reach=_H),
