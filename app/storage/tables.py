@@ -308,7 +308,8 @@ accounts = Table(
     Column("running_turns", Integer),
 )
 
-# What a model call under way may use at most. Its charge takes its place, or it is given back.
+# What a model call under way may use at most; 0 where no plan limits it. Its charge takes its place, or it is given
+# back. A call whose process dies before its reply begins is charged `request_tokens` and `request_cost`.
 reservations = Table(
     "reservations",
     metadata,
@@ -319,6 +320,11 @@ reservations = Table(
     Column("call", Text, nullable=False),
     Column("tokens", BigInteger, nullable=False),
     Column("cost", Numeric, nullable=False),
+    Column("chat_id", Uuid),
+    Column("kind", Text),
+    Column("model", Text),
+    Column("request_tokens", BigInteger),
+    Column("request_cost", Numeric),
     Column("reserved_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
     Index(None, "turn_id"),
     Index(None, "owner"),

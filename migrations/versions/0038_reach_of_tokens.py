@@ -1,14 +1,13 @@
-"""reach of tokens: what a browser token fixes and which documents it reaches; files that are for one chat; whether the
-database had owners before their names had a prefix
+"""reach of tokens: what a browser token fixes and which documents it reaches; files that are for one chat
 
-Revision: 0048, after: 0036
+Revision: 0038, after: 0037
 """
 
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0048"
-down_revision = "0036"
+revision = "0038"
+down_revision = "0037"
 branch_labels = None
 depends_on = None
 
@@ -27,20 +26,9 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("chat_id", "upload_id", name=op.f("pk_chat_uploads")),
     )
     op.create_index(op.f("ix_chat_uploads_upload_id"), "chat_uploads", ["upload_id"], unique=False)
-    op.create_table(
-        "plain_owner_names",
-        sa.Column("since", sa.DateTime(timezone=True), server_default=sa.text("now()"), nullable=False),
-        sa.Column("single", sa.Boolean(), server_default=sa.text("true"), nullable=False),
-        sa.CheckConstraint("single", name=op.f("ck_plain_owner_names_one_row")),
-        sa.PrimaryKeyConstraint("single", name=op.f("pk_plain_owner_names")),
-    )
-    # Owners who have logged in before keep their names.
-    for table in ("chats", "uploads", "documents"):
-        op.execute(f"INSERT INTO plain_owner_names SELECT FROM {table} LIMIT 1 ON CONFLICT DO NOTHING")
 
 
 def downgrade() -> None:
-    op.drop_table("plain_owner_names")
     op.drop_table("chat_uploads")
     op.drop_column("browser_tokens", "fixed")
     op.drop_column("browser_tokens", "folder")
