@@ -122,15 +122,6 @@ token_requirement = Table(
     CheckConstraint("single", name="one_row"),
 )
 
-# One row where the database had owners before the names of those who log in elsewhere had a prefix.
-plain_owner_names = Table(
-    "plain_owner_names",
-    metadata,
-    Column("since", DateTime(timezone=True), nullable=False, server_default=func.now()),
-    Column("single", Boolean, primary_key=True, server_default=text("true")),
-    CheckConstraint("single", name="one_row"),
-)
-
 chats = Table(
     "chats",
     metadata,

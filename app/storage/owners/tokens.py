@@ -53,7 +53,6 @@ CREATE_BROWSER_TOKEN = Statement(
     """
 )
 ANY_TOKEN = Statement("SELECT 1 FROM tokens LIMIT 1")
-PLAIN_OWNER_NAMES = Statement("SELECT FROM plain_owner_names")
 EVER_A_TOKEN = Statement("SELECT FROM token_requirement UNION ALL SELECT FROM tokens LIMIT 1")
 LIST_TOKENS = Statement(
     "SELECT name, owner, created_at, scopes, expires_at, last_used_at, plan FROM tokens ORDER BY id"
@@ -163,10 +162,6 @@ class Tokens:
 
     async def ever_existed(self) -> bool:
         return await self._database.row(EVER_A_TOKEN) is not None
-
-    async def have_plain_owners(self) -> bool:
-        """Whether the database had owners before the names of those who log in elsewhere had a prefix."""
-        return await self._database.row(PLAIN_OWNER_NAMES) is not None
 
     async def record_uses(self, credentials: Collection[str]) -> None:
         """Those of the credentials that are stored tokens were used just now."""
