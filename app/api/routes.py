@@ -12,7 +12,7 @@ from app.api.ag_ui.schemas import AgUiStopped, AgUiThreadOut, RunInput
 from app.api.ai_sdk import endpoints as ai_sdk
 from app.api.ai_sdk.schemas import UiChatOut, UiRequest, UiStopped
 from app.api.codec import to_json
-from app.api.http.endpoint import Endpoint, Query
+from app.api.http.endpoint import Endpoint, Limit, Query
 from app.api.http.openapi import Version, openapi
 from app.api.schemas.operations import ActedTurnOut, OverviewOut, ReplicaOut
 from app.api.schemas.requests import (
@@ -76,12 +76,14 @@ def _limit(default: int, most: int) -> Query:
     return Query("limit", "the most that are returned", default, most)
 
 
+_WRITES: tuple[Limit, ...] = ("writes",)
+_POSTS: tuple[Limit, ...] = ("requests", "queued_turns", "streams")
 _KEY = ("Idempotency-Key",)
 _SENDS: tuple[Scope, ...] = ("send", "chat")
 _OLD = ("Cache-Control",)  # of what may be read on a standby
 
 ENDPOINTS = (
-    Endpoint("POST /api/chats", chats.create_chat, "Create a chat", NewChat, ChatOut, (201,), (422,)),
+    Endpoint("POST /api/chats", chats.create_chat, "Create a chat", NewChat, ChatOut, (201,), (422,), limits=_WRITES),
     Endpoint(
         "GET /api/chats",
         chats.list_chats,
@@ -116,6 +118,7 @@ ENDPOINTS = (
         SearchSettingsIn,
         SearchSettingsOut,
         problems=(422,),
+        limits=_WRITES,
     ),
     Endpoint("GET /api/chats/{chat}", chats.get_chat, "One chat", gives=ChatOut, problems=(404,)),
     Endpoint(
@@ -125,6 +128,7 @@ ENDPOINTS = (
         ChatChanges,
         ChatOut,
         problems=(404, 422),
+        limits=_WRITES,
     ),
     Endpoint(
         "DELETE /api/chats/{chat}",
@@ -142,6 +146,7 @@ ENDPOINTS = (
         (201,),
         (422,),
         headers=_KEY,
+        limits=_POSTS,
         streams=True,
         scopes=_SENDS,
     ),
@@ -154,6 +159,7 @@ ENDPOINTS = (
         (201, 202),
         (404, 409, 422),
         headers=_KEY,
+        limits=_POSTS,
         streams=True,
         scopes=_SENDS,
     ),
@@ -261,6 +267,7 @@ ENDPOINTS = (
         statuses=(200, 202),
         problems=(404, 409),
         reach="turn",
+        limits=(),
     ),
     Endpoint(
         "POST /api/chats/{chat}/turns/{turn}/actions",
@@ -269,10 +276,11 @@ ENDPOINTS = (
         ActionsIn,
         TurnOut,
         (202,),
-        (404, 409, 422, 429),
+        (404, 409, 422),
         headers=_KEY,
         scopes=("chat", "approve"),
         reach="turn",
+        limits=(*_WRITES, "uploads"),
     ),
     Endpoint(
         "GET /api/waiting",
@@ -314,6 +322,7 @@ ENDPOINTS = (
         (201,),
         (404, 409, 422),
         headers=_KEY,
+        limits=_POSTS,
         streams=True,
     ),
     Endpoint(
@@ -325,6 +334,7 @@ ENDPOINTS = (
         (201,),
         (404, 409, 422),
         headers=_KEY,
+        limits=(*_WRITES, *_POSTS),
         streams=True,
     ),
     Endpoint(
@@ -337,6 +347,7 @@ ENDPOINTS = (
         events="UiMessageStream",
         scopes=("send", "chat", "approve"),
         reach="handler",
+        limits=_POSTS,
     ),
     Endpoint(
         "GET /api/ai-sdk/chat/{id}/stream",
@@ -364,6 +375,7 @@ ENDPOINTS = (
         gives=UiStopped,
         problems=(404,),
         reach="handler",
+        limits=(),
     ),
     Endpoint(
         "POST /api/ag-ui",
@@ -375,6 +387,7 @@ ENDPOINTS = (
         events="AgUiRun",
         scopes=("send", "chat", "approve"),
         reach="handler",
+        limits=_POSTS,
     ),
     Endpoint(
         "POST /api/ag-ui/connect",
@@ -385,6 +398,7 @@ ENDPOINTS = (
         events="AgUiRun",
         scopes=("read",),
         reach="handler",
+        limits=("streams",),
     ),
     Endpoint(
         "GET /api/ag-ui/threads/{id}",
@@ -401,6 +415,7 @@ ENDPOINTS = (
         gives=AgUiStopped,
         problems=(404,),
         reach="handler",
+        limits=(),
     ),
     Endpoint(
         "GET /api/usage",
@@ -431,6 +446,7 @@ ENDPOINTS = (
         BrowserTokenOut,
         problems=(404,),
         scopes=("read", "send", "chat", "approve"),
+        limits=_WRITES,
     ),
     Endpoint("GET /api/models", catalog.list_models, "The models of this server", gives=ModelsOut, reach="handler"),
     Endpoint("GET /api/tools", catalog.list_tools, "The tools of this server", gives=ToolsOut, reach="handler"),
@@ -459,6 +475,7 @@ ENDPOINTS = (
         DocumentOut,
         (200, 201),
         (422,),
+        limits=(*_WRITES, "documents"),
     ),
     Endpoint(
         "GET /api/documents/{path:path}",
@@ -481,7 +498,7 @@ ENDPOINTS = (
         "application/octet-stream",
         UploadOut,
         (200, 201),
-        (429,),
+        limits=(*_WRITES, "uploads"),
         reach="handler",
         scopes=_SENDS,
     ),
@@ -525,6 +542,7 @@ ENDPOINTS = (
         gives=ActedTurnOut,
         problems=(404,),
         scopes=("admin",),
+        limits=(),
     ),
     Endpoint(
         "POST /api/admin/turns/{turn}/requeue",
@@ -533,6 +551,7 @@ ENDPOINTS = (
         gives=ActedTurnOut,
         problems=(404, 409),
         scopes=("admin",),
+        limits=(),
     ),
     Endpoint(
         "POST /api/admin/replicas/{replica}/drain",
@@ -541,6 +560,7 @@ ENDPOINTS = (
         gives=ReplicaOut,
         problems=(404,),
         scopes=("admin",),
+        limits=(),
     ),
     Endpoint("GET /healthz", health.healthz, "The process is alive", gives="text/plain", open=True),
     Endpoint(

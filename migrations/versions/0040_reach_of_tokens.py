@@ -1,13 +1,13 @@
 """reach of tokens: what a browser token fixes and which documents it reaches; files that are for one chat
 
-Revision: 0038, after: 0037
+Revision: 0040, after: 0039
 """
 
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0038"
-down_revision = "0037"
+revision = "0040"
+down_revision = "0039"
 branch_labels = None
 depends_on = None
 
