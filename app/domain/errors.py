@@ -86,8 +86,8 @@ class Forbidden(RequestRefused):
     title = "Not allowed"
     code = "forbidden"
 
-    def __init__(self, detail: str, scopes: Sequence[str] = ()) -> None:
-        super().__init__(detail)
+    def __init__(self, detail: str, scopes: Sequence[str] = (), *, field: str | None = None) -> None:
+        super().__init__(detail, field=field)
         self.scopes = scopes
 
 
