@@ -32,6 +32,8 @@ async def create_response(request: Request) -> Response:
         raise RequestRefused("`store` must be left out with `background`.", field="store")
     input, options = await split_input(items_of(sent.input)), options_of(sent)
     place = await _place(request, services, sent, input)
+    if sent.stream:
+        services.streams.take(request)
     posting = Posting(request, services, options, input, idempotency_key_of(request, body))
     turn, part = await posting.respond(place)
     forget = None
@@ -60,7 +62,7 @@ async def get_response(request: Request) -> Response:
     id, turn = await _found(request, services, owner)
     previous = await _previous(services, owner, turn)
     if request.query_params.get("stream") in {"true", "1"}:
-        services.streams.check(owner)
+        services.streams.take(request)
         after = _number_in_query(request)
         if answer := await passed_on(request, turn):
             return answer
@@ -85,6 +87,7 @@ async def delete_response(request: Request) -> Response:
     """Deletes the turn of the response, and the responses that follow it."""
     services, owner = services_and_owner(request)
     id, turn = await _found(request, services, owner)
+    identity_of(request).require_reach(id.chat)  # what follows goes with it
     await delete_turn(services, owner, turn)
     return Response(to_json({"id": str(id), "object": "response", "deleted": True}), media_type="application/json")
 
@@ -93,6 +96,7 @@ async def list_input_items(request: Request) -> Response:
     """What the client sent for the response: its message, or its answers to calls."""
     services, owner = services_and_owner(request)
     id, turn = await _found(request, services, owner)
+    identity_of(request).require_reach(id.chat)  # a question is not part of the turn that answers it
     assert turn.parent_id is not None
     user_turn = await services.storage.turns.get(owner, id.chat, turn.parent_id)
     items = input_items_of(user_turn, turn, id.part)
