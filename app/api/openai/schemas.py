@@ -160,7 +160,7 @@ class ProviderToolIn(OpenBody):
 
 def _tool_tag(value: Any) -> str:
     type = value.get("type") if isinstance(value, dict) else None
-    return type if type in ("function", "mcp") else "provider"  # noqa: PLR6201, it may be a list
+    return type if type in ("function", "mcp") else "provider"
 
 
 ToolIn = Annotated[

@@ -95,7 +95,7 @@ BODIES: Sequence[tuple[str, Json]] = (
     ),
     ("/v1/conversations", {"items": ITEMS, "metadata": {"a": "b"}}),
     (
-        "/api/ag-ui/run",
+        "/api/ag-ui",
         {
             "threadId": "t",
             "runId": "r",
@@ -122,11 +122,11 @@ BODIES: Sequence[tuple[str, Json]] = (
         {"threadId": "t", "runId": "r", "messages": [MESSAGE], "tools": [AG_UI_TOOL], "context": [], "state": None},
     ),
     (
-        "/api/ag-ui/run",
+        "/api/ag-ui",
         {"threadId": "t", "runId": "r", "messages": [MESSAGE, {"id": "a", "role": "tool", "toolCallId": "c.t.1"}]},
     ),
     (
-        "/api/ag-ui/run",
+        "/api/ag-ui",
         {"threadId": "t", "runId": "r", "resume": [{"interruptId": "c.t.1:d", "status": "resolved", "payload": True}]},
     ),
     (
