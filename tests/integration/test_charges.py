@@ -23,7 +23,7 @@ from app.stream.live import LiveView
 from app.tools.policy import Summarise
 from app.tools.tool import tool
 from tests.integration.records import begun, records_of, sealed
-from tests.support.harness import OWNER, POLICY, Harness, Replica, with_model
+from tests.support.harness import OWNER, POLICY, TICK, Harness, Replica, with_model
 from tests.support.sweeping import swept
 
 PRICES: dict[str, Prices] = {"scripted": Prices(1.0, 10.0), "small": Prices(0.5, 1.0)}
@@ -179,7 +179,7 @@ async def test_a_request_is_charged_whose_process_dies_before_the_reply_begins(
         async with harness.replica(provider, policy=policy, address="a") as replica:
             replica.worker.wake()
             await pause.reached.wait()
-            await replica.rounds.flush()
+            await _until_reserved(harness)
             for last_write in ("release", "release_call"):
                 dying.setattr(Accounts, last_write, _not_written)
             await replica.kill()
@@ -199,6 +199,12 @@ async def test_a_request_is_charged_whose_process_dies_before_the_reply_begins(
     assert await harness.database.rows(HELD) == []
 
 
+async def _until_reserved(harness: Harness) -> None:
+    """Returns when the round writer of the replica has written the request."""
+    while not await harness.database.rows(HELD):
+        await asyncio.sleep(TICK)
+
+
 async def _not_written(_self: Accounts, *_which: object) -> None:
     """A write of a process that is dead by then."""
 
@@ -210,8 +216,7 @@ async def test_a_call_that_fails_before_its_reply_begins_is_not_charged(harness:
         asked = await harness.ask()
         replica.worker.wake()
         await pause.reached.wait()
-        await replica.rounds.flush()
-        assert len(await harness.database.rows(HELD)) == 1
+        await _until_reserved(harness)
         pause.go.set()
         turn = await harness.finish(replica, asked)
     assert turn.attempt == 1
