@@ -91,6 +91,9 @@ POOL_WAIT_SECONDS = Histogram(
     ["pool"],
     buckets=(0.001, 0.005, 0.025, 0.1, 0.5, 1, 5),
 )
+POOL_REFUSALS = Counter(
+    "turnstream_pool_refusals", "Requests that were refused because others wait for a connection already", ["pool"]
+)
 STANDBY_READS = Counter(
     "turnstream_standby_reads",
     "Reads that may be old: made on the standby, or on the primary because it was too old, away or without the object",
