@@ -174,6 +174,8 @@ turns = Table(
     Column("ended_at", DateTime(timezone=True)),
     # The turn that a fork copied. It may be gone.
     Column("forked_from", Uuid),
+    # The owner of the chat, for turns that are open (migration 0038): the queue is shared out by it.
+    Column("queue_owner", Text),
     UniqueConstraint("chat_id", "id", "role"),
     ForeignKeyConstraint(
         ["chat_id", "parent_id", "parent_role"],
@@ -199,6 +201,11 @@ turns = Table(
     Index(None, "chat_id", "parent_id"),
     Index(None, "chat_id", "created_at", "id"),
     Index("ix_turns_queue", "created_at", "id", postgresql_where=literal_column("status = 'queued'")),
+    Index(
+        "ix_turns_owners",
+        *("status", "queue_owner", "created_at", "id"),
+        postgresql_where=literal_column("status IN ('queued', 'running')"),
+    ),
     Index("ix_turns_running", "replica", postgresql_where=literal_column("status = 'running'")),
     Index("ix_turns_open", "chat_id", postgresql_where=literal_column("status IN ('queued', 'running', 'waiting')")),
     Index("ix_turns_failed", "ended_at", postgresql_where=literal_column("status = 'error'")),

@@ -108,7 +108,8 @@ _RELEASE: Final = f"""
     )
     UPDATE accounts SET {applied("delta")}
     FROM (
-        SELECT owner AS whose, reserved_at AS at, 0 AS requests, 0 AS calls, - tokens AS tokens, - cost AS cost
+        SELECT owner AS whose, reserved_at AS at, 0 AS requests, 0 AS writes, 0 AS calls, - tokens AS tokens,
+            - cost AS cost
         FROM released
     ) AS delta
     WHERE owner = whose
@@ -128,7 +129,7 @@ CHARGE_REQUEST = Statement(
     )
     UPDATE accounts SET {applied("delta")}
     FROM (
-        SELECT owner AS whose, reserved_at AS at, 0 AS requests, 0 AS calls,
+        SELECT owner AS whose, reserved_at AS at, 0 AS requests, 0 AS writes, 0 AS calls,
             coalesce(charged.tokens, 0) - released.tokens AS tokens, coalesce(charged.cost, 0) - released.cost AS cost
         FROM released LEFT JOIN charged ON true
     ) AS delta
@@ -174,11 +175,15 @@ class Accounts:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def admit(self, owner: str, plan: Plan) -> Refusal | None:
-        """Counts a request, where the plan has room for one and for what it causes."""
-        adding = {"requests": 1, "tokens": 0, "cost": 0}
+    async def admit(self, owner: str, plan: Plan, writes: int = 0) -> Refusal | None:
+        """Counts a request with further `writes`, where the plan has room for them and for what they cause."""
+        adding = {"requests": 1, "tokens": 0, "cost": 0, **({"writes": writes} if writes else {})}
         turns = {"sets_turns": True, "running_turns": plan.running_turns}
         return await self._take(TAKE, owner, plan, adding, **turns)
+
+    async def count_writes(self, owner: str, plan: Plan, count: int) -> Refusal | None:
+        """Counts writes, all or none."""
+        return await self._take(TAKE, owner, plan, {"writes": count}, sets_turns=False, running_turns=None)
 
     async def count_calls(self, owner: str, plan: Plan, count: int) -> Refusal | None:
         """Counts calls of tools, all or none."""
