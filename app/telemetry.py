@@ -100,6 +100,9 @@ STANDBY_READS = Counter(
     ["outcome"],
 )
 STANDBY_AGE_SECONDS = Gauge("turnstream_standby_age_seconds", "How old the standby was at most, at the last look at it")
+OLDEST_TRANSACTION_SECONDS = Gauge(
+    "turnstream_oldest_transaction_seconds", "Age of the oldest open transaction that the server's user may see"
+)
 JOURNAL_LAG_SECONDS = Gauge("turnstream_journal_lag_seconds", "Age of the oldest open text that the journal lacks")
 SEARCH_LAG_SECONDS = Gauge("turnstream_search_lag_seconds", "Age of the oldest text that the search has not indexed")
 STALLED_READERS = Gauge("turnstream_stalled_readers", "Connections whose client does not read what is sent")
