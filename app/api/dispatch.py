@@ -11,6 +11,7 @@ from app.api.http.endpoint import Endpoint, HandlerApp
 from app.api.http.errors import CUT_OFF, Unavailable
 from app.api.http.reading import check_query
 from app.api.services import admit, count_writes, services_and_owner
+from app.storage.database import OF_REQUEST
 from app.tracing import TRACING
 
 Answer = Callable[[Request, Endpoint], Awaitable[Response]]
@@ -55,6 +56,7 @@ def _dispatcher(endpoints: Mapping[str, Endpoint], answer: Answer) -> HandlerApp
     async def dispatch(request: Request) -> Response:
         endpoint = endpoints["GET" if request.method == "HEAD" else request.method]
         request.state.endpoint = endpoint
+        OF_REQUEST.set(not endpoint.open)
         return await answer(request, endpoint)
 
     return HandlerApp(dispatch)

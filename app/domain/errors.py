@@ -14,6 +14,7 @@ TurnstreamError
 │       └── TooLong       … unless the conversation is shortened first
 ├── StorageError          Postgres
 │   ├── StorageUnavailable  … nobody at once: it is away or busy; accepted work is safe, try again
+│   │   ├── Overloaded        … it answers, and requests wait for it already: later
 │   │   └── StatementTooLong  … it answers, and this statement took too long: not at once
 │   └── StatementRefused  … us: it takes neither the statement nor its values, and would not the next time
 ├── ClaimLost             nobody: another attempt owns the turn; stop without touching a row
@@ -36,6 +37,7 @@ RefusalCode = Literal[
     "method_not_allowed",
     "not_found",
     "other_cell",
+    "overloaded",
     "server_failed",
     "too_large",
     "turn_running",
@@ -172,6 +174,10 @@ class StorageError(TurnstreamError):
 
 class StorageUnavailable(StorageError):
     """Postgres cannot be reached, or cannot do it now: trying again may help."""
+
+
+class Overloaded(StorageUnavailable):
+    """Requests arrive faster than Postgres answers them. This one would only wait behind the others."""
 
 
 class StatementTooLong(StorageUnavailable):

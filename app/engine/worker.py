@@ -21,7 +21,7 @@ from app.engine.side_calls import SideCalls
 from app.engine.turn_run import RunServices, TurnRun
 from app.engine.warm_paths import WarmPaths
 from app.llm.provider import Provider
-from app.storage.database import FINAL_WRITE_TIMEOUT, Database
+from app.storage.database import FINAL_WRITE_TIMEOUT, OF_REQUEST, OWNER, Database
 from app.storage.owners.accounts import Accounts
 from app.storage.owners.charges import Charges
 from app.storage.runs.queue import CANCEL, DRAIN, QUEUED, UPDATED, Queue
@@ -338,6 +338,8 @@ class Worker:
         run.task = group.create_task(self._supervise(run), name=f"turn {turn}")
 
     async def _supervise(self, run: TurnRun) -> None:
+        OWNER.set("")  # a request may have begun the run, and does not wait for it
+        OF_REQUEST.set(False)
         structlog.contextvars.bind_contextvars(turn=str(run.turn))
         TURNS_RUNNING.inc()
         try:

@@ -27,6 +27,7 @@ from app.engine.upkeep.round_writer import RoundWriter
 from app.engine.upkeep.search_indexer import SearchIndexer
 from app.engine.upkeep.sweeps import HOURS, UNUSED_UPLOADS_KEPT, Sweep, sweep_here
 from app.engine.upkeep.titles import TitleWriter
+from app.engine.upkeep.transactions import TransactionWatch
 from app.engine.upkeep.webhooks import Receiver, WebhookDeliveries, WebhookPolicy
 from app.engine.worker import Worker
 from app.kit.ids import new_id
@@ -171,6 +172,7 @@ async def started(parts: Parts, url: str, api: Database, process: ServerProcess 
                 feed.broadcast.run,
                 refusals.run,
                 SearchIndexer(Search(database)).run,
+                TransactionWatch(database).run,
                 *(partial(each.run, Sweeps(database)) for each in sweeps_of(settings, database)),
                 *_sweeps_of_files(settings, database),
                 *(each.run for each in deliveries),

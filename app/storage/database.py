@@ -20,11 +20,18 @@ from weakref import WeakValueDictionary
 import asyncpg
 import structlog
 
-from app.domain.errors import ConfigError, StatementRefused, StatementTooLong, StorageError, StorageUnavailable
+from app.domain.errors import (
+    ConfigError,
+    Overloaded,
+    StatementRefused,
+    StatementTooLong,
+    StorageError,
+    StorageUnavailable,
+)
 from app.kit.clock import CLOCK
 from app.storage.hosts import open_connection
 from app.storage.pool import Pool, terminate
-from app.telemetry import POOL_IN_USE, POOL_WAIT_SECONDS
+from app.telemetry import POOL_IN_USE, POOL_REFUSALS, POOL_WAIT_SECONDS
 
 log = structlog.get_logger(__name__)
 
@@ -68,6 +75,9 @@ _ERRORS = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.Inter
 
 # The owner for whom the statements of a request are. Without one they see no row, where row-level security is on.
 OWNER: ContextVar[str] = ContextVar("owner", default="")
+# Whether a statement is one of a request, and not of a turn that runs or of the server's own work.
+OF_REQUEST: ContextVar[bool] = ContextVar("of_request", default=False)
+PATIENCE: Final = 1.0  # seconds that the first request in a line waits before the next ones are refused
 _WITH = re.compile(r"\s*WITH( RECURSIVE)?\b")
 
 
@@ -173,7 +183,10 @@ class Database:
         self._by_owner = by_owner
         name = name or ("api" if by_owner else "engine")
         self._in_use, self._wait_seconds = POOL_IN_USE.labels(name), POOL_WAIT_SECONDS.labels(name)
-        self._shares: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
+        self._refusals = POOL_REFUSALS.labels(name)
+        # However many requests there are, some connections are left for the turns that run.
+        self._requests = _Line(max(1, pool.size - max(1, pool.size // 4)))
+        self._shares: WeakValueDictionary[str, _Line] = WeakValueDictionary()
 
     async def rows(self, statement: Statement, **values: Any) -> Sequence[Row]:
         async with self._connection() as raw:
@@ -190,32 +203,38 @@ class Database:
         async with self._connection() as raw, raw.transaction(isolation=isolation, readonly=snapshot):
             yield Transaction(raw, self._by_owner)
 
-    async def _acquire(self, share: asyncio.Semaphore | None) -> Any:
-        """Waits for a place in the owner's share, then for a connection."""
-        waits = not self._pool.has_idle or (share is not None and share.locked())
+    def _lines(self) -> Sequence["_Line"]:
+        """The lines in which a request waits before it is lent a connection. Half of them at most are for the requests
+        of one owner: some are left for the others.
+        """
+        if not OF_REQUEST.get():
+            return ()
+        owner = OWNER.get()
+        if not owner:
+            return (self._requests,)
+        share = self._shares.get(owner)
+        if share is None:
+            share = self._shares[owner] = _Line(max(1, self._pool.size // 2))
+        return (share, self._requests)
+
+    async def _acquire(self, lines: Sequence["_Line"]) -> Any:
+        waits, entered = not self._pool.has_idle or any(line.is_full for line in lines), 0
         async with asyncio.timeout(self._timeout if waits else None):
-            if share is None:
-                return await self._pool.acquire()
-            await share.acquire()
             try:
+                for line in lines:
+                    await line.enter()
+                    entered += 1
                 return await self._pool.acquire()
             except BaseException:
-                share.release()
+                for line in lines[:entered]:
+                    line.leave()
                 raise
-
-    def _share(self) -> asyncio.Semaphore | None:
-        """Half of the connections at most for the requests of one owner: some are left for the others."""
-        owner = OWNER.get()
-        share = self._shares.get(owner) if owner else None
-        if owner and share is None:
-            share = self._shares[owner] = asyncio.Semaphore(max(1, self._pool.size // 2))
-        return share
 
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[Any]:
-        raw, start, share = None, perf_counter(), self._share()
+        raw, start, lines = None, perf_counter(), self._lines()
         try:
-            raw = await self._acquire(share)
+            raw = await self._acquire(lines)
             self._wait_seconds.observe(perf_counter() - start)
             self._in_use.inc()
             try:
@@ -223,8 +242,12 @@ class Database:
             finally:
                 self._in_use.dec()
                 self._pool.release(raw)
-                if share is not None:
-                    share.release()
+                for line in lines:
+                    line.leave()
+        except Overloaded:
+            if raw is None:
+                self._refusals.inc()
+            raise
         except _ERRORS as error:
             # The driver's own, where it cannot end the transaction of a statement without an answer, comes after that.
             first = error.__context__ if isinstance(error, asyncpg.InterfaceError) else error
@@ -237,6 +260,40 @@ class Database:
             # A host that is gone, or a frozen one: the connections without an answer meanwhile lead there too.
             self._pool.expire(monotonic() - self._timeout)
             raise StorageUnavailable("Postgres does not answer.") from first
+
+
+class _Line:
+    """So many requests at once, the others in their order. A request is refused if the first in the line waits for
+    PATIENCE already: then requests arrive faster than they are answered, and all would wait until nobody listens. So
+    the line is short, and gone soon after the load is.
+    """
+
+    __slots__ = ("__weakref__", "_places", "_since")
+
+    def __init__(self, places: int) -> None:
+        self._places = asyncio.Semaphore(places)
+        self._since: dict[object, float] = {}  # when those that wait have come, in their order
+
+    @property
+    def is_full(self) -> bool:
+        return self._places.locked()
+
+    async def enter(self) -> None:
+        if not self._places.locked():
+            await self._places.acquire()  # at once
+            return
+        now = monotonic()
+        if self._since and now - next(iter(self._since.values())) >= PATIENCE:
+            raise Overloaded("More requests wait for the database than the server can answer now.")
+        mark = object()
+        self._since[mark] = now
+        try:
+            await self._places.acquire()
+        finally:
+            del self._since[mark]
+
+    def leave(self) -> None:
+        self._places.release()
 
 
 def _prepared(statement: Statement, values: dict[str, Any], by_owner: bool) -> tuple[str, list[Any]]:

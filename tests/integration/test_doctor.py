@@ -17,9 +17,12 @@ from app.cli import commands
 from app.cli.doctor import Finding, examine
 from app.config import Settings
 from app.domain.errors import ConfigError
+from app.engine.upkeep.transactions import TransactionWatch
 from app.main import running
 from app.storage import migrations
+from app.storage.database import connect
 from app.storage.migrations import newest_revision
+from app.telemetry import OLDEST_TRANSACTION_SECONDS
 from tests.integration.mcp_servers import TIME
 from tests.support.canned import Answer, canned_server
 from tests.support.server_process import clean_environment, free_port
@@ -222,3 +225,15 @@ async def test_ping_calls_providers_mcp_servers_and_the_webhook(database_url: st
     assert "webhook-signature" in receiver.requests[0].headers
     assert [(checks[f"MCP {name}"][0].status) for name in ("time", "gone")] == ["ok", "fault"]
     assert json.loads(provider.requests[0].body)["max_tokens"] == 16
+
+
+async def test_a_transaction_that_is_long_open_is_noted(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.storage.inspection._LONG_OPEN", 0.0)
+    connection = await asyncpg.connect(database_url)
+    async with connection.transaction():
+        async with connect(database_url, size=1) as database:
+            await TransactionWatch(database).look()
+        assert OLDEST_TRANSACTION_SECONDS._value.get() > 0
+        notes = [each.text for each in (await found(settings(database_url)))["postgres"] if each.status == "note"]
+    await connection.close()
+    assert any(note.startswith("a transaction is open for 0 minutes") for note in notes)
