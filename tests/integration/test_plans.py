@@ -16,7 +16,7 @@ from app.kit.ids import new_id
 from app.storage import activities, operations
 from app.storage.chats import chat_changes, chats, exchanges, search, turns
 from app.storage.database import Statement
-from app.storage.owners import document_search, owner_changes, uploads
+from app.storage.owners import document_search, owner_changes
 from app.storage.runs import queue
 from tests.support.large_database import Size, load_sql, row_id
 
@@ -136,7 +136,6 @@ CASES: Mapping[str, tuple[Statement, Mapping[str, Any], int]] = {
     "the failed turns of an hour": (operations.GET_FAILURES, {}, 20),
     "the replicas": (operations.GET_REPLICAS, {}, 50),
     "the open turns of a status": (activities.OPEN_TURNS, {"status": "waiting", "limit": 50, "most": None}, 50),
-    "the sweep of uploads": (uploads.SWEEP, {"kept": 3600.0}, 50),
 }
 
 
