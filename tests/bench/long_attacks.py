@@ -10,7 +10,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -152,25 +151,6 @@ def _readers(client: httpx2.Client, _chat: str) -> Sequence[Outcome]:
     return [*statuses, *ended]
 
 
-def _messages(client: httpx2.Client, _chat: str) -> Sequence[Outcome]:
-    """1,500 messages, forty at once: the limits of an owner let 100 run and 1,000 wait."""
-    text = {"type": "text", "text": "plan deltas=3000 rate=50 chat=zzz"}
-
-    def post(_number: int) -> httpx2.Response:
-        return unchecked.post("/api/turns", json={"blocks": [text]})
-
-    def delete(answer: httpx2.Response) -> Outcome:
-        return unchecked.delete(f"/api/chats/{answer.json()['assistant_turn']['chat_id']}").status_code
-
-    with (
-        httpx2.Client(base_url=client.base_url, headers=client.headers, trust_env=False, timeout=300) as unchecked,
-        ThreadPoolExecutor(40) as pool,
-    ):
-        answers = list(pool.map(post, range(1500)))
-        deleted = list(pool.map(delete, (answer for answer in answers if answer.status_code == 201)))
-    return [*(answer.status_code for answer in answers), *deleted]
-
-
 def _archives(_client: httpx2.Client, chat: str) -> Sequence[Outcome]:
     """An export of the chat, and its import for another owner, beside the server."""
     command = [str(Path(sys.executable).with_name("turnstream")), "owners"]
@@ -217,6 +197,5 @@ LONG_ATTACKS: Mapping[str, LongAttack] = {
     "5,000 items sent to responses": LongAttack(partial(_history, "/v1/responses"), {400}),
     "uploads of 20 MB": LongAttack(_uploads, {200, 201, "complete"}),
     "1,000 readers of one turn": LongAttack(_readers, {200, 201, 503, "complete"}),
-    "1,500 messages": LongAttack(_messages, {200, 201, 204, 429}),
     "its export and import": LongAttack(_archives, {"imported"}),
 }
