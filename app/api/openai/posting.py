@@ -79,6 +79,7 @@ class Posting:
 
     async def _post(self, place: Place) -> Turn:
         services, owner = self._services, self._owner
+        self._identity.require("send")
         if not self._input.blocks:
             detail = "`input` must end with a message of the user, or with the outputs of calls."
             raise RequestRefused(detail, field="input")
@@ -88,6 +89,7 @@ class Posting:
             chat = Chat(new_id(), owner, None, None, {}, created_at=now, updated_at=now)
             history = None
             if self._input.last_answer:
+                self._identity.require("chat")  # answers in a history are no messages of a person
                 history = history_of(services, owner, [*self._input.history, *self._input.last_answer])
             return (await post_in_new_chat(services, new, chat, self._key, history)).assistant_turn
         parent: Parent = None
@@ -146,6 +148,7 @@ class Posting:
         if not self._input.blocks:
             await count_writes(services, owner, 1)
             return await store_answers(services, identity, turn, decisions, self._key), part
+        identity.require("send")
         new = new_turn(services, self._options, self._input, follows=True)
         await admit(services, owner, new, writes=1)  # before the answers: a refusal stores nothing
         turn = await store_answers(services, identity, turn, decisions, self._key)

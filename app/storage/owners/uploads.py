@@ -38,12 +38,27 @@ DESCRIBE_UPLOADS = Statement(
 )
 GET_UPLOAD = Statement("SELECT media_type, content FROM uploads WHERE owner = :owner AND id = :id")
 GET_CONTENTS = Statement("SELECT id, content FROM uploads WHERE id = ANY(CAST(:ids AS uuid[]))")
-SHOWS_UPLOAD = Statement(
-    """
+# Only a source counts as a reference here: a title, which the client writes, may have any id in it.
+_REFERENCES = """
     SELECT FROM turns JOIN blocks ON turn_id = turns.id
     WHERE chat_id = :chat AND coalesce(turns.id = CAST(:turn AS uuid), true)
       AND type IN ('image', 'document', 'tool_result') AND position(CAST(:id AS text) IN data::text) > 0
-    LIMIT 1
+      AND jsonb_path_exists(
+        data::jsonb, '$.**.source ? (@.type == "upload" && @.id == $id)', jsonb_build_object('id', CAST(:id AS text))
+      )
+"""
+SHOWS_UPLOAD = Statement(f"{_REFERENCES} LIMIT 1")
+IS_OF_CHAT = Statement(
+    f"""
+    SELECT WHERE EXISTS ({_REFERENCES})
+      OR (CAST(:turn AS uuid) IS NULL AND EXISTS (
+        SELECT FROM chat_uploads WHERE chat_id = :chat AND upload_id = CAST(:id AS text)::uuid
+      ))
+    """
+)
+KEEP_FOR_CHAT = Statement(
+    """
+    INSERT INTO chat_uploads (chat_id, upload_id) VALUES (:chat, :upload) ON CONFLICT DO NOTHING RETURNING upload_id
     """
 )
 DELETE_UPLOAD = Statement(
@@ -185,6 +200,16 @@ class Uploads:
     async def is_shown(self, chat: UUID, turn: UUID | None, id: UUID) -> bool:
         """Whether a turn of the chat, or this turn of it, refers to the upload."""
         return await self._database.row(SHOWS_UPLOAD, chat=chat, turn=turn, id=str(id)) is not None
+
+    async def is_of_chat(self, chat: UUID | None, turn: UUID | None, id: UUID) -> bool:
+        """Whether a turn of the chat refers to the upload, or it was uploaded for the chat; with `turn`, whether this
+        turn refers to it.
+        """
+        return await self._database.row(IS_OF_CHAT, chat=chat, turn=turn, id=str(id)) is not None
+
+    async def keep_for_chat(self, chat: UUID, id: UUID) -> None:
+        """Notes that the upload is for the chat."""
+        await self._database.row(KEEP_FOR_CHAT, chat=chat, upload=id)
 
     async def contents(self, ids: Collection[UUID]) -> Mapping[UUID, bytes]:
         """The bytes of uploads that are still there, of any owner: only for turns that refer to them."""
