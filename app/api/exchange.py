@@ -52,11 +52,15 @@ class History:
     load: Callable[[], Awaitable[Sequence[PastExchange]]]
 
 
-async def post_message(services: Services, new: NewTurn, target: Target, key: IdempotencyKey | None) -> Exchange:
-    """Writes a message and the assistant turn that answers it. A key that was used gives the exchange it made."""
+async def post_message(
+    services: Services, new: NewTurn, target: Target, key: IdempotencyKey | None, *, admitted: bool = False
+) -> Exchange:
+    """Writes a message and the assistant turn that answers it. A key that was used gives the exchange it made.
+    `admitted`: the request has been counted by `admit`.
+    """
     new = with_fixed(new)
     try:
-        draft, exchange = await _write(services, new, target, key)
+        draft, exchange = await _write(services, new, target, key, admitted)
         if draft is None:
             return exchange
     except (KeyTaken, RequestRefused) as error:
@@ -78,7 +82,7 @@ async def post_in_new_chat(
     new = with_fixed(new)
     exchanges, plan = services.storage.exchanges, services.plans.of(chat.owner)
     try:
-        await _admit(services, chat.owner, new, history.exchanges if history else 0)
+        await admit(services, chat.owner, new, history.exchanges if history else 0)
         past = await history.load() if history else ()
         blocks = await user_blocks(new.blocks, chat.owner, services)
         message = _message_at(services, new, blocks, Preview(chat, None, steered=False), key)
@@ -106,7 +110,7 @@ async def generate_again(
     try:
         before = await storage.exchanges.answer(owner, chat, turn)
         assert before.request is not None
-        await _admit(services, owner, options)
+        await admit(services, owner, options)
         request = of_caller(services.resolver.again(options, before.request))
         async with storage.exchanges.beside(owner, before, key, services.plans.of(owner).queued_turns) as draft:
             answer = await draft.create_sibling(request)
@@ -135,7 +139,7 @@ async def fork_turn(
                 raise Conflict(f"Turn {turn} has no answer whose request its copy could have.")
             before = await storage.exchanges.answer(owner, chat, answer)
             assert before.request is not None
-            await _admit(services, owner, TurnOptions())
+            await admit(services, owner, TurnOptions())
             request = of_caller(services.resolver.again(with_fixed(TurnOptions()), before.request))
         title = options.title or (source.title and f"{source.title[:_TITLE_OF_FORK]} (fork)")
         fork = Fork(cut_after(original, options.block), options.into == "chat", title, request)
@@ -173,13 +177,14 @@ async def wait_for_end(services: Services, owner: str, turn: Turn) -> None:
 
 
 async def _write(
-    services: Services, new: NewTurn, target: Target, key: IdempotencyKey | None
+    services: Services, new: NewTurn, target: Target, key: IdempotencyKey | None, admitted: bool
 ) -> tuple[Draft | None, Exchange]:
     """Without a draft, the answer has begun."""
     exchanges, most_queued = services.storage.exchanges, services.plans.of(target.owner).queued_turns
     known = services.recent_chats.take(target)
     preview = None if known else await exchanges.preview(target)  # without a chat, nothing is counted
-    await _admit(services, target.owner, new)
+    if not admitted:
+        await admit(services, target.owner, new)
     blocks = await user_blocks(new.blocks, target.owner, services)
     if known:
         with suppress(RequestRefused):  # by the chat as it was: now its rows are read
@@ -220,7 +225,7 @@ async def _begin_at(services: Services, place: Preview, message: NewExchange) ->
     return None
 
 
-async def _admit(services: Services, owner: str, options: TurnOptions, writes: int = 0) -> None:
+async def admit(services: Services, owner: str, options: TurnOptions, writes: int = 0) -> None:
     """Counts a request that asks for an answer, or a message to a running turn, with further `writes`. Raises
     RequestRefused where it asks for a recording without the operator's leave, and TooMany where the owner's plan has no
     room for it.

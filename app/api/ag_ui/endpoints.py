@@ -41,7 +41,7 @@ from app.api.dialects import (
 )
 from app.api.http.reading import idempotency_key_of, read_body
 from app.api.schemas.tools import ActionsIn
-from app.api.services import Services, identity_of, path_for, services_and_owner
+from app.api.services import Services, count_writes, identity_of, path_for, services_and_owner
 from app.api.views import json_response
 from app.domain.asks import Ask, AskAnswer
 from app.domain.errors import RequestRefused
@@ -191,6 +191,9 @@ async def _answer(services: Services, identity: Identity, chat: UUID, sent: RunI
         identity.require("chat")
     if actions is not None:
         identity.require("approve")
+    if (decisions or entries) and not turn.ended:
+        await count_writes(services, owner, 1)
+    if actions is not None:
         decisions += await decisions_of(actions.actions, turn, owner, services, "resume")
     if decisions and not turn.ended:
         turn = await store_answers(services, identity, turn, decisions)

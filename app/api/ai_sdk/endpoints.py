@@ -33,7 +33,7 @@ from app.api.dialects import (
 )
 from app.api.http.reading import id_in_query, idempotency_key_of, read_body
 from app.api.schemas.requests import UiOptions
-from app.api.services import Services, identity_of, path_for, services_and_owner
+from app.api.services import Services, count_writes, identity_of, path_for, services_and_owner
 from app.api.streams.turn import passed_on
 from app.api.views import json_response
 from app.domain.asks import Ask, AskAnswer
@@ -178,6 +178,7 @@ async def _answer_calls(services: Services, identity: Identity, chat: UUID, mess
     for decision in decisions:
         identity.require("chat" if decision.answer.kind == "result" else "approve")
     if decisions and not turn.ended:
+        await count_writes(services, owner, 1)
         turn = await store_answers(services, identity, turn, decisions)
     return ui_stream(services, owner, turn, known=calls.keys())
 

@@ -60,7 +60,8 @@ class Endpoint:
     str is the media type of a body that is not JSON. `statuses` are those of success, `problems` the refusals that are
     particular to the call. `streams`: the response is a stream where the client accepts one; `events` names that
     stream. `open`: no token is needed. `limits` are those of the owner from which the call takes: one of `writes` when
-    it is admitted, the others where its handler writes. A call that changes rows names them, also that it has none.
+    it is admitted, the others and further writes in its handler. A call that changes rows names them, or that it has
+    none.
     """
 
     call: str

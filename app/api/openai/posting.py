@@ -14,13 +14,13 @@ from app.api.actions import store_answers
 from app.api.attachments import Contents, user_blocks
 from app.api.codec import to_json
 from app.api.dialects import key_of
-from app.api.exchange import History, post_in_new_chat, post_message
+from app.api.exchange import History, admit, post_in_new_chat, post_message
 from app.api.openai.history import Past, PastAnswer, canonical, past_of
 from app.api.openai.inputs import Input, Options, checked_turn, new_turn, result_text, unknown_previous
 from app.api.openai.objects import ResponseId, approval_id, parts_of
 from app.api.openai.schemas import ApprovalItem, FunctionOutputItem, InputItem
 from app.api.openai.stream import response_now
-from app.api.services import Services, identity_of
+from app.api.services import Services, count_writes, identity_of
 from app.domain.asks import Ask, AskAnswer
 from app.domain.chats import Chat, title_from
 from app.domain.errors import NotFound, RequestRefused
@@ -145,14 +145,17 @@ class Posting:
         if turn.ended:  # no 409: the SDKs would try again
             raise RequestRefused(f"No call of {origin} waits for an output any more: it has ended.", field="input")
         _check_nothing_waits(turn, [decision.tool_use_id for decision in decisions])
+        if not self._input.blocks:
+            await count_writes(services, owner, 1)
+            return await store_answers(services, identity, turn, decisions, self._key), part
+        identity.require("send")
+        new = new_turn(services, self._options, self._input, follows=True)
+        await admit(services, owner, new, writes=1)  # before the answers: a refusal stores nothing
         turn = await store_answers(services, identity, turn, decisions, self._key)
-        if self._input.blocks:
-            identity.require("send")
-            new = new_turn(services, self._options, self._input, follows=True)
-            key = self._key and key_of("openai", "message", self._key.key, self._key.digest.hex())
-            exchange = await post_message(services, new, Target(owner, turn.chat_id, turn.id, "steer"), key)
-            return exchange.assistant_turn, part if exchange.steered else 0
-        return turn, part
+        key = self._key and key_of("openai", "message", self._key.key, self._key.digest.hex())
+        target = Target(owner, turn.chat_id, turn.id, "steer")
+        exchange = await post_message(services, new, target, key, admitted=True)
+        return exchange.assistant_turn, part if exchange.steered else 0
 
 
 def history_of(services: Services, owner: str, items: Sequence[InputItem]) -> History:

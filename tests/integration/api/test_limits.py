@@ -5,18 +5,20 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, fields
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 
 from app.api import routes
 from app.api.http.endpoint import Endpoint
 from app.api.openai import routes as openai_routes
+from app.api.openai.objects import ResponseId
 from app.domain.plans import RATES, Plan
-from app.llm.scripted import Pause, message_of, text
+from app.llm.scripted import Pause, message_of, text, tool_use
 from app.storage.database import Statement
 from tests.integration.api.test_openapi import running, saying
 from tests.integration.api.test_owner_limits import Doors
+from tests.integration.api.test_waiting import until_waiting
 from tests.support.http_client import Client, said
 from tests.support.http_server import Server, serving
 from tests.support.openapi_document import Document
@@ -206,6 +208,73 @@ async def test_a_history_of_a_completion_that_is_refused_is_not_stored(database_
             before = await place.rows()
             assert {await send(place, number) for number in range(5)} == {429}
             assert await place.rows() == before
+
+
+LOOK = {"type": "client", "name": "look", "description": "Look.", "input_schema": {"type": "object"}}
+ANSWER = {"type": "function_call_output", "call_id": "c1", "output": "blue"}
+
+
+def acted(chat: str, turn: str) -> tuple[str, Mapping[str, Any]]:
+    return f"/api/chats/{chat}/turns/{turn}/actions", {
+        "actions": [{"type": "result", "tool_use_id": "c1", "output": "blue"}]
+    }
+
+
+def answered_by_the_ai_sdk(chat: str, turn: str) -> tuple[str, Mapping[str, Any]]:
+    part = {"type": "tool-look", "toolCallId": "c1", "state": "output-available", "input": {}, "output": "blue"}
+    message = {"id": turn, "role": "assistant", "parts": [part]}
+    return "/api/ai-sdk/chat", {"id": chat, "messages": [message]}
+
+
+def answered_by_ag_ui(chat: str, turn: str) -> tuple[str, Mapping[str, Any]]:
+    message = {"id": "t", "role": "tool", "toolCallId": f"c1.{turn}.1", "content": "blue"}
+    return "/api/ag-ui", {**running("Hi", chat), "messages": [message]}
+
+
+def responded_to(chat: str, turn: str) -> tuple[str, Mapping[str, Any]]:
+    return "/v1/responses", {
+        "previous_response_id": str(ResponseId(UUID(chat), UUID(turn))),
+        "input": [ANSWER],
+    }
+
+
+def responded_with_a_message(chat: str, turn: str) -> tuple[str, Mapping[str, Any]]:
+    path, body = responded_to(chat, turn)
+    return path, {**body, "input": [ANSWER, {"role": "user", "content": "And?"}]}
+
+
+@pytest.mark.parametrize(
+    ("send", "limit"),
+    [
+        (acted, "writes"),
+        (answered_by_the_ai_sdk, "writes"),
+        (answered_by_ag_ui, "writes"),
+        (responded_to, "writes"),
+        (responded_with_a_message, "writes"),
+        (responded_with_a_message, "requests"),
+    ],
+)
+async def test_an_answer_to_a_call_is_a_write_in_every_dialect(
+    database_url: str, document: Document, send: Callable[[str, str], tuple[str, Mapping[str, Any]]], limit: str
+) -> None:
+    plans: dict[str, Plan] = {}
+    async with AsyncExitStack() as stack:
+        server = await stack.enter_async_context(serving(database_url, plan_of=plans.get))
+        token = await server.token("ada")
+        ada = await stack.enter_async_context(Client(server.url, document, token, "ada"))
+        client = await stack.enter_async_context(Client(server.url, None, token, "ada"))
+        model = server.scripts.model(message_of(tool_use("look", {}, "c1")), message_of(text("Blue.")))
+        turn = await ada.say(await ada.chat(), model=model, tools=[LOOK])
+        await until_waiting(ada, turn)
+        path, body = send(turn.assistant["chat_id"], turn.assistant["id"])
+        plans["ada"] = Plan("x", {f"{limit}_per_day": 0.5})
+        refused = await client.post(path, json=body)
+        assert (refused.status_code, f"{limit}_per_day" in refused.text) == (429, True)
+        waiting = await ada.json("GET", turn.url)
+        assert [call["tool_use_id"] for call in waiting["actions"]] == ["c1"]
+        plans["ada"] = Plan("x", {f"{limit}_per_day": 2})
+        assert (await client.post(path, json=body)).status_code in {200, 202}
+        await ada.events(turn.stream_url)
 
 
 def completed(model: str) -> tuple[str, Mapping[str, Any]]:
