@@ -14,7 +14,7 @@ TurnstreamError
 │       └── TooLong       … unless the conversation is shortened first
 ├── StorageError          Postgres
 │   ├── StorageUnavailable  … nobody at once: it is away or busy; accepted work is safe, try again
-│   │   └── StatementTooLong … it answers, and this statement took too long: not at once
+│   │   └── StatementTooLong  … it answers, and this statement took too long: not at once
 │   └── StatementRefused  … us: it takes neither the statement nor its values, and would not the next time
 ├── ClaimLost             nobody: another attempt owns the turn; stop without touching a row
 ├── IllegalTransition     us: a bug
