@@ -167,6 +167,7 @@ def _unix_socket(path: Path) -> Iterator[socket.socket]:
         left.unlink()  # of a process that was killed
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(path))
+        path.chmod(0o600)  # nobody can connect before it listens
         yield listener
         path.unlink(missing_ok=True)
 

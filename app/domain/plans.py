@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from math import inf
 from typing import Final
 
 from app.domain.limits import ReachedLimit
@@ -12,6 +13,8 @@ PERIODS: Final = ("minute", "day", "month")
 # are those of model calls.
 MEASURES: Final = ("requests", "writes", "calls", "tokens", "cost")
 COUNTED: Final = frozenset({"requests", "writes", "calls"})  # the others are known afterwards
+# Limits of what is there at one time.
+KEPT: Final = ("running_turns", "queued_turns", "streams", "uploads", "upload_bytes", "documents", "document_bytes")
 RATES: Final = tuple(f"{measure}_per_{period}" for measure in MEASURES for period in PERIODS)
 
 
@@ -57,11 +60,24 @@ class Plans:
         return bool(self.named) or self.plan_of is not None
 
     def of(self, owner: str, name: str | None = None) -> Plan:
-        """`name` is that of the credentials. A name that is not known means the default."""
+        """`name` is that of the credentials. A name that is not known means the least of all plans, so that a mistake
+        in a name does not lift limits.
+        """
         chosen = None if self.plan_of is None else self.plan_of(owner)
         if isinstance(chosen, Plan):
             return chosen
-        return self.named.get(chosen or name or self.owners.get(owner, ""), self.default)
+        asked = chosen or name or self.owners.get(owner)
+        if asked is None:
+            return self.default
+        return self.named.get(asked) or self._least()
+
+    def _least(self) -> Plan:
+        """The least of each limit of all plans."""
+        plans = (self.default, *self.named.values())
+        limits = {name: [getattr(plan, name) for plan in plans] for name in KEPT}
+        kept = {name: min((each for each in found if each is not None), default=None) for name, found in limits.items()}
+        rates = {name: min(plan.rates.get(name, inf) for plan in plans) for plan in plans for name in plan.rates}
+        return Plan("least", rates, **kept)
 
 
 def reached_rate(plan: Plan, used: Mapping[str, float], adding: Mapping[str, float]) -> ReachedLimit | None:
