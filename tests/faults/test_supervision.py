@@ -1,13 +1,12 @@
 """What belongs to a server, and what does not: the turns of another server, and the Postgres of its own."""
 
 import asyncio
-import socket
 from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
-from tests.faults.model import Call, Gate, Model, Step, model_api
+from tests.faults.model import Call, Gate, Step, model_api
 from tests.faults.replicas import replica_with
 from tests.faults.watch import Watch
 from tests.support.http_client import Client, said, turn_url

@@ -7,7 +7,6 @@ from typing import Any, cast
 from uuid import UUID
 
 import pytest
-
 from structlog.testing import capture_logs
 
 from app.domain.errors import StorageUnavailable
