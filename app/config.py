@@ -199,14 +199,20 @@ class Settings(BaseSettings):
         "by-load", description="when deltas wait to be joined: see [frames](#frames)"
     )
     plans_file: Path | None = Field(None, description="TOML file of plans: what owners may use")
-    owner_running_turns: int | None = Field(
-        None, ge=1, description="turns of one owner that run at the same time; the others wait in the queue"
+    owner_running_turns: int = Field(
+        100,
+        ge=0,
+        description="turns of one owner that run at the same time, the others wait in the queue; 0: any number",
     )
-    owner_queued_turns: int | None = Field(
-        None, ge=1, description="turns of one owner that wait in the queue; a message beyond them is refused (429)"
+    owner_queued_turns: int = Field(
+        1000,
+        ge=0,
+        description="turns of one owner that wait in the queue, a message beyond them is refused (429); 0: any number",
     )
-    owner_streams: int | None = Field(
-        None, ge=1, description="SSE streams of one owner on one replica; a stream beyond them is refused (429)"
+    owner_streams: int = Field(
+        200,
+        ge=0,
+        description="SSE streams of one owner on one replica, a stream beyond them is refused (429); 0: any number",
     )
     jwt_issuer: str | None = Field(
         None, description="issuer whose JSON web tokens are accepted, as in their claim `iss`"

@@ -8,7 +8,7 @@ from typing import assert_never
 
 import msgspec
 
-from app.api.documents import check_path
+from app.api.documents import UNTIL_DELETED, check_path
 from app.api.schemas.blocks import Base64In, BlockIn, DocumentBlockIn, ImageBlockIn, PathIn, TextBlockIn, UploadIn
 from app.api.services import Services
 from app.domain.blocks import Block
@@ -19,7 +19,6 @@ from app.kit.media import IMAGES, PDF, PLAIN, media_type_of
 from app.llm.models.catalog import Model
 from app.storage.owners.uploads import Upload
 
-_UNTIL_DELETED = 60  # seconds
 _DOCUMENTS = frozenset({PDF, PLAIN})
 # Bytes of the files of one message, as much as providers take in one request.
 _MOST_FILE_BYTES = 32_000_000
@@ -171,7 +170,7 @@ async def store_upload(services: Services, owner: str, media_type: str, content:
         return stored
     what = "bytes of files" if stored.name == "upload_bytes" else "files"
     detail = f"The owner keeps {stored.used:,} {what}, and the limit `{stored.name}` of the plan is {stored.limit:,}."
-    raise TooMany(f"{detail} Delete some that are not needed.", _UNTIL_DELETED, stored.name)
+    raise TooMany(f"{detail} Delete some that are not needed.", UNTIL_DELETED, stored.name)
 
 
 def _decoded(source: Base64In, most: int, field: str) -> bytes:

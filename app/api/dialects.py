@@ -109,12 +109,17 @@ async def post_by_chat(services: Services, new: NewTurn, target: Target, key: Id
     raise Conflict(f"Chat {target.chat} is created and deleted all the time; try again later.")
 
 
-async def replace_answer(services: Services, owner: str, turn: Turn, options: TurnOptions, on_busy: OnBusy) -> Exchange:
+async def replace_answer(
+    services: Services, owner: str, turn: Turn, options: TurnOptions, on_busy: OnBusy, key: IdempotencyKey | None
+) -> Exchange:
     """Another answer beside `turn`, which is cancelled first where it still runs and `on_busy` says so."""
+    # Behind the read of `turn`: it may be the answer that the first request with this key made.
+    if key and (made := await services.storage.exchanges.find(owner, key)):
+        return made
     if not turn.ended and on_busy == "interrupt":
         await cancel_turn(services, owner, turn.chat_id, turn.id)
         await wait_for_end(services, owner, turn)
-    return await generate_again(services, owner, turn.chat_id, turn.id, options, None)
+    return await generate_again(services, owner, turn.chat_id, turn.id, options, key)
 
 
 @dataclass(frozen=True, slots=True)

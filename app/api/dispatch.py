@@ -10,15 +10,15 @@ from starlette.routing import Route
 from app.api.http.endpoint import Endpoint, HandlerApp
 from app.api.http.errors import CUT_OFF, Unavailable
 from app.api.http.reading import check_query
-from app.api.services import admit
+from app.api.services import admit, count_writes, identity_of, services_and_owner, services_of
 from app.tracing import TRACING
 
 Answer = Callable[[Request, Endpoint], Awaitable[Response]]
 
 
 async def answer(request: Request, endpoint: Endpoint) -> Response:
-    """The response of the endpoint's handler. Raises what `admit`, `check_query` and the handler raise, and Unavailable
-    where the request is cancelled.
+    """The response of the endpoint's handler. Raises what `admit`, `check_query` and the handler raise, TooMany, and
+    Unavailable where the request is cancelled.
     """
     try:
         return await _answered(request, endpoint)
@@ -29,8 +29,11 @@ async def answer(request: Request, endpoint: Endpoint) -> Response:
 async def _answered(request: Request, endpoint: Endpoint) -> Response:
     if not endpoint.open:
         await admit(request, endpoint)
+        services_of(request).plans.note(identity_of(request))
     if endpoint.checks_query:
         check_query(request, endpoint.queries)
+    if endpoint.limits and "writes" in endpoint.limits:
+        await count_writes(*services_and_owner(request), 1)
     if not TRACING.on or endpoint.open:
         return await endpoint.handler(request)
     with TRACING.span(

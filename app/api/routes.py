@@ -12,7 +12,7 @@ from app.api.ag_ui.schemas import AgUiStopped, AgUiThreadOut, RunInput
 from app.api.ai_sdk import endpoints as ai_sdk
 from app.api.ai_sdk.schemas import UiChatOut, UiRequest, UiStopped
 from app.api.codec import to_json
-from app.api.http.endpoint import Endpoint, Query
+from app.api.http.endpoint import Endpoint, Limit, Query
 from app.api.http.openapi import Version, openapi
 from app.api.schemas.operations import ActedTurnOut, OverviewOut, ReplicaOut
 from app.api.schemas.requests import (
@@ -75,11 +75,13 @@ def _limit(default: int, most: int) -> Query:
     return Query("limit", "the most that are returned", default, most)
 
 
+_WRITES: tuple[Limit, ...] = ("writes",)
+_POSTS: tuple[Limit, ...] = ("requests", "queued_turns", "streams")
 _KEY = ("Idempotency-Key",)
 _OLD = ("Cache-Control",)  # of what may be read on a standby
 
 ENDPOINTS = (
-    Endpoint("POST /api/chats", chats.create_chat, "Create a chat", NewChat, ChatOut, (201,), (422,)),
+    Endpoint("POST /api/chats", chats.create_chat, "Create a chat", NewChat, ChatOut, (201,), (422,), limits=_WRITES),
     Endpoint(
         "GET /api/chats",
         chats.list_chats,
@@ -114,6 +116,7 @@ ENDPOINTS = (
         SearchSettingsIn,
         SearchSettingsOut,
         problems=(422,),
+        limits=_WRITES,
     ),
     Endpoint("GET /api/chats/{chat}", chats.get_chat, "One chat", gives=ChatOut, problems=(404,)),
     Endpoint(
@@ -123,6 +126,7 @@ ENDPOINTS = (
         ChatChanges,
         ChatOut,
         problems=(404, 422),
+        limits=_WRITES,
     ),
     Endpoint(
         "DELETE /api/chats/{chat}",
@@ -140,6 +144,7 @@ ENDPOINTS = (
         (201,),
         (422,),
         headers=_KEY,
+        limits=_POSTS,
         streams=True,
     ),
     Endpoint(
@@ -151,6 +156,7 @@ ENDPOINTS = (
         (201, 202),
         (404, 409, 422),
         headers=_KEY,
+        limits=_POSTS,
         streams=True,
     ),
     Endpoint(
@@ -257,6 +263,7 @@ ENDPOINTS = (
         statuses=(200, 202),
         problems=(404, 409),
         reach="turn",
+        limits=(),
     ),
     Endpoint(
         "POST /api/chats/{chat}/turns/{turn}/actions",
@@ -265,10 +272,11 @@ ENDPOINTS = (
         ActionsIn,
         TurnOut,
         (202,),
-        (404, 409, 422, 429),
+        (404, 409, 422),
         headers=_KEY,
         scopes=("chat", "approve"),
         reach="turn",
+        limits=(*_WRITES, "uploads"),
     ),
     Endpoint(
         "GET /api/waiting",
@@ -310,6 +318,7 @@ ENDPOINTS = (
         (201,),
         (404, 409, 422),
         headers=_KEY,
+        limits=_POSTS,
         streams=True,
     ),
     Endpoint(
@@ -321,6 +330,7 @@ ENDPOINTS = (
         (201,),
         (404, 409, 422),
         headers=_KEY,
+        limits=(*_WRITES, *_POSTS),
         streams=True,
     ),
     Endpoint(
@@ -333,6 +343,7 @@ ENDPOINTS = (
         events="UiMessageStream",
         scopes=("chat", "approve"),
         reach="handler",
+        limits=_POSTS,
     ),
     Endpoint(
         "GET /api/ai-sdk/chat/{id}/stream",
@@ -360,6 +371,7 @@ ENDPOINTS = (
         gives=UiStopped,
         problems=(404,),
         reach="handler",
+        limits=(),
     ),
     Endpoint(
         "POST /api/ag-ui",
@@ -371,6 +383,7 @@ ENDPOINTS = (
         events="AgUiRun",
         scopes=("chat", "approve"),
         reach="handler",
+        limits=_POSTS,
     ),
     Endpoint(
         "POST /api/ag-ui/connect",
@@ -381,6 +394,7 @@ ENDPOINTS = (
         events="AgUiRun",
         scopes=("read",),
         reach="handler",
+        limits=("streams",),
     ),
     Endpoint(
         "GET /api/ag-ui/threads/{id}",
@@ -397,6 +411,7 @@ ENDPOINTS = (
         gives=AgUiStopped,
         problems=(404,),
         reach="handler",
+        limits=(),
     ),
     Endpoint(
         "GET /api/usage",
@@ -427,6 +442,7 @@ ENDPOINTS = (
         BrowserTokenOut,
         problems=(404,),
         scopes=("read", "chat", "approve"),
+        limits=_WRITES,
     ),
     Endpoint("GET /api/models", catalog.list_models, "The models of this server", gives=ModelsOut, reach="handler"),
     Endpoint("GET /api/tools", catalog.list_tools, "The tools of this server", gives=ToolsOut, reach="handler"),
@@ -455,6 +471,7 @@ ENDPOINTS = (
         DocumentOut,
         (200, 201),
         (422,),
+        limits=(*_WRITES, "documents"),
     ),
     Endpoint(
         "GET /api/documents/{path:path}",
@@ -477,7 +494,7 @@ ENDPOINTS = (
         "application/octet-stream",
         UploadOut,
         (200, 201),
-        (429,),
+        limits=(*_WRITES, "uploads"),
         reach="handler",
     ),
     Endpoint(
@@ -520,6 +537,7 @@ ENDPOINTS = (
         gives=ActedTurnOut,
         problems=(404,),
         scopes=("admin",),
+        limits=(),
     ),
     Endpoint(
         "POST /api/admin/turns/{turn}/requeue",
@@ -528,6 +546,7 @@ ENDPOINTS = (
         gives=ActedTurnOut,
         problems=(404, 409),
         scopes=("admin",),
+        limits=(),
     ),
     Endpoint(
         "POST /api/admin/replicas/{replica}/drain",
@@ -536,6 +555,7 @@ ENDPOINTS = (
         gives=ReplicaOut,
         problems=(404,),
         scopes=("admin",),
+        limits=(),
     ),
     Endpoint("GET /healthz", health.healthz, "The process is alive", gives="text/plain", open=True),
     Endpoint(

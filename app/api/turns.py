@@ -27,8 +27,20 @@ from app.storage.chats.chat_changes import ChatState, place_of
 from app.storage.chats.exchanges import Exchange, Parent, Target
 
 
-async def create_turn(request: Request) -> Response:
+def _services_to_post(request: Request) -> tuple[Services, str]:
+    """With a place for the stream of the answer, where the client asks for one."""
     services, owner = services_and_owner(request)
+    if _wants_stream(request):
+        services.streams.take(request)
+    return services, owner
+
+
+def _wants_stream(request: Request) -> bool:
+    return request.headers.get("accept", "").startswith("text/event-stream")
+
+
+async def create_turn(request: Request) -> Response:
+    services, owner = _services_to_post(request)
     chat = id_of(request, "chat")
     new, body = await read_body(request, NewTurn)
     key = idempotency_key_of(request, body)
@@ -38,7 +50,7 @@ async def create_turn(request: Request) -> Response:
 
 
 async def create_turn_in_new_chat(request: Request) -> Response:
-    services, owner = services_and_owner(request)
+    services, owner = _services_to_post(request)
     new, body = await read_body(request, NewTurnInNewChat)
     key = idempotency_key_of(request, body)
     settings = services.resolver.changed_settings({}, new.chat.settings, "chat.settings")
@@ -49,7 +61,7 @@ async def create_turn_in_new_chat(request: Request) -> Response:
 
 
 async def regenerate(request: Request) -> Response:
-    services, owner = services_and_owner(request)
+    services, owner = _services_to_post(request)
     chat, turn = id_of(request, "chat"), id_of(request, "turn")
     options, body = await read_body(request, TurnOptions)
     key = idempotency_key_of(request, body)
@@ -58,7 +70,7 @@ async def regenerate(request: Request) -> Response:
 
 
 async def fork(request: Request) -> Response:
-    services, owner = services_and_owner(request)
+    services, owner = _services_to_post(request)
     chat, turn = id_of(request, "chat"), id_of(request, "turn")
     options, body = await read_body(request, ForkIn)
     if options.into == "chat":
@@ -199,7 +211,7 @@ async def _exchange_response(request: Request, services: Services, owner: str, e
     """The exchange, or its stream where the client asks for one. The same for the first request and a repetition."""
     turn, portions = exchange.assistant_turn, Portions()
     url = path_for(request, f"/api/chats/{turn.chat_id}/turns/{turn.id}")
-    if request.headers.get("accept", "").startswith("text/event-stream"):
+    if _wants_stream(request):
         return stream_response(services, owner, turn)
     said = None if exchange.steered else await shown_turn(exchange.user_turn, services).encoded(portions)
     body = {

@@ -5,8 +5,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from app.domain.assembly import ASSEMBLED
-from app.domain.rounds import BilledTokens, Round, billed_tokens
+from app.domain.rounds import BilledTokens, Prices, Round, billed_tokens
 from app.domain.turns import Turn
+
+ChargeKind = Literal["round", "summary", "title"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +17,7 @@ class Charge:
     the turn. `cost` is None where the prices are not known.
     """
 
-    kind: Literal["round", "summary", "title"]
+    kind: ChargeKind
     call: str
     model: str
     tokens: BilledTokens
@@ -34,3 +36,9 @@ def charges_of(rounds: Iterable[Round], turn: Turn) -> Sequence[Charge]:
 
 def call_of(round: Round) -> str:
     return f"{round.number}.{round.attempt}"
+
+
+def charge_of_request(kind: ChargeKind, call: str, model: str, tokens: int, prices: Prices | None) -> Charge:
+    """The charge of a model call without a reply, by an estimate of the `tokens` of its request."""
+    cost = None if prices is None else prices.cost_of({"input_tokens": tokens})
+    return Charge(kind, call, model, BilledTokens(tokens, 0, 0, 0), cost)

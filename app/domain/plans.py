@@ -8,16 +8,17 @@ from typing import Final
 from app.domain.limits import ReachedLimit
 
 PERIODS: Final = ("minute", "day", "month")
-# `requests` ask for answers, `calls` run tools, `tokens` and `cost` are those of model calls.
-MEASURES: Final = ("requests", "calls", "tokens", "cost")
-COUNTED: Final = frozenset({"requests", "calls"})  # the others are known afterwards
+# `requests` ask for answers or go to turns that run, `writes` change other rows, `calls` run tools; `tokens` and `cost`
+# are those of model calls.
+MEASURES: Final = ("requests", "writes", "calls", "tokens", "cost")
+COUNTED: Final = frozenset({"requests", "writes", "calls"})  # the others are known afterwards
 RATES: Final = tuple(f"{measure}_per_{period}" for measure in MEASURES for period in PERIODS)
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The limits of an owner. `rates` are by name (`tokens_per_day`); periods are those of UTC. `upload_bytes` are the
-    bytes of all files that are kept. What is not named has no limit.
+    """The limits of an owner. `rates` are by name (`tokens_per_day`); periods are those of UTC. `upload_bytes` and
+    `document_bytes` are the bytes of all files and documents that are kept. What is not named has no limit.
     """
 
     name: str
@@ -27,6 +28,8 @@ class Plan:
     streams: int | None = None
     uploads: int | None = None
     upload_bytes: int | None = None
+    documents: int | None = None
+    document_bytes: int | None = None
 
     def __post_init__(self) -> None:
         if unknown := self.rates.keys() - set(RATES):
@@ -91,7 +94,9 @@ def seconds_to_next(period: str, now: datetime) -> int:
 
 def rate_sentence(reached: ReachedLimit) -> str:
     measure, _, period = reached.name.partition("_per_")
-    what = {"requests": "requests", "calls": "tool calls", "tokens": "tokens", "cost": "in cost"}[measure]
+    what = {"requests": "requests", "writes": "writes", "calls": "tool calls", "tokens": "tokens", "cost": "in cost"}[
+        measure
+    ]
     return (
         f"The owner has used {reached.used:,} {what} of this {period}, and the limit `{reached.name}` of the plan is"
         f" {reached.limit:,}."

@@ -1,8 +1,8 @@
 """The executor of one turn: asks the rows for the next step, does it, and asks again."""
 
 import asyncio
-from collections.abc import Sequence
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import asdict, replace
 from functools import partial
 from time import monotonic
@@ -12,8 +12,8 @@ import structlog
 
 from app.domain.assembly import ASSEMBLED, assembled_answer, can_be_assembled
 from app.domain.blocks import CUT_SHORT, Block
-from app.domain.charges import charges_of
-from app.domain.compaction import earlier_cut, size_of_reply
+from app.domain.charges import Charge, charge_of_request, charges_of
+from app.domain.compaction import earlier_cut, estimate_size, size_of_reply
 from app.domain.errors import PermanentError, ProviderError, TooLong, TransientError
 from app.domain.events import RoundStart
 from app.domain.history import COMPACTED
@@ -45,7 +45,7 @@ from app.engine.hooks import AfterRound, BeforeAttempt
 from app.engine.metrics import count_retry, count_usage, logged_continuation
 from app.engine.model_route import ModelAccess, ModelRoute
 from app.engine.model_spans import model_call
-from app.engine.recorder import Settlement
+from app.engine.recorder import Settlement, to_the_end
 from app.engine.reply import Reply
 from app.engine.requests import ModelStep, Requests, TokenCounts
 from app.engine.retries import StallTimeout
@@ -284,7 +284,11 @@ class Executor:
                 timeout = StallTimeout(self._models.policy.stall_timeout)
                 try:
                     self._stall = timeout
-                    async with timeout as stall, aclosing(provider.stream(request)) as stream:
+                    async with (
+                        self._reserved_request(reply, request.model),
+                        timeout as stall,
+                        aclosing(provider.stream(request)) as stream,
+                    ):
                         summary = as_summary(stream, step.through) if isinstance(step, Compact) else None
                         await reply.consume(summary or stream, stall)
                 except TransientError:
@@ -321,10 +325,35 @@ class Executor:
         policy, spending = self._models.policy, self._context.spending
         request, reply = most_tokens(self._path, self.request.params, policy.longest_reply(model))
         cost = most_cost(policy.prices(model), request, reply)
-        call = f"{open_round_number(self.turn)}.{self.turn.attempt}"
-        if not await spending.reserve(self.turn, call, model, request + reply, cost):
+        if not await spending.reserve(self.turn, self._charge_of_request(model), request + reply, cost):
             assert spending.reached is not None
             raise BudgetSpent(spending.reached)
+
+    @asynccontextmanager
+    async def _reserved_request(self, reply: Reply, model: str) -> AsyncIterator[None]:
+        """Lets the round writer reserve what the request of a call costs until its reply begins, so that a kill does
+        not hide it. Where the plan limits models, `_reserve` has done it.
+        """
+        turn, view = self.turn, self._recorder.view
+        if self._context.spending.limits_models:
+            yield
+            return
+        request = view.unreserved = partial(self._charge_of_request, model)
+        try:
+            yield
+        finally:
+            is_reserved = view.unreserved is not request
+            view.unreserved = None
+            if is_reserved and not reply.has_begun:
+                await to_the_end(self._context.spending.forget(turn, self._call))
+
+    def _charge_of_request(self, model: str) -> Charge:
+        tokens = estimate_size(self._path).tokens
+        return charge_of_request("round", self._call, model, tokens, self._models.policy.prices(model))
+
+    @property
+    def _call(self) -> str:
+        return f"{open_round_number(self.turn)}.{self.turn.attempt}"
 
     def _step_behind(self, round: Round, unwritten: Sequence[Block]) -> Step | None:
         """The step behind the seal of this round, where nothing comes in between: the end of the turn, or the start of

@@ -113,7 +113,7 @@ class Recorder:
 
     def begin_round(self, round: Round) -> None:
         """Shows readers the round. Its row is written with its first blocks or its end, or by the round writer."""
-        self.view.begun = (round,)
+        self.view.begun, self.view.unreserved = (round,), None
         self.view.begin_round(round)
 
     @_write

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, Literal
 
 from app.domain.blocks import Block
-from app.domain.charges import Charge
+from app.domain.charges import Charge, charge_of_request
 from app.domain.compaction import tokens_of
 from app.domain.errors import TransientError
 from app.domain.kinds import TEXT
@@ -71,9 +71,10 @@ class SideCalls:
         assert turn.request is not None
         plan = self.plans.of(owner, turn.request.plan)
         if limited := plan.has("tokens", "cost"):
-            tokens = len(prompt) // 2  # twice the estimate
-            most = most_cost(self.policy.prices(model), tokens, max_tokens)
-            reserved = (owner, plan, turn.id, turn.attempt, call, tokens + max_tokens, most)
+            prices, tokens = self.policy.prices(model), tokens_of(len(prompt))
+            most = most_cost(prices, 2 * tokens, max_tokens)
+            request_alone = charge_of_request(kind, call, model, tokens, prices)
+            reserved = (owner, plan, turn, request_alone, 2 * tokens + max_tokens, most)
             if refusal := await retry_while_unavailable(lambda: self.accounts.reserve(*reserved)):
                 raise TransientError(BUDGET, rate_sentence(refusal.reached))
         request = ModelRequest(

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from app.domain.charges import Charge
 from app.domain.compaction import estimate_size
 from app.domain.limits import ReachedLimit
 from app.domain.plans import Plan, rate_sentence
@@ -26,9 +27,11 @@ class BudgetSpent(Exception):
 class Spending:
     """`reached` is the limit that leaves no room for what the run has to do next."""
 
-    def __init__(self, accounts: Accounts, owner: str, plan: Plan) -> None:
+    def __init__(self, accounts: Accounts, owner: str, plan: Plan, attempt: int) -> None:
+        """`attempt` is the first one of the run."""
         self._accounts = accounts
         self._owner = owner
+        self._attempt = attempt
         self.plan = plan
         self._held: tuple[str, str] | None = None  # the call, and its model
         self._reserved = False
@@ -42,14 +45,14 @@ class Spending:
     def limits_calls(self) -> bool:
         return self.plan.has("calls")
 
-    async def reserve(self, turn: Turn, call: str, model: str, tokens: int, cost: float) -> bool:
+    async def reserve(self, turn: Turn, request: Charge, tokens: int, cost: float) -> bool:
         """Reserves what a model call may use, unless a failed try has done it. False where there is no room."""
-        if self.reached is None and self._held != (call, model):
+        if self.reached is None and self._held != (request.call, request.model):
             if self._held is not None or not self._reserved:
                 await self.close(turn)  # what this run, or an earlier attempt, has not used
-            reserved = (self._owner, self.plan, turn.id, turn.attempt, call, tokens, cost)
+            reserved = (self._owner, self.plan, turn, request, tokens, cost)
             refusal = await retry_while_unavailable(lambda: self._accounts.reserve(*reserved))
-            self._reserved, self._held = True, (call, model)
+            self._reserved, self._held = True, (request.call, request.model)
             self.reached = refusal.reached if refusal else None
         return self.reached is None
 
@@ -65,10 +68,14 @@ class Spending:
         return self._reserved or (turn.attempt > 1 and self.limits_models)
 
     async def close(self, turn: Turn) -> None:
-        """Gives back what was reserved and not used, also by earlier attempts."""
+        """Gives back what was reserved and not used, also by earlier runs, whose requests are charged."""
         if self.holds_for(turn):
-            await retry_while_unavailable(lambda: self._accounts.release(turn.id, turn.attempt))
+            await retry_while_unavailable(lambda: self._accounts.release(turn.id, turn.attempt, self._attempt))
         self._held = None
+
+    async def forget(self, turn: Turn, call: str) -> None:
+        """Gives back what a call that no plan limits has reserved for its request: it has failed without a reply."""
+        await retry_while_unavailable(lambda: self._accounts.release_call(turn.id, call))
 
 
 def most_tokens(path: Sequence[Turn], params: Mapping[str, Any], longest: int | None) -> tuple[int, int]:

@@ -125,7 +125,7 @@ class TurnRun:
                 grants=Grants(storage),
                 cache=ToolCache(storage),
                 charges=Charges(storage),
-                spending=Spending(services.accounts, owner, plan),
+                spending=Spending(services.accounts, owner, plan, turn.attempt),
                 updated=self.updated,
                 notify_owner=services.notify_owner,
                 span=span,

@@ -241,10 +241,10 @@ class Worker:
     @contextmanager
     def reserve_slot(self) -> Iterator[UUID | None]:
         """The id of this replica, where a turn that is written inside may be claimed at once and given to `begin`. None
-        where it has to go through the queue: slots are shared out there, and other turns may wait for them.
+        where it has to go through the queue: few slots are free, and other turns may wait for them.
         """
         free = self._policy.concurrent_turns - len(self._runs) - self._reserved
-        if self._group is None or self._draining or self._shares_slots or free <= _CLAIM:
+        if self._group is None or self._draining or free <= _CLAIM:
             yield None
             return
         self._reserved += 1

@@ -12,7 +12,7 @@ from app.domain.errors import ConfigError
 from app.domain.plans import RATES, Plan, Plans
 from app.kit.requirements import requirement
 
-_KEPT = ("running_turns", "queued_turns", "streams", "uploads", "upload_bytes")
+_KEPT = ("running_turns", "queued_turns", "streams", "uploads", "upload_bytes", "documents", "document_bytes")
 
 
 class _File(BaseModel):
@@ -27,9 +27,9 @@ def read_plans(settings: Settings, plan_of: Callable[[str], Plan | str | None] |
     """The settings for every owner are what a plan does not name. Raises ConfigError with file, table and key."""
     base = Plan(
         "default",
-        running_turns=settings.owner_running_turns,
-        queued_turns=settings.owner_queued_turns,
-        streams=settings.owner_streams,
+        running_turns=settings.owner_running_turns or None,
+        queued_turns=settings.owner_queued_turns or None,
+        streams=settings.owner_streams or None,
     )
     if settings.plans_file is None:
         return Plans(base, plan_of=plan_of)

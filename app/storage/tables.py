@@ -174,6 +174,8 @@ turns = Table(
     Column("ended_at", DateTime(timezone=True)),
     # The turn that a fork copied. It may be gone.
     Column("forked_from", Uuid),
+    # The owner of the chat, for turns that are open (migration 0038): the queue is shared out by it.
+    Column("queue_owner", Text),
     UniqueConstraint("chat_id", "id", "role"),
     ForeignKeyConstraint(
         ["chat_id", "parent_id", "parent_role"],
@@ -199,6 +201,11 @@ turns = Table(
     Index(None, "chat_id", "parent_id"),
     Index(None, "chat_id", "created_at", "id"),
     Index("ix_turns_queue", "created_at", "id", postgresql_where=literal_column("status = 'queued'")),
+    Index(
+        "ix_turns_owners",
+        *("status", "queue_owner", "created_at", "id"),
+        postgresql_where=literal_column("status IN ('queued', 'running')"),
+    ),
     Index("ix_turns_running", "replica", postgresql_where=literal_column("status = 'running'")),
     Index("ix_turns_open", "chat_id", postgresql_where=literal_column("status IN ('queued', 'running', 'waiting')")),
     Index("ix_turns_failed", "ended_at", postgresql_where=literal_column("status = 'error'")),
@@ -297,7 +304,8 @@ accounts = Table(
     Column("running_turns", Integer),
 )
 
-# What a model call under way may use at most. Its charge takes its place, or it is given back.
+# What a model call under way may use at most; 0 where no plan limits it. Its charge takes its place, or it is given
+# back. A call whose process dies before its reply begins is charged `request_tokens` and `request_cost`.
 reservations = Table(
     "reservations",
     metadata,
@@ -308,6 +316,11 @@ reservations = Table(
     Column("call", Text, nullable=False),
     Column("tokens", BigInteger, nullable=False),
     Column("cost", Numeric, nullable=False),
+    Column("chat_id", Uuid),
+    Column("kind", Text),
+    Column("model", Text),
+    Column("request_tokens", BigInteger),
+    Column("request_cost", Numeric),
     Column("reserved_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
     Index(None, "turn_id"),
     Index(None, "owner"),

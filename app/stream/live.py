@@ -1,12 +1,13 @@
 """The live view: one turn in memory, with one writer and any number of readers."""
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 from app.domain.asks import Ask
 from app.domain.blocks import Block, PreliminaryOutput
+from app.domain.charges import Charge
 from app.domain.cursor import Cursor
 from app.domain.events import (
     ActionRequired,
@@ -64,6 +65,8 @@ class LiveView:
         self.marks = marks_of(turn)
         self.wakeup = Wakeup()
         self.begun: Sequence[Round] = ()  # the open round, as long as no row holds it
+        # What a model call is charged without a reply, as long as it has none and no row reserves it.
+        self.unreserved: Callable[[], Charge] | None = None
         self.provisional = False
         self.last_frame: Frame | None = None
         self.notices: list[PlacedNotice] = []

@@ -1,17 +1,25 @@
 """The ledger of model calls: each is charged once, at the prices of its time, whatever becomes of its turn."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from app.domain.charges import Charge
+import pytest
+
+from app.domain.charges import Charge, charge_of_request
 from app.domain.errors import TransientError
+from app.domain.plans import Plan, Plans
 from app.domain.rounds import BilledTokens, Prices
+from app.domain.turns import Turn
+from app.engine.upkeep.round_writer import RoundWriter
 from app.llm.provider import Provider
 from app.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text, tool_use
 from app.storage.chats.chats import Chats
 from app.storage.database import Statement
+from app.storage.owners.accounts import Accounts
 from app.storage.owners.charges import Charges
+from app.stream.directory import Directory
+from app.stream.live import LiveView
 from app.tools.policy import Summarise
 from app.tools.tool import tool
 from tests.integration.records import begun, records_of, sealed
@@ -21,6 +29,8 @@ PRICES: dict[str, Prices] = {"scripted": Prices(1.0, 10.0), "small": Prices(0.5,
 USAGE = {"input_tokens": 100, "cache_read_input_tokens": 10, "cache_creation_input_tokens": 1, "output_tokens": 20}
 GET_ALL = Statement("SELECT kind, model, owner, output_tokens, cost FROM charges ORDER BY kind, call")
 EMPTY = Statement("DELETE FROM rounds")
+HELD = Statement("SELECT call FROM reservations")
+AGE = Statement("UPDATE reservations SET reserved_at = reserved_at - interval '3 minutes'")
 
 
 PRICED = with_model(POLICY, prices=PRICES.get)
@@ -154,3 +164,75 @@ async def test_usage_is_summed_by_what_is_asked_for(harness: Harness) -> None:
     assert (everybody.calls, owner.owner, owner.calls) == (3, OWNER, 3)
     (nothing,) = await charges.usage("nobody", ["day"], today, today, 10)
     assert (nothing.calls, nothing.cost, nothing.tokens) == (0, None, BilledTokens())
+
+
+@pytest.mark.parametrize("limits", [{}, {"tokens_per_day": 1_000_000.0}])
+async def test_a_request_is_charged_whose_process_dies_before_the_reply_begins(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch, limits: dict[str, float]
+) -> None:
+    pause = Pause()
+    provider = ScriptedProvider([[pause], message_of(text("Hello."), usage=USAGE)])
+    policy = replace(PRICED, plans=Plans(Plan("one", limits)))
+    asked = await harness.ask("Ahoy! " * 100)
+    with monkeypatch.context() as dying:
+        async with harness.replica(provider, policy=policy, address="a") as replica:
+            replica.worker.wake()
+            await pause.reached.wait()
+            await replica.rounds.flush()
+            for last_write in ("release", "release_call"):
+                dying.setattr(Accounts, last_write, _not_written)
+            await replica.kill()
+    async with harness.replica(provider, policy=policy, address="a") as replica:
+        replica.worker.wake()
+        await harness.follow(replica, asked)
+        await replica.idle(asked)
+    await harness.database.rows(AGE)
+    await Accounts(harness.database).sweep()
+    charged = await harness.charged(asked.turn)
+    assert charged["1.2"].tokens == BilledTokens(100, 10, 1, 20)
+    tokens = charged["1.1"].tokens
+    assert tokens == BilledTokens(tokens.input, 0, 0, 0)
+    assert 100 < tokens.input < 300
+    assert charged["1.1"].cost == pytest.approx(tokens.input / 1e6)
+    assert sorted(charged) == ["1.1", "1.2"]
+    assert await harness.database.rows(HELD) == []
+
+
+async def _not_written(_self: Accounts, *_which: object) -> None:
+    """A write of a process that is dead by then."""
+
+
+async def test_a_call_that_fails_before_its_reply_begins_is_not_charged(harness: Harness) -> None:
+    pause = Pause()
+    provider = ScriptedProvider([[pause, TransientError("overloaded_error", "Later.")], message_of(text("Hello."))])
+    async with harness.replica(provider, policy=PRICED) as replica:
+        asked = await harness.ask()
+        replica.worker.wake()
+        await pause.reached.wait()
+        await replica.rounds.flush()
+        assert len(await harness.database.rows(HELD)) == 1
+        pause.go.set()
+        turn = await harness.finish(replica, asked)
+    assert turn.attempt == 1
+    assert await harness.database.rows(HELD) == []
+
+
+async def test_a_call_that_fails_while_its_request_is_reserved_is_not_charged(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turn = await begun(harness, await harness.ask())
+    request = charge_of_request("round", "2.1", "scripted", 10, None)
+    view, directory = LiveView(turn), Directory()
+    view.unreserved = lambda: request
+    reserve_requests, written = Accounts.reserve_requests, list[int]()
+
+    async def fails_meanwhile(self: Accounts, requests: Sequence[tuple[Turn, Charge]]) -> None:
+        await reserve_requests(self, requests)
+        written.append(len(await harness.database.rows(HELD)))
+        view.unreserved = None
+
+    monkeypatch.setattr(Accounts, "reserve_requests", fails_meanwhile)
+    with directory.host(view, OWNER):
+        await RoundWriter(harness.database, directory, 1).flush()
+    assert written == [1]
+    assert await harness.database.rows(HELD) == []

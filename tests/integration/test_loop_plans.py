@@ -9,11 +9,11 @@ from uuid import UUID
 import pytest
 from structlog.testing import capture_logs
 
+from app.domain.charges import charge_of_request
 from app.domain.errors import PermanentError, TransientError
 from app.domain.plans import Plan, Plans
 from app.domain.rounds import Prices
 from app.engine.worker import WorkerPolicy
-from app.kit.ids import new_id
 from app.llm.provider import Provider
 from app.llm.scripted import Pause, ScriptedProvider, message_of, text, tool_use
 from app.storage.chats.chats import Chats
@@ -172,11 +172,14 @@ async def test_a_deleted_chat_gives_back_its_reservation_and_what_it_had_used_co
 
 async def test_reservations_that_nobody_settles_are_swept(harness: Harness) -> None:
     accounts, plan = Accounts(harness.database), Plan("small", {"tokens_per_day": 100})
-    assert await accounts.reserve(OWNER, plan, new_id(), 1, "1.1", 70, 0.0) is None
+    asked = await harness.turn(await harness.ask())
+    request = charge_of_request("round", "1.1", "scripted", 30, PRICES["scripted"])
+    assert await accounts.reserve(OWNER, plan, asked, request, 70, 0.0) is None
     assert await accounts.sweep() == 0
     await harness.database.rows(AGE)
     assert await accounts.sweep() == 1
-    assert (await account(harness))[0] == 0
+    assert (await account(harness))[:2] == (30, 0.00003), "the request is charged, the rest is given back"
+    assert await harness.charged(asked.id) == {"1.1": request}
 
 
 async def test_a_summary_that_the_plan_has_no_room_for_is_left_out(harness: Harness) -> None:
@@ -206,10 +209,10 @@ async def test_a_turn_that_has_ended_is_reported_though_its_run_is_stopped_then(
     """What it had reserved is still being given back when its owner's runs are stopped."""
     closing, may_close, release = asyncio.Event(), asyncio.Event(), Accounts.release
 
-    async def release_late(accounts: Accounts, turn: UUID, attempt: int) -> None:
+    async def release_late(accounts: Accounts, turn: UUID, attempt: int, since: int) -> None:
         closing.set()
         await may_close.wait()
-        await release(accounts, turn, attempt)
+        await release(accounts, turn, attempt, since)
 
     monkeypatch.setattr(Accounts, "release", release_late)
     provider = ScriptedProvider([message_of(text("Done."), usage=USAGE)])

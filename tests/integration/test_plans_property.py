@@ -31,7 +31,10 @@ from tests.support.harness import POLICY, Harness, with_model
 OPEN = Statement("SELECT count(*) AS number FROM turns WHERE ended_at IS NULL")
 CHARGED = Statement(
     """
-    SELECT coalesce(sum(input_tokens + cache_read_tokens + cache_write_tokens + output_tokens), 0) AS tokens
+    SELECT coalesce(sum(input_tokens + cache_read_tokens + cache_write_tokens + output_tokens), 0) AS tokens,
+        coalesce(sum(input_tokens) FILTER (WHERE NOT EXISTS (
+            SELECT FROM rounds WHERE rounds.turn_id = charges.turn_id AND number || '.' || attempt = call
+        )), 0) AS without_reply
     FROM charges WHERE owner = :owner
     """
 )
@@ -99,7 +102,7 @@ async def test_no_owner_spends_more_than_the_plan_and_one_reservation(
     dying = False
 
     async def watched(self: Accounts, owner: str, plan: Plan, *rest: Any) -> Any:
-        reserved[owner] = max(reserved[owner], rest[3])
+        reserved[owner] = max(reserved[owner], rest[2])
         return await reserve(self, owner, plan, *rest)
 
     async def unless_dying(self: Accounts, *which: Any) -> None:
@@ -154,9 +157,9 @@ async def _check(
         charged = await harness.database.row(CHARGED, owner=owner)
         counted = await harness.database.row(COUNTED, owner=owner)
         assert charged is not None
-        assert charged["tokens"] == spent
+        assert charged["tokens"] == spent + charged["without_reply"]
         assert spent <= plan.rates["tokens_per_day"] + reserved[owner]
         if own:
             assert counted is not None
-            assert counted["tokens_per_day"] == spent
+            assert counted["tokens_per_day"] == charged["tokens"]
             assert counted["calls_per_day"] <= plan.rates["calls_per_day"]

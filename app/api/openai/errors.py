@@ -73,7 +73,8 @@ def error_json(error: RequestRefused, rename: Rename = param_of) -> Json:
             code = "model_not_found"
         case _ if error.status >= 500:
             type = "server_error"
-    return {"error": {"message": detail, "type": type, "param": param, "code": code}}
+    limit = {"limit": error.limit} if isinstance(error, TooMany) else {}
+    return {"error": {"message": detail, "type": type, "param": param, "code": code, **limit}}
 
 
 async def refusal(request: Request, error: RequestRefused, rename: Rename = param_of) -> Response:

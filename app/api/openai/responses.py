@@ -32,6 +32,8 @@ async def create_response(request: Request) -> Response:
         raise RequestRefused("`store` must be left out with `background`.", field="store")
     input, options = await split_input(await read_items(sent.input)), options_of(sent)
     place = await _place(request, services, sent, input)
+    if sent.stream:
+        services.streams.take(request)
     posting = Posting(request, services, options, input, idempotency_key_of(request, body))
     turn, part = await posting.respond(place)
     forget = None
@@ -60,7 +62,7 @@ async def get_response(request: Request) -> Response:
     id, turn = await _found(request, services, owner)
     previous = await _previous(services, owner, turn)
     if request.query_params.get("stream") in {"true", "1"}:
-        services.streams.check(owner)
+        services.streams.take(request)
         after = _number_in_query(request)
         if answer := await passed_on(request, turn):
             return answer

@@ -3,19 +3,24 @@
 Each operation is one statement that changes the account's row: two replicas wait for each other there, and the second
 one sees what the first one took. What a model call may use is reserved before it, and replaced by its charge in the
 statement that seals or voids its round (app/storage/owners/charges.py).
+
+A call that no plan limits has a reservation too, from its first tick until its charge. It counts for no rate. If the
+process dies before the reply begins, the request is charged by it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 from typing import Any, Final
 from uuid import UUID
 
+from app.domain.charges import Charge
 from app.domain.limits import ReachedLimit
 from app.domain.plans import COUNTED, MEASURES, PERIODS, RATES, Plan, reached_rate, seconds_to_next
+from app.domain.turns import Turn
 from app.storage.database import Database, Row, Statement
-from app.storage.owners.charges import applied
+from app.storage.owners.charges import COLUMNS, applied
 
 
 def _now(rate: str) -> str:
@@ -46,11 +51,27 @@ TAKE = Statement(_TAKE)
 RESERVE = Statement(
     f"""
     WITH taken AS ({_TAKE})
-    INSERT INTO reservations (owner, turn_id, attempt, call, tokens, cost)
-    SELECT owner, CAST(:turn AS uuid), CAST(:attempt AS int), CAST(:call AS text), CAST(:tokens AS numeric),
-        CAST(:cost AS numeric)
+    INSERT INTO reservations
+        (owner, turn_id, attempt, tokens, cost, chat_id, kind, call, model, request_tokens, request_cost)
+    SELECT owner, CAST(:turn AS uuid), CAST(:attempt AS int), CAST(:tokens AS numeric), CAST(:cost AS numeric),
+        CAST(:chat AS uuid), CAST(:kind AS text), CAST(:call AS text), CAST(:model AS text),
+        CAST(:request_tokens AS bigint), CAST(:request_cost AS float8)
     FROM taken
     RETURNING id
+    """
+)
+# Fenced without a lock, which is enough: a seal that comes first leaves a row whose call has its charge.
+RESERVE_REQUESTS = Statement(
+    """
+    INSERT INTO reservations
+        (owner, turn_id, attempt, tokens, cost, chat_id, kind, call, model, request_tokens, request_cost)
+    SELECT owner, turns.id, turns.attempt, 0, 0, chat_id, 'round', r.call, r.model, r.tokens, r.cost
+    FROM unnest(
+        CAST(:turns AS uuid[]), CAST(:attempts AS int[]), CAST(:calls AS text[]), CAST(:models AS text[]),
+        CAST(:tokens AS bigint[]), CAST(:costs AS float8[])
+    ) AS r (turn, attempt, call, model, tokens, cost)
+    JOIN turns ON turns.id = r.turn AND turns.attempt = r.attempt AND status = 'running'
+    JOIN chats ON chats.id = chat_id
     """
 )
 # An account begins with what the ledger has of the present periods.
@@ -86,13 +107,35 @@ _RELEASE: Final = f"""
     )
     UPDATE accounts SET {applied("delta")}
     FROM (
-        SELECT owner AS whose, reserved_at AS at, 0 AS requests, 0 AS calls, - tokens AS tokens, - cost AS cost
+        SELECT owner AS whose, reserved_at AS at, 0 AS requests, 0 AS writes, 0 AS calls, - tokens AS tokens,
+            - cost AS cost
         FROM released
     ) AS delta
     WHERE owner = whose
 """
 RELEASE = Statement(_RELEASE)
-GET_RESERVATIONS = Statement("SELECT id FROM reservations WHERE turn_id = :turn AND attempt <= :attempt")
+# What a process that has died had under way. The charge of a round has the same call, and counts alone.
+CHARGE_REQUEST = Statement(
+    f"""
+    WITH released AS (
+        DELETE FROM reservations WHERE id = :id RETURNING *
+    ), charged AS (
+        INSERT INTO charges ({COLUMNS}, charged_at)
+        SELECT owner, chat_id, kind, turn_id, call, model, request_tokens, 0, 0, 0, request_cost, reserved_at
+        FROM released WHERE model IS NOT NULL
+        ON CONFLICT DO NOTHING
+        RETURNING input_tokens AS tokens, cost
+    )
+    UPDATE accounts SET {applied("delta")}
+    FROM (
+        SELECT owner AS whose, reserved_at AS at, 0 AS requests, 0 AS writes, 0 AS calls,
+            coalesce(charged.tokens, 0) - released.tokens AS tokens, coalesce(charged.cost, 0) - released.cost AS cost
+        FROM released LEFT JOIN charged ON true
+    ) AS delta
+    WHERE owner = whose
+    """
+)
+GET_RESERVATIONS = Statement("SELECT id, attempt FROM reservations WHERE turn_id = :turn AND attempt <= :attempt")
 GET_RESERVATIONS_OF_CALL = Statement("SELECT id FROM reservations WHERE turn_id = :turn AND call = :call")
 # What no run settles any more: it has ended, or was taken over. A title is written after the end.
 GET_ORPHANS = Statement(
@@ -129,28 +172,62 @@ class Accounts:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def admit(self, owner: str, plan: Plan) -> Refusal | None:
-        """Counts a request, where the plan has room for one and for what it causes."""
-        adding = {"requests": 1, "tokens": 0, "cost": 0}
+    async def admit(self, owner: str, plan: Plan, writes: int = 0) -> Refusal | None:
+        """Counts a request with further `writes`, where the plan has room for them and for what they cause."""
+        adding = {"requests": 1, "tokens": 0, "cost": 0, **({"writes": writes} if writes else {})}
         turns = {"sets_turns": True, "running_turns": plan.running_turns}
         return await self._take(TAKE, owner, plan, adding, **turns)
+
+    async def count_writes(self, owner: str, plan: Plan, count: int) -> Refusal | None:
+        """Counts writes, all or none."""
+        return await self._take(TAKE, owner, plan, {"writes": count}, sets_turns=False, running_turns=None)
 
     async def count_calls(self, owner: str, plan: Plan, count: int) -> Refusal | None:
         """Counts calls of tools, all or none."""
         return await self._take(TAKE, owner, plan, {"calls": count}, sets_turns=False, running_turns=None)
 
     async def reserve(
-        self, owner: str, plan: Plan, turn: UUID, attempt: int, call: str, tokens: int, cost: float
+        self, owner: str, plan: Plan, turn: Turn, request: Charge, tokens: int, cost: float
     ) -> Refusal | None:
-        """Reserves what a model call may use. A repeated write reserves again, until the call is settled."""
+        """Reserves what a model call of the turn may use at most; `request` is what it is charged without a reply. A
+        repeated write reserves again, until the call is settled.
+        """
         adding = {"tokens": tokens, "cost": cost}
-        place = {"turn": turn, "attempt": attempt, "call": call, "sets_turns": False, "running_turns": None}
-        return await self._take(RESERVE, owner, plan, adding, **place)
+        return await self._take(
+            RESERVE,
+            owner,
+            plan,
+            adding,
+            turn=turn.id,
+            attempt=turn.attempt,
+            chat=turn.chat_id,
+            kind=request.kind,
+            call=request.call,
+            model=request.model,
+            request_tokens=request.tokens.input,
+            request_cost=request.cost,
+            sets_turns=False,
+            running_turns=None,
+        )
 
-    async def release(self, turn: UUID, attempt: int) -> None:
-        """Gives back what attempts up to this one have reserved, and not used."""
+    async def reserve_requests(self, requests: Sequence[tuple[Turn, Charge]]) -> None:
+        """Reserves what these calls of turns are charged without a reply, but for those whose claim is lost."""
+        await self._database.rows(
+            RESERVE_REQUESTS,
+            turns=[turn.id for turn, _ in requests],
+            attempts=[turn.attempt for turn, _ in requests],
+            calls=[request.call for _, request in requests],
+            models=[request.model for _, request in requests],
+            tokens=[request.tokens.input for _, request in requests],
+            costs=[request.cost for _, request in requests],
+        )
+
+    async def release(self, turn: UUID, attempt: int, since: int) -> None:
+        """Gives back what attempts up to this one have reserved, and not used. The run of those before `since` has
+        died: their requests are charged.
+        """
         for row in await self._database.rows(GET_RESERVATIONS, turn=turn, attempt=attempt):
-            await self._database.rows(RELEASE, id=row["id"])
+            await self._database.rows(RELEASE if row["attempt"] >= since else CHARGE_REQUEST, id=row["id"])
 
     async def release_call(self, turn: UUID, call: str) -> None:
         """Gives back what a call that has not begun has reserved."""
@@ -158,10 +235,10 @@ class Accounts:
             await self._database.rows(RELEASE, id=row["id"])
 
     async def sweep(self) -> int:
-        """Gives back what no run settles any more."""
+        """Charges the requests of calls that no run settles any more, and gives back the rest of what they reserved."""
         orphans = await self._database.rows(GET_ORPHANS)
         for row in orphans:  # one by one: a statement that changes two accounts could meet another in a deadlock
-            await self._database.rows(RELEASE, id=row["id"])
+            await self._database.rows(CHARGE_REQUEST, id=row["id"])
         return len(orphans)
 
     async def _take(

@@ -53,23 +53,34 @@ CLAIM_TURNS = Statement(
     {_CLAIM}
     """
 )
-# The owner with the fewest running turns comes first, so no owner waits behind all turns of another one. Two replicas
-# that claim at the same moment may pass `most` by what the other one claims.
+# The owner with the fewest running turns comes first, so no owner waits behind all turns of another one. An index has
+# the open turns by owner. Turns are read of as many owners as turns are claimed, and of each as many as may run.
+# Replicas that claim at the same moment find the same turns, and pass over those of each other.
 CLAIM_TURNS_FAIRLY = Statement(
     f"""
-    WITH busy AS (
-        SELECT owner, count(*) AS running FROM turns JOIN chats ON chats.id = chat_id
-        WHERE status = 'running' GROUP BY owner
+    WITH shares AS (
+        SELECT queue_owner AS owner, count(*) FILTER (WHERE status = 'running') AS running,
+            min(created_at) FILTER (WHERE status = 'queued') AS oldest
+        FROM turns
+        WHERE status IN ('queued', 'running') AND EXISTS (SELECT FROM turns WHERE status = 'queued')
+        GROUP BY queue_owner
+    ), owners AS (
+        SELECT owner, running, room FROM (
+            SELECT owner, running, coalesce(running_turns, CAST(:most AS int)) - running AS room
+            FROM shares LEFT JOIN accounts USING (owner) WHERE oldest IS NOT NULL ORDER BY running, oldest
+        ) AS in_order, LATERAL (
+            SELECT FROM turns AS next WHERE queue_owner = owner AND {CLAIMABLE} LIMIT 1
+        ) AS any_turn
+        WHERE room > 0 LIMIT :limit
     ), ranked AS (
-        SELECT next.id, coalesce(running_turns, CAST(:most AS int)) AS most, coalesce(running, 0)
-            + row_number() OVER (PARTITION BY owner ORDER BY next.created_at, next.id) AS rank
-        FROM turns AS next JOIN chats ON chats.id = chat_id LEFT JOIN busy USING (owner)
-            LEFT JOIN accounts USING (owner)
-        WHERE {CLAIMABLE}
+        SELECT next.id, running + row_number() OVER (PARTITION BY owner ORDER BY next.created_at, next.id) AS rank
+        FROM owners, LATERAL (
+            SELECT id, created_at FROM turns AS next WHERE queue_owner = owner AND {CLAIMABLE}
+            ORDER BY created_at, id LIMIT least(room, :limit)
+        ) AS next
     ), chosen AS (
         SELECT turns.id FROM turns JOIN ranked USING (id)
-        WHERE status = 'queued' AND rank <= most
-        ORDER BY rank, created_at, turns.id FOR UPDATE OF turns SKIP LOCKED LIMIT :limit
+        WHERE status = 'queued' ORDER BY rank, created_at, turns.id FOR UPDATE OF turns SKIP LOCKED LIMIT :limit
     )
     {_CLAIM}
     """
