@@ -10,8 +10,8 @@ import asyncpg
 # Seconds until the next host is asked as well.
 _PATIENCE = 1.0
 
-# The settings of a session on which statements depend. A database, a role or a server may have other defaults. Set after
-# the connection is open: PgBouncer refuses them as parameters of the start.
+# The settings of a session on which statements depend. A server, a database or a role may have other defaults. They are
+# set after the connection is open: PgBouncer refuses them as parameters of the start.
 SESSION_SETTINGS: Final = {
     "default_transaction_isolation": "read committed",  # a claim that waited for a lock reads what has been committed
     "row_security": "on",  # off: each statement that a policy would filter is refused

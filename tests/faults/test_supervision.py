@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Iterable
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.faults.model import Call, Gate, Step, model_api
@@ -77,3 +78,36 @@ async def test_a_server_that_is_killed_and_started_again_has_its_turns_at_once(
                 assert reader.turn.end == "turn_complete"
         finally:
             await server.close()
+
+
+async def test_an_embedded_postgres_that_is_killed_is_started_again_under_its_turns(tmp_path: Path) -> None:
+    async with model_api(held) as model:
+        # Without DATABASE_URL it has a Postgres of its own.
+        server = replica_with("", tmp_path, model, {"TURNSTREAM_DATA_DIR": str(tmp_path / "data")})
+        try:
+            await server.start()
+            async with Client(server.url) as client:
+                posted = [await client.json("POST", "/api/turns", 201, json=said("Go")) for _ in range(TURNS)]
+                readers = [Reader(client, f"{turn_url(each['assistant_turn'])}/stream") for each in posted]
+                async with asyncio.TaskGroup() as group:
+                    for reader in readers:
+                        group.create_task(reader.follow())
+                        await reader.until(lambda reader: reader.text() == "first ")
+                    _postmaster(tmp_path).kill()
+                    while (await client.get("/readyz")).status_code != 503:  # noqa: ASYNC110, a kill has no event here
+                        await asyncio.sleep(0.01)
+                    model.open("held")
+                while (await client.get("/readyz")).status_code != 200:  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)
+                for reader, each in zip(readers, posted, strict=True):
+                    turn = await client.json("GET", turn_url(each["assistant_turn"]))
+                    assert (turn["status"], turn["attempt"]) == ("complete", 1)
+                    reader.check_whole(turn)
+            assert await server.terminate() == 0
+            assert not (tmp_path / "data" / "postgres" / "postmaster.pid").exists()
+        finally:
+            await server.close()
+
+
+def _postmaster(folder: Path) -> psutil.Process:
+    return psutil.Process(int((folder / "data" / "postgres" / "postmaster.pid").read_text().split()[0]))

@@ -69,8 +69,8 @@ class ReplicaMonitor:
         self._clock_ahead = CLOCK.ahead
 
     async def start(self) -> None:
-        """Registers this replica, and takes over the turns of an earlier process at its address. That one has no session
-        any more; the address alone may be that of a living server.
+        """Registers this replica, and takes over the turns of an earlier process at its address, whose session is gone.
+        The address alone may be that of a living server.
         """
         await self._queue.renew_lease(self._lease)
         self._renewed = self._swept = self._connected_since = self._looked = monotonic()

@@ -154,8 +154,8 @@ NOTIFY = Statement(f"SELECT pg_notify({CHANNEL}, :payload) WHERE current_schema(
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Another replica. `connected`: its session is alive. `lapsed`: its lease has expired. `has_own_address`: it has the
-    address of this one. It is an earlier process, or two servers share a host name and a port.
+    """Another replica. `connected`: its session is alive. `lapsed`: its lease has expired. `has_own_address`: its
+    address is that of this one. It is an earlier process, or two servers share a host name and a port.
     """
 
     id: UUID
