@@ -10,6 +10,7 @@ from uuid import UUID, uuid5
 
 from pydantic import ValidationError
 
+from app.api.caller import held_options
 from app.api.codec import to_json
 from app.api.exchange import cancel_turn, generate_again, post_in_new_chat, post_message, wait_for_end
 from app.api.http.validation import invalid
@@ -149,6 +150,7 @@ async def with_page(
         stored = await services.storage.chats.get(owner, chat)
     changes: dict[str, Any] = {}
     had = before is not None and before.request is not None and any(spec.client for spec in before.request.tools)
+    had = had and "tools" not in held_options()  # else the turn keeps those that it has
     if page.tools or (page.tools is not None and had and options.tools is None):
         settings = ChatSettings.model_validate(stored.settings if stored else {})
         own = options.tools if options.tools is not None else settings.tools

@@ -10,7 +10,7 @@ from starlette.routing import Route
 from app.api.http.endpoint import Endpoint, HandlerApp
 from app.api.http.errors import CUT_OFF, Unavailable
 from app.api.http.reading import check_query
-from app.api.services import admit, count_writes, identity_of, services_and_owner, services_of
+from app.api.services import admit, count_writes, services_and_owner
 from app.tracing import TRACING
 
 Answer = Callable[[Request, Endpoint], Awaitable[Response]]
@@ -29,7 +29,6 @@ async def answer(request: Request, endpoint: Endpoint) -> Response:
 async def _answered(request: Request, endpoint: Endpoint) -> Response:
     if not endpoint.open:
         await admit(request, endpoint)
-        services_of(request).plans.note(identity_of(request))
     if endpoint.checks_query:
         check_query(request, endpoint.queries)
     if endpoint.limits and "writes" in endpoint.limits:

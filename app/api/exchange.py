@@ -12,6 +12,7 @@ from functools import partial
 from uuid import UUID
 
 from app.api.attachments import check_attachments, steer_blocks, user_blocks
+from app.api.caller import check_turn, of_caller, with_fixed
 from app.api.events import frame
 from app.api.schemas.blocks import TextBlockIn
 from app.api.schemas.requests import ForkIn, NewTurn, TurnOptions
@@ -53,6 +54,7 @@ class History:
 
 async def post_message(services: Services, new: NewTurn, target: Target, key: IdempotencyKey | None) -> Exchange:
     """Writes a message and the assistant turn that answers it. A key that was used gives the exchange it made."""
+    new = with_fixed(new)
     try:
         draft, exchange = await _write(services, new, target, key)
         if draft is None:
@@ -73,6 +75,7 @@ async def post_in_new_chat(
     services: Services, new: NewTurn, chat: Chat, key: IdempotencyKey | None, history: History | None = None
 ) -> Exchange:
     """The same in a chat that is created with it, behind its `history`. Raises Conflict where the chat exists."""
+    new = with_fixed(new)
     exchanges, plan = services.storage.exchanges, services.plans.of(chat.owner)
     try:
         await _admit(services, chat.owner, new, history.exchanges if history else 0)
@@ -99,13 +102,12 @@ async def generate_again(
     services: Services, owner: str, chat: UUID, turn: UUID, options: TurnOptions, key: IdempotencyKey | None
 ) -> Exchange:
     """Writes another assistant turn beside `turn`."""
-    storage = services.storage
+    storage, options = services.storage, with_fixed(options)
     try:
         before = await storage.exchanges.answer(owner, chat, turn)
         assert before.request is not None
         await _admit(services, owner, options)
-        request = services.resolver.again(options, before.request)
-        request = replace(request, plan=services.plans.name_of(owner))
+        request = of_caller(services.resolver.again(options, before.request))
         async with storage.exchanges.beside(owner, before, key, services.plans.of(owner).queued_turns) as draft:
             answer = await draft.create_sibling(request)
     except (KeyTaken, RequestRefused) as error:
@@ -134,8 +136,7 @@ async def fork_turn(
             before = await storage.exchanges.answer(owner, chat, answer)
             assert before.request is not None
             await _admit(services, owner, TurnOptions())
-            request = services.resolver.again(TurnOptions(), before.request)
-            request = replace(request, plan=services.plans.name_of(owner))
+            request = of_caller(services.resolver.again(with_fixed(TurnOptions()), before.request))
         title = options.title or (source.title and f"{source.title[:_TITLE_OF_FORK]} (fork)")
         fork = Fork(cut_after(original, options.block), options.into == "chat", title, request)
         made_in, leaf = await storage.branches.fork(owner, fork, key, services.plans.of(owner).queued_turns)
@@ -190,6 +191,7 @@ async def _write(
         with suppress(PlaceMoved):
             if place.steered:
                 async with exchanges.after(target, key, place) as draft:
+                    check_turn(draft.steered)
                     return draft, await draft.steer(steer_blocks(new.blocks))
             message = _message_at(services, new, blocks, place, key)
             if begun := await _begin_at(services, place, message):
@@ -204,8 +206,7 @@ def _message_at(
 ) -> NewExchange:
     """The message with the request of its answer, as they follow from the place. Raises RequestRefused."""
     resolver, before = services.resolver, place.before
-    request = resolver.resolve(new, place.chat, before.request if before else None)
-    request = replace(request, plan=services.plans.name_of(place.chat.owner))
+    request = of_caller(resolver.resolve(new, place.chat, before.request if before else None))
     check_attachments(resolver.models.check(request.model), blocks)
     return NewExchange(blocks, request, _title_of(new), key)
 

@@ -57,6 +57,7 @@ from app.api.streams import chat as chat_stream
 from app.api.streams import feed as feed_stream
 from app.api.streams import turn as turn_stream
 from app.domain.errors import RequestRefused
+from app.domain.identity import Scope
 
 
 async def get_openapi(request: Request) -> Response:
@@ -78,6 +79,7 @@ def _limit(default: int, most: int) -> Query:
 _WRITES: tuple[Limit, ...] = ("writes",)
 _POSTS: tuple[Limit, ...] = ("requests", "queued_turns", "streams")
 _KEY = ("Idempotency-Key",)
+_SENDS: tuple[Scope, ...] = ("send", "chat")
 _OLD = ("Cache-Control",)  # of what may be read on a standby
 
 ENDPOINTS = (
@@ -146,6 +148,7 @@ ENDPOINTS = (
         headers=_KEY,
         limits=_POSTS,
         streams=True,
+        scopes=_SENDS,
     ),
     Endpoint(
         "POST /api/chats/{chat}/turns",
@@ -158,6 +161,7 @@ ENDPOINTS = (
         headers=_KEY,
         limits=_POSTS,
         streams=True,
+        scopes=_SENDS,
     ),
     Endpoint(
         "GET /api/chats/{chat}/turns",
@@ -341,7 +345,7 @@ ENDPOINTS = (
         "text/event-stream",
         problems=(409,),
         events="UiMessageStream",
-        scopes=("chat", "approve"),
+        scopes=("send", "chat", "approve"),
         reach="handler",
         limits=_POSTS,
     ),
@@ -381,7 +385,7 @@ ENDPOINTS = (
         "text/event-stream",
         problems=(409,),
         events="AgUiRun",
-        scopes=("chat", "approve"),
+        scopes=("send", "chat", "approve"),
         reach="handler",
         limits=_POSTS,
     ),
@@ -441,7 +445,7 @@ ENDPOINTS = (
         BrowserTokenIn,
         BrowserTokenOut,
         problems=(404,),
-        scopes=("read", "chat", "approve"),
+        scopes=("read", "send", "chat", "approve"),
         limits=_WRITES,
     ),
     Endpoint("GET /api/models", catalog.list_models, "The models of this server", gives=ModelsOut, reach="handler"),
@@ -496,6 +500,7 @@ ENDPOINTS = (
         (200, 201),
         limits=(*_WRITES, "uploads"),
         reach="handler",
+        scopes=_SENDS,
     ),
     Endpoint(
         "GET /api/uploads/{upload}",

@@ -9,6 +9,7 @@ from uuid import UUID
 
 from starlette.requests import Request
 
+from app.api.caller import CALLER
 from app.api.cell import Cell
 from app.api.http.endpoint import Endpoint
 from app.api.identity.authenticator import Authenticator
@@ -213,6 +214,7 @@ async def admit(request: Request, endpoint: Endpoint) -> None:
         )
     request.state.identity = identity
     OWNER.set(identity.owner)
+    CALLER.set(identity)
 
 
 def as_id(text: str | None) -> UUID | None:

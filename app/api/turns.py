@@ -6,6 +6,7 @@ from uuid import UUID
 from starlette.requests import Request
 from starlette.responses import Response
 
+from app.api.caller import check_named
 from app.api.codec import to_json
 from app.api.exchange import cancel_turn, fork_turn, generate_again, post_in_new_chat, post_message
 from app.api.http.reading import id_in_query, id_of, idempotency_key_of, limit_of, read_body
@@ -53,6 +54,8 @@ async def create_turn_in_new_chat(request: Request) -> Response:
     services, owner = _services_to_post(request)
     new, body = await read_body(request, NewTurnInNewChat)
     key = idempotency_key_of(request, body)
+    check_named(new.chat, "chat.")
+    check_named(new.chat.settings, "chat.settings.")
     settings = services.resolver.changed_settings({}, new.chat.settings, "chat.settings")
     now = CLOCK.now()
     chat = Chat(new_id(), owner, new.chat.title, new.chat.system_prompt, settings, created_at=now, updated_at=now)

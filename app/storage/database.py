@@ -8,8 +8,8 @@ import asyncio
 import random
 import re
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
 from functools import partial
 from time import monotonic, perf_counter
@@ -20,7 +20,7 @@ from weakref import WeakValueDictionary
 import asyncpg
 import structlog
 
-from app.domain.errors import ConfigError, StatementRefused, StorageError, StorageUnavailable
+from app.domain.errors import ConfigError, StatementRefused, StatementTooLong, StorageError, StorageUnavailable
 from app.kit.clock import CLOCK
 from app.storage.hosts import SESSION_SETTINGS, open_connection
 from app.storage.pool import Pool, terminate
@@ -79,7 +79,8 @@ _WITH = re.compile(r"\s*WITH( RECURSIVE)?\b")
 
 class Statement:
     """One operation in SQL, with parameters as `:name`. Values go to the driver unchanged. A `timeout` in seconds
-    takes the place of the database's own. `for_owner` is the same with one more parameter, the owner.
+    takes the place of the database's own; StatementTooLong is raised at its end. `for_owner` is the same with one more
+    parameter, the owner.
     """
 
     __slots__ = ("_names", "for_owner", "sql", "timeout")
@@ -112,11 +113,8 @@ class Transaction:
 
     async def rows(self, statement: Statement, **values: Any) -> Sequence[Row]:
         sql, arguments = _prepared(statement, values, self._by_owner)
-        try:
+        with _limit_of(statement, self._raw):
             rows: Sequence[Row] = await self._raw.fetch(sql, *arguments, timeout=statement.timeout)
-        except TimeoutError:
-            terminate(self._raw)  # else the rollback would wait for a server that does not answer
-            raise
         return rows
 
     async def row(self, statement: Statement, **values: Any) -> Row | None:
@@ -144,10 +142,11 @@ class Transaction:
 
         reading = asyncio.create_task(read())
         try:
-            written: str = await target._raw.copy_to_table(
-                table, columns=columns, source=read_chunks(), format="binary", timeout=statement.timeout
-            )
-            await reading
+            with _limit_of(statement, self._raw, target._raw):
+                written: str = await target._raw.copy_to_table(
+                    table, columns=columns, source=read_chunks(), format="binary", timeout=statement.timeout
+                )
+                await reading
         finally:
             reading.cancel()
         return int(written.rpartition(" ")[2])
@@ -155,8 +154,13 @@ class Transaction:
     async def batches(self, statement: Statement, size: int, **values: Any) -> AsyncIterator[Sequence[Row]]:
         """The rows in portions of `size`, however many there are; none is kept here."""
         sql, arguments = _prepared(statement, values, self._by_owner)
-        cursor = await self._raw.cursor(sql, *arguments, timeout=statement.timeout)
-        while rows := await cursor.fetch(size, timeout=statement.timeout):
+        with _limit_of(statement, self._raw):
+            cursor = await self._raw.cursor(sql, *arguments, timeout=statement.timeout)
+        while True:
+            with _limit_of(statement, self._raw):
+                rows = await cursor.fetch(size, timeout=statement.timeout)
+            if not rows:
+                return
             yield rows
 
 
@@ -179,7 +183,7 @@ class Database:
 
     async def rows(self, statement: Statement, **values: Any) -> Sequence[Row]:
         async with self._connection() as raw:
-            return await _fetch(raw, statement.timeout, *_prepared(statement, values, self._by_owner))
+            return await _fetch(raw, statement, *_prepared(statement, values, self._by_owner))
 
     async def row(self, statement: Statement, **values: Any) -> Row | None:
         rows = await self.rows(statement, **values)
@@ -230,12 +234,14 @@ class Database:
         except _ERRORS as error:
             # The driver's own, where it cannot end the transaction of a statement without an answer, comes after that.
             first = error.__context__ if isinstance(error, asyncpg.InterfaceError) else error
+            if isinstance(first, StatementTooLong):
+                raise first from None
             if not isinstance(first, TimeoutError):
                 raise _sorted(error) from error
             if raw is None:
                 raise StorageUnavailable("All connections to Postgres are busy, or none can be opened.") from first
-            # A host that is gone, or a frozen one: the other connections lead there too.
-            self._pool.expire()
+            # A host that is gone, or a frozen one: the connections without an answer meanwhile lead there too.
+            self._pool.expire(monotonic() - self._timeout)
             raise StorageUnavailable("Postgres does not answer.") from first
 
 
@@ -244,13 +250,32 @@ def _prepared(statement: Statement, values: dict[str, Any], by_owner: bool) -> t
     return (statement.for_owner, [*arguments, OWNER.get()]) if by_owner else (statement.sql, arguments)
 
 
-async def _fetch(raw: Any, limit: float | None, sql: str, arguments: Sequence[Any]) -> Sequence[Row]:
+@contextmanager
+def _limit_of(statement: Statement, *connections: Any) -> Iterator[None]:
+    """Closes the connections of a statement that has no answer in time: else a rollback would wait for one, too. The
+    end of its own limit says nothing about the others; Postgres may have one that is shorter (`statement_timeout`).
+    """
+    try:
+        yield
+    except (TimeoutError, asyncpg.QueryCanceledError) as error:
+        if isinstance(error, TimeoutError):
+            for connection in connections:
+                terminate(connection)
+        if statement.timeout is None:
+            raise
+        raise StatementTooLong(f"A statement took longer than it may, up to {statement.timeout:g} seconds.") from error
+
+
+async def _fetch(raw: Any, statement: Statement, sql: str, arguments: Sequence[Any]) -> Sequence[Row]:
     """Runs a statement, and closes the connection after any error that is not the server's answer: a call that was
     cancelled between the driver's two messages leaves Postgres in the middle of a command, and the next statement on
     this connection would run in its transaction.
     """
     try:
-        rows: Sequence[Row] = await raw.fetch(sql, *arguments, timeout=limit)
+        with _limit_of(statement, raw):
+            rows: Sequence[Row] = await raw.fetch(sql, *arguments, timeout=statement.timeout)
+    except StatementTooLong:
+        raise
     except BaseException as error:
         if getattr(error, "severity", None) is None:  # not an answer of the server
             with suppress(asyncpg.InterfaceError):  # it may be gone already
@@ -323,11 +348,15 @@ def schema_of(url: str) -> str | None:
 
 
 async def retry_while_unavailable(work: Callable[[], Awaitable[T]]) -> T:
-    """Repeats `work` until Postgres can be reached. It must be idempotent: the answer of a try may be lost."""
+    """Repeats `work` until Postgres can be reached. It must be idempotent: the answer of a try may be lost. Raises
+    StatementTooLong: Postgres is there, and would be busy with the same again.
+    """
     wait = _FIRST_WAIT
     while True:
         try:
             return await work()
+        except StatementTooLong:
+            raise
         except StorageUnavailable as error:
             log.warning("storage.waits", error=str(error), seconds=wait)
         await asyncio.sleep(wait * random.uniform(0.5, 1.0))  # noqa: S311, no secret depends on it

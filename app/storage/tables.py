@@ -91,6 +91,8 @@ browser_tokens = Table(
     Column("chat_id", Uuid),
     Column("turn_id", Uuid),
     Column("token_id", Uuid, ForeignKey("tokens.id", ondelete="CASCADE")),
+    Column("folder", Text),
+    Column("fixed", JSON),
     CheckConstraint("octet_length(hash) = 32", name="hash_is_sha256"),
     CheckConstraint("turn_id IS NULL OR chat_id IS NOT NULL", name="turn_has_chat"),
     Index(None, "expires_at"),
@@ -657,6 +659,15 @@ uploads = Table(
     _now(),
     UniqueConstraint("owner", "digest"),
     CheckConstraint("octet_length(digest) = 32", name="digest_is_sha256"),
+)
+
+# Files that credentials which are bound to a chat have uploaded for it: their messages may refer to them.
+chat_uploads = Table(
+    "chat_uploads",
+    metadata,
+    Column("chat_id", Uuid, ForeignKey("chats.id", ondelete="CASCADE"), primary_key=True),
+    Column("upload_id", Uuid, ForeignKey("uploads.id", ondelete="CASCADE"), primary_key=True),
+    Index(None, "upload_id"),
 )
 
 # Answers of read-only tools that declare how long they hold. `key` is a SHA-256 of tool and input.

@@ -24,6 +24,7 @@ from app.tools.policy import Summarise
 from app.tools.tool import tool
 from tests.integration.records import begun, records_of, sealed
 from tests.support.harness import OWNER, POLICY, Harness, Replica, with_model
+from tests.support.sweeping import swept
 
 PRICES: dict[str, Prices] = {"scripted": Prices(1.0, 10.0), "small": Prices(0.5, 1.0)}
 USAGE = {"input_tokens": 100, "cache_read_input_tokens": 10, "cache_creation_input_tokens": 1, "output_tokens": 20}
@@ -187,7 +188,7 @@ async def test_a_request_is_charged_whose_process_dies_before_the_reply_begins(
         await harness.follow(replica, asked)
         await replica.idle(asked)
     await harness.database.rows(AGE)
-    await Accounts(harness.database).sweep()
+    await swept(Accounts(harness.database).sweep())
     charged = await harness.charged(asked.turn)
     assert charged["1.2"].tokens == BilledTokens(100, 10, 1, 20)
     tokens = charged["1.1"].tokens

@@ -19,6 +19,7 @@ from app.api.ag_ui.messages import (
 )
 from app.api.ag_ui.schemas import AgUiMessageIn, AgUiResumeIn, AgUiStopped, RunInput, blocks_in
 from app.api.ag_ui.stream import response, run_stream
+from app.api.caller import CALLER
 from app.api.codec import output_text, to_json
 from app.api.dialects import (
     PageOptions,
@@ -64,7 +65,7 @@ async def run_agent(request: Request) -> Response:
         turn, answered = await _answer(services, identity, chat, sent)
         continues = True
     elif last is not None and last.role == "user":
-        identity.require("chat")
+        identity.require("send")
         turn, continues = await _post(services, owner, chat, sent, last, key)
     else:
         raise RequestRefused(
@@ -149,6 +150,7 @@ async def _post(
     if answer is not None:
         if not answer.ended:
             return answer, True
+        CALLER.get().require("chat")
         return (await replace_answer(services, owner, answer, options, options.on_busy, key)).assistant_turn, False
     new = new_turn(options, blocks_in(message.content))
     exchange = await post_by_chat(services, new, Target(owner, chat, place, new.on_busy), key or of_message)

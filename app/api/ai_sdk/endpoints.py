@@ -54,8 +54,10 @@ async def converse(request: Request) -> Response:
         raise RequestRefused("`messages` must hold at least the last message.", field="messages")
     id = await chat_of(services, identity_of(request), sent.id)
     services.streams.take(request)
-    if sent.trigger == "regenerate-message" or sent.all_messages[-1].role != "assistant":
+    if sent.trigger == "regenerate-message":
         identity_of(request).require("chat")
+    elif sent.all_messages[-1].role != "assistant":
+        identity_of(request).require("send")
     if sent.trigger == "regenerate-message":
         exchange = await _regenerate(services, owner, id, sent, key)
     elif sent.all_messages[-1].role == "assistant":

@@ -8,6 +8,7 @@ from uuid import UUID
 
 from pydantic import ValidationError
 
+from app.api.caller import held_options
 from app.api.codec import to_json
 from app.api.http.errors import Invalid
 from app.api.http.validation import invalid, refusals
@@ -282,13 +283,16 @@ def new_turn(services: Services, options: Options, input: Input, *, follows: boo
     """The turn that a request asks for. Raises RequestRefused."""
     texts = [*([options.instructions] if options.instructions else []), *input.instructions]
     prompt = "\n\n".join(texts) if texts or options.instructions == "" else None
-    if prompt is None and follows:  # the instructions of the response before are not carried over
+    held = held_options()
+    # The instructions of the response before are not carried over.
+    if prompt is None and follows and "system_prompt" not in held:
         prompt = services.resolver.defaults.system_prompt or ""
+    held_tools = "tools" in held and options.tools is None
     members: Json = {
         "model": options.model,
         "system_prompt": prompt,
-        "params": options.params,
-        "tools": tools_of(services, options.model, options.tools),
+        "params": options.params or None,
+        "tools": None if held_tools else tools_of(services, options.model, options.tools),
         "labels": options.labels,
         "limits": None if options.max_calls is None else {"max_calls": options.max_calls},
         "output": output_of_format(options.format, options.place),

@@ -79,6 +79,7 @@ class Posting:
 
     async def _post(self, place: Place) -> Turn:
         services, owner = self._services, self._owner
+        self._identity.require("send")
         if not self._input.blocks:
             detail = "`input` must end with a message of the user, or with the outputs of calls."
             raise RequestRefused(detail, field="input")
@@ -88,6 +89,7 @@ class Posting:
             chat = Chat(new_id(), owner, None, None, {}, created_at=now, updated_at=now)
             history = None
             if self._input.last_answer:
+                self._identity.require("chat")  # answers in a history are no messages of a person
                 history = history_of(services, owner, [*self._input.history, *self._input.last_answer])
             return (await post_in_new_chat(services, new, chat, self._key, history)).assistant_turn
         parent: Parent = None
@@ -145,6 +147,7 @@ class Posting:
         _check_nothing_waits(turn, [decision.tool_use_id for decision in decisions])
         turn = await store_answers(services, identity, turn, decisions, self._key)
         if self._input.blocks:
+            identity.require("send")
             new = new_turn(services, self._options, self._input, follows=True)
             key = self._key and key_of("openai", "message", self._key.key, self._key.digest.hex())
             exchange = await post_message(services, new, Target(owner, turn.chat_id, turn.id, "steer"), key)

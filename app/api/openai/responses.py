@@ -87,6 +87,7 @@ async def delete_response(request: Request) -> Response:
     """Deletes the turn of the response, and the responses that follow it."""
     services, owner = services_and_owner(request)
     id, turn = await _found(request, services, owner)
+    identity_of(request).require_reach(id.chat)  # what follows goes with it
     await delete_turn(services, owner, turn)
     return Response(to_json({"id": str(id), "object": "response", "deleted": True}), media_type="application/json")
 
@@ -95,6 +96,7 @@ async def list_input_items(request: Request) -> Response:
     """What the client sent for the response: its message, or its answers to calls."""
     services, owner = services_and_owner(request)
     id, turn = await _found(request, services, owner)
+    identity_of(request).require_reach(id.chat)  # a question is not part of the turn that answers it
     assert turn.parent_id is not None
     user_turn = await services.storage.turns.get(owner, id.chat, turn.parent_id)
     items = input_items_of(user_turn, turn, id.part)

@@ -14,7 +14,7 @@ from app.domain.errors import NotFound, RequestRefused, StorageUnavailable
 from app.domain.identity import Scope
 
 _H: Literal["handler"] = "handler"
-_ACTS: tuple[Scope, ...] = ("chat", "approve")
+_ACTS: tuple[Scope, ...] = ("send", "chat", "approve")
 _WRITES: tuple[Limit, ...] = ("writes",)
 # Of `writes`, a history that is not known here takes one for each exchange.
 _POSTS: tuple[Limit, ...] = ("requests", "queued_turns", "streams")

@@ -12,7 +12,6 @@ import structlog
 from app.domain.errors import StorageError, StorageUnavailable
 from app.kit.clock import CLOCK
 from app.storage.chats.actions import Actions
-from app.storage.runs.journal import OpenTexts
 from app.storage.runs.queue import Peer, Queue
 
 log = structlog.get_logger(__name__)
@@ -38,7 +37,6 @@ class ReplicaMonitor:
     def __init__(
         self,
         queue: Queue,
-        texts: OpenTexts,
         actions: Actions,
         lease: float,
         wake: Callable[[], None],
@@ -48,7 +46,6 @@ class ReplicaMonitor:
         forget: Callable[[], None] = lambda: None,
     ) -> None:
         self._queue = queue
-        self._texts = texts
         self._actions = actions
         self._lease = lease
         self._renewal = lease / 3 if renewal is None else min(renewal, lease / 3)
@@ -152,7 +149,6 @@ class ReplicaMonitor:
         if now - self._swept > SWEEP:
             self._swept = now
             await self._take_over(())  # turns of replicas that have no row any more
-            await self._texts.sweep()
 
     def _warn_of_namesakes(self, peers: Sequence[Peer]) -> None:
         for peer in peers:

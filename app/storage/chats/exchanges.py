@@ -72,9 +72,9 @@ _EXCHANGE = """
         ) AS b (index, type, text, data)
     ), assistant_turn AS (
         INSERT INTO turns (
-            id, chat_id, parent_id, role, request, created_at, queue_owner, status, attempt, replica, started_at
+            id, chat_id, parent_id, role, request, queue_owner, created_at, status, attempt, replica, started_at
         )
-        SELECT :assistant_turn, :chat, :user_turn, 'assistant', CAST(:request AS json), updated_at, owner, {begun}
+        SELECT :assistant_turn, :chat, :user_turn, 'assistant', CAST(:request AS json), owner, updated_at, {begun}
         FROM touched
     )
 """

@@ -55,14 +55,17 @@ CLAIM_TURNS = Statement(
 )
 # The owner with the fewest running turns comes first, so no owner waits behind all turns of another one. An index has
 # the open turns by owner. Turns are read of as many owners as turns are claimed, and of each as many as may run.
-# Replicas that claim at the same moment find the same turns, and pass over those of each other.
+# Replicas that claim at the same moment find the same turns, and pass over those of each other. The first turn in the
+# queue is read in the order of an index: else a long queue makes the planner read the whole table for it.
 CLAIM_TURNS_FAIRLY = Statement(
     f"""
-    WITH shares AS (
+    WITH first_queued AS (
+        SELECT id FROM turns WHERE status = 'queued' ORDER BY created_at, id LIMIT 1
+    ), shares AS (
         SELECT queue_owner AS owner, count(*) FILTER (WHERE status = 'running') AS running,
             min(created_at) FILTER (WHERE status = 'queued') AS oldest
         FROM turns
-        WHERE status IN ('queued', 'running') AND EXISTS (SELECT FROM turns WHERE status = 'queued')
+        WHERE status IN ('queued', 'running') AND (SELECT id FROM first_queued) IS NOT NULL
         GROUP BY queue_owner
     ), owners AS (
         SELECT owner, running, room FROM (

@@ -14,7 +14,6 @@ from app.engine.upkeep import recovery
 from app.engine.upkeep.recovery import JOINED, KNOWN, LOOK, MISSED, SWEEP, ReplicaMonitor
 from app.kit.clock import DatabaseClock
 from app.storage.chats.actions import Actions
-from app.storage.runs.journal import OpenTexts
 from app.storage.runs.queue import Peer, Queue
 
 LEASE = 10.0
@@ -31,7 +30,6 @@ class Rows:
         self.expired: list[UUID] = []
         self.renewed = 0
         self.draining = False
-        self.swept = 0
         self.notified: list[str] = []
         self.doubts = 0
 
@@ -52,9 +50,6 @@ class Rows:
     async def take_over(self, gone: Sequence[UUID]) -> Sequence[UUID]:
         self.taken_over.append(list(gone))
         return self.found
-
-    async def sweep(self) -> None:
-        self.swept += 1
 
     async def expire(self) -> list[UUID]:
         expired, self.expired = self.expired, []
@@ -77,7 +72,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def monitor_of(rows: Rows, wake: Callable[[], None] = lambda: None) -> ReplicaMonitor:
-    return ReplicaMonitor(cast("Queue", rows), cast("OpenTexts", rows), cast("Actions", rows), LEASE, wake)
+    return ReplicaMonitor(cast("Queue", rows), cast("Actions", rows), LEASE, wake)
 
 
 async def test_a_replica_is_alone_for_a_moment_after_a_look_that_found_nobody(clock: Clock) -> None:
@@ -107,7 +102,6 @@ async def test_a_replica_announces_itself_and_looks_once_more_when_all_must_know
     rows, looks = Rows(), list[float]()
     monitor = ReplicaMonitor(
         cast("Queue", rows),
-        cast("OpenTexts", rows),
         cast("Actions", rows),
         LEASE,
         lambda: None,
@@ -261,7 +255,6 @@ async def test_a_replica_that_lost_its_own_session_takes_no_peer_over_for_one_le
     rows, forgotten = Rows(), list[float]()
     monitor = ReplicaMonitor(
         cast("Queue", rows),
-        cast("OpenTexts", rows),
         cast("Actions", rows),
         LEASE,
         lambda: None,
@@ -291,14 +284,13 @@ async def test_the_lease_is_renewed_long_before_it_expires_and_orphans_are_swept
         renewals += [clock.now] * (rows.renewed - before)
     gaps: list[Any] = [later - earlier for earlier, later in zip([start, *renewals], renewals, strict=False)]
     assert max(gaps) < LEASE / 2
-    assert (rows.taken_over, rows.swept) == ([[], []], 1)
+    assert rows.taken_over == [[], []]
 
 
 async def test_an_order_to_drain_is_read_with_the_renewal_of_the_lease(clock: Clock) -> None:
     rows, ordered = Rows(), list[float]()
     monitor = ReplicaMonitor(
         cast("Queue", rows),
-        cast("OpenTexts", rows),
         cast("Actions", rows),
         LEASE,
         lambda: None,
