@@ -172,7 +172,9 @@ def _unix_socket(path: Path) -> Iterator[socket.socket]:
 
 
 def bound(settings: Settings, shared: bool = False) -> socket.socket:
-    """Binds the address first: a server that cannot listen must not claim turns. A `shared` address is for several processes, to which the system distributes the connections."""
+    """Binds the address first: a server that cannot listen must not claim turns. A `shared` address is for several
+    processes, to which the system distributes the connections.
+    """
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     own_socket = socket.socket(family)
     own_socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
