@@ -201,7 +201,7 @@ def _deliveries(database: Database, receiver: Receiver | None) -> Sequence[Webho
 
 
 def _address(settings: Settings, process: ServerProcess | None) -> str:
-    """A replica that starts at the address of another one takes the place of that one."""
+    """A replica that starts at the address of a dead one takes its place. Two living ones may share it by mistake."""
     address = f"{socket.gethostname()}:{settings.port or f'process-{os.getpid()}'}"
     return address if process is None else f"{address}/{process.number}"
 

@@ -29,7 +29,7 @@ from app.domain.errors import (
     StorageUnavailable,
 )
 from app.kit.clock import CLOCK
-from app.storage.hosts import open_connection
+from app.storage.hosts import SESSION_SETTINGS, open_connection
 from app.storage.pool import Pool, terminate
 from app.telemetry import POOL_IN_USE, POOL_REFUSALS, POOL_WAIT_SECONDS
 
@@ -54,6 +54,10 @@ FINAL_WRITE_TIMEOUT = 5.0
 # Seconds, a count, and milliseconds.
 _KEEP_ALIVE: Final = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 10_000}
 
+_ISOLATION: Final = SESSION_SETTINGS["default_transaction_isolation"]
+# What a session has before anything is set in it.
+_DEFAULT_ISOLATION: Final = "SELECT reset_val FROM pg_settings WHERE name = 'default_transaction_isolation'"
+
 _HOST = r"(?:\[[0-9a-fA-F:.%]+\]|[^/?#@:,\[\]]*)(?::[0-9]{1,5})?"
 # User and password, hosts, database, parameters.
 _ADDRESS = re.compile(rf"(?:[^/?#@\[\]]*@)?{_HOST}(?:,{_HOST})*(?:/[^?#@]*)?(?:\?[^#]*)?")
@@ -68,6 +72,8 @@ _REFUSALS = frozenset({"21", "22", "23", "42", "54", "P0", "XX"})
 # and functions are not found for that reason or because of the search path, and a prepared statement of another client
 # behind the same pooler.
 _PASSING = frozenset({"42501", "42704", "42883", "42P01", "42P05"})
+# The functions of Postgres that refuse a row by a policy. Its words have the language of the server.
+_BY_POLICY = frozenset({"ExecWithCheckOptions", "check_enable_rls"})
 # Any other error passes: no connection, no resources, an operator's intervention, a deadlock or a lock, tables that a
 # newer version has just changed, a standby that is not promoted yet, a pooler that lost a statement.
 _ERRORS = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
@@ -342,7 +348,7 @@ def _sorted(error: Exception) -> StorageError:
     """
     if isinstance(error, asyncpg.PostgresError):
         state = error.sqlstate or ""
-        refused = state[:2] in _REFUSALS and (state not in _PASSING or "row-level security" in str(error))
+        refused = state[:2] in _REFUSALS and (state not in _PASSING or error.server_source_function in _BY_POLICY)
     else:
         lost = isinstance(error, OSError | asyncpg.TargetServerAttributeNotMatched)
         refused = not lost and not any(word in str(error) for word in ("clos", "cannot switch to state"))
@@ -424,12 +430,14 @@ async def connect(
     actor: str = "",
     by_owner: bool = False,
     schema: str | None = None,
+    pooled: bool = False,
 ) -> AsyncIterator[Database]:
     """A database at `url` (postgresql://…) with up to `size` connections, closed at the end. A statement has
     `statement_timeout` seconds. Each connection keeps up to `statement_cache` statements prepared; a pooler that gives
     each transaction another connection may allow none. `actor` is the operator whom the audit trail names; such a
     connection does not pass a pooler. `by_owner`: its user is one of row-level security (row_security.py). `schema` is
-    where the tables must be found. Raises ConfigError where it cannot be opened, or leads to another schema.
+    where the tables must be found. `pooled`: each transaction may get another session, so its isolation is the default
+    of the role. Raises ConfigError where it cannot be opened, leads to another schema, or has another isolation.
     """
     name = "TURNSTREAM_API_DATABASE_URL" if by_owner else "DATABASE_URL"
     pool = Pool(partial(_opened, url, statement_timeout, statement_cache, actor), size)
@@ -440,6 +448,7 @@ async def connect(
                 asked = monotonic()
                 CLOCK.learn(await connection.fetchval("SELECT clock_timestamp()"), asked, monotonic())
                 found = await connection.fetchval("SELECT current_schema()") if schema else None
+                isolation = await connection.fetchval(_DEFAULT_ISOLATION) if pooled else _ISOLATION
             finally:
                 pool.release(connection)
         except _ERRORS as error:  # past a pooler Postgres may answer all the same
@@ -448,6 +457,12 @@ async def connect(
             raise ConfigError(
                 f"{name} leads to the schema {found}, and TURNSTREAM_DB_SCHEMA is {schema}: its user needs the search"
                 f" path behind a pooler (ALTER ROLE … IN DATABASE … SET search_path = {schema}; then new connections)."
+            )
+        if isolation != _ISOLATION:
+            raise ConfigError(
+                f"{name} leads through a pooler to transactions of the isolation {isolation!r}, and turnstream needs"
+                f" {_ISOLATION!r}: its user needs that default (ALTER ROLE … IN DATABASE … SET"
+                f" default_transaction_isolation = '{_ISOLATION}'; then new connections)."
             )
         yield Database(pool, statement_timeout, by_owner)
     finally:

@@ -116,7 +116,7 @@ RENEW_LEASE = Statement(
 )
 GET_PEERS = Statement(
     """
-    SELECT id, lease_until, lease_until < now() AS lapsed, address = :address AS replaced,
+    SELECT id, lease_until, lease_until < now() AS lapsed, address = :address AS has_own_address,
            session IN (
                SELECT classid::bigint << 32 | objid::bigint FROM pg_locks WHERE locktype = 'advisory' AND granted
            ) AS connected,
@@ -157,14 +157,14 @@ NOTIFY = Statement(f"SELECT pg_notify({CHANNEL}, :payload) WHERE current_schema(
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Another replica. `connected`: its session is alive. `lapsed`: its lease has expired. `replaced`: it had the
-    address of this one, so it is gone.
+    """Another replica. `connected`: its session is alive. `lapsed`: its lease has expired. `has_own_address`: its
+    address is that of this one. It is an earlier process, or two servers share a host name and a port.
     """
 
     id: UUID
     connected: bool
     lapsed: bool
-    replaced: bool
+    has_own_address: bool
     lease_until: datetime
 
 
@@ -250,7 +250,9 @@ class Queue:
         rows = await self._database.rows(GET_PEERS, replica=self.replica, address=self._address)
         if rows:
             CLOCK.learn(rows[0]["time"], asked, monotonic())
-        return [Peer(row["id"], row["connected"], row["lapsed"], row["replaced"], row["lease_until"]) for row in rows]
+        return [
+            Peer(row["id"], row["connected"], row["lapsed"], row["has_own_address"], row["lease_until"]) for row in rows
+        ]
 
     async def take_over(self, gone: Sequence[UUID]) -> Sequence[UUID]:
         """Puts the running turns of these replicas, and of replicas without a row, back into the queue, with the text

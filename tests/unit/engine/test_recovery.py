@@ -7,10 +7,11 @@ from typing import Any, cast
 from uuid import UUID
 
 import pytest
+from structlog.testing import capture_logs
 
 from app.domain.errors import StorageUnavailable
 from app.engine.upkeep import recovery
-from app.engine.upkeep.recovery import JOINED, KNOWN, MISSED, SWEEP, ReplicaMonitor
+from app.engine.upkeep.recovery import JOINED, KNOWN, LOOK, MISSED, SWEEP, ReplicaMonitor
 from app.kit.clock import DatabaseClock
 from app.storage.chats.actions import Actions
 from app.storage.runs.queue import Peer, Queue
@@ -115,18 +116,33 @@ async def test_a_replica_announces_itself_and_looks_once_more_when_all_must_know
 
 
 def peer(
-    id: UUID = ADA, *, connected: bool = True, lapsed: bool = False, replaced: bool = False, lease_until: int = 0
+    id: UUID = ADA, *, connected: bool = True, lapsed: bool = False, has_own_address: bool = False, lease_until: int = 0
 ) -> Peer:
-    return Peer(id, connected, lapsed, replaced, datetime.fromtimestamp(lease_until, UTC))
+    return Peer(id, connected, lapsed, has_own_address, datetime.fromtimestamp(lease_until, UTC))
 
 
 async def test_an_earlier_process_at_this_address_is_replaced_at_the_start() -> None:
     rows, woken = Rows(), asyncio.Event()
-    rows.peers_now = [peer(ADA, replaced=True), peer(BEN, connected=False, lapsed=True)]
+    rows.peers_now = [peer(ADA, has_own_address=True, connected=False), peer(BEN, connected=False, lapsed=True)]
     rows.found = [UUID(int=9)]
     await monitor_of(rows, woken.set).start()
     assert (rows.taken_over, rows.renewed) == ([[ADA]], 1)
     assert woken.is_set(), "the turns are claimed at once"
+
+
+async def test_a_living_server_with_this_address_keeps_its_turns_and_is_named_once(clock: Clock) -> None:
+    rows = Rows()
+    monitor = monitor_of(rows)
+    rows.peers_now = [peer(ADA, has_own_address=True), peer(BEN)]
+    with capture_logs() as logs:
+        await monitor.start()
+        for _ in range(3):
+            clock.now += LOOK
+            await monitor._look(clock.now)
+    assert rows.taken_over == [[]]
+    shared = [line for line in logs if line["event"] == "replica.address_shared"]
+    assert [line["replica"] for line in shared] == [str(ADA)]
+    assert "TURNSTREAM_PORT" in shared[0]["remedy"]
 
 
 async def test_a_missing_session_counts_after_a_moment(clock: Clock) -> None:
