@@ -199,14 +199,20 @@ class Settings(BaseSettings):
         "by-load", description="when deltas wait to be joined: see [frames](#frames)"
     )
     plans_file: Path | None = Field(None, description="TOML file of plans: what owners may use")
-    owner_running_turns: int | None = Field(
-        None, ge=1, description="turns of one owner that run at the same time; the others wait in the queue"
+    owner_running_turns: int = Field(
+        100,
+        ge=0,
+        description="turns of one owner that run at the same time, the others wait in the queue; 0: any number",
     )
-    owner_queued_turns: int | None = Field(
-        None, ge=1, description="turns of one owner that wait in the queue; a message beyond them is refused (429)"
+    owner_queued_turns: int = Field(
+        1000,
+        ge=0,
+        description="turns of one owner that wait in the queue, a message beyond them is refused (429); 0: any number",
     )
-    owner_streams: int | None = Field(
-        None, ge=1, description="SSE streams of one owner on one replica; a stream beyond them is refused (429)"
+    owner_streams: int = Field(
+        200,
+        ge=0,
+        description="SSE streams of one owner on one replica, a stream beyond them is refused (429); 0: any number",
     )
     jwt_issuer: str | None = Field(
         None, description="issuer whose JSON web tokens are accepted, as in their claim `iss`"
@@ -222,6 +228,13 @@ class Settings(BaseSettings):
         "RS256, ES256, EdDSA", description="signatures that are accepted, of those with a public key"
     )
     jwt_owner_claim: str = Field("sub", description="claim that is the owner; a path with dots, as for the others")
+    jwt_owner_claim_is_fixed: bool = Field(
+        False,
+        description="true: an owner claim such as `email` is accepted, because no user of the issuer can change it",
+    )
+    jwt_type: str | None = Field(
+        None, description="type that tokens must have, as in `typ` of their header, such as `at+jwt`"
+    )
     jwt_roles_claim: str | None = Field(
         None, description="claim with roles, such as `realm_access.roles`: a list, or words in one text"
     )
@@ -234,6 +247,9 @@ class Settings(BaseSettings):
     proxy_owner_header: str = Field("X-Turnstream-Owner", description="header in which the proxy names the owner")
     proxy_roles_header: str | None = Field(None, description="header in which it lists roles")
     proxy_plan_header: str | None = Field(None, description="header in which it names the plan")
+    login_prefixes: bool = Field(
+        False, description="true: owners of the issuer are named `jwt:NAME`, those of the proxy `proxy:NAME`"
+    )
     login_scopes: str = Field(
         "read, chat, approve", description="scopes of all who come from the issuer or the proxy; or none"
     )

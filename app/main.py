@@ -139,6 +139,7 @@ async def running(
             "statement_timeout": settings.postgres_timeout,
             "statement_cache": settings.statement_cache,
             "schema": settings.db_schema,
+            "pooled": settings.session_url is not None,
         }
         database = await stack.enter_async_context(connect(url, **options))
         api = await stack.enter_async_context(api_database(settings, direct_url, database, **options))

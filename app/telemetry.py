@@ -91,12 +91,18 @@ POOL_WAIT_SECONDS = Histogram(
     ["pool"],
     buckets=(0.001, 0.005, 0.025, 0.1, 0.5, 1, 5),
 )
+POOL_REFUSALS = Counter(
+    "turnstream_pool_refusals", "Requests that were refused because others wait for a connection already", ["pool"]
+)
 STANDBY_READS = Counter(
     "turnstream_standby_reads",
     "Reads that may be old: made on the standby, or on the primary because it was too old, away or without the object",
     ["outcome"],
 )
 STANDBY_AGE_SECONDS = Gauge("turnstream_standby_age_seconds", "How old the standby was at most, at the last look at it")
+OLDEST_TRANSACTION_SECONDS = Gauge(
+    "turnstream_oldest_transaction_seconds", "Age of the oldest open transaction that the server's user may see"
+)
 JOURNAL_LAG_SECONDS = Gauge("turnstream_journal_lag_seconds", "Age of the oldest open text that the journal lacks")
 SEARCH_LAG_SECONDS = Gauge("turnstream_search_lag_seconds", "Age of the oldest text that the search has not indexed")
 STALLED_READERS = Gauge("turnstream_stalled_readers", "Connections whose client does not read what is sent")

@@ -6,6 +6,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from app.api.attachments import Contents, result_parts, user_blocks
+from app.api.caller import check_turn
 from app.api.codec import output_text, parsed, to_json
 from app.api.http.reading import id_of, idempotency_key_of, read_body
 from app.api.schemas.responses import GrantOut, GrantsOut, Revoked, WholeOut
@@ -186,6 +187,7 @@ def _edited(action: ApproveIn, turn: Turn, field: str) -> str | None:
     spec = next((spec for spec in specs if spec.name in names), None)
     if action.input is None or spec is None:
         return None
+    check_turn(turn)
     if complaint := InputSchema(spec.input_schema).complaint(action.input):
         raise RequestRefused(complaint, field=f"{field}.input")
     return to_json(action.input).decode()

@@ -20,8 +20,8 @@ async def get_overview(request: Request) -> Response:
 
 
 async def stream_overview(request: Request) -> Response:
-    services, owner = services_and_owner(request)
-    services.streams.check(owner)
+    services, _ = services_and_owner(request)
+    services.streams.take(request)
     frames = services.overview.frames(await services.overview.parts())
     return FrameResponse(frames, services.http.stream_life, services.http.heartbeat, services.streams)
 

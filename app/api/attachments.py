@@ -8,18 +8,18 @@ from typing import assert_never
 
 import msgspec
 
-from app.api.documents import check_path
+from app.api.caller import CALLER
+from app.api.documents import UNTIL_DELETED, check_path
 from app.api.schemas.blocks import Base64In, BlockIn, DocumentBlockIn, ImageBlockIn, PathIn, TextBlockIn, UploadIn
 from app.api.services import Services
 from app.domain.blocks import Block
-from app.domain.errors import RequestRefused, TooMany
+from app.domain.errors import Forbidden, RequestRefused, TooMany
 from app.domain.kinds import DOCUMENT, IMAGE, TEXT
 from app.domain.results import ResultPart
 from app.kit.media import IMAGES, PDF, PLAIN, media_type_of
 from app.llm.models.catalog import Model
 from app.storage.owners.uploads import Upload
 
-_UNTIL_DELETED = 60  # seconds
 _DOCUMENTS = frozenset({PDF, PLAIN})
 # Bytes of the files of one message, as much as providers take in one request.
 _MOST_FILE_BYTES = 32_000_000
@@ -113,6 +113,10 @@ async def _block_of(
             return _block(place, IMAGE, {"source": upload.source})
         case DocumentBlockIn(source=PathIn(path=path)):
             check_path(path, f"{field}.path")
+            reached = CALLER.get().documents
+            if reached is None or not path.startswith(reached):
+                detail = f"`{field}.path` must be left out: the token does not reach this document."
+                raise Forbidden(detail, field=f"{field}.path")
             text = contents.documents.get(path) or await services.storage.documents.read(owner, path)
             if text is None:
                 raise RequestRefused(
@@ -143,6 +147,10 @@ async def _upload(
     """The upload that `source` names, or that its bytes become. The media type is detected from the bytes."""
     uploads, kinds = services.storage.uploads, ", ".join(sorted(allowed))
     if isinstance(source, UploadIn):
+        caller = CALLER.get()
+        if caller.is_restricted and not await uploads.is_of_chat(caller.chat, caller.turn, source.id):
+            detail = f"`{field}.id` must be an upload that the chat of the token shows, or that was made for this chat."
+            raise Forbidden(detail, field=f"{field}.id")
         upload = (await uploads.describe(owner, [source.id])).get(source.id)
         if upload is None:
             raise RequestRefused(
@@ -171,7 +179,7 @@ async def store_upload(services: Services, owner: str, media_type: str, content:
         return stored
     what = "bytes of files" if stored.name == "upload_bytes" else "files"
     detail = f"The owner keeps {stored.used:,} {what}, and the limit `{stored.name}` of the plan is {stored.limit:,}."
-    raise TooMany(f"{detail} Delete some that are not needed.", _UNTIL_DELETED, stored.name)
+    raise TooMany(f"{detail} Delete some that are not needed.", UNTIL_DELETED, stored.name)
 
 
 def _decoded(source: Base64In, most: int, field: str) -> bytes:

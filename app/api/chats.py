@@ -9,6 +9,7 @@ from uuid import UUID
 from starlette.requests import Request
 from starlette.responses import Response
 
+from app.api.caller import check_named
 from app.api.http.reading import id_of, limit_of, read_body
 from app.api.reads import ReadStorage
 from app.api.schemas.requests import ChatChanges, NewChat
@@ -26,6 +27,8 @@ _TOKEN = re.compile("([0-9]{1,16})_([0-9a-f]{32})")
 async def create_chat(request: Request) -> Response:
     services, owner = services_and_owner(request)
     new, _ = await read_body(request, NewChat)
+    check_named(new)
+    check_named(new.settings, "settings.")
     settings = services.resolver.changed_settings({}, new.settings)
     chat = await services.storage.chats.create(owner, new.title, new.system_prompt, settings)
     services.recent_chats.keep(chat)
@@ -62,6 +65,9 @@ async def change_chat(request: Request) -> Response:
     services, owner = services_and_owner(request)
     chat = id_of(request, "chat")
     changes, _ = await read_body(request, ChatChanges)
+    check_named(changes)
+    if changes.settings is not None:
+        check_named(changes.settings, "settings.")
 
     def changed_members(chat: Chat) -> Mapping[str, Any]:
         sent = {name: getattr(changes, name) for name in changes.model_fields_set}

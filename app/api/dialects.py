@@ -10,6 +10,7 @@ from uuid import UUID, uuid5
 
 from pydantic import ValidationError
 
+from app.api.caller import held_options
 from app.api.codec import to_json
 from app.api.exchange import cancel_turn, generate_again, post_in_new_chat, post_message, wait_for_end
 from app.api.http.validation import invalid
@@ -109,12 +110,17 @@ async def post_by_chat(services: Services, new: NewTurn, target: Target, key: Id
     raise Conflict(f"Chat {target.chat} is created and deleted all the time; try again later.")
 
 
-async def replace_answer(services: Services, owner: str, turn: Turn, options: TurnOptions, on_busy: OnBusy) -> Exchange:
+async def replace_answer(
+    services: Services, owner: str, turn: Turn, options: TurnOptions, on_busy: OnBusy, key: IdempotencyKey | None
+) -> Exchange:
     """Another answer beside `turn`, which is cancelled first where it still runs and `on_busy` says so."""
+    # Behind the read of `turn`: it may be the answer that the first request with this key made.
+    if key and (made := await services.storage.exchanges.find(owner, key)):
+        return made
     if not turn.ended and on_busy == "interrupt":
         await cancel_turn(services, owner, turn.chat_id, turn.id)
         await wait_for_end(services, owner, turn)
-    return await generate_again(services, owner, turn.chat_id, turn.id, options, None)
+    return await generate_again(services, owner, turn.chat_id, turn.id, options, key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +150,7 @@ async def with_page(
         stored = await services.storage.chats.get(owner, chat)
     changes: dict[str, Any] = {}
     had = before is not None and before.request is not None and any(spec.client for spec in before.request.tools)
+    had = had and "tools" not in held_options()  # else the turn keeps those that it has
     if page.tools or (page.tools is not None and had and options.tools is None):
         settings = ChatSettings.model_validate(stored.settings if stored else {})
         own = options.tools if options.tools is not None else settings.tools

@@ -10,15 +10,16 @@ from starlette.routing import Route
 from app.api.http.endpoint import Endpoint, HandlerApp
 from app.api.http.errors import CUT_OFF, Unavailable
 from app.api.http.reading import check_query
-from app.api.services import admit
+from app.api.services import admit, count_writes, services_and_owner
+from app.storage.database import OF_REQUEST
 from app.tracing import TRACING
 
 Answer = Callable[[Request, Endpoint], Awaitable[Response]]
 
 
 async def answer(request: Request, endpoint: Endpoint) -> Response:
-    """The response of the endpoint's handler. Raises what `admit`, `check_query` and the handler raise, and Unavailable
-    where the request is cancelled.
+    """The response of the endpoint's handler. Raises what `admit`, `check_query` and the handler raise, TooMany, and
+    Unavailable where the request is cancelled.
     """
     try:
         return await _answered(request, endpoint)
@@ -31,6 +32,8 @@ async def _answered(request: Request, endpoint: Endpoint) -> Response:
         await admit(request, endpoint)
     if endpoint.checks_query:
         check_query(request, endpoint.queries)
+    if endpoint.limits and "writes" in endpoint.limits:
+        await count_writes(*services_and_owner(request), 1)
     if not TRACING.on or endpoint.open:
         return await endpoint.handler(request)
     with TRACING.span(
@@ -53,6 +56,7 @@ def _dispatcher(endpoints: Mapping[str, Endpoint], answer: Answer) -> HandlerApp
     async def dispatch(request: Request) -> Response:
         endpoint = endpoints["GET" if request.method == "HEAD" else request.method]
         request.state.endpoint = endpoint
+        OF_REQUEST.set(not endpoint.open)
         return await answer(request, endpoint)
 
     return HandlerApp(dispatch)

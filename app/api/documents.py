@@ -18,11 +18,13 @@ from app.api.schemas.responses import (
 from app.api.search import words_of
 from app.api.services import services_and_owner
 from app.api.views import json_response
-from app.domain.errors import NotFound, RequestRefused
+from app.domain.errors import NotFound, RequestRefused, TooMany
+from app.domain.limits import ReachedLimit
 from app.kit.text import unstorable
 from app.storage.owners.document_search import FoundDocument
 from app.storage.owners.documents import DocumentInfo
 
+UNTIL_DELETED = 60  # seconds until an owner may have deleted something
 _MOST_PATH = 1024  # bytes
 # Control characters, and the replacement of bytes that are not UTF-8: two such paths would look alike.
 _AMBIGUOUS = re.compile("[\x00-\x1f\x7f\ufffd]")
@@ -37,7 +39,12 @@ async def put_document(request: Request) -> Response:
         raise UnsupportedMedia(f"The body must be UTF-8 text; byte {error.start} is not.") from None
     if problem := unstorable(content):
         raise RequestRefused(f"The body {problem}, which cannot be stored; remove it.", field="(body)")
-    info, created = await services.storage.documents.put(owner, path, content)
+    put = await services.storage.documents.put_within(owner, path, content, services.plans.of(owner))
+    if isinstance(put, ReachedLimit):
+        what = "bytes of documents" if put.name == "document_bytes" else "documents"
+        detail = f"The owner keeps {put.used:,} {what}, and the limit `{put.name}` of the plan is {put.limit:,}."
+        raise TooMany(f"{detail} Delete some that are not needed.", UNTIL_DELETED, put.name)
+    info, created = put
     return json_response(_document_out(info), 201 if created else 200)
 
 

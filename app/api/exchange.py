@@ -5,23 +5,23 @@ the chat is locked.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from uuid import UUID
 
 from app.api.attachments import check_attachments, steer_blocks, user_blocks
+from app.api.caller import check_turn, of_caller, with_fixed
 from app.api.events import frame
 from app.api.schemas.blocks import TextBlockIn
 from app.api.schemas.requests import ForkIn, NewTurn, TurnOptions
-from app.api.services import Services
+from app.api.services import Services, check_rate
 from app.domain.blocks import Block
 from app.domain.chats import Chat, title_from
 from app.domain.cursor import START
-from app.domain.errors import Conflict, RequestRefused, TooMany
+from app.domain.errors import Conflict, RequestRefused
 from app.domain.fork import cut_after
-from app.domain.plans import rate_sentence
 from app.domain.turns import Turn
 from app.storage.chats.branches import Fork
 from app.storage.chats.exchanges import (
@@ -35,7 +35,7 @@ from app.storage.chats.exchanges import (
     Target,
     key_refused,
 )
-from app.storage.owners.accounts import retry_after
+from app.storage.chats.histories import PastExchange, behind
 from app.stream.reader import follow
 
 _TITLE_OF_FORK = 290  # characters of the original's title
@@ -44,10 +44,23 @@ _TRIES = 10
 _STOP_TIMEOUT = 10.0  # seconds
 
 
-async def post_message(services: Services, new: NewTurn, target: Target, key: IdempotencyKey | None) -> Exchange:
-    """Writes a message and the assistant turn that answers it. A key that was used gives the exchange it made."""
+@dataclass(frozen=True, slots=True)
+class History:
+    """So many exchanges that took place elsewhere. `load` stores their files, and returns them."""
+
+    exchanges: int
+    load: Callable[[], Awaitable[Sequence[PastExchange]]]
+
+
+async def post_message(
+    services: Services, new: NewTurn, target: Target, key: IdempotencyKey | None, *, admitted: bool = False
+) -> Exchange:
+    """Writes a message and the assistant turn that answers it. A key that was used gives the exchange it made.
+    `admitted`: the request has been counted by `admit`.
+    """
+    new = with_fixed(new)
     try:
-        draft, exchange = await _write(services, new, target, key)
+        draft, exchange = await _write(services, new, target, key, admitted)
         if draft is None:
             return exchange
     except (KeyTaken, RequestRefused) as error:
@@ -62,17 +75,27 @@ async def post_message(services: Services, new: NewTurn, target: Target, key: Id
     return exchange
 
 
-async def post_in_new_chat(services: Services, new: NewTurn, chat: Chat, key: IdempotencyKey | None) -> Exchange:
-    """The same in a chat that is created with it. Raises Conflict where the chat exists."""
+async def post_in_new_chat(
+    services: Services, new: NewTurn, chat: Chat, key: IdempotencyKey | None, history: History | None = None
+) -> Exchange:
+    """The same in a chat that is created with it, behind its `history`. Raises Conflict where the chat exists."""
+    new = with_fixed(new)
+    exchanges, plan = services.storage.exchanges, services.plans.of(chat.owner)
     try:
-        await _admit(services, chat.owner, new)
+        await admit(services, chat.owner, new, history.exchanges if history else 0)
+        past = await history.load() if history else ()
         blocks = await user_blocks(new.blocks, chat.owner, services)
         message = _message_at(services, new, blocks, Preview(chat, None, steered=False), key)
         with services.live.reserve_slot() as replica:
-            if replica and (begun := await services.storage.exchanges.begin_chat(chat, message, replica)):
+            if (
+                replica
+                and not past
+                and (begun := await exchanges.begin_chat(chat, message, replica, plan.running_turns))
+            ):
                 return _begin(services, chat, begun)
-        async with services.storage.exchanges.in_new_chat(chat, key) as draft:
-            exchange = await draft.create(blocks, message.request, message.title)
+        async with exchanges.in_new_chat(chat, key, plan.queued_turns) as draft:
+            place = await behind(draft, past, message.request)
+            exchange = await place.create(blocks, message.request, message.title)
     except (KeyTaken, RequestRefused) as error:
         return await _made_before(services, chat.owner, key, error)
     _notify(services, chat.owner, exchange)
@@ -83,14 +106,13 @@ async def generate_again(
     services: Services, owner: str, chat: UUID, turn: UUID, options: TurnOptions, key: IdempotencyKey | None
 ) -> Exchange:
     """Writes another assistant turn beside `turn`."""
-    storage = services.storage
+    storage, options = services.storage, with_fixed(options)
     try:
         before = await storage.exchanges.answer(owner, chat, turn)
         assert before.request is not None
-        await _admit(services, owner, options)
-        request = services.resolver.again(options, before.request)
-        request = replace(request, plan=services.plans.name_of(owner))
-        async with storage.exchanges.beside(owner, before, key) as draft:
+        await admit(services, owner, options)
+        request = of_caller(services.resolver.again(options, before.request))
+        async with storage.exchanges.beside(owner, before, key, services.plans.of(owner).queued_turns) as draft:
             answer = await draft.create_sibling(request)
     except (KeyTaken, RequestRefused) as error:
         return await _made_before(services, owner, key, error)
@@ -117,12 +139,11 @@ async def fork_turn(
                 raise Conflict(f"Turn {turn} has no answer whose request its copy could have.")
             before = await storage.exchanges.answer(owner, chat, answer)
             assert before.request is not None
-            await _admit(services, owner, TurnOptions())
-            request = services.resolver.again(TurnOptions(), before.request)
-            request = replace(request, plan=services.plans.name_of(owner))
+            await admit(services, owner, TurnOptions())
+            request = of_caller(services.resolver.again(with_fixed(TurnOptions()), before.request))
         title = options.title or (source.title and f"{source.title[:_TITLE_OF_FORK]} (fork)")
         fork = Fork(cut_after(original, options.block), options.into == "chat", title, request)
-        made_in, leaf = await storage.branches.fork(owner, fork, key)
+        made_in, leaf = await storage.branches.fork(owner, fork, key, services.plans.of(owner).queued_turns)
     except (KeyTaken, RequestRefused) as error:
         return await _made_before(services, owner, key, error)
     copied = await storage.turns.get(owner, made_in, leaf)
@@ -156,35 +177,32 @@ async def wait_for_end(services: Services, owner: str, turn: Turn) -> None:
 
 
 async def _write(
-    services: Services, new: NewTurn, target: Target, key: IdempotencyKey | None
+    services: Services, new: NewTurn, target: Target, key: IdempotencyKey | None, admitted: bool
 ) -> tuple[Draft | None, Exchange]:
     """Without a draft, the answer has begun."""
-    exchanges, admitted = services.storage.exchanges, False
+    exchanges, most_queued = services.storage.exchanges, services.plans.of(target.owner).queued_turns
+    known = services.recent_chats.take(target)
+    preview = None if known else await exchanges.preview(target)  # without a chat, nothing is counted
+    if not admitted:
+        await admit(services, target.owner, new)
     blocks = await user_blocks(new.blocks, target.owner, services)
-    if known := services.recent_chats.take(target):
-        await _admit(services, target.owner, new)
-        admitted = True
+    if known:
         with suppress(RequestRefused):  # by the chat as it was: now its rows are read
             message = _message_at(services, new, blocks, known, key)
             if begun := await _begin_at(services, known, message):
                 return None, begun
     for _ in range(_TRIES):
-        preview = await exchanges.preview(target)
-        if preview.steered:
-            blocks = steer_blocks(new.blocks)
-            with suppress(PlaceMoved):
-                async with exchanges.after(target, key, preview) as draft:
-                    return draft, await draft.steer(blocks)
-        else:
-            if not admitted:
-                await _admit(services, target.owner, new)
-                admitted = True
-            message = _message_at(services, new, blocks, preview, key)
-            if begun := await _begin_at(services, preview, message):
+        place, preview = preview or await exchanges.preview(target), None
+        with suppress(PlaceMoved):
+            if place.steered:
+                async with exchanges.after(target, key, place) as draft:
+                    check_turn(draft.steered)
+                    return draft, await draft.steer(steer_blocks(new.blocks))
+            message = _message_at(services, new, blocks, place, key)
+            if begun := await _begin_at(services, place, message):
                 return None, begun
-            with suppress(PlaceMoved):
-                async with exchanges.after(target, key, preview) as draft:
-                    return draft, await draft.create(blocks, message.request, message.title)
+            async with exchanges.after(target, key, place, most_queued) as draft:
+                return draft, await draft.create(blocks, message.request, message.title)
     raise Conflict("The chat changes faster than a message can be checked against it; try again.")
 
 
@@ -193,39 +211,33 @@ def _message_at(
 ) -> NewExchange:
     """The message with the request of its answer, as they follow from the place. Raises RequestRefused."""
     resolver, before = services.resolver, place.before
-    request = resolver.resolve(new, place.chat, before.request if before else None)
-    request = replace(request, plan=services.plans.name_of(place.chat.owner))
+    request = of_caller(resolver.resolve(new, place.chat, before.request if before else None))
     check_attachments(resolver.models.check(request.model), blocks)
     return NewExchange(blocks, request, _title_of(new), key)
 
 
 async def _begin_at(services: Services, place: Preview, message: NewExchange) -> Exchange | None:
     """None where this replica has no room, or anything else is in the way."""
+    most_running = services.plans.of(place.chat.owner).running_turns
     with services.live.reserve_slot() as replica:
-        if replica and (begun := await services.storage.exchanges.begin(place, message, replica)):
+        if replica and (begun := await services.storage.exchanges.begin(place, message, replica, most_running)):
             return _begin(services, place.chat, begun)
     return None
 
 
-async def _admit(services: Services, owner: str, options: TurnOptions) -> None:
-    """Counts a request that asks for an answer. Raises RequestRefused where it asks for a recording without the
-    operator's leave, and TooMany where the owner's plan has no room for it, or as many turns of the owner as may wait
-    in the queue do.
+async def admit(services: Services, owner: str, options: TurnOptions, writes: int = 0) -> None:
+    """Counts a request that asks for an answer, or a message to a running turn, with further `writes`. Raises
+    RequestRefused where it asks for a recording without the operator's leave, and TooMany where the owner's plan has no
+    room for it.
     """
     recorded = services.http.recorded_owners
     if options.record and recorded is not None and owner not in recorded:
         detail = "`record` must be left out: the operator has not allowed you to ask (TURNSTREAM_RECORD_OWNERS)."
         raise RequestRefused(detail, field="record")
     plan = services.plans.of(owner)
-    most = plan.queued_turns
-    if most is not None and await services.storage.exchanges.queued(owner) >= most:
-        detail = f"The limit of turns in the queue, {most} of an owner, is reached: wait for one."
-        raise TooMany(detail, 5, "queued_turns")
     # Where plans differ, the queue learns the number of running turns from the account.
     if plan.rates or services.plans.plans.vary:
-        refusal = await services.storage.accounts.admit(owner, plan)
-        if refusal is not None:
-            raise TooMany(rate_sentence(refusal.reached), retry_after(refusal), refusal.reached.name)
+        check_rate(await services.storage.accounts.admit(owner, plan, writes))
 
 
 async def _made_before(

@@ -1,27 +1,15 @@
 """The plans of owners, as their requests need them."""
 
-from app.domain.identity import Identity
+from dataclasses import dataclass
+
+from app.api.caller import CALLER
 from app.domain.plans import Plan, Plans
 
-_MOST_REMEMBERED = 10_000
 
-
+@dataclass(frozen=True, slots=True)
 class OwnerPlans:
-    """`note` is called with the identity of each request: the plan that its credentials name holds from then on."""
-
-    def __init__(self, plans: Plans) -> None:
-        self.plans = plans
-        self._names: dict[str, str] = {}
-
-    def note(self, identity: Identity) -> None:
-        self._names.pop(identity.owner, None)
-        if identity.plan is not None:
-            self._names[identity.owner] = identity.plan
-            if len(self._names) > _MOST_REMEMBERED:
-                del self._names[next(iter(self._names))]
-
-    def name_of(self, owner: str) -> str | None:
-        return self._names.get(owner)
+    plans: Plans
 
     def of(self, owner: str) -> Plan:
-        return self.plans.of(owner, self._names.get(owner))
+        """The plan of the owner by the credential of the request."""
+        return self.plans.of(owner, CALLER.get().plan)

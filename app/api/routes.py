@@ -12,7 +12,7 @@ from app.api.ag_ui.schemas import AgUiStopped, AgUiThreadOut, RunInput
 from app.api.ai_sdk import endpoints as ai_sdk
 from app.api.ai_sdk.schemas import UiChatOut, UiRequest, UiStopped
 from app.api.codec import to_json
-from app.api.http.endpoint import Endpoint, Query
+from app.api.http.endpoint import Endpoint, Limit, Query
 from app.api.http.openapi import Version, openapi
 from app.api.schemas.operations import ActedTurnOut, OverviewOut, ReplicaOut
 from app.api.schemas.requests import (
@@ -57,6 +57,7 @@ from app.api.streams import chat as chat_stream
 from app.api.streams import feed as feed_stream
 from app.api.streams import turn as turn_stream
 from app.domain.errors import RequestRefused
+from app.domain.identity import Scope
 
 
 async def get_openapi(request: Request) -> Response:
@@ -75,11 +76,14 @@ def _limit(default: int, most: int) -> Query:
     return Query("limit", "the most that are returned", default, most)
 
 
+_WRITES: tuple[Limit, ...] = ("writes",)
+_POSTS: tuple[Limit, ...] = ("requests", "queued_turns", "streams")
 _KEY = ("Idempotency-Key",)
+_SENDS: tuple[Scope, ...] = ("send", "chat")
 _OLD = ("Cache-Control",)  # of what may be read on a standby
 
 ENDPOINTS = (
-    Endpoint("POST /api/chats", chats.create_chat, "Create a chat", NewChat, ChatOut, (201,), (422,)),
+    Endpoint("POST /api/chats", chats.create_chat, "Create a chat", NewChat, ChatOut, (201,), (422,), limits=_WRITES),
     Endpoint(
         "GET /api/chats",
         chats.list_chats,
@@ -114,6 +118,7 @@ ENDPOINTS = (
         SearchSettingsIn,
         SearchSettingsOut,
         problems=(422,),
+        limits=_WRITES,
     ),
     Endpoint("GET /api/chats/{chat}", chats.get_chat, "One chat", gives=ChatOut, problems=(404,)),
     Endpoint(
@@ -123,6 +128,7 @@ ENDPOINTS = (
         ChatChanges,
         ChatOut,
         problems=(404, 422),
+        limits=_WRITES,
     ),
     Endpoint(
         "DELETE /api/chats/{chat}",
@@ -140,7 +146,9 @@ ENDPOINTS = (
         (201,),
         (422,),
         headers=_KEY,
+        limits=_POSTS,
         streams=True,
+        scopes=_SENDS,
     ),
     Endpoint(
         "POST /api/chats/{chat}/turns",
@@ -151,7 +159,9 @@ ENDPOINTS = (
         (201, 202),
         (404, 409, 422),
         headers=_KEY,
+        limits=_POSTS,
         streams=True,
+        scopes=_SENDS,
     ),
     Endpoint(
         "GET /api/chats/{chat}/turns",
@@ -257,6 +267,7 @@ ENDPOINTS = (
         statuses=(200, 202),
         problems=(404, 409),
         reach="turn",
+        limits=(),
     ),
     Endpoint(
         "POST /api/chats/{chat}/turns/{turn}/actions",
@@ -265,10 +276,11 @@ ENDPOINTS = (
         ActionsIn,
         TurnOut,
         (202,),
-        (404, 409, 422, 429),
+        (404, 409, 422),
         headers=_KEY,
         scopes=("chat", "approve"),
         reach="turn",
+        limits=(*_WRITES, "uploads"),
     ),
     Endpoint(
         "GET /api/waiting",
@@ -310,6 +322,7 @@ ENDPOINTS = (
         (201,),
         (404, 409, 422),
         headers=_KEY,
+        limits=_POSTS,
         streams=True,
     ),
     Endpoint(
@@ -321,6 +334,7 @@ ENDPOINTS = (
         (201,),
         (404, 409, 422),
         headers=_KEY,
+        limits=(*_WRITES, *_POSTS),
         streams=True,
     ),
     Endpoint(
@@ -331,8 +345,9 @@ ENDPOINTS = (
         "text/event-stream",
         problems=(409,),
         events="UiMessageStream",
-        scopes=("chat", "approve"),
+        scopes=("send", "chat", "approve"),
         reach="handler",
+        limits=_POSTS,
     ),
     Endpoint(
         "GET /api/ai-sdk/chat/{id}/stream",
@@ -360,6 +375,7 @@ ENDPOINTS = (
         gives=UiStopped,
         problems=(404,),
         reach="handler",
+        limits=(),
     ),
     Endpoint(
         "POST /api/ag-ui",
@@ -369,8 +385,9 @@ ENDPOINTS = (
         "text/event-stream",
         problems=(409,),
         events="AgUiRun",
-        scopes=("chat", "approve"),
+        scopes=("send", "chat", "approve"),
         reach="handler",
+        limits=_POSTS,
     ),
     Endpoint(
         "POST /api/ag-ui/connect",
@@ -381,6 +398,7 @@ ENDPOINTS = (
         events="AgUiRun",
         scopes=("read",),
         reach="handler",
+        limits=("streams",),
     ),
     Endpoint(
         "GET /api/ag-ui/threads/{id}",
@@ -397,6 +415,7 @@ ENDPOINTS = (
         gives=AgUiStopped,
         problems=(404,),
         reach="handler",
+        limits=(),
     ),
     Endpoint(
         "GET /api/usage",
@@ -426,7 +445,8 @@ ENDPOINTS = (
         BrowserTokenIn,
         BrowserTokenOut,
         problems=(404,),
-        scopes=("read", "chat", "approve"),
+        scopes=("read", "send", "chat", "approve"),
+        limits=_WRITES,
     ),
     Endpoint("GET /api/models", catalog.list_models, "The models of this server", gives=ModelsOut, reach="handler"),
     Endpoint("GET /api/tools", catalog.list_tools, "The tools of this server", gives=ToolsOut, reach="handler"),
@@ -455,6 +475,7 @@ ENDPOINTS = (
         DocumentOut,
         (200, 201),
         (422,),
+        limits=(*_WRITES, "documents"),
     ),
     Endpoint(
         "GET /api/documents/{path:path}",
@@ -477,8 +498,9 @@ ENDPOINTS = (
         "application/octet-stream",
         UploadOut,
         (200, 201),
-        (429,),
+        limits=(*_WRITES, "uploads"),
         reach="handler",
+        scopes=_SENDS,
     ),
     Endpoint(
         "GET /api/uploads/{upload}",
@@ -520,6 +542,7 @@ ENDPOINTS = (
         gives=ActedTurnOut,
         problems=(404,),
         scopes=("admin",),
+        limits=(),
     ),
     Endpoint(
         "POST /api/admin/turns/{turn}/requeue",
@@ -528,6 +551,7 @@ ENDPOINTS = (
         gives=ActedTurnOut,
         problems=(404, 409),
         scopes=("admin",),
+        limits=(),
     ),
     Endpoint(
         "POST /api/admin/replicas/{replica}/drain",
@@ -536,6 +560,7 @@ ENDPOINTS = (
         gives=ReplicaOut,
         problems=(404,),
         scopes=("admin",),
+        limits=(),
     ),
     Endpoint("GET /healthz", health.healthz, "The process is alive", gives="text/plain", open=True),
     Endpoint(

@@ -9,6 +9,7 @@ from uuid import UUID
 
 from starlette.requests import Request
 
+from app.api.caller import CALLER
 from app.api.cell import Cell
 from app.api.http.endpoint import Endpoint
 from app.api.identity.authenticator import Authenticator
@@ -19,7 +20,9 @@ from app.api.reads import Reads, ReadStorage
 from app.api.recent_chats import RecentChats
 from app.api.resolve import Resolver
 from app.api.streams.response import OwnerStreams
+from app.domain.errors import TooMany
 from app.domain.identity import Identity
+from app.domain.plans import rate_sentence
 from app.domain.turns import Turn
 from app.storage.activities import Activities
 from app.storage.chats.actions import Actions
@@ -35,7 +38,7 @@ from app.storage.chats.turns import ToolResults, Turns
 from app.storage.chats.waiting import WaitingCalls
 from app.storage.database import OWNER, Database
 from app.storage.operations import Operations
-from app.storage.owners.accounts import Accounts
+from app.storage.owners.accounts import Accounts, Refusal, retry_after
 from app.storage.owners.charges import Charges
 from app.storage.owners.document_search import DocumentSearch
 from app.storage.owners.documents import Documents
@@ -211,6 +214,7 @@ async def admit(request: Request, endpoint: Endpoint) -> None:
         )
     request.state.identity = identity
     OWNER.set(identity.owner)
+    CALLER.set(identity)
 
 
 def as_id(text: str | None) -> UUID | None:
@@ -228,6 +232,17 @@ def identity_of(request: Request) -> Identity:
 
 def services_and_owner(request: Request) -> tuple[Services, str]:
     """Returns the services, and the owner on whose behalf the request is made."""
-    services, identity = services_of(request), identity_of(request)
-    services.plans.note(identity)
-    return services, identity.owner
+    return services_of(request), identity_of(request).owner
+
+
+def check_rate(refusal: Refusal | None) -> None:
+    """Raises TooMany."""
+    if refusal is not None:
+        raise TooMany(rate_sentence(refusal.reached), retry_after(refusal), refusal.reached.name)
+
+
+async def count_writes(services: Services, owner: str, count: int) -> None:
+    """Raises TooMany where the owner's plan has no room for them."""
+    plan = services.plans.of(owner)
+    if count and plan.has("writes"):
+        check_rate(await services.storage.accounts.count_writes(owner, plan, count))

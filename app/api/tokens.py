@@ -1,17 +1,20 @@
 """Handlers of credentials: what one allows, and its exchange for a short-lived token of a browser that allows less."""
 
 from datetime import timedelta
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
+from app.api.caller import check_named
+from app.api.documents import check_path
 from app.api.http.reading import read_body
-from app.api.schemas.requests import BrowserTokenIn
+from app.api.schemas.requests import BrowserTokenIn, ChatSettings, FixedOptions
 from app.api.schemas.responses import BrowserTokenOut, IdentityOut
-from app.api.services import identity_of, services_and_owner
+from app.api.services import Services, identity_of, services_and_owner
 from app.api.views import json_response
 from app.domain.errors import Forbidden, RequestRefused
-from app.domain.identity import OF_A_PERSON, Identity, checked_scopes
+from app.domain.identity import FIXABLE, OF_A_PERSON, Identity, checked_scopes
 from app.kit.clock import CLOCK
 from app.storage.database import OWNER
 from app.storage.owners.tokens import BROWSER_TOKEN
@@ -21,16 +24,7 @@ _USUAL_LIFE = 900  # seconds
 
 async def get_identity(request: Request) -> Response:
     identity = identity_of(request)
-    return json_response(
-        IdentityOut(
-            owner=identity.owner,
-            scopes=checked_scopes(identity.scopes),
-            chat=identity.chat,
-            turn=identity.turn,
-            expires_at=identity.expires_at,
-        ),
-        headers={"Cache-Control": "no-store"},
-    )
+    return json_response(IdentityOut(**_shown(identity)))
 
 
 async def create_token(request: Request) -> Response:
@@ -46,6 +40,8 @@ async def create_token(request: Request) -> Response:
     scopes = OF_A_PERSON & identity.scopes if sent.scopes is None else frozenset(sent.scopes)
     for scope in checked_scopes(scopes):
         identity.require(scope)
+    if sent.fixed is not None:
+        check_named(sent.fixed, "fixed.")
     longest = services.http.browser_token_life
     if sent.seconds is not None and sent.seconds > longest:
         raise RequestRefused(f"`seconds` must be at most {longest:,}.", field="seconds")
@@ -60,16 +56,50 @@ async def create_token(request: Request) -> Response:
     if sent.plan is not None:
         identity.require("admin")
     plan = sent.plan or (identity.plan if owner == identity.owner else None)
-    allowed = Identity(owner, scopes, end, identity.credential, plan, sent.chat, sent.turn)
-    token = await services.storage.tokens.create_for_browser(allowed)
-    return json_response(
-        BrowserTokenOut(
-            token=token,
-            owner=owner,
-            scopes=checked_scopes(scopes),
-            chat=sent.chat,
-            turn=sent.turn,
-            expires_at=end,
-        ),
-        headers={"Cache-Control": "no-store"},
+    allowed = Identity(
+        owner,
+        scopes,
+        end,
+        identity.credential,
+        plan,
+        sent.chat,
+        sent.turn,
+        folder=_folder(sent, identity),
+        fixed={**_fixed(sent.fixed or FixedOptions(), services), **identity.fixed},
     )
+    if sent.documents is not None and not allowed.is_restricted:
+        detail = "`documents` must be left out, or come with `chat` or without the scope `chat`: else all are reached."
+        raise RequestRefused(detail, field="documents")
+    token = await services.storage.tokens.create_for_browser(allowed)
+    return json_response(BrowserTokenOut(token=token, **_shown(allowed)))
+
+
+def _shown(identity: Identity) -> dict[str, Any]:
+    """Of what it fixes the names alone: a page need not know the operator's prompt."""
+    return {
+        "owner": identity.owner,
+        "scopes": checked_scopes(identity.scopes),
+        "chat": identity.chat,
+        "turn": identity.turn,
+        "expires_at": identity.expires_at,
+        "documents": identity.folder,
+        "fixed": sorted(identity.fixed),
+    }
+
+
+def _folder(sent: BrowserTokenIn, identity: Identity) -> str | None:
+    """Raises RequestRefused, and Forbidden for a folder that the credential does not reach."""
+    if sent.documents is None:
+        return identity.folder
+    check_path(sent.documents, "documents")
+    reached = identity.documents
+    if reached is None or not f"{sent.documents}/".startswith(reached):
+        raise Forbidden("`documents` must be a folder that the credential reaches.", field="documents")
+    return sent.documents
+
+
+def _fixed(options: FixedOptions, services: Services) -> dict[str, Any]:
+    """The options as they are stored. Raises RequestRefused for those that no turn here could have."""
+    named = {name: value for name in FIXABLE if (value := getattr(options, name)) is not None}
+    prompt = {name: named.pop(name) for name in ("system_prompt",) if name in named}
+    return {**prompt, **services.resolver.changed_settings({}, ChatSettings(**named), "fixed")}

@@ -6,6 +6,7 @@ from uuid import UUID
 from starlette.requests import Request
 from starlette.responses import Response
 
+from app.api.caller import check_named
 from app.api.codec import to_json
 from app.api.exchange import cancel_turn, fork_turn, generate_again, post_in_new_chat, post_message
 from app.api.http.reading import id_in_query, id_of, idempotency_key_of, limit_of, read_body
@@ -27,8 +28,20 @@ from app.storage.chats.chat_changes import ChatState, place_of
 from app.storage.chats.exchanges import Exchange, Parent, Target
 
 
-async def create_turn(request: Request) -> Response:
+def _services_to_post(request: Request) -> tuple[Services, str]:
+    """With a place for the stream of the answer, where the client asks for one."""
     services, owner = services_and_owner(request)
+    if _wants_stream(request):
+        services.streams.take(request)
+    return services, owner
+
+
+def _wants_stream(request: Request) -> bool:
+    return request.headers.get("accept", "").startswith("text/event-stream")
+
+
+async def create_turn(request: Request) -> Response:
+    services, owner = _services_to_post(request)
     chat = id_of(request, "chat")
     new, body = await read_body(request, NewTurn)
     key = idempotency_key_of(request, body)
@@ -38,9 +51,11 @@ async def create_turn(request: Request) -> Response:
 
 
 async def create_turn_in_new_chat(request: Request) -> Response:
-    services, owner = services_and_owner(request)
+    services, owner = _services_to_post(request)
     new, body = await read_body(request, NewTurnInNewChat)
     key = idempotency_key_of(request, body)
+    check_named(new.chat, "chat.")
+    check_named(new.chat.settings, "chat.settings.")
     settings = services.resolver.changed_settings({}, new.chat.settings, "chat.settings")
     now = CLOCK.now()
     chat = Chat(new_id(), owner, new.chat.title, new.chat.system_prompt, settings, created_at=now, updated_at=now)
@@ -49,7 +64,7 @@ async def create_turn_in_new_chat(request: Request) -> Response:
 
 
 async def regenerate(request: Request) -> Response:
-    services, owner = services_and_owner(request)
+    services, owner = _services_to_post(request)
     chat, turn = id_of(request, "chat"), id_of(request, "turn")
     options, body = await read_body(request, TurnOptions)
     key = idempotency_key_of(request, body)
@@ -58,7 +73,7 @@ async def regenerate(request: Request) -> Response:
 
 
 async def fork(request: Request) -> Response:
-    services, owner = services_and_owner(request)
+    services, owner = _services_to_post(request)
     chat, turn = id_of(request, "chat"), id_of(request, "turn")
     options, body = await read_body(request, ForkIn)
     if options.into == "chat":
@@ -199,7 +214,7 @@ async def _exchange_response(request: Request, services: Services, owner: str, e
     """The exchange, or its stream where the client asks for one. The same for the first request and a repetition."""
     turn, portions = exchange.assistant_turn, Portions()
     url = path_for(request, f"/api/chats/{turn.chat_id}/turns/{turn.id}")
-    if request.headers.get("accept", "").startswith("text/event-stream"):
+    if _wants_stream(request):
         return stream_response(services, owner, turn)
     said = None if exchange.steered else await shown_turn(exchange.user_turn, services).encoded(portions)
     body = {

@@ -27,11 +27,15 @@ async def put_upload(request: Request) -> Response:
     services, owner = services_and_owner(request)
     identity = identity_of(request)
     identity.require_reach(identity.chat)
+    if identity.chat is None:
+        identity.require("chat")  # which messages could refer to the file is not known
     content = await read_bytes(request, services.http.max_upload_bytes)
     media_type = media_type_of(content)
     if media_type is None:
         raise UnsupportedMedia("The body must be a PNG, JPEG, GIF or WebP image, a PDF, or UTF-8 text.")
     upload = await store_upload(services, owner, media_type, content)
+    if identity.chat is not None:
+        await services.storage.uploads.keep_for_chat(identity.chat, upload.id)
     body = UploadOut(id=upload.id, media_type=upload.media_type, size=upload.size, created=upload.created)
     return json_response(
         body, 201 if upload.created else 200, {"Location": path_for(request, f"/api/uploads/{upload.id}")}

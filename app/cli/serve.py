@@ -167,13 +167,14 @@ def _unix_socket(path: Path) -> Iterator[socket.socket]:
         left.unlink()  # of a process that was killed
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(path))
+        path.chmod(0o600)  # nobody can connect before it listens
         yield listener
         path.unlink(missing_ok=True)
 
 
 def bound(settings: Settings, shared: bool = False) -> socket.socket:
-    """Binds the address first: the replica that has it takes over the turns of a dead one at the same address. A
-    `shared` one is for several processes, to which the system distributes the connections.
+    """Binds the address first: a server that cannot listen must not claim turns. A `shared` address is for several
+    processes, to which the system distributes the connections.
     """
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     own_socket = socket.socket(family)

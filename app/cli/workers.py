@@ -113,6 +113,7 @@ async def serve_in_processes(reserved: socket.socket, count: int, welcome: str) 
             listener = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
             listener.setblocking(False)
             listener.bind(str(folder / f"notify-{number}"))
+            (folder / f"notify-{number}").chmod(0o600)
             listeners.append(listener)
 
         async def watch(number: int, listener: socket.socket) -> None:

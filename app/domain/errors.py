@@ -14,6 +14,8 @@ TurnstreamError
 │       └── TooLong       … unless the conversation is shortened first
 ├── StorageError          Postgres
 │   ├── StorageUnavailable  … nobody at once: it is away or busy; accepted work is safe, try again
+│   │   ├── Overloaded        … it answers, and requests wait for it already: later
+│   │   └── StatementTooLong  … it answers, and this statement took too long: not at once
 │   └── StatementRefused  … us: it takes neither the statement nor its values, and would not the next time
 ├── ClaimLost             nobody: another attempt owns the turn; stop without touching a row
 ├── IllegalTransition     us: a bug
@@ -35,6 +37,7 @@ RefusalCode = Literal[
     "method_not_allowed",
     "not_found",
     "other_cell",
+    "overloaded",
     "server_failed",
     "too_large",
     "turn_running",
@@ -85,8 +88,8 @@ class Forbidden(RequestRefused):
     title = "Not allowed"
     code = "forbidden"
 
-    def __init__(self, detail: str, scopes: Sequence[str] = ()) -> None:
-        super().__init__(detail)
+    def __init__(self, detail: str, scopes: Sequence[str] = (), *, field: str | None = None) -> None:
+        super().__init__(detail, field=field)
         self.scopes = scopes
 
 
@@ -171,6 +174,14 @@ class StorageError(TurnstreamError):
 
 class StorageUnavailable(StorageError):
     """Postgres cannot be reached, or cannot do it now: trying again may help."""
+
+
+class Overloaded(StorageUnavailable):
+    """Requests arrive faster than Postgres answers them. This one would only wait behind the others."""
+
+
+class StatementTooLong(StorageUnavailable):
+    """The statement has reached a time limit of its own. Postgres is there, and at once it would take as long again."""
 
 
 class StatementRefused(StorageError):

@@ -3,21 +3,25 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from math import inf
 from typing import Final
 
 from app.domain.limits import ReachedLimit
 
 PERIODS: Final = ("minute", "day", "month")
-# `requests` ask for answers, `calls` run tools, `tokens` and `cost` are those of model calls.
-MEASURES: Final = ("requests", "calls", "tokens", "cost")
-COUNTED: Final = frozenset({"requests", "calls"})  # the others are known afterwards
+# `requests` ask for answers or go to turns that run, `writes` change other rows, `calls` run tools; `tokens` and `cost`
+# are those of model calls.
+MEASURES: Final = ("requests", "writes", "calls", "tokens", "cost")
+COUNTED: Final = frozenset({"requests", "writes", "calls"})  # the others are known afterwards
+# Limits of what is there at one time.
+KEPT: Final = ("running_turns", "queued_turns", "streams", "uploads", "upload_bytes", "documents", "document_bytes")
 RATES: Final = tuple(f"{measure}_per_{period}" for measure in MEASURES for period in PERIODS)
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The limits of an owner. `rates` are by name (`tokens_per_day`); periods are those of UTC. `upload_bytes` are the
-    bytes of all files that are kept. What is not named has no limit.
+    """The limits of an owner. `rates` are by name (`tokens_per_day`); periods are those of UTC. `upload_bytes` and
+    `document_bytes` are the bytes of all files and documents that are kept. What is not named has no limit.
     """
 
     name: str
@@ -27,6 +31,8 @@ class Plan:
     streams: int | None = None
     uploads: int | None = None
     upload_bytes: int | None = None
+    documents: int | None = None
+    document_bytes: int | None = None
 
     def __post_init__(self) -> None:
         if unknown := self.rates.keys() - set(RATES):
@@ -54,11 +60,24 @@ class Plans:
         return bool(self.named) or self.plan_of is not None
 
     def of(self, owner: str, name: str | None = None) -> Plan:
-        """`name` is that of the credentials. A name that is not known means the default."""
+        """`name` is that of the credentials. A name that is not known means the least of all plans, so that a mistake
+        in a name does not lift limits.
+        """
         chosen = None if self.plan_of is None else self.plan_of(owner)
         if isinstance(chosen, Plan):
             return chosen
-        return self.named.get(chosen or name or self.owners.get(owner, ""), self.default)
+        asked = chosen or name or self.owners.get(owner)
+        if asked is None:
+            return self.default
+        return self.named.get(asked) or self._least()
+
+    def _least(self) -> Plan:
+        """The least of each limit of all plans."""
+        plans = (self.default, *self.named.values())
+        limits = {name: [getattr(plan, name) for plan in plans] for name in KEPT}
+        kept = {name: min((each for each in found if each is not None), default=None) for name, found in limits.items()}
+        rates = {name: min(plan.rates.get(name, inf) for plan in plans) for plan in plans for name in plan.rates}
+        return Plan("least", rates, **kept)
 
 
 def reached_rate(plan: Plan, used: Mapping[str, float], adding: Mapping[str, float]) -> ReachedLimit | None:
@@ -91,7 +110,9 @@ def seconds_to_next(period: str, now: datetime) -> int:
 
 def rate_sentence(reached: ReachedLimit) -> str:
     measure, _, period = reached.name.partition("_per_")
-    what = {"requests": "requests", "calls": "tool calls", "tokens": "tokens", "cost": "in cost"}[measure]
+    what = {"requests": "requests", "writes": "writes", "calls": "tool calls", "tokens": "tokens", "cost": "in cost"}[
+        measure
+    ]
     return (
         f"The owner has used {reached.used:,} {what} of this {period}, and the limit `{reached.name}` of the plan is"
         f" {reached.limit:,}."

@@ -132,7 +132,8 @@ class TurnRequest:
     `params` are the model parameters as given (max_tokens, thinking, …). `provider_tools` run at the provider; their
     definitions are JSON text and passed on unchanged. `record` asks for a recording of the model calls. `plan` is the
     owner's, where the credentials of the request name one. `labels` are the client's, for itself. `trace` is
-    the span that made the turn, as a header `traceparent`; None where nothing is traced.
+    the span that made the turn, as a header `traceparent`; None where nothing is traced. `documents` is how the
+    paths of all documents begin that the turn's tools may read: empty for every document, None for none.
     """
 
     model: str
@@ -146,6 +147,7 @@ class TurnRequest:
     plan: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
     trace: str | None = None
+    documents: str | None = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -238,9 +238,9 @@ class ToolRuns:
 
     async def _perform(self, call: Block, decision: RunCall) -> Outcome:
         input_json, approval = decision.input_json, decision.approval
-        offered, owner = self._request.tools, self._context.owner
+        offered, owner, documents = self._request.tools, self._context.owner, self._request.documents
         name = call.name if self._gate.role(call) is None else None
-        key = None if name is None else self._toolset.cache_key(name, input_json, offered)
+        key = None if name is None else self._toolset.cache_key(name, input_json, offered, documents)
         outcome = None if key is None else await self._from_cache(call, key)
         if outcome is None:
             outcome = await self._run(call, input_json)
@@ -333,6 +333,7 @@ class ToolRuns:
             ),
             preliminary=outputs.show,
             ask=partial(self._ask_person, call),
+            documents=self._request.documents,
         )
         role, output = self._gate.role(call), self._request.output
         if role is None or output is None:

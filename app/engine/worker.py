@@ -21,7 +21,7 @@ from app.engine.side_calls import SideCalls
 from app.engine.turn_run import RunServices, TurnRun
 from app.engine.warm_paths import WarmPaths
 from app.llm.provider import Provider
-from app.storage.database import FINAL_WRITE_TIMEOUT, Database
+from app.storage.database import FINAL_WRITE_TIMEOUT, OF_REQUEST, OWNER, Database
 from app.storage.owners.accounts import Accounts
 from app.storage.owners.charges import Charges
 from app.storage.runs.queue import CANCEL, DRAIN, QUEUED, UPDATED, Queue
@@ -241,10 +241,10 @@ class Worker:
     @contextmanager
     def reserve_slot(self) -> Iterator[UUID | None]:
         """The id of this replica, where a turn that is written inside may be claimed at once and given to `begin`. None
-        where it has to go through the queue: slots are shared out there, and other turns may wait for them.
+        where it has to go through the queue: few slots are free, and other turns may wait for them.
         """
         free = self._policy.concurrent_turns - len(self._runs) - self._reserved
-        if self._group is None or self._draining or self._shares_slots or free <= _CLAIM:
+        if self._group is None or self._draining or free <= _CLAIM:
             yield None
             return
         self._reserved += 1
@@ -338,6 +338,8 @@ class Worker:
         run.task = group.create_task(self._supervise(run), name=f"turn {turn}")
 
     async def _supervise(self, run: TurnRun) -> None:
+        OWNER.set("")  # a request may have begun the run, and does not wait for it
+        OF_REQUEST.set(False)
         structlog.contextvars.bind_contextvars(turn=str(run.turn))
         TURNS_RUNNING.inc()
         try:

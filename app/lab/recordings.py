@@ -7,7 +7,7 @@ import re
 import shutil
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -111,24 +111,25 @@ class Recordings:
         shutil.rmtree(folder, ignore_errors=True)
         return count
 
-    async def sweep(self, present: Callable[[Sequence[UUID]], Awaitable[set[UUID]]], days: float | None) -> int:
+    async def sweep(
+        self, present: Callable[[Sequence[UUID]], Awaitable[set[UUID]]], days: float | None
+    ) -> AsyncGenerator[int, None]:
         """Deletes recordings of turns that are gone, and those older than `days`. `present` returns those of the turns
-        that there are. How many recordings there were.
+        that there are. Yields how many recordings each portion had.
         """
         before = float("-inf") if days is None else time.time() - days * 86_400
         try:
             kept = await asyncio.to_thread(self._turns)
         except OSError as error:
             log.error("recording.failed", error=str(error))
-            return 0
-        count = 0
+            return
         for start in range(0, len(kept), _STEP):
-            some = kept[start : start + _STEP]
+            some, count = kept[start : start + _STEP], 0
             there = await present([turn for turn, _ in some])
             for turn, changed_at in some:
                 if turn not in there or changed_at < before:
                     count += await asyncio.to_thread(self.delete, turn)
-        return count
+            yield count
 
     def _turns(self) -> list[tuple[UUID, float]]:
         """The turns that have recordings, with the times of the last ones."""

@@ -25,8 +25,9 @@ from app.engine.upkeep.recovery import ReplicaMonitor
 from app.engine.upkeep.refusals import REFUSALS_KEPT_DAYS, RefusedLogins
 from app.engine.upkeep.round_writer import RoundWriter
 from app.engine.upkeep.search_indexer import SearchIndexer
-from app.engine.upkeep.sweeps import HOURS, UNUSED_UPLOADS_KEPT, Sweep, at_once, sweep_here
+from app.engine.upkeep.sweeps import HOURS, UNUSED_UPLOADS_KEPT, Sweep, sweep_here
 from app.engine.upkeep.titles import TitleWriter
+from app.engine.upkeep.transactions import TransactionWatch
 from app.engine.upkeep.webhooks import Receiver, WebhookDeliveries, WebhookPolicy
 from app.engine.worker import Worker
 from app.kit.ids import new_id
@@ -43,7 +44,7 @@ from app.storage.owners.audit import AuditTrail
 from app.storage.owners.charges import Charges
 from app.storage.owners.owner_changes import OwnerChanges
 from app.storage.owners.uploads import Uploads
-from app.storage.retention import AgedRows, OldChats, Sweeps, present_turns
+from app.storage.retention import Aged, Sweeps, aged_rows, old_chats, present_turns
 from app.storage.runs.journal import Journal, OpenTexts
 from app.storage.runs.queue import Queue
 from app.storage.runs.session import ReplicaSession
@@ -134,7 +135,6 @@ async def started(parts: Parts, url: str, api: Database, process: ServerProcess 
     renewal = None if settings.standby_url is None else settings.standby_staleness / _RENEWALS
     monitor = ReplicaMonitor(
         queue,
-        OpenTexts(database),
         Actions(database),
         settings.lease,
         worker.wake,
@@ -172,6 +172,7 @@ async def started(parts: Parts, url: str, api: Database, process: ServerProcess 
                 feed.broadcast.run,
                 refusals.run,
                 SearchIndexer(Search(database)).run,
+                TransactionWatch(database).run,
                 *(partial(each.run, Sweeps(database)) for each in sweeps_of(settings, database)),
                 *_sweeps_of_files(settings, database),
                 *(each.run for each in deliveries),
@@ -200,32 +201,34 @@ def _deliveries(database: Database, receiver: Receiver | None) -> Sequence[Webho
 
 
 def _address(settings: Settings, process: ServerProcess | None) -> str:
-    """A replica that starts at the address of another one takes the place of that one."""
+    """A replica that starts at the address of a dead one takes its place. Two living ones may share it by mistake."""
     address = f"{socket.gethostname()}:{settings.port or f'process-{os.getpid()}'}"
     return address if process is None else f"{address}/{process.number}"
 
 
 def sweeps_of(settings: Settings, database: Database) -> Sequence[Sweep]:
     """What is removed by itself, and how often that is looked for."""
-    uploads, changes, cache = Uploads(database), OwnerChanges(database), ToolCache(database)
+    uploads, trail = Uploads(database), AuditTrail(database)
     sweeps = [
-        Sweep("unused uploads", 6 * HOURS, at_once(lambda: uploads.sweep(UNUSED_UPLOADS_KEPT))),
-        Sweep("deleted chats", 6 * HOURS, at_once(changes.sweep)),
-        Sweep("tool cache", HOURS / 6, at_once(cache.sweep)),
-        Sweep("reservations", HOURS / 6, at_once(Accounts(database).sweep)),
+        Sweep("unused uploads", 6 * HOURS, partial(uploads.sweep, UNUSED_UPLOADS_KEPT)),
+        Sweep("deleted chats", 6 * HOURS, OwnerChanges(database).sweep),
+        Sweep("tool cache", HOURS / 6, ToolCache(database).sweep),
+        Sweep("reservations", HOURS / 6, Accounts(database).sweep),
+        Sweep("open text", HOURS / 6, OpenTexts(database).sweep),
         Sweep("search", HOURS / 30, Search(database).catch_up),
+        Sweep("audit", 6 * HOURS, partial(trail.sweep, settings.retain_audit_days, REFUSALS_KEPT_DAYS)),
     ]
-    trail = AuditTrail(database)
-    sweeps.append(Sweep("audit", 6 * HOURS, partial(trail.sweep, settings.retain_audit_days, REFUSALS_KEPT_DAYS)))
     if settings.retain_chats_days is not None:
-        sweeps.append(Sweep("old chats", HOURS, OldChats(database, settings.retain_chats_days).step))
-    if settings.retain_uploads_days is not None:
-        sweeps.append(Sweep("old uploads", HOURS, AgedRows(database, "uploads", settings.retain_uploads_days).step))
-    keys = AgedRows(database, "idempotency_keys", settings.retain_idempotency_keys_days)
-    sweeps.append(Sweep("old idempotency keys", HOURS, keys.step))
-    for table in ("webhooks", "waiting_webhooks"):
-        finished = AgedRows(database, table, settings.retain_webhooks_days)
-        sweeps.append(Sweep(f"old {table}", HOURS, finished.step))
+        sweeps.append(Sweep("old chats", HOURS, partial(old_chats, database, settings.retain_chats_days)))
+    aged: list[tuple[str, Aged, float | None]] = [
+        ("old uploads", "uploads", settings.retain_uploads_days),
+        ("old idempotency keys", "idempotency_keys", settings.retain_idempotency_keys_days),
+        ("old webhooks", "webhooks", settings.retain_webhooks_days),
+        ("old waiting_webhooks", "waiting_webhooks", settings.retain_webhooks_days),
+    ]
+    sweeps += [
+        Sweep(name, HOURS, partial(aged_rows, database, table, days)) for name, table, days in aged if days is not None
+    ]
     return sweeps
 
 
@@ -233,8 +236,10 @@ def _sweeps_of_files(settings: Settings, database: Database) -> Sequence[Task]:
     """Recordings are files of this machine, whose host name may be that of another one too."""
     if settings.record is None:
         return ()
-    step = partial(Recordings(settings.record).sweep, partial(present_turns, database), settings.retain_recordings_days)
-    return [partial(sweep_here, HOURS, step)]
+    steps = partial(
+        Recordings(settings.record).sweep, partial(present_turns, database), settings.retain_recordings_days
+    )
+    return [partial(sweep_here, HOURS, steps)]
 
 
 @asynccontextmanager

@@ -15,6 +15,8 @@ from app.domain.errors import ConfigError
 from app.domain.identity import Scope, checked_scopes
 from app.storage.owners.tokens import Tokens
 
+# Claims that the user can often change: who takes the name of another user there would be that owner here.
+_MUTABLE = frozenset({"email", "name", "nickname", "preferred_username", "upn", "unique_name", "phone_number"})
 _ORIGIN = re.compile(r"https?://([a-z0-9.-]+|\[[0-9a-f:]+\])(:[0-9]{1,5})?")
 
 
@@ -30,7 +32,8 @@ async def open_ways(
         if len(secret) < 16:
             raise ConfigError("TURNSTREAM_PROXY_SECRET must have at least 16 characters.")
         headers = settings.proxy_owner_header, settings.proxy_roles_header, settings.proxy_plan_header
-        ways.append(TrustedProxy(secret, scopes, *headers).identity_of)
+        prefix = "proxy:" if settings.login_prefixes else ""
+        ways.append(TrustedProxy(secret, scopes, *headers, prefix).identity_of)
     async with AsyncExitStack() as stack:
         if settings.jwt_issuer is not None:
             ways.append(await _jwt_tokens(settings, settings.jwt_issuer, scopes, stack))
@@ -75,6 +78,13 @@ async def _jwt_tokens(settings: Settings, issuer: str, scopes: LoginScopes, stac
             "TURNSTREAM_JWT_AUDIENCE must name the audience of tokens for this server: else the issuer's tokens for"
             " other servers would be accepted here."
         )
+    claim = settings.jwt_owner_claim
+    if claim.rpartition(".")[2] in _MUTABLE and not settings.jwt_owner_claim_is_fixed:
+        raise ConfigError(
+            f"TURNSTREAM_JWT_OWNER_CLAIM is {claim}, which users can change at many issuers, and then are another owner"
+            " here: use `sub`, or set TURNSTREAM_JWT_OWNER_CLAIM_IS_FIXED=true if this issuer never gives one value to"
+            " two users."
+        )
     for name, url in (("TURNSTREAM_JWT_ISSUER", issuer), ("TURNSTREAM_JWT_KEYS_URL", settings.jwt_keys_url)):
         try:
             check_key_url(url or issuer)
@@ -94,6 +104,8 @@ async def _jwt_tokens(settings: Settings, issuer: str, scopes: LoginScopes, stac
                 plan_claim=settings.jwt_plan_claim,
                 cell_claim=settings.jwt_cell_claim,
                 leeway=settings.jwt_leeway,
+                type=settings.jwt_type,
+                prefix="jwt:" if settings.login_prefixes else "",
             )
         )
     )

@@ -9,10 +9,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from app.config import Settings
 from app.domain.errors import ConfigError
-from app.domain.plans import RATES, Plan, Plans
+from app.domain.plans import KEPT, RATES, Plan, Plans
 from app.kit.requirements import requirement
-
-_KEPT = ("running_turns", "queued_turns", "streams", "uploads", "upload_bytes")
 
 
 class _File(BaseModel):
@@ -27,9 +25,9 @@ def read_plans(settings: Settings, plan_of: Callable[[str], Plan | str | None] |
     """The settings for every owner are what a plan does not name. Raises ConfigError with file, table and key."""
     base = Plan(
         "default",
-        running_turns=settings.owner_running_turns,
-        queued_turns=settings.owner_queued_turns,
-        streams=settings.owner_streams,
+        running_turns=settings.owner_running_turns or None,
+        queued_turns=settings.owner_queued_turns or None,
+        streams=settings.owner_streams or None,
     )
     if settings.plans_file is None:
         return Plans(base, plan_of=plan_of)
@@ -55,9 +53,9 @@ def read_plans(settings: Settings, plan_of: Callable[[str], Plan | str | None] |
 def _plan(name: str, table: Mapping[str, float], base: Plan) -> Plan:
     """Raises ValueError."""
     for limit, amount in table.items():
-        if limit not in {*RATES, *_KEPT}:
-            raise ValueError(f"plans.{name}.{limit} is no limit; those are {', '.join((*RATES, *_KEPT))}")
+        if limit not in {*RATES, *KEPT}:
+            raise ValueError(f"plans.{name}.{limit} is no limit; those are {', '.join((*RATES, *KEPT))}")
         if not limit.startswith("cost_") and amount != int(amount):
             raise ValueError(f"plans.{name}.{limit} must be a whole number, not {amount:g}")
-    kept = {limit: int(table[limit]) for limit in _KEPT if limit in table}
+    kept = {limit: int(table[limit]) for limit in KEPT if limit in table}
     return replace(base, name=name, rates={rate: table[rate] for rate in RATES if rate in table}, **kept)

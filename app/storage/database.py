@@ -8,8 +8,8 @@ import asyncio
 import random
 import re
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
 from functools import partial
 from time import monotonic, perf_counter
@@ -20,11 +20,18 @@ from weakref import WeakValueDictionary
 import asyncpg
 import structlog
 
-from app.domain.errors import ConfigError, StatementRefused, StorageError, StorageUnavailable
+from app.domain.errors import (
+    ConfigError,
+    Overloaded,
+    StatementRefused,
+    StatementTooLong,
+    StorageError,
+    StorageUnavailable,
+)
 from app.kit.clock import CLOCK
-from app.storage.hosts import open_connection
+from app.storage.hosts import SESSION_SETTINGS, open_connection
 from app.storage.pool import Pool, terminate
-from app.telemetry import POOL_IN_USE, POOL_WAIT_SECONDS
+from app.telemetry import POOL_IN_USE, POOL_REFUSALS, POOL_WAIT_SECONDS
 
 log = structlog.get_logger(__name__)
 
@@ -47,6 +54,10 @@ FINAL_WRITE_TIMEOUT = 5.0
 # Seconds, a count, and milliseconds.
 _KEEP_ALIVE: Final = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 10_000}
 
+_ISOLATION: Final = SESSION_SETTINGS["default_transaction_isolation"]
+# What a session has before anything is set in it.
+_DEFAULT_ISOLATION: Final = "SELECT reset_val FROM pg_settings WHERE name = 'default_transaction_isolation'"
+
 _HOST = r"(?:\[[0-9a-fA-F:.%]+\]|[^/?#@:,\[\]]*)(?::[0-9]{1,5})?"
 # User and password, hosts, database, parameters.
 _ADDRESS = re.compile(rf"(?:[^/?#@\[\]]*@)?{_HOST}(?:,{_HOST})*(?:/[^?#@]*)?(?:\?[^#]*)?")
@@ -61,6 +72,8 @@ _REFUSALS = frozenset({"21", "22", "23", "42", "54", "P0", "XX"})
 # and functions are not found for that reason or because of the search path, and a prepared statement of another client
 # behind the same pooler.
 _PASSING = frozenset({"42501", "42704", "42883", "42P01", "42P05"})
+# The functions of Postgres that refuse a row by a policy. Its words have the language of the server.
+_BY_POLICY = frozenset({"ExecWithCheckOptions", "check_enable_rls"})
 # Any other error passes: no connection, no resources, an operator's intervention, a deadlock or a lock, tables that a
 # newer version has just changed, a standby that is not promoted yet, a pooler that lost a statement.
 _ERRORS = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
@@ -68,12 +81,16 @@ _ERRORS = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.Inter
 
 # The owner for whom the statements of a request are. Without one they see no row, where row-level security is on.
 OWNER: ContextVar[str] = ContextVar("owner", default="")
+# Whether a statement is one of a request, and not of a turn that runs or of the server's own work.
+OF_REQUEST: ContextVar[bool] = ContextVar("of_request", default=False)
+PATIENCE: Final = 1.0  # seconds that the first request in a line waits before the next ones are refused
 _WITH = re.compile(r"\s*WITH( RECURSIVE)?\b")
 
 
 class Statement:
     """One operation in SQL, with parameters as `:name`. Values go to the driver unchanged. A `timeout` in seconds
-    takes the place of the database's own. `for_owner` is the same with one more parameter, the owner.
+    takes the place of the database's own; StatementTooLong is raised at its end. `for_owner` is the same with one more
+    parameter, the owner.
     """
 
     __slots__ = ("_names", "for_owner", "sql", "timeout")
@@ -106,11 +123,8 @@ class Transaction:
 
     async def rows(self, statement: Statement, **values: Any) -> Sequence[Row]:
         sql, arguments = _prepared(statement, values, self._by_owner)
-        try:
+        with _limit_of(statement, self._raw):
             rows: Sequence[Row] = await self._raw.fetch(sql, *arguments, timeout=statement.timeout)
-        except TimeoutError:
-            terminate(self._raw)  # else the rollback would wait for a server that does not answer
-            raise
         return rows
 
     async def row(self, statement: Statement, **values: Any) -> Row | None:
@@ -138,10 +152,11 @@ class Transaction:
 
         reading = asyncio.create_task(read())
         try:
-            written: str = await target._raw.copy_to_table(
-                table, columns=columns, source=read_chunks(), format="binary", timeout=statement.timeout
-            )
-            await reading
+            with _limit_of(statement, self._raw, target._raw):
+                written: str = await target._raw.copy_to_table(
+                    table, columns=columns, source=read_chunks(), format="binary", timeout=statement.timeout
+                )
+                await reading
         finally:
             reading.cancel()
         return int(written.rpartition(" ")[2])
@@ -149,8 +164,13 @@ class Transaction:
     async def batches(self, statement: Statement, size: int, **values: Any) -> AsyncIterator[Sequence[Row]]:
         """The rows in portions of `size`, however many there are; none is kept here."""
         sql, arguments = _prepared(statement, values, self._by_owner)
-        cursor = await self._raw.cursor(sql, *arguments, timeout=statement.timeout)
-        while rows := await cursor.fetch(size, timeout=statement.timeout):
+        with _limit_of(statement, self._raw):
+            cursor = await self._raw.cursor(sql, *arguments, timeout=statement.timeout)
+        while True:
+            with _limit_of(statement, self._raw):
+                rows = await cursor.fetch(size, timeout=statement.timeout)
+            if not rows:
+                return
             yield rows
 
 
@@ -169,11 +189,14 @@ class Database:
         self._by_owner = by_owner
         name = name or ("api" if by_owner else "engine")
         self._in_use, self._wait_seconds = POOL_IN_USE.labels(name), POOL_WAIT_SECONDS.labels(name)
-        self._shares: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
+        self._refusals = POOL_REFUSALS.labels(name)
+        # However many requests there are, some connections are left for the turns that run.
+        self._requests = _Line(max(1, pool.size - max(1, pool.size // 4)))
+        self._shares: WeakValueDictionary[str, _Line] = WeakValueDictionary()
 
     async def rows(self, statement: Statement, **values: Any) -> Sequence[Row]:
         async with self._connection() as raw:
-            return await _fetch(raw, statement.timeout, *_prepared(statement, values, self._by_owner))
+            return await _fetch(raw, statement, *_prepared(statement, values, self._by_owner))
 
     async def row(self, statement: Statement, **values: Any) -> Row | None:
         rows = await self.rows(statement, **values)
@@ -186,32 +209,38 @@ class Database:
         async with self._connection() as raw, raw.transaction(isolation=isolation, readonly=snapshot):
             yield Transaction(raw, self._by_owner)
 
-    async def _acquire(self, share: asyncio.Semaphore | None) -> Any:
-        """Waits for a place in the owner's share, then for a connection."""
-        waits = not self._pool.has_idle or (share is not None and share.locked())
+    def _lines(self) -> Sequence["_Line"]:
+        """The lines in which a request waits before it is lent a connection. Half of them at most are for the requests
+        of one owner: some are left for the others.
+        """
+        if not OF_REQUEST.get():
+            return ()
+        owner = OWNER.get()
+        if not owner:
+            return (self._requests,)
+        share = self._shares.get(owner)
+        if share is None:
+            share = self._shares[owner] = _Line(max(1, self._pool.size // 2))
+        return (share, self._requests)
+
+    async def _acquire(self, lines: Sequence["_Line"]) -> Any:
+        waits, entered = not self._pool.has_idle or any(line.is_full for line in lines), 0
         async with asyncio.timeout(self._timeout if waits else None):
-            if share is None:
-                return await self._pool.acquire()
-            await share.acquire()
             try:
+                for line in lines:
+                    await line.enter()
+                    entered += 1
                 return await self._pool.acquire()
             except BaseException:
-                share.release()
+                for line in lines[:entered]:
+                    line.leave()
                 raise
-
-    def _share(self) -> asyncio.Semaphore | None:
-        """Half of the connections at most for the requests of one owner: some are left for the others."""
-        owner = OWNER.get()
-        share = self._shares.get(owner) if owner else None
-        if owner and share is None:
-            share = self._shares[owner] = asyncio.Semaphore(max(1, self._pool.size // 2))
-        return share
 
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[Any]:
-        raw, start, share = None, perf_counter(), self._share()
+        raw, start, lines = None, perf_counter(), self._lines()
         try:
-            raw = await self._acquire(share)
+            raw = await self._acquire(lines)
             self._wait_seconds.observe(perf_counter() - start)
             self._in_use.inc()
             try:
@@ -219,18 +248,58 @@ class Database:
             finally:
                 self._in_use.dec()
                 self._pool.release(raw)
-                if share is not None:
-                    share.release()
+                for line in lines:
+                    line.leave()
+        except Overloaded:
+            if raw is None:
+                self._refusals.inc()
+            raise
         except _ERRORS as error:
             # The driver's own, where it cannot end the transaction of a statement without an answer, comes after that.
             first = error.__context__ if isinstance(error, asyncpg.InterfaceError) else error
+            if isinstance(first, StatementTooLong):
+                raise first from None
             if not isinstance(first, TimeoutError):
                 raise _sorted(error) from error
             if raw is None:
                 raise StorageUnavailable("All connections to Postgres are busy, or none can be opened.") from first
-            # A host that is gone, or a frozen one: the other connections lead there too.
-            self._pool.expire()
+            # A host that is gone, or a frozen one: the connections without an answer meanwhile lead there too.
+            self._pool.expire(monotonic() - self._timeout)
             raise StorageUnavailable("Postgres does not answer.") from first
+
+
+class _Line:
+    """So many requests at once, the others in their order. A request is refused if the first in the line waits for
+    PATIENCE already: then requests arrive faster than they are answered, and all would wait until nobody listens. So
+    the line is short, and gone soon after the load is.
+    """
+
+    __slots__ = ("__weakref__", "_places", "_since")
+
+    def __init__(self, places: int) -> None:
+        self._places = asyncio.Semaphore(places)
+        self._since: dict[object, float] = {}  # when those that wait have come, in their order
+
+    @property
+    def is_full(self) -> bool:
+        return self._places.locked()
+
+    async def enter(self) -> None:
+        if not self._places.locked():
+            await self._places.acquire()  # at once
+            return
+        now = monotonic()
+        if self._since and now - next(iter(self._since.values())) >= PATIENCE:
+            raise Overloaded("More requests wait for the database than the server can answer now.")
+        mark = object()
+        self._since[mark] = now
+        try:
+            await self._places.acquire()
+        finally:
+            del self._since[mark]
+
+    def leave(self) -> None:
+        self._places.release()
 
 
 def _prepared(statement: Statement, values: dict[str, Any], by_owner: bool) -> tuple[str, list[Any]]:
@@ -238,13 +307,32 @@ def _prepared(statement: Statement, values: dict[str, Any], by_owner: bool) -> t
     return (statement.for_owner, [*arguments, OWNER.get()]) if by_owner else (statement.sql, arguments)
 
 
-async def _fetch(raw: Any, limit: float | None, sql: str, arguments: Sequence[Any]) -> Sequence[Row]:
+@contextmanager
+def _limit_of(statement: Statement, *connections: Any) -> Iterator[None]:
+    """Closes the connections of a statement that has no answer in time: else a rollback would wait for one, too. The
+    end of its own limit says nothing about the others; Postgres may have one that is shorter (`statement_timeout`).
+    """
+    try:
+        yield
+    except (TimeoutError, asyncpg.QueryCanceledError) as error:
+        if isinstance(error, TimeoutError):
+            for connection in connections:
+                terminate(connection)
+        if statement.timeout is None:
+            raise
+        raise StatementTooLong(f"A statement took longer than it may, up to {statement.timeout:g} seconds.") from error
+
+
+async def _fetch(raw: Any, statement: Statement, sql: str, arguments: Sequence[Any]) -> Sequence[Row]:
     """Runs a statement, and closes the connection after any error that is not the server's answer: a call that was
     cancelled between the driver's two messages leaves Postgres in the middle of a command, and the next statement on
     this connection would run in its transaction.
     """
     try:
-        rows: Sequence[Row] = await raw.fetch(sql, *arguments, timeout=limit)
+        with _limit_of(statement, raw):
+            rows: Sequence[Row] = await raw.fetch(sql, *arguments, timeout=statement.timeout)
+    except StatementTooLong:
+        raise
     except BaseException as error:
         if getattr(error, "severity", None) is None:  # not an answer of the server
             with suppress(asyncpg.InterfaceError):  # it may be gone already
@@ -260,7 +348,7 @@ def _sorted(error: Exception) -> StorageError:
     """
     if isinstance(error, asyncpg.PostgresError):
         state = error.sqlstate or ""
-        refused = state[:2] in _REFUSALS and (state not in _PASSING or "row-level security" in str(error))
+        refused = state[:2] in _REFUSALS and (state not in _PASSING or error.server_source_function in _BY_POLICY)
     else:
         lost = isinstance(error, OSError | asyncpg.TargetServerAttributeNotMatched)
         refused = not lost and not any(word in str(error) for word in ("clos", "cannot switch to state"))
@@ -317,11 +405,15 @@ def schema_of(url: str) -> str | None:
 
 
 async def retry_while_unavailable(work: Callable[[], Awaitable[T]]) -> T:
-    """Repeats `work` until Postgres can be reached. It must be idempotent: the answer of a try may be lost."""
+    """Repeats `work` until Postgres can be reached. It must be idempotent: the answer of a try may be lost. Raises
+    StatementTooLong: Postgres is there, and would be busy with the same again.
+    """
     wait = _FIRST_WAIT
     while True:
         try:
             return await work()
+        except StatementTooLong:
+            raise
         except StorageUnavailable as error:
             log.warning("storage.waits", error=str(error), seconds=wait)
         await asyncio.sleep(wait * random.uniform(0.5, 1.0))  # noqa: S311, no secret depends on it
@@ -338,12 +430,14 @@ async def connect(
     actor: str = "",
     by_owner: bool = False,
     schema: str | None = None,
+    pooled: bool = False,
 ) -> AsyncIterator[Database]:
     """A database at `url` (postgresql://…) with up to `size` connections, closed at the end. A statement has
     `statement_timeout` seconds. Each connection keeps up to `statement_cache` statements prepared; a pooler that gives
     each transaction another connection may allow none. `actor` is the operator whom the audit trail names; such a
     connection does not pass a pooler. `by_owner`: its user is one of row-level security (row_security.py). `schema` is
-    where the tables must be found. Raises ConfigError where it cannot be opened, or leads to another schema.
+    where the tables must be found. `pooled`: each transaction may get another session, so its isolation is the default
+    of the role. Raises ConfigError where it cannot be opened, leads to another schema, or has another isolation.
     """
     name = "TURNSTREAM_API_DATABASE_URL" if by_owner else "DATABASE_URL"
     pool = Pool(partial(_opened, url, statement_timeout, statement_cache, actor), size)
@@ -354,6 +448,7 @@ async def connect(
                 asked = monotonic()
                 CLOCK.learn(await connection.fetchval("SELECT clock_timestamp()"), asked, monotonic())
                 found = await connection.fetchval("SELECT current_schema()") if schema else None
+                isolation = await connection.fetchval(_DEFAULT_ISOLATION) if pooled else _ISOLATION
             finally:
                 pool.release(connection)
         except _ERRORS as error:  # past a pooler Postgres may answer all the same
@@ -362,6 +457,12 @@ async def connect(
             raise ConfigError(
                 f"{name} leads to the schema {found}, and TURNSTREAM_DB_SCHEMA is {schema}: its user needs the search"
                 f" path behind a pooler (ALTER ROLE … IN DATABASE … SET search_path = {schema}; then new connections)."
+            )
+        if isolation != _ISOLATION:
+            raise ConfigError(
+                f"{name} leads through a pooler to transactions of the isolation {isolation!r}, and turnstream needs"
+                f" {_ISOLATION!r}: its user needs that default (ALTER ROLE … IN DATABASE … SET"
+                f" default_transaction_isolation = '{_ISOLATION}'; then new connections)."
             )
         yield Database(pool, statement_timeout, by_owner)
     finally:

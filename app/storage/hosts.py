@@ -1,14 +1,30 @@
-"""Connections to a Postgres of several hosts, of which one is the primary."""
+"""Connections to a Postgres of one host, or of several of which one is the primary."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 import asyncpg
 
 # Seconds until the next host is asked as well.
 _PATIENCE = 1.0
+
+# The settings of a session on which statements depend. A server, a database or a role may have other defaults. They are
+# set after the connection is open: PgBouncer refuses them as parameters of the start.
+SESSION_SETTINGS: Final = {
+    "default_transaction_isolation": "read committed",  # a claim that waited for a lock reads what has been committed
+    "row_security": "on",  # off: each statement that a policy would filter is refused
+    "TimeZone": "UTC",  # dates and times as text; periods of budgets
+    "DateStyle": "ISO, MDY",
+    "IntervalStyle": "postgres",
+    "extra_float_digits": "1",  # less rounds the numbers of an archive
+    "bytea_output": "hex",
+    "array_nulls": "on",
+    "standard_conforming_strings": "on",
+    "transform_null_equals": "off",
+}
+_SET: Final = "; ".join(f"SET {name} TO '{value}'" for name, value in SESSION_SETTINGS.items())
 
 
 async def open_connection(url: str, *, timeout: float, **options: Any) -> Any:  # noqa: ASYNC109, the driver's name for it
@@ -38,7 +54,13 @@ async def open_connection(url: str, *, timeout: float, **options: Any) -> Any:  
 
 async def _connect(url: str, seconds: float, options: Mapping[str, Any]) -> Any:
     try:
-        return await asyncpg.connect(url, timeout=seconds, **options)
+        connection = await asyncpg.connect(url, timeout=seconds, **options)
+        try:
+            await connection.execute(_SET, timeout=seconds)
+        except BaseException:
+            connection.terminate()
+            raise
+        return connection
     except TimeoutError as error:
         raise TimeoutError(f"it does not answer within {seconds:g} seconds") from error
 

@@ -9,7 +9,7 @@ from time import monotonic
 import asyncpg
 
 from app.domain.errors import ConfigError
-from app.storage.database import plain_url, single_connection
+from app.storage.database import Statement, plain_url, single_connection
 
 _FACTS = """
 SELECT current_setting('server_version') AS version, current_setting('server_encoding') AS encoding,
@@ -19,11 +19,21 @@ SELECT current_setting('server_version') AS version, current_setting('server_enc
     current_setting('fsync')::bool AND current_setting('full_page_writes')::bool AS durable,
     current_setting('synchronous_commit') <> 'off' AS waits_for_disk,
     current_setting('idle_session_timeout') AS idle_timeout,
-    current_setting('default_transaction_isolation') AS isolation,
     current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int
         - coalesce(current_setting('reserved_connections', true)::int, 0) AS connections,
     clock_timestamp() AS clock
 """
+# Of the sessions that the user of the server may see: its own, or all with the role pg_monitor.
+_OLDEST = """
+SELECT coalesce(extract(epoch FROM max(clock_timestamp() - since)), 0)::float AS seconds FROM (
+    SELECT xact_start AS since FROM pg_stat_activity
+    WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()
+    UNION ALL
+    SELECT prepared FROM pg_prepared_xacts WHERE database = current_database()
+) AS transactions
+"""
+OLDEST_TRANSACTION = Statement(_OLDEST)
+_LONG_OPEN = 600.0  # seconds
 _SYSTEM = "SELECT system_identifier FROM pg_control_system()"
 _POSITION = "SELECT pg_current_wal_insert_lsn()"
 _HAS_REPLAYED = "SELECT pg_last_wal_replay_lsn() >= CAST($1 AS pg_lsn)"
@@ -42,10 +52,10 @@ class PostgresFacts:
     durable: bool
     waits_for_disk: bool
     idle_timeout: str
-    isolation: str
     connections: int
     clock_ahead: float
     replicas: int
+    oldest_transaction: float  # seconds
 
     def faults(self) -> Mapping[str, str]:
         """What turnstream cannot live with, with its remedy."""
@@ -69,9 +79,9 @@ class PostgresFacts:
                 "set idle_session_timeout to 0 for this user",
                 self.idle_timeout != "0",
             ),
-            f"its transactions are {self.isolation} by default, so it refuses some requests that come at once": (
-                "set default_transaction_isolation to 'read committed' for this user",
-                self.isolation != "read committed",
+            f"a transaction is open for {self.oldest_transaction / 60:.0f} minutes, so VACUUM removes nothing newer": (
+                "look for it in pg_stat_activity and pg_prepared_xacts, and end it",
+                self.oldest_transaction > _LONG_OPEN,
             ),
         }
         return {what: remedy for what, (remedy, is_so) in odd.items() if is_so}
@@ -86,10 +96,11 @@ async def inspect_postgres(url: str) -> PostgresFacts:
             middle = before + (datetime.now(UTC) - before) / 2
             has_tables = await connection.fetchval("SELECT to_regclass('replicas') IS NOT NULL")
             replicas = await connection.fetchval(_REPLICAS) if has_tables else 0
+            oldest = await connection.fetchval(_OLDEST)
     except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
         raise ConfigError(f"Postgres does not answer: {error}.") from error
     ahead = (facts.pop("clock") - middle).total_seconds()
-    return PostgresFacts(**facts, clock_ahead=ahead, replicas=replicas)
+    return PostgresFacts(**facts, clock_ahead=ahead, replicas=replicas, oldest_transaction=oldest)
 
 
 async def standby_lag(url: str, primary: str, most: float) -> float | None:

@@ -5,6 +5,7 @@ times the cost of a statement.
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
+from time import monotonic
 from typing import Any
 
 import asyncpg
@@ -18,7 +19,7 @@ class Pool:
     def __init__(self, connect: Callable[[], Awaitable[Any]], size: int) -> None:
         self.size = size
         self._connect = connect
-        self._valid: set[Any] = set()  # those that are lent again when they come back
+        self._valid: dict[Any, float] = {}  # those that are lent again when they come back, and when they last did
         self._idle: list[Any] = []
         self._unopened = size  # connections that may be opened besides
         self._waiting: deque[asyncio.Future[Any]] = deque()
@@ -36,30 +37,35 @@ class Pool:
         if connection is not None:
             if not connection.is_closed():
                 return connection
-            self._valid.discard(connection)
+            self._valid.pop(connection, None)
         try:
             connection = await self._connect()
         except BaseException:
             self._pass_on(None)
             raise
-        self._valid.add(connection)
+        self._valid[connection] = monotonic()
         return connection
 
     def release(self, connection: Any) -> None:
         """Lends the connection to the next task. It is closed where it was expired, or is left in a transaction."""
         if connection in self._valid and not connection.is_closed() and not _in_transaction(connection):
+            self._valid[connection] = monotonic()
             self._pass_on(connection)
             return
-        self._valid.discard(connection)
+        self._valid.pop(connection, None)
         terminate(connection)
         self._pass_on(None)
 
-    def expire(self) -> None:
-        """Closes all connections; those that are lent, when they come back."""
-        self._valid.clear()
-        while self._idle:
-            terminate(self._idle.pop())
-            self._unopened += 1
+    def expire(self, since: float) -> None:
+        """Closes the connections that nobody has given back since this time of `monotonic`: nothing shows that Postgres
+        still answers them. Those that are lent are closed when they come back.
+        """
+        self._valid = {connection: back for connection, back in self._valid.items() if back >= since}
+        for connection in self._idle:
+            if connection not in self._valid:
+                terminate(connection)
+                self._unopened += 1
+        self._idle = [connection for connection in self._idle if connection in self._valid]
 
     async def close(self) -> None:
         """Waits for the connections that are lent, and closes all; at once where it is cancelled."""

@@ -18,7 +18,7 @@ from uuid import UUID
 import asyncpg
 import structlog
 
-from app.domain.errors import StorageError, StorageUnavailable
+from app.domain.errors import StatementTooLong, StorageError, StorageUnavailable
 from app.kit.circuit import Circuit
 from app.storage.database import Database, Row, Statement, Transaction
 from app.telemetry import STANDBY_AGE_SECONDS
@@ -112,6 +112,7 @@ class Standby:
                         log.info("standby.back")
                     yield moment
             except StorageError as error:
-                if not isinstance(error.__cause__, _OF_ONE_READ) and self._circuit.failed():
+                of_one_read = isinstance(error, StatementTooLong) or isinstance(error.__cause__, _OF_ONE_READ)
+                if not of_one_read and self._circuit.failed():
                     log.warning("standby.away", error=str(error), seconds=_PAUSE)
                 raise

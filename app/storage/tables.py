@@ -91,6 +91,8 @@ browser_tokens = Table(
     Column("chat_id", Uuid),
     Column("turn_id", Uuid),
     Column("token_id", Uuid, ForeignKey("tokens.id", ondelete="CASCADE")),
+    Column("folder", Text),
+    Column("fixed", JSON),
     CheckConstraint("octet_length(hash) = 32", name="hash_is_sha256"),
     CheckConstraint("turn_id IS NULL OR chat_id IS NOT NULL", name="turn_has_chat"),
     Index(None, "expires_at"),
@@ -175,8 +177,10 @@ turns = Table(
     # The turn that a fork copied. It may be gone.
     Column("forked_from", Uuid),
     # The numbers of its attempts, from the one on that it was made with; null while that is the only one. A trigger
-    # keeps it (migration 0040).
+    # keeps it (migration 0042).
     Column("lineage", ARRAY(Integer)),
+    # The owner of the chat, for turns that are open (migration 0038): the queue is shared out by it.
+    Column("queue_owner", Text),
     UniqueConstraint("chat_id", "id", "role"),
     ForeignKeyConstraint(
         ["chat_id", "parent_id", "parent_role"],
@@ -202,6 +206,11 @@ turns = Table(
     Index(None, "chat_id", "parent_id"),
     Index(None, "chat_id", "created_at", "id"),
     Index("ix_turns_queue", "created_at", "id", postgresql_where=literal_column("status = 'queued'")),
+    Index(
+        "ix_turns_owners",
+        *("status", "queue_owner", "created_at", "id"),
+        postgresql_where=literal_column("status IN ('queued', 'running')"),
+    ),
     Index("ix_turns_running", "replica", postgresql_where=literal_column("status = 'running'")),
     Index("ix_turns_open", "chat_id", postgresql_where=literal_column("status IN ('queued', 'running', 'waiting')")),
     Index("ix_turns_failed", "ended_at", postgresql_where=literal_column("status = 'error'")),
@@ -653,6 +662,15 @@ uploads = Table(
     _now(),
     UniqueConstraint("owner", "digest"),
     CheckConstraint("octet_length(digest) = 32", name="digest_is_sha256"),
+)
+
+# Files that credentials which are bound to a chat have uploaded for it: their messages may refer to them.
+chat_uploads = Table(
+    "chat_uploads",
+    metadata,
+    Column("chat_id", Uuid, ForeignKey("chats.id", ondelete="CASCADE"), primary_key=True),
+    Column("upload_id", Uuid, ForeignKey("uploads.id", ondelete="CASCADE"), primary_key=True),
+    Index(None, "upload_id"),
 )
 
 # Answers of read-only tools that declare how long they hold. `key` is a SHA-256 of tool and input.

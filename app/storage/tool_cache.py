@@ -1,9 +1,10 @@
 """The cache of tool results: answers of read-only tools that declare how long they hold, for each owner by himself."""
 
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Any
 
-from app.storage.database import Database, Statement
+from app.storage.database import LONG, Database, Statement
 from app.storage.rows import from_json, to_json
 
 GET_CACHED = Statement(
@@ -36,7 +37,16 @@ EVICT = Statement(
     RETURNING tool_cache.key
     """
 )
-SWEEP_CACHE = Statement("DELETE FROM tool_cache WHERE expires_at <= now() RETURNING key")
+SWEEP_CACHE = Statement(
+    """
+    DELETE FROM tool_cache WHERE ctid = ANY(ARRAY(
+        SELECT ctid FROM tool_cache WHERE expires_at <= now() ORDER BY expires_at LIMIT :most
+    ))
+    RETURNING key
+    """,
+    timeout=LONG,
+)
+_STEP = 100  # results that a sweep deletes at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +80,7 @@ class ToolCache:
         await self._database.row(PUT_CACHED, owner=owner, key=key, **values)
         await self._database.rows(EVICT, owner=owner, rows=self._rows, bytes=self._bytes)
 
-    async def sweep(self) -> int:
-        """Deletes what has expired; returns the number of results."""
-        return len(await self._database.rows(SWEEP_CACHE))
+    async def sweep(self) -> AsyncGenerator[int, None]:
+        """Deletes what has expired."""
+        while gone := await self._database.rows(SWEEP_CACHE, most=_STEP):
+            yield len(gone)

@@ -52,6 +52,9 @@ class ToolContext:
     `progress` shows a short text to the clients that follow the turn, and `preliminary` what the result is so far: a
     text, a value, or a ToolResult. The model sees neither. `ask` asks the person; the time
     of the call does not run meanwhile. Outside of a turn there is nobody to ask.
+    `documents` is how the paths of all documents begin that the call may read: empty for every document, None for none,
+    as in a turn that a restricted token has asked for. A tool that reads other things of the owner should not do so
+    unless it is empty.
     """
 
     owner: str
@@ -62,6 +65,7 @@ class ToolContext:
     progress: Callable[[str], None]
     preliminary: Callable[[object], None] = lambda _content: None
     ask: AskPerson | None = None
+    documents: str | None = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -120,9 +120,11 @@ class Toolset:
             log.error("tool.approval_undecided", tool=name, exc_info=error)
             return True
 
-    def cache_key(self, name: str, input_json: str, offered: Sequence[ToolSpec]) -> bytes | None:
-        """The key under which an answer may be kept: of the tool as it is now, and of the input, whatever the order of
-        its members. None for a call whose answer is not to be kept.
+    def cache_key(
+        self, name: str, input_json: str, offered: Sequence[ToolSpec], documents: str | None = ""
+    ) -> bytes | None:
+        """The key under which an answer may be kept: of the tool as it is now, of the `documents` that it may read, and
+        of the input, whatever the order of its members. None for a call whose answer is not to be kept.
         """
         tool = self._find(name, offered)
         if tool is None or tool.policy.cache_seconds is None or not tool.spec.read_only:
@@ -131,7 +133,9 @@ class Toolset:
             value = _parse(input_json)
         except ValueError:
             return None
-        version = [tool.spec.name, tool.spec.description, tool.spec.input_schema, tool.policy.results]
+        version: list[object] = [tool.spec.name, tool.spec.description, tool.spec.input_schema, tool.policy.results]
+        if documents != "":
+            version.append(documents)
         return sha256(json.dumps([version, value], sort_keys=True).encode()).digest()
 
     def tool_digest(self, name: str, offered: Sequence[ToolSpec]) -> str | None:

@@ -71,4 +71,6 @@ def served(
 
 
 def provider_environment(url: str) -> dict[str, str]:
-    return {"ANTHROPIC_BASE_URL": url, "ANTHROPIC_API_KEY": "bench"}
+    """Without the limits of an owner: a load is of one."""
+    unlimited = {f"TURNSTREAM_OWNER_{what}": "0" for what in ("RUNNING_TURNS", "QUEUED_TURNS", "STREAMS")}
+    return {"ANTHROPIC_BASE_URL": url, "ANTHROPIC_API_KEY": "bench", **unlimited}

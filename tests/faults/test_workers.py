@@ -167,6 +167,13 @@ async def test_processes_end_with_the_one_that_watches_over_them(server: TwoProc
     assert alive == []
 
 
+async def test_no_other_user_connects_to_a_socket_between_the_processes(server: TwoProcesses) -> None:
+    folder = Path(server.processes()[0].cmdline()[-1].partition(":")[2])
+    modes = {path.name: path.stat().st_mode for path in folder.iterdir() if path.is_socket()}
+    assert len(modes) == 4, "one for requests and one for notes of each process"
+    assert {oct(mode & 0o777) for mode in modes.values()} == {"0o600"}
+
+
 async def test_settings_that_no_process_can_start_with_end_all(database_url: str, tmp_path: Path) -> None:
     server = TwoProcesses(database_url, tmp_path, {"TURNSTREAM_TOOLS_FILE": "missing.toml"})
     with pytest.raises(AssertionError, match="the server ended with 1"):

@@ -22,6 +22,7 @@ from app.storage.owners.tokens import Tokens
 from app.storage.rows import to_json
 from tests.support.harness import OWNER, Harness
 from tests.support.http_server import serving
+from tests.support.sweeping import swept
 
 
 async def _entries(harness: Harness, kind: str | None = None) -> Sequence[AuditEntry]:
@@ -127,7 +128,7 @@ async def test_old_entries_are_swept_and_refused_logins_before(harness: Harness)
             "INSERT INTO audit (kind, detail, created_at) SELECT kind, '{}', now() - make_interval(days => days)"
             " FROM unnest(ARRAY['owner.erased', 'login.refused']) AS kind, unnest(ARRAY[1, 31, 366]) AS days"
         )
-    assert [await trail.sweep(365, 30), await trail.sweep(365, 30)] == [3, None]
+    assert [await swept(trail.sweep(365, 30)) for _ in range(2)] == [3, 0]
     kept = [entry.kind for entry in await trail.page(None, None, 1000, 10)]
     assert sorted(kept) == ["login.refused", "owner.erased", "owner.erased"]
 

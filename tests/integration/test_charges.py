@@ -23,7 +23,8 @@ from app.stream.live import LiveView
 from app.tools.policy import Summarise
 from app.tools.tool import tool
 from tests.integration.records import begun, records_of, sealed
-from tests.support.harness import OWNER, POLICY, Harness, Replica, with_model
+from tests.support.harness import OWNER, POLICY, TICK, Harness, Replica, with_model
+from tests.support.sweeping import swept
 
 PRICES: dict[str, Prices] = {"scripted": Prices(1.0, 10.0), "small": Prices(0.5, 1.0)}
 USAGE = {"input_tokens": 100, "cache_read_input_tokens": 10, "cache_creation_input_tokens": 1, "output_tokens": 20}
@@ -178,7 +179,7 @@ async def test_a_request_is_charged_whose_process_dies_before_the_reply_begins(
         async with harness.replica(provider, policy=policy, address="a") as replica:
             replica.worker.wake()
             await pause.reached.wait()
-            await replica.rounds.flush()
+            await _until_reserved(harness)
             for last_write in ("release", "release_call"):
                 dying.setattr(Accounts, last_write, _not_written)
             await replica.kill()
@@ -187,7 +188,7 @@ async def test_a_request_is_charged_whose_process_dies_before_the_reply_begins(
         await harness.follow(replica, asked)
         await replica.idle(asked)
     await harness.database.rows(AGE)
-    await Accounts(harness.database).sweep()
+    await swept(Accounts(harness.database).sweep())
     charged = await harness.charged(asked.turn)
     assert charged["1.2"].tokens == BilledTokens(100, 10, 1, 20)
     tokens = charged["1.1"].tokens
@@ -196,6 +197,12 @@ async def test_a_request_is_charged_whose_process_dies_before_the_reply_begins(
     assert charged["1.1"].cost == pytest.approx(tokens.input / 1e6)
     assert sorted(charged) == ["1.1", "1.2"]
     assert await harness.database.rows(HELD) == []
+
+
+async def _until_reserved(harness: Harness) -> None:
+    """Returns when the round writer of the replica has written the request."""
+    while not await harness.database.rows(HELD):  # noqa: ASYNC110, it writes in its own time
+        await asyncio.sleep(TICK)
 
 
 async def _not_written(_self: Accounts, *_which: object) -> None:
@@ -209,8 +216,7 @@ async def test_a_call_that_fails_before_its_reply_begins_is_not_charged(harness:
         asked = await harness.ask()
         replica.worker.wake()
         await pause.reached.wait()
-        await replica.rounds.flush()
-        assert len(await harness.database.rows(HELD)) == 1
+        await _until_reserved(harness)
         pause.go.set()
         turn = await harness.finish(replica, asked)
     assert turn.attempt == 1

@@ -17,9 +17,12 @@ from app.cli import commands
 from app.cli.doctor import Finding, examine
 from app.config import Settings
 from app.domain.errors import ConfigError
+from app.engine.upkeep.transactions import TransactionWatch
 from app.main import running
 from app.storage import migrations
+from app.storage.database import connect
 from app.storage.migrations import newest_revision
+from app.telemetry import OLDEST_TRANSACTION_SECONDS
 from tests.integration.mcp_servers import TIME
 from tests.support.canned import Answer, canned_server
 from tests.support.server_process import clean_environment, free_port
@@ -166,11 +169,11 @@ async def test_too_few_connections_and_a_wrong_address_are_faults(database_url: 
 async def test_what_postgres_costs_by_its_settings_is_a_note_with_its_remedy(database_url: str) -> None:
     connection = await asyncpg.connect(database_url)
     name = await connection.fetchval("SELECT quote_ident(current_database())")
-    await connection.execute(f"ALTER DATABASE {name} SET default_transaction_isolation = 'serializable'")
+    await connection.execute(f"ALTER DATABASE {name} SET idle_session_timeout = '7min'")
     await connection.close()
     checks = await found(settings(database_url))
     texts = [each.text for each in checks["postgres"] if each.status == "note"]
-    assert any("serializable" in text and "'read committed' for this user" in text for text in texts)
+    assert any("idle for 7min" in text and "idle_session_timeout to 0 for this user" in text for text in texts)
 
 
 async def test_a_postgres_that_is_silent_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,3 +225,15 @@ async def test_ping_calls_providers_mcp_servers_and_the_webhook(database_url: st
     assert "webhook-signature" in receiver.requests[0].headers
     assert [(checks[f"MCP {name}"][0].status) for name in ("time", "gone")] == ["ok", "fault"]
     assert json.loads(provider.requests[0].body)["max_tokens"] == 16
+
+
+async def test_a_transaction_that_is_long_open_is_noted(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.storage.inspection._LONG_OPEN", 0.0)
+    connection = await asyncpg.connect(database_url)
+    async with connection.transaction():
+        async with connect(database_url, size=1) as database:
+            await TransactionWatch(database).look()
+        assert OLDEST_TRANSACTION_SECONDS._value.get() > 0
+        notes = [each.text for each in (await found(settings(database_url)))["postgres"] if each.status == "note"]
+    await connection.close()
+    assert any(note.startswith("a transaction is open for 0 minutes") for note in notes)

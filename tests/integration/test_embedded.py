@@ -18,8 +18,10 @@ import asyncpg
 import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import create_async_engine
+from structlog.testing import capture_logs
 
 from app.domain.errors import ConfigError
+from app.storage.embedded import server
 from app.storage.embedded.server import EmbeddedPostgres, embedded_postgres
 
 FAST = {"fsync": "off", "full_page_writes": "off", "shared_buffers": "16MB"}
@@ -117,6 +119,46 @@ async def test_a_new_folder_becomes_a_server_for_both_drivers_and_is_stopped_at_
     assert not is_running(data_dir)
     with pytest.raises(FileNotFoundError):
         await asyncpg.connect(dsn)
+
+
+@pytest.mark.parametrize("obstacle", ["pg_hba.conf", "PG_VERSION"])
+async def test_a_server_that_dies_is_started_again_once_nothing_prevents_it(
+    data_dir: Path, monkeypatch: pytest.MonkeyPatch, obstacle: str
+) -> None:
+    """The end of the server's log comes with the first line, and each failed start makes the next pause longer."""
+    monkeypatch.setattr(server, "WATCH", 0.05)
+    needed, away = data_dir / "postgres" / obstacle, data_dir / "away"
+    with capture_logs() as logs:
+        async with embedded_postgres(data_dir, FAST) as dsn:
+            await asyncio.to_thread(ask, dsn, "CREATE TABLE kept AS SELECT 1")
+            needed.rename(away)
+            first = postmaster(data_dir)
+            os.kill(first, signal.SIGKILL)
+            while [line["event"] for line in logs].count("postgres.not_started") < 2:  # noqa: ASYNC110, a log has no event
+                await asyncio.sleep(0.01)
+            away.rename(needed)
+            while "postgres.started" not in [line["event"] for line in logs]:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            assert await asyncio.to_thread(ask, dsn, "SELECT count(*) FROM kept") == 1
+            assert postmaster(data_dir) != first
+    assert not is_running(data_dir)
+    pauses = [line["seconds"] for line in logs if line["event"] == "postgres.not_started"]
+    assert pauses == sorted(set(pauses))
+    assert "database system is ready" in next(line["end_of_log"] for line in logs if line["event"] == "postgres.ended")
+
+
+async def test_a_folder_that_is_gone_is_not_replaced_by_an_empty_database(
+    data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "WATCH", 0.05)
+    with capture_logs() as logs:
+        async with embedded_postgres(data_dir, FAST):
+            os.kill(postmaster(data_dir), signal.SIGKILL)
+            (data_dir / "postgres").rename(data_dir / "elsewhere")
+            while "postgres.not_started" not in [line["event"] for line in logs]:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+    assert not (data_dir / "postgres").exists()
+    assert "is gone" in next(line["error"] for line in logs if line["event"] == "postgres.not_started")
 
 
 def test_data_outlives_the_server_and_commits_are_safe_by_default(data_dir: Path) -> None:

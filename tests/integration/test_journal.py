@@ -28,6 +28,7 @@ from app.stream.live import LiveView
 from app.stream.mirror import Mirror
 from tests.integration.records import begun, claimed, first_round, records_of
 from tests.support.harness import OWNER, Asked, Harness
+from tests.support.sweeping import swept
 
 EMPTY = Statement("TRUNCATE journal_ticks")
 TICKS = Statement("SELECT pieces FROM journal_ticks WHERE replica = :replica ORDER BY tick")
@@ -284,7 +285,7 @@ async def test_what_was_left_behind_is_swept_up_and_what_is_open_stays(desk: Des
     texts = OpenTexts(desk.harness.database)
     with desk.directory.host(desk.view, OWNER):
         await desk.write("Ahoy")
-    await texts.sweep()
+    await swept(texts.sweep())
     assert await desk.stored() == ["Ahoy"]
     records = await records_of(desk.harness, desk.view.turn)
     await records.end(replace(desk.view.turn, status="complete", stop_reason="end_turn"))
@@ -293,7 +294,7 @@ async def test_what_was_left_behind_is_swept_up_and_what_is_open_stays(desk: Des
     await desk.harness.database.row(
         Statement("INSERT INTO open_text VALUES (:turn, 1, 0, 0, 1, 'text', NULL, NULL, 'Ahoy')"), turn=desk.asked.turn
     )
-    await texts.sweep()
+    await swept(texts.sweep())
     assert await desk.stored() == []
 
 

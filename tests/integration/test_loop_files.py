@@ -20,6 +20,7 @@ from app.tools.tool import File, Outcome, Tool, tool
 from app.tools.toolset import Toolset
 from tests.support.harness import OWNER, TICK, Harness, results_of
 from tests.support.pictures import PIXEL
+from tests.support.sweeping import swept
 
 PDF = b"%PDF-1.7 not really"
 
@@ -111,10 +112,10 @@ async def test_what_a_result_says_is_kept_until_its_chat_is_deleted(harness: Har
     uploads = Uploads(harness.database)
     (result,) = results_of(turn).values()
     (upload,) = (part["source"]["id"] for part in parts_of(result))
-    assert await uploads.sweep(0) == 0
+    assert await swept(uploads.sweep(0)) == 0
     assert not await uploads.delete(OWNER, upload, only_unused=True)
     await Chats(harness.database).delete(OWNER, turn.chat_id)
-    assert await uploads.sweep(0) == 1
+    assert await swept(uploads.sweep(0)) == 1
 
 
 @tool()

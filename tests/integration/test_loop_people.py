@@ -24,7 +24,6 @@ from app.llm.provider import ModelRequest
 from app.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text, tool_use
 from app.storage.chats.actions import Actions, Decision
 from app.storage.chats.exchanges import Exchanges, Target
-from app.storage.runs.journal import OpenTexts
 from app.storage.runs.record import Records
 from app.tools.tool import PersonQuestion, ToolContext, ToolError, tool, tools_of
 from tests.support.harness import OWNER, Asked, Harness, Replica, assert_is_whole, results_of
@@ -592,7 +591,7 @@ async def test_an_expired_ask_ends_the_wait_of_its_turn(harness: Harness, office
         actions = Actions(harness.database)
         assert await actions.expire() == [], "it has all the time"
         await _expire(harness, asked)
-        monitor = ReplicaMonitor(replica.queue, OpenTexts(harness.database), actions, 60, replica.worker.wake)
+        monitor = ReplicaMonitor(replica.queue, actions, 60, replica.worker.wake)
         await monitor._look(0.0)
         turn = await ends(harness, replica, asked)
         assert await actions.expire() == []

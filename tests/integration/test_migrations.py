@@ -166,3 +166,33 @@ def test_no_migration_changes_once_databases_may_have_it() -> None:
     kept = dict(line.split()[::-1] for line in (FOLDER / "versions.sha256").read_text().splitlines())
     there = {path.name: sha256(path.read_bytes()).hexdigest() for path in (FOLDER / "versions").glob("*.py")}
     assert there == kept, "write another migration instead of changing one; list a new one with `make migrations`"
+
+
+# Tables whose rows are few, or change seldom: what Postgres does by default is right for them.
+NO_VACUUM_OF_THEIR_OWN = {
+    *(
+        "asks",
+        "browser_tokens",
+        "chat_uploads",
+        "chats",
+        "deleted_chats",
+        "deleted_turns",
+        "documents",
+        "grants",
+        "idempotency_keys",
+    ),
+    *("moves", "search_backlog", "search_chats", "search_documents", "search_owners", "search_segments", "steers"),
+    *("sweeps", "token_requirement", "tokens", "tool_cache", "uploads", "waiting_webhooks", "webhooks"),
+}
+
+
+async def test_tables_that_grow_or_change_all_the_time_are_vacuumed_before_much_is_dead(database_url: str) -> None:
+    connection = await asyncpg.connect(database_url)
+    rows = await connection.fetch("SELECT relname, reloptions FROM pg_class WHERE relkind = 'r'")
+    await connection.close()
+    options = {row["relname"]: row["reloptions"] for row in rows}
+    assert {name for name in metadata.tables if not options[name]} == NO_VACUUM_OF_THEIR_OWN
+    assert options["blocks"] == [
+        f"autovacuum_{kind}_scale_factor=0.02" for kind in ("vacuum_insert", "vacuum", "analyze")
+    ]
+    assert options["journal_ticks"] == ["autovacuum_vacuum_scale_factor=0", "autovacuum_vacuum_threshold=1000"]

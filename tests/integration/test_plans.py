@@ -4,6 +4,7 @@ the parameters and without.
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -15,7 +16,7 @@ from app.kit.ids import new_id
 from app.storage import activities, operations
 from app.storage.chats import chat_changes, chats, exchanges, search, turns
 from app.storage.database import Statement
-from app.storage.owners import document_search, owner_changes, uploads
+from app.storage.owners import document_search, owner_changes
 from app.storage.runs import queue
 from tests.support.large_database import Size, load_sql, row_id
 
@@ -42,6 +43,14 @@ def searched_documents(*words: str) -> Mapping[str, Any]:
     return {"owner": OWNER, "words": words, "prefix": "", "limit": 50}
 
 
+# The first answers of all chats become turns in the queue: the last one is Bob's, the others are Ada's.
+QUEUE = """
+UPDATE turns SET status = 'queued', ended_at = NULL, stop_reason = NULL,
+    queue_owner = CASE WHEN turns.created_at = last THEN 'bob' ELSE 'ada' END
+    FROM turns AS message, (SELECT max(created_at) AS last FROM turns WHERE role = 'user' AND parent_id IS NULL) AS each
+    WHERE message.id = turns.parent_id AND message.parent_id IS NULL AND turns.role = 'assistant';
+ANALYZE turns;
+"""
 # The statement, its values, and the most pages of 8 kB that it may touch. A look into an index takes about four.
 CASES: Mapping[str, tuple[Statement, Mapping[str, Any], int]] = {
     "the newest turn": (turns.GET_NEWEST, {"owner": "owner-0", "chat": CHAT}, 20),
@@ -131,7 +140,6 @@ CASES: Mapping[str, tuple[Statement, Mapping[str, Any], int]] = {
     "the failed turns of an hour": (operations.GET_FAILURES, {}, 20),
     "the replicas": (operations.GET_REPLICAS, {}, 50),
     "the open turns of a status": (activities.OPEN_TURNS, {"status": "waiting", "limit": 50, "most": None}, 50),
-    "the sweep of uploads": (uploads.SWEEP, {"kept": 3600.0}, 50),
 }
 
 
@@ -185,3 +193,27 @@ async def test_a_statement_reads_what_it_is_about(large_database_url: str, case:
     pages = plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]
     print("PAGES", case, pages, plan["Actual Total Time"])
     assert (scanned, pages <= most) == (set(), True), f"{pages} pages: {json.dumps(plan, indent=1)}"
+
+
+@pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan"])
+async def test_a_claim_shares_out_a_queue_with_thousands_of_turns_of_one_owner(
+    large_database_url: str, mode: str
+) -> None:
+    connection = await asyncpg.connect(large_database_url)
+    transaction = connection.transaction()
+    await transaction.start()
+    try:
+        await connection.execute(QUEUE)
+        await connection.execute(f"SET plan_cache_mode = {mode}")
+        values = {"replica": new_id(), "step": 1, "limit": 50, "most": 100}
+        statement = queue.CLAIM_TURNS_FAIRLY
+        explain = f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {statement.sql}"
+        (row,) = await connection.fetch(explain, *statement.arguments(dict(values)))
+        claimed = await connection.fetch("SELECT queue_owner FROM turns WHERE status = 'running'")
+        assert Counter(row["queue_owner"] for row in claimed) == {"ada": 49, "bob": 1}
+    finally:
+        await transaction.rollback()
+        await connection.close()
+    (explained,) = json.loads(row[0])
+    scanned = [node["Node Type"] for node in nodes(explained["Plan"]) if node.get("Relation Name") == "turns"]
+    assert "Seq Scan" not in scanned

@@ -27,6 +27,7 @@ from app.storage.database import Statement
 from app.storage.owners.accounts import Accounts
 from app.tools.tool import tool
 from tests.support.harness import POLICY, Harness, with_model
+from tests.support.sweeping import swept
 
 OPEN = Statement("SELECT count(*) AS number FROM turns WHERE ended_at IS NULL")
 CHARGED = Statement(
@@ -146,7 +147,7 @@ async def _check(
     harness: Harness, plans: dict[str, Plan], reserved: dict[str, int], turns: Sequence[tuple[str, Turn]]
 ) -> None:
     await harness.database.rows(AGE)
-    await Accounts(harness.database).sweep()
+    await swept(Accounts(harness.database).sweep())
     row = await harness.database.row(HELD)
     assert row is not None
     assert row["number"] == 0

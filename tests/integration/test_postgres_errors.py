@@ -13,7 +13,7 @@ import pytest
 from app.domain.errors import StatementRefused, StorageError, StorageUnavailable
 from app.setup import engine
 from app.setup.engine import background
-from app.storage.database import OWNER, Database, Statement, connect
+from app.storage.database import OF_REQUEST, OWNER, Database, Statement, connect
 from app.storage.runs.session import ReplicaSession
 from tests.integration.proxy import proxied
 
@@ -190,6 +190,7 @@ async def test_a_busy_pool_is_not_taken_for_a_postgres_that_is_gone(database_url
 
 async def test_the_requests_of_one_owner_use_half_of_the_connections(database_url: str) -> None:
     async with connect(database_url, size=4, statement_timeout=1) as database, AsyncExitStack() as held:
+        OF_REQUEST.set(True)
         OWNER.set("ada")
         for _ in range(2):
             await held.enter_async_context(database.transaction())

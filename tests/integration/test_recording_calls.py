@@ -28,6 +28,7 @@ from app.llm.transport.http import http_client
 from app.llm.transport.interceptor import CallPublisher, Interceptor, Send
 from tests.contracts.test_provider import chat_stream_of, stream_of
 from tests.support.canned import Answer, CannedServer, canned_server
+from tests.support.sweeping import swept
 
 KEY = "sk-very-secret"
 TURN = UUID(int=7)
@@ -266,7 +267,7 @@ async def test_a_folder_that_cannot_be_read_fails_no_sweep(tmp_path: Path, monke
 
     monkeypatch.setattr(Path, "iterdir", gone)
     with capture_logs() as logs:
-        assert await Recordings(tmp_path).sweep(present, None) == 0
+        assert await swept(Recordings(tmp_path).sweep(present, None)) == 0
     assert [line["event"] for line in logs] == ["recording.failed"]
 
 

@@ -3,23 +3,26 @@
 import asyncio
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal
 from uuid import UUID
 
 import pytest
+from structlog.testing import capture_logs
 
 from app.config import Settings
-from app.engine.upkeep.sweeps import Sweep, at_once
+from app.domain.errors import StatementTooLong
+from app.engine.upkeep.sweeps import Sweep
 from app.kit.ids import new_id
 from app.lab.recordings import Recordings
 from app.setup.engine import sweeps_of
 from app.storage.owners.documents import Documents
 from app.storage.owners.uploads import Uploads
-from app.storage.retention import AgedRows, OldChats, Sweeps, present_turns
+from app.storage.retention import Sweeps, aged_rows, old_chats, present_turns
 from tests.support.harness import OWNER, Asked, Harness
+from tests.support.sweeping import swept
 
 DAYS = 30
 
@@ -51,7 +54,7 @@ async def test_chats_are_deleted_by_their_last_change(harness: Harness) -> None:
     await _age(harness, fresh, DAYS - 1)
     await _age(harness, at_work, DAYS + 1, "queued")
     await _age(harness, waiting, DAYS + 1, "waiting")
-    assert await OldChats(harness.database, DAYS).step() == 2
+    assert await swept(old_chats(harness.database, DAYS)) == 2
     assert await _chats(harness) == {fresh.chat, at_work.chat}
 
 
@@ -66,13 +69,10 @@ async def test_old_chats_of_many_owners_are_deleted_in_small_steps(harness: Harn
         old = await locker.connection.fetchval(
             "SELECT count(*) FROM chats WHERE updated_at < now() - interval '30 days'"
         )
-        chats, steps = OldChats(harness.database, DAYS), []
-        while (count := await chats.step()) is not None:
-            steps.append(count)
+        steps = [count async for count in old_chats(harness.database, DAYS)]
         assert sum(steps) == old == 508
-        assert max(steps) <= 210
+        assert max(steps) == 1
         assert await locker.connection.fetchval("SELECT count(*) FROM chats") == 25
-        assert await chats.step() == 0  # begins with the first owner again
 
 
 async def test_uploads_are_deleted_by_their_age_also_those_in_use(harness: Harness) -> None:
@@ -86,8 +86,7 @@ async def test_uploads_are_deleted_by_their_age_also_those_in_use(harness: Harne
                 OWNER,
                 timedelta(days=days),
             )
-    uploads = AgedRows(harness.database, "uploads", DAYS)
-    assert [await uploads.step(), await uploads.step()] == [1, None]
+    assert await swept(aged_rows(harness.database, "uploads", DAYS)) == 1
     assert (await Uploads(harness.database).describe(OWNER, [old, renewed, fresh])).keys() == {renewed, fresh}
 
 
@@ -102,8 +101,7 @@ async def test_idempotency_keys_are_deleted_by_their_age(harness: Harness) -> No
             " FROM (VALUES ('old', 31), ('new', 1)) AS keys (key, days)",
             old,
         )
-        keys = AgedRows(harness.database, "idempotency_keys", DAYS)
-        assert [await keys.step(), await keys.step()] == [1, None]
+        assert await swept(aged_rows(harness.database, "idempotency_keys", DAYS)) == 1
         assert [row["key"] for row in await locker.connection.fetch("SELECT key FROM idempotency_keys")] == ["new"]
 
 
@@ -125,8 +123,7 @@ async def test_webhooks_are_deleted_by_the_age_of_their_end(
             [timedelta(days=DAYS + 1), None, timedelta(days=1), None],
             [None, timedelta(days=DAYS + 1), None, None],
         )
-        rows = AgedRows(harness.database, table, DAYS)
-        assert [await rows.step(), await rows.step()] == [2, None]
+        assert await swept(aged_rows(harness.database, table, DAYS)) == 2
         left = await locker.connection.fetch(f"SELECT turn_id FROM {table}")
     assert {row["turn_id"] for row in left} == {*ids[2:]}
 
@@ -142,10 +139,10 @@ async def test_recordings_go_with_their_turn_and_by_their_age(harness: Harness, 
     async def present(turns: Sequence[UUID]) -> set[UUID]:
         return await present_turns(harness.database, turns)
 
-    assert await recordings.sweep(present, None) == 1
+    assert await swept(recordings.sweep(present, None)) == 1
     os.utime(tmp_path / str(aged.turn), (0, time.time() - 2 * 86_400))
-    assert await recordings.sweep(present, 3) == 0
-    assert await recordings.sweep(present, 1) == 1
+    assert await swept(recordings.sweep(present, 3)) == 0
+    assert await swept(recordings.sweep(present, 1)) == 1
     assert {path.name for path in tmp_path.iterdir()} == {"other", str(kept.turn)}
 
 
@@ -153,14 +150,14 @@ async def test_one_replica_sweeps_at_a_time(harness: Harness) -> None:
     """Two look at once; the third comes before the time of the next sweep."""
     begun, go, runs = asyncio.Event(), asyncio.Event(), []
 
-    async def step() -> int:
+    async def steps() -> AsyncGenerator[int, None]:
         runs.append(1)
         begun.set()
         await go.wait()
-        return 3
+        yield 3
 
     sweeps = Sweeps(harness.database)
-    replicas = [Sweep("rows", 3600, at_once(step)) for _ in range(3)]
+    replicas = [Sweep("rows", 3600, steps) for _ in range(3)]
     first = asyncio.create_task(replicas[0].look(sweeps))
     await begun.wait()
     await replicas[1].look(sweeps)
@@ -185,14 +182,34 @@ async def test_a_sweep_goes_on_until_nothing_is_left_and_rests_in_between(
         await sleep(0)
 
     monkeypatch.setattr("app.engine.upkeep.sweeps.asyncio.sleep", rest)
-    counts = iter([100, 100, 7, None])
 
-    async def step() -> int | None:
-        return next(counts)
+    async def steps() -> AsyncGenerator[int, None]:
+        for count in (100, 100, 7):
+            yield count
 
-    await Sweep("rows", 3600, step).look(Sweeps(harness.database))
+    await Sweep("rows", 3600, steps).look(Sweeps(harness.database))
     assert len(rests) == 3
     assert min(rests) >= 0.05
+
+
+async def test_a_step_that_is_too_long_is_tried_again_after_the_period(harness: Harness) -> None:
+    runs = 0
+
+    async def steps() -> AsyncGenerator[int, None]:
+        nonlocal runs
+        runs += 1
+        yield 1
+        raise StatementTooLong("A statement took longer than it may.")
+
+    sweep, sweeps = Sweep("rows", 3600, steps), Sweeps(harness.database)
+    with capture_logs() as logs:
+        await sweep.look(sweeps)
+        await sweep.look(sweeps)
+    assert runs == 1
+    assert [line["event"] for line in logs] == ["sweep.too_long", "sweep.removed"]
+    async with harness.locker() as locker:
+        due = await locker.connection.fetchval("SELECT due_at > now() + interval '59 minutes' FROM sweeps")
+    assert due
 
 
 async def test_the_settings_choose_what_is_swept(harness: Harness) -> None:

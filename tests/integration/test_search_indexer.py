@@ -14,6 +14,7 @@ from app.storage.chats.search import Search, SearchFilter, SearchPosition
 from app.storage.database import Statement, connect
 from tests.support.harness import Harness
 from tests.support.locks import Locker
+from tests.support.sweeping import swept
 
 BACKEND = Statement("SELECT pg_backend_pid()")
 LAG = "turnstream_search_lag_seconds"
@@ -118,8 +119,7 @@ async def test_one_transaction_indexes_at_a_time(harness: Harness, search: Searc
 
 async def test_a_replica_of_an_older_version_indexes_it_by_its_sweep(search: Search, locker: Locker) -> None:
     turn = await say(locker)
-    while await search.catch_up() is not None:
-        pass
+    await swept(search.catch_up())
     assert await indexed(locker) == {turn}
     assert await search.lag() is None
 

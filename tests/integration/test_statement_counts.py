@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from app.api.caller import CALLER
 from app.api.exchange import post_in_new_chat, post_message
 from app.api.schemas.requests import NewTurn
 from app.api.services import Services
@@ -18,6 +19,7 @@ from app.config import Settings
 from app.domain.blocks import Block
 from app.domain.chats import Chat
 from app.domain.errors import Conflict, NotFound, RequestRefused, StatementRefused, StorageUnavailable
+from app.domain.identity import Identity
 from app.domain.kinds import TEXT
 from app.domain.turns import Turn, TurnRequest
 from app.engine.upkeep import recovery
@@ -70,6 +72,7 @@ async def server(harness: Harness, *replies: Any, **settings: Any) -> AsyncItera
     """The whole of a server but for its socket. It polls for nothing, unless it is set to."""
     given = {"database_url": harness.url, "model": "scripted", "port": 0, "poll_interval": 60, **settings}
     models = Models([ProviderModels(ScriptedProvider(replies), ["scripted"])])
+    CALLER.set(Identity(OWNER))
     async with running(Settings(_env_file=None, **given), Given(models, Toolset(()))) as services:
         for _ in range(10):
             await asyncio.sleep(0)  # the worker begins
@@ -103,7 +106,7 @@ def writes(names: Sequence[str]) -> list[str]:
 
 def without_claims(names: Sequence[str]) -> list[str]:
     """Where a turn begins where it is written, claims are those of a replica that looks for itself."""
-    return [name for name in names if name != "CLAIM_TURNS"]
+    return [name for name in names if name not in {"CLAIM_TURNS", "CLAIM_TURNS_FAIRLY"}]
 
 
 # --- runs ------------------------------------------------------------------------------------------------------------
@@ -295,19 +298,23 @@ async def test_a_known_place_is_no_place_while_its_answer_runs_or_for_another_ow
         await ended(harness, services, first)
 
 
-@pytest.mark.parametrize(
-    ("settings", "claim"),
-    [({"concurrent_turns": 50}, "CLAIM_TURNS_FAIRLY"), ({"owner_running_turns": 1000}, "CLAIM_TURNS_FAIRLY")],
-)
-async def test_where_places_are_shared_out_a_turn_goes_through_the_queue(
-    harness: Harness, done: list[str], settings: dict[str, int], claim: str
-) -> None:
-    async with server(harness, answer(), **settings) as services:
+async def test_where_few_places_are_left_a_turn_goes_through_the_queue(harness: Harness, done: list[str]) -> None:
+    async with server(harness, answer(), concurrent_turns=50) as services:
         exchange = await post_in_new_chat(services, HELLO, new_chat(), None)
         assert exchange.assistant_turn.status == "queued"
         await ended(harness, services, exchange)
-    assert claim in done
+    assert "CLAIM_TURNS_FAIRLY" in done
     assert "BEGIN_CHAT" not in done
+
+
+async def test_a_turn_beyond_those_that_its_owner_may_run_goes_through_the_queue(harness: Harness) -> None:
+    pause = Pause()
+    async with server(harness, [pause, *answer()], answer(), owner_running_turns=1) as services:
+        first, second = [await post_in_new_chat(services, HELLO, new_chat(), None) for _ in range(2)]
+        assert [each.assistant_turn.status for each in (first, second)] == ["running", "queued"]
+        pause.go.set()
+        for each in (first, second):
+            assert (await ended(harness, services, each)).status == "complete"
 
 
 async def test_a_replica_that_is_taken_out_of_service_begins_no_turn(harness: Harness, done: list[str]) -> None:
@@ -333,7 +340,7 @@ async def test_a_message_whose_chat_has_changed_since_it_was_read_takes_the_care
         monkeypatch.setattr(Exchanges, "preview", then_changed)
         exchange = await post_message(services, HELLO, Target(OWNER, chat.id), None)
         assert (await ended(harness, services, exchange)).status == "complete"
-    assert "CLAIM_TURNS" in done
+    assert "CLAIM_TURNS_FAIRLY" in done
 
 
 async def test_a_key_that_is_taken_begins_nothing(harness: Harness) -> None:

@@ -1,8 +1,9 @@
 """What the rows allow, what the statements say, and what the search finds."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import suppress
+from copy import copy
 from datetime import UTC, datetime, timedelta
 from importlib import import_module
 from pathlib import Path
@@ -15,10 +16,12 @@ from sqlalchemy import Constraint, Index, Table, text
 from sqlalchemy.dialects.postgresql.asyncpg import dialect
 
 import app
+from app.domain.errors import StatementTooLong
 from app.storage.chats.exchanges import Exchanges, Target
 from app.storage.chats.turns import Turns
-from app.storage.database import Statement, connect
+from app.storage.database import Database, Statement, connect, retry_while_unavailable
 from app.storage.owners.documents import Documents
+from app.storage.pool import Pool
 from app.storage.runs.queue import CLAIM_TURNS, Queue
 from app.storage.tables import metadata
 from tests.support.locks import Locker
@@ -89,6 +92,7 @@ RESERVATION: Row = {
     "cost": 0,
 }
 UPLOAD: Row = {"id": NEW, "owner": "ada", "digest": bytes(32), "media_type": "image/png", "content": b"x"}
+CHAT_UPLOAD: Row = {"chat_id": CHAT, "upload_id": NEW}
 SEARCH_CHAT: Row = {
     "chat_id": CHAT,
     "owner": "ada",
@@ -133,6 +137,7 @@ VALID: list[tuple[str, Row]] = [
     ("open_text", OPEN_TEXT),
     ("documents", DOCUMENT),
     ("uploads", UPLOAD),
+    ("chat_uploads", CHAT_UPLOAD),
     ("webhooks", WEBHOOK),
     ("deleted_chats", DELETED_CHAT),
     ("deleted_turns", DELETED_TURN),
@@ -204,6 +209,9 @@ WRONG: dict[str, list[Row]] = {
     "fk_webhooks_turn_id": [{**WEBHOOK, "turn_id": NEW}],
     "ck_webhooks_one_state": [{"turn_id": ENDED, "delivered_at": NOW}],
     "pk_uploads": [{**UPLOAD, "owner": "bob"}],
+    "pk_chat_uploads": [CHAT_UPLOAD],
+    "fk_chat_uploads_chat_id": [{**CHAT_UPLOAD, "chat_id": NEW}],
+    "fk_chat_uploads_upload_id": [{**CHAT_UPLOAD, "upload_id": CHAT}],
     "uq_uploads_owner_digest": [{**UPLOAD, "id": USER}],
     "ck_uploads_digest_is_sha256": [{**UPLOAD, "id": USER, "digest": b"x"}],
     "ck_documents_path_shape": [{**DOCUMENT, "path": path} for path in ("", "/a", "a//b", "x" * 1025)],
@@ -344,16 +352,27 @@ async def test_with_a_chat_goes_everything_that_belongs_to_it(rows: "asyncpg.Con
 
 
 def statements() -> dict[str, Statement]:
-    """Every statement there is, by where it is declared."""
+    """Every statement there is, by where it is declared: also those in tables of statements."""
     root = Path(app.__path__[0])
-    files = [path.relative_to(root.parent) for path in root.rglob("*.py") if "= Statement(" in path.read_text()]
+    files = [path.relative_to(root.parent) for path in root.rglob("*.py") if "Statement" in path.read_text()]
     modules = [import_module(".".join(path.with_suffix("").parts)) for path in files]
     return {
-        f"{module.__name__}.{name}": value
+        f"{module.__name__}.{name}.{number}": statement
         for module in modules
         for name, value in vars(module).items()
-        if isinstance(value, Statement)
+        for number, statement in enumerate(_in(value))
+        if " alembic_version" not in statement.sql  # a table of databases of earlier versions
     }
+
+
+def _in(value: Any) -> Iterator[Statement]:
+    if isinstance(value, Statement):
+        yield value
+    elif isinstance(value, Mapping):
+        yield from _in(tuple(value.values()))
+    elif isinstance(value, tuple | list):
+        for each in value:
+            yield from _in(each)
 
 
 def test_parameters_are_found_where_sqlalchemy_finds_them() -> None:
@@ -382,6 +401,45 @@ async def test_every_statement_is_accepted_by_the_migrated_database(database_url
 class _Anything(dict[str, Any]):
     def __missing__(self, name: str) -> None:
         return None
+
+
+class Expiries(Pool):
+    """Counts how often all connections were given up."""
+
+    count = 0
+
+    def expire(self, since: float) -> None:
+        self.count += 1
+        super().expire(since)
+
+
+async def test_a_statement_that_meets_its_own_limit_closes_no_other_connection(
+    rows: "asyncpg.Connection[Any]", database_url: str
+) -> None:
+    """All that have a limit of their own wait for a lock of all tables, each with a limit that is short here."""
+    pool = Expiries(lambda: asyncpg.connect(database_url), 2)
+    limited = {name: copy(each) for name, each in statements().items() if each.timeout is not None}
+    assert len(limited) > 60
+    async with Locker(rows, rows).holding(f"LOCK TABLE {', '.join(metadata.tables)}"):
+        for name, statement in limited.items():
+            statement.timeout = 0.02
+            with pytest.raises(StatementTooLong, match="longer than it may"):
+                await Database(pool, 30.0).rows(statement, **dict.fromkeys(statement._names))
+            assert not pool.count, name
+    await pool.close()
+
+
+async def test_a_statement_that_is_too_long_is_not_repeated_at_once() -> None:
+    tries = 0
+
+    async def work() -> None:
+        nonlocal tries
+        tries += 1
+        raise StatementTooLong("too long")
+
+    with pytest.raises(StatementTooLong):
+        await retry_while_unavailable(work)
+    assert tries == 1
 
 
 # --- the newest turn -------------------------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ from app.storage.chats.actions import Actions
 from app.storage.chats.exchanges import Exchanges, Target
 from app.storage.chats.turns import Turns
 from app.storage.database import Database, Statement
-from app.storage.runs.journal import Journal, OpenTexts
+from app.storage.runs.journal import Journal
 from app.storage.runs.queue import Queue
 from app.storage.runs.session import ReplicaSession
 from app.storage.runs.snapshots import Snapshots
@@ -176,7 +176,7 @@ class Harness:
             Mirror(Snapshots(self.database), directory, LOOK).run(),
             *([ReplicaSession(self.url, session, worker.receive).run()] if listens else []),
         ]
-        await ReplicaMonitor(queue, OpenTexts(self.database), Actions(self.database), 60, worker.wake).start()
+        await ReplicaMonitor(queue, Actions(self.database), 60, worker.wake).start()
         replica = Replica(self.database, directory, worker, queue, rounds, journaling)
         replica.tasks = [asyncio.create_task(worker.run()), *map(asyncio.create_task, work)]
         try:

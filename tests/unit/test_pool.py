@@ -2,6 +2,7 @@
 
 import asyncio
 from contextlib import suppress
+from time import monotonic
 
 import pytest
 
@@ -118,13 +119,29 @@ async def test_expired_connections_are_closed_the_lent_ones_when_they_come_back(
     pool, opened = pool_of(2)
     lent, idle = await pool.acquire(), await pool.acquire()
     pool.release(idle)
-    pool.expire()
+    pool.expire(monotonic())
     assert idle.closed
     assert not lent.closed
     assert await pool.acquire() is opened[2]
     pool.release(lent)
     assert lent.closed
     assert await pool.acquire() is opened[3]
+
+
+async def test_connections_that_have_come_back_since_a_time_do_not_expire() -> None:
+    pool, opened = pool_of(3)
+    lent, silent, idle = await pool.acquire(), await pool.acquire(), await pool.acquire()
+    pool.release(silent)
+    since = monotonic()
+    pool.release(idle)
+    pool.expire(since)
+    assert [lent.closed, silent.closed, idle.closed] == [False, True, False]
+    pool.release(lent)
+    assert lent.closed, "nothing came back from it"
+    assert await pool.acquire() is idle
+    await pool.acquire()
+    await pool.acquire()
+    assert len(opened) == 5
 
 
 async def test_a_pool_is_closed_when_its_connections_have_come_back_and_lends_none_after_that() -> None:

@@ -14,7 +14,7 @@ from pydantic_core import from_json
 
 from app.api.ag_ui.encoder import Run, RunEncoder
 from app.api.ag_ui.messages import ClientIds, answer_messages, ids_of_client, thread_messages
-from app.api.ag_ui.schemas import AgUiMessageIn
+from app.api.ag_ui.schemas import AgUiUserMessageIn
 from app.api.ai_sdk.messages import ui_message
 from app.api.codec import input_of
 from app.api.openai.items import items_of_path
@@ -99,7 +99,7 @@ async def test_who_has_worked_for_less_than_a_portion_goes_on(monkeypatch: pytes
 
 def test_messages_of_a_client_are_compared_at_a_cost_that_grows_with_them_alone() -> None:
     many = [replace(PATH[0], id=uuid4(), role="user") for _ in range(5000)]
-    sent = [AgUiMessageIn(id=str(turn.id), role="user", content="word 0 ") for turn in many]
+    sent = [AgUiUserMessageIn(id=str(turn.id), role="user", content="word 0 ") for turn in many]
     before = time.thread_time()
     assert len(ids_of_client(many, sent).users) == len(many)
     assert time.thread_time() - before < 2

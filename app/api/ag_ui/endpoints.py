@@ -17,8 +17,9 @@ from app.api.ag_ui.messages import (
     pending_calls_of,
     thread_messages,
 )
-from app.api.ag_ui.schemas import AgUiMessageIn, AgUiResumeIn, AgUiStopped, RunInput, blocks_in
+from app.api.ag_ui.schemas import AgUiMessageIn, AgUiResumeIn, AgUiStopped, AgUiUserMessageIn, RunInput, blocks_in
 from app.api.ag_ui.stream import response, run_stream
+from app.api.caller import CALLER
 from app.api.codec import output_text, to_json
 from app.api.dialects import (
     PageOptions,
@@ -38,32 +39,34 @@ from app.api.dialects import (
     turn_of,
     with_page,
 )
-from app.api.http.reading import read_body
+from app.api.http.reading import idempotency_key_of, read_body
 from app.api.schemas.tools import ActionsIn
-from app.api.services import Services, identity_of, path_for, services_and_owner
+from app.api.services import Services, count_writes, identity_of, path_for, services_and_owner
 from app.api.views import json_response
 from app.domain.asks import Ask, AskAnswer
 from app.domain.errors import RequestRefused
 from app.domain.identity import Identity
 from app.domain.turns import Turn
 from app.storage.chats.actions import Decision
-from app.storage.chats.exchanges import Parent, Target
+from app.storage.chats.exchanges import IdempotencyKey, Parent, Target
 
 
 async def run_agent(request: Request) -> Response:
     """Posts a message, or answers interrupts and calls of the page; responds with the events of the run."""
     services, owner = services_and_owner(request)
-    sent, _ = await read_body(request, RunInput)
+    sent, body = await read_body(request, RunInput)
+    key = idempotency_key_of(request, body)
     identity, uploads = identity_of(request), path_for(request, "/api/uploads/")
     chat = await chat_of(services, identity, sent.thread_id)
+    services.streams.take(request)
     last = sent.messages[-1] if sent.messages else None
     answered: set[str] = set()
     if sent.resume or (last is not None and last.role == "tool"):
         turn, answered = await _answer(services, identity, chat, sent)
         continues = True
     elif last is not None and last.role == "user":
-        identity.require("chat")
-        turn, continues = await _post(services, owner, chat, sent, last)
+        identity.require("send")
+        turn, continues = await _post(services, owner, chat, sent, last, key)
     else:
         raise RequestRefused(
             "`messages` must end with a user message or the result of a tool, unless `resume` answers interrupts.",
@@ -78,7 +81,7 @@ async def connect_agent(request: Request) -> Response:
     services, owner = services_and_owner(request)
     sent, _ = await read_body(request, RunInput)
     chat = await chat_of(services, identity_of(request), sent.thread_id)
-    services.streams.check(owner)
+    services.streams.take(request)
     uploads = path_for(request, "/api/uploads/")
     run = Run(sent.thread_id, sent.run_id, sent.state, sent.protocol)
     turn = await newest_turn(services, owner, chat)
@@ -127,16 +130,17 @@ async def _at_rest(
 
 
 async def _post(
-    services: Services, owner: str, chat: UUID, sent: RunInput, message: AgUiMessageIn
+    services: Services, owner: str, chat: UUID, sent: RunInput, message: AgUiUserMessageIn, key: IdempotencyKey | None
 ) -> tuple[Turn, bool]:
     """The turn that answers the message, and whether it goes on with one that was there. The same message again is
     another run: it follows the answer that is open, or asks for another one.
     """
     before = await _answer_before(services, owner, chat, sent.messages[:-1])
     place: Parent = before.id if before else "newest"
-    key = key_of("ag-ui", chat, message.id, str(place), message.content) if message.id else None
+    content = [part.sent() for part in message.content] if isinstance(message.content, list) else message.content
+    of_message = key_of("ag-ui", chat, message.id, str(place), content) if message.id else None
     user_turn = await turn_of(services, owner, chat, message.id, "user")
-    user_turn = user_turn or await posted_with(services, owner, key)
+    user_turn = user_turn or await posted_with(services, owner, key or of_message)
     page = PageOptions(
         [page_tool(tool.name, tool.description, tool.parameters) for tool in sent.tools],
         "\n\n".join(output_text(each.content) for each in sent.messages if each.role in {"system", "developer"}),
@@ -147,9 +151,10 @@ async def _post(
     if answer is not None:
         if not answer.ended:
             return answer, True
-        return (await replace_answer(services, owner, answer, options, options.on_busy)).assistant_turn, False
-    new = new_turn(options, blocks_in(message.content))
-    exchange = await post_by_chat(services, new, Target(owner, chat, place, new.on_busy), key)
+        CALLER.get().require("chat")
+        return (await replace_answer(services, owner, answer, options, options.on_busy, key)).assistant_turn, False
+    new = new_turn(options, blocks_in(message))
+    exchange = await post_by_chat(services, new, Target(owner, chat, place, new.on_busy), key or of_message)
     return exchange.assistant_turn, False
 
 
@@ -186,6 +191,9 @@ async def _answer(services: Services, identity: Identity, chat: UUID, sent: RunI
         identity.require("chat")
     if actions is not None:
         identity.require("approve")
+    if (decisions or entries) and not turn.ended:
+        await count_writes(services, owner, 1)
+    if actions is not None:
         decisions += await decisions_of(actions.actions, turn, owner, services, "resume")
     if decisions and not turn.ended:
         turn = await store_answers(services, identity, turn, decisions)

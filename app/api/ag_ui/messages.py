@@ -6,7 +6,7 @@ from itertools import takewhile
 from typing import Any
 from uuid import UUID
 
-from app.api.ag_ui.schemas import AgUiMessageIn
+from app.api.ag_ui.schemas import AgUiMessageIn, AgUiUserMessageIn
 from app.api.ai_sdk.parts import result_of_provider
 from app.api.codec import block_details, parsed, to_json
 from app.domain.asks import AskKind
@@ -88,7 +88,7 @@ def ids_of_client(path: Sequence[Turn], messages: Sequence[AgUiMessageIn]) -> Cl
     sent = [
         message
         for message, is_own in zip(messages, own, strict=True)
-        if message.role == "user" and (is_own or "." not in message.id)
+        if isinstance(message, AgUiUserMessageIn) and (is_own or "." not in message.id)
     ]
     users: dict[UUID, str] = {}
     for turn, message in zip(turns, sent, strict=False):
@@ -104,10 +104,8 @@ def _words(blocks: Sequence[Block]) -> str:
     return "".join(block.text for block in blocks if block.type == TEXT)
 
 
-def _said(message: AgUiMessageIn) -> str:
-    parts = message.content if isinstance(message.content, list) else []
-    texts = [part["text"] for part in parts if isinstance(part, dict) and isinstance(part.get("text"), str)]
-    return message.content if isinstance(message.content, str) else "".join(texts)
+def _said(message: AgUiUserMessageIn) -> str:
+    return "".join(part.text or "" for part in message.parts)
 
 
 # --- messages --------------------------------------------------------------------------------------------------------

@@ -2,20 +2,58 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 
 from app.api.schemas.blocks import source_of_url
-from app.api.schemas.fields import LenientBody, Storable
+from app.api.schemas.fields import OTHER_TAG, TEXT_TAG, LenientBody, OpenBody, Storable, text_or_other
 from app.api.schemas.requests import UiOptions
 from app.domain.errors import RequestRefused
 
 
-class AgUiMessageIn(LenientBody):
+class AgUiSourceIn(OpenBody):
+    """The bytes of a file in base64 (`data`), or its `url`."""
+
+    type: Storable | None = None
+    value: Storable | None = None
+
+
+class AgUiPartIn(OpenBody):
+    """A part of a user's message. Its `type` decides which members count; one that has no place here is refused."""
+
+    type: Annotated[Storable | None, Field(description="text, image, document")] = None
+    text: Storable | None = None
+    source: AgUiSourceIn | None = None
+
+
+class _MessageIn(LenientBody):
     id: Storable = ""
-    role: Literal["developer", "system", "assistant", "user", "tool", "activity", "reasoning"]
-    content: Any = None
     tool_call_id: Annotated[str | None, Field(alias="toolCallId")] = None
     error: str | None = None
+
+
+class AgUiOtherMessageIn(_MessageIn):
+    role: Literal["developer", "system", "assistant", "tool", "activity", "reasoning"]
+    content: Any = None
+
+
+class AgUiUserMessageIn(_MessageIn):
+    role: Literal["user"]
+    content: (
+        Annotated[
+            Annotated[Storable, Tag(TEXT_TAG)] | Annotated[list[AgUiPartIn], Tag(OTHER_TAG)],
+            Discriminator(text_or_other),
+        ]
+        | None
+    ) = None
+
+    @property
+    def parts(self) -> list[AgUiPartIn]:
+        if isinstance(self.content, str):
+            return [AgUiPartIn(type="text", text=self.content)]
+        return self.content or []
+
+
+AgUiMessageIn = AgUiOtherMessageIn | AgUiUserMessageIn
 
 
 class AgUiToolIn(LenientBody):
@@ -51,7 +89,9 @@ class RunInput(LenientBody):
     thread_id: Annotated[Storable, Field(alias="threadId", min_length=1, max_length=500)]
     run_id: Annotated[Storable, Field(alias="runId", min_length=1, max_length=500)]
     protocol: Annotated[Storable | None, Field(alias="protocolVersion", max_length=50)] = None
-    messages: Annotated[list[AgUiMessageIn], Field(max_length=10_000, default_factory=list)]
+    messages: Annotated[
+        list[Annotated[AgUiMessageIn, Field(discriminator="role")]], Field(max_length=10_000, default_factory=list)
+    ]
     tools: Annotated[list[AgUiToolIn], Field(max_length=200, default_factory=list)]
     context: Annotated[list[AgUiContextIn], Field(max_length=200, default_factory=list)]
     state: Any = None
@@ -79,27 +119,23 @@ class AgUiStopped(BaseModel):
     stopped: Annotated[list[str], Field(description="the turns that were cancelled")]
 
 
-def blocks_in(content: Any) -> list[dict[str, Any]]:
+def blocks_in(message: AgUiUserMessageIn) -> list[dict[str, Any]]:
     """The content of a user message as blocks. Raises RequestRefused for a part that no model can get from here."""
-    if isinstance(content, str):
-        return [{"type": "text", "text": content}] if content else []
-    parts = [part for part in content if isinstance(part, dict)] if isinstance(content, list) else []
-    return [_block(part) for part in parts if part.get("type") != "text" or part.get("text")]
+    return [_block(part) for part in message.parts if part.type != "text" or part.text]
 
 
-def _block(part: dict[str, Any]) -> dict[str, Any]:
-    if part.get("type") == "text":
-        return {"type": "text", "text": part["text"]}
-    source = part.get("source")
-    value = source if isinstance(source, dict) else {}
-    if value.get("type") == "data":
-        found: dict[str, Any] | None = {"type": "base64", "data": value.get("value")}
+def _block(part: AgUiPartIn) -> dict[str, Any]:
+    if part.type == "text":
+        return {"type": "text", "text": part.text}
+    source = part.source or AgUiSourceIn()
+    if source.type == "data":
+        found: dict[str, Any] | None = {"type": "base64", "data": source.value}
     else:
-        found = source_of_url(str(value.get("value", "")))
-    if part.get("type") not in {"image", "document"} or found is None:
+        found = source_of_url(source.value or "")
+    if part.type not in {"image", "document"} or found is None:
         raise RequestRefused(
             "`messages`: the parts of a message must be text, or an `image` or `document` whose `source` is `data`, or"
             " the `url` of an upload (/api/uploads/…).",
             field="messages",
         )
-    return {"type": part["type"], "source": found}
+    return {"type": part.type, "source": found}

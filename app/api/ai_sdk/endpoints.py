@@ -31,9 +31,9 @@ from app.api.dialects import (
     turn_of,
     with_page,
 )
-from app.api.http.reading import id_in_query, read_body
+from app.api.http.reading import id_in_query, idempotency_key_of, read_body
 from app.api.schemas.requests import UiOptions
-from app.api.services import Services, identity_of, path_for, services_and_owner
+from app.api.services import Services, count_writes, identity_of, path_for, services_and_owner
 from app.api.streams.turn import passed_on
 from app.api.views import json_response
 from app.domain.asks import Ask, AskAnswer
@@ -48,18 +48,22 @@ from app.storage.chats.exchanges import Exchange, IdempotencyKey, Parent, Target
 async def converse(request: Request) -> Response:
     """Posts a message, answers calls that wait, or generates an answer again; responds with the stream."""
     services, owner = services_and_owner(request)
-    sent, _ = await read_body(request, UiRequest)
+    sent, body = await read_body(request, UiRequest)
+    key = idempotency_key_of(request, body)
     if not sent.all_messages:
         raise RequestRefused("`messages` must hold at least the last message.", field="messages")
     id = await chat_of(services, identity_of(request), sent.id)
-    if sent.trigger == "regenerate-message" or sent.all_messages[-1].role != "assistant":
-        identity_of(request).require("chat")
+    services.streams.take(request)
     if sent.trigger == "regenerate-message":
-        exchange = await _regenerate(services, owner, id, sent)
+        identity_of(request).require("chat")
+    elif sent.all_messages[-1].role != "assistant":
+        identity_of(request).require("send")
+    if sent.trigger == "regenerate-message":
+        exchange = await _regenerate(services, owner, id, sent, key)
     elif sent.all_messages[-1].role == "assistant":
         return await _answer_calls(services, identity_of(request), id, sent.all_messages[-1])
     else:
-        exchange = await _post(services, owner, id, sent)
+        exchange = await _post(services, owner, id, sent, key)
     return ui_stream(services, owner, exchange.assistant_turn)
 
 
@@ -71,7 +75,7 @@ async def resume_answer(request: Request) -> Response:
     turn = await services.storage.turns.get(owner, id, named) if named else await newest_turn(services, owner, id)
     if turn is None or not (named or is_news(turn)):
         return Response(status_code=204)
-    services.streams.check(owner)
+    services.streams.take(request)
     return await passed_on(request, turn) or ui_stream(services, owner, turn)
 
 
@@ -98,13 +102,13 @@ async def stop_chat(request: Request) -> Response:
 # --- a new message ---------------------------------------------------------------------------------------------------
 
 
-async def _post(services: Services, owner: str, chat: UUID, sent: UiRequest) -> Exchange:
+async def _post(services: Services, owner: str, chat: UUID, sent: UiRequest, key: IdempotencyKey | None) -> Exchange:
     message = sent.all_messages[-1]
     place = await _place(services, owner, chat, sent)
     before = await services.storage.turns.get(owner, chat, place) if isinstance(place, UUID) else None
     options = await _options(services, owner, chat, sent, before)
     new = new_turn(options, blocks_in(message.parts))
-    return await post_by_chat(services, new, Target(owner, chat, place, new.on_busy), _key(chat, message, place))
+    return await post_by_chat(services, new, Target(owner, chat, place, new.on_busy), key or _key(chat, message, place))
 
 
 async def _options(services: Services, owner: str, chat: UUID, sent: UiRequest, before: Turn | None) -> UiOptions:
@@ -134,12 +138,14 @@ def _key(chat: UUID, message: UiMessageIn, place: Parent) -> IdempotencyKey | No
 # --- another answer --------------------------------------------------------------------------------------------------
 
 
-async def _regenerate(services: Services, owner: str, chat: UUID, sent: UiRequest) -> Exchange:
+async def _regenerate(
+    services: Services, owner: str, chat: UUID, sent: UiRequest, key: IdempotencyKey | None
+) -> Exchange:
     turn = await _answer_to_replace(services, owner, chat, sent)
     if turn is None:
-        return await _post(services, owner, chat, sent)
+        return await _post(services, owner, chat, sent, key)
     options = await _options(services, owner, chat, sent, turn)
-    return await replace_answer(services, owner, turn, options, options.on_busy)
+    return await replace_answer(services, owner, turn, options, options.on_busy, key)
 
 
 async def _answer_to_replace(services: Services, owner: str, chat: UUID, sent: UiRequest) -> Turn | None:
@@ -172,6 +178,7 @@ async def _answer_calls(services: Services, identity: Identity, chat: UUID, mess
     for decision in decisions:
         identity.require("chat" if decision.answer.kind == "result" else "approve")
     if decisions and not turn.ended:
+        await count_writes(services, owner, 1)
         turn = await store_answers(services, identity, turn, decisions)
     return ui_stream(services, owner, turn, known=calls.keys())
 

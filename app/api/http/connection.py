@@ -321,6 +321,10 @@ class SafeHeaders:
                 headers = MutableHeaders(scope=message)
                 headers.setdefault("X-Content-Type-Options", "nosniff")
                 headers.setdefault("Content-Security-Policy", "default-src 'none'; sandbox")
+                # With a cookie, a cache could give the answer of one owner to another.
+                headers.setdefault("Cache-Control", "no-store")
+                # Pages of allowed origins use CORS, to which this header does not apply.
+                headers.setdefault("Cross-Origin-Resource-Policy", "same-origin")
                 headers[REQUEST_ID] = request_id
                 if "age" in state:
                     headers["Age"] = str(state["age"])

@@ -15,6 +15,11 @@ from app.domain.identity import Scope
 # The originals of these ignore parameters of the query that they do not know, and clients of them may rely on it.
 _DIALECTS = ("/api/ai-sdk/", "/api/ag-ui/", "/v1/")
 
+# The limits of an owner's plan from which a call takes (app.domain.plans).
+Limit = Literal["requests", "writes", "queued_turns", "streams", "uploads", "documents"]
+# The member of a request's state with a function that is called once the request has been answered.
+GIVE_BACK = "give_back"
+
 Handler = Callable[[Request], Awaitable[Response]]
 
 
@@ -29,8 +34,12 @@ class HandlerApp:
         self._handler = handler
 
     async def __call__(self, scope: ASGIScope, receive: Receive, send: Send) -> None:
-        response = await self._handler(Request(scope, receive, send))
-        await response(scope, receive, send)
+        try:
+            response = await self._handler(Request(scope, receive, send))
+            await response(scope, receive, send)
+        finally:
+            if give_back := scope.get("state", {}).pop(GIVE_BACK, None):
+                give_back()
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +59,9 @@ class Endpoint:
     one, else `owner`; where the handler decides, it calls `require_reach`. `takes` and `gives` are the JSON bodies; a
     str is the media type of a body that is not JSON. `statuses` are those of success, `problems` the refusals that are
     particular to the call. `streams`: the response is a stream where the client accepts one; `events` names that
-    stream. `open`: no token is needed.
+    stream. `open`: no token is needed. `limits` are those of the owner from which the call takes: one of `writes` when
+    it is admitted, the others and further writes in its handler. A call that changes rows names them, or that it has
+    none.
     """
 
     call: str
@@ -67,6 +78,7 @@ class Endpoint:
     open: bool = False
     scopes: tuple[Scope, ...] = ()
     reach: Literal["owner", "chat", "turn", "handler"] = "owner"
+    limits: tuple[Limit, ...] | None = None
 
     def __post_init__(self) -> None:
         if not self.open and not self.scopes:

@@ -1,5 +1,6 @@
 """Problem documents (RFC 9457): the one place where an error becomes a response."""
 
+import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ from app.api.codec import to_json
 from app.domain.errors import (
     Forbidden,
     OfAnotherCell,
+    Overloaded,
     RefusalCode,
     RequestRefused,
     StorageUnavailable,
@@ -21,6 +23,8 @@ from app.domain.errors import (
 from app.kit.requirements import sentence
 
 log = structlog.get_logger(__name__)
+
+_LONGEST_WAIT = 3  # seconds
 
 # Proxies send a refused request on to the cell that it names (docs/deploy/nginx-cells.conf).
 CELL_HEADER = "Turnstream-Cell"
@@ -33,6 +37,13 @@ STORAGE_AWAY = (
 CUT_OFF = (
     "The server stops before the request has ended. Try again; with an `Idempotency-Key`, what was stored all the same"
     " is not stored twice."
+)
+
+
+# Between the statements of a request, too.
+OVERLOADED = (
+    "The server has more requests than it can answer now. Try again after `Retry-After`; with an `Idempotency-Key`,"
+    " what was stored all the same is not stored twice."
 )
 
 
@@ -122,6 +133,9 @@ def _headers(error: RequestRefused) -> dict[str, str]:
 
 
 async def unavailable(request: Request, error: Exception) -> Response:
+    if isinstance(error, Overloaded):  # not logged: there are many, and a metric counts them
+        wait = str(random.randint(1, _LONGEST_WAIT))  # noqa: S311, so that not all come back at once
+        return problem(request, 503, Unavailable.title, "overloaded", OVERLOADED, headers={"Retry-After": wait})
     log.error("storage.unavailable", error=str(error), request=request.state.request_id)
     return problem(request, 503, Unavailable.title, Unavailable.code, STORAGE_AWAY, headers={"Retry-After": "1"})
 

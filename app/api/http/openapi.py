@@ -237,7 +237,7 @@ def problems(endpoint: Endpoint) -> set[int]:
         common |= {400, 422}
     if endpoint.checks_query:
         common |= {422}
-    if endpoint.streams or endpoint.gives == STREAM:
+    if endpoint.limits or endpoint.streams or endpoint.gives == STREAM:
         common |= {429}
     return common | set(endpoint.problems)
 

@@ -8,6 +8,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from app.api.http.errors import Invalid
+from app.api.schemas.fields import OTHER_TAG, TEXT_TAG
 from app.api.schemas.tools import NAME
 from app.kit.requirements import requirement
 from app.kit.text import storable
@@ -54,6 +55,9 @@ def _resolved(type: Any, location: Sequence[str | int]) -> tuple[list[str], list
     path: list[str] = []
     types = list(_members(type))
     for step in location:
+        if step in {TEXT_TAG, OTHER_TAG}:
+            types = [each for each in types if (each is str) == (step == TEXT_TAG)]
+            continue
         if len(types) > 1:
             tagged = [each for each in types if step in _tags_of(each)]
             if tagged or step == NAME:

@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from json import loads
 from typing import Any, Final
 
 import httpx2
@@ -34,11 +35,14 @@ _OPTIONS: Final[jwt.types.Options] = {
     "verify_iat": False,
 }
 _LATEST: Final = 253_370_764_800  # the year 9999: what is later cannot be written as a date
+_LEAST_RSA_BITS: Final = 2048
 
 
 @dataclass(frozen=True, slots=True)
 class Issuer:
-    """An issuer, and how its claims are read. A claim is a name, or a path with dots. `leeway` is in seconds."""
+    """An issuer, and how its claims are read. A claim is a name, or a path with dots. `leeway` is in seconds. `type` is
+    the `typ` that the header of a token must have. `prefix` begins the names of its owners.
+    """
 
     name: str
     audiences: frozenset[str]
@@ -51,6 +55,8 @@ class Issuer:
     plan_claim: str | None = None
     cell_claim: str | None = None
     leeway: float = 30.0
+    type: str | None = None
+    prefix: str = ""
 
 
 class JwtTokens:
@@ -82,7 +88,10 @@ class JwtTokens:
             header = jwt.get_unverified_header(token)
         except jwt.InvalidTokenError as error:
             raise Unauthorized(f"The token of `Authorization` is no JSON web token: {error}.") from None
-        algorithm, id = header.get("alg"), header.get("kid")
+        algorithm, id, type = header.get("alg"), header.get("kid"), str(header.get("typ", "")).lower()
+        expected = (self._issuer.type or "").lower()
+        if expected and type.removeprefix("application/") != expected:
+            raise Unauthorized(f"The token must have the type {self._issuer.type} (`typ` of its header).")
         if not isinstance(algorithm, str) or algorithm not in self._issuer.algorithms:
             allowed = ", ".join(sorted(self._issuer.algorithms))
             raise Unauthorized(f"The token is signed by {algorithm!r}; the server takes {allowed}.")
@@ -98,26 +107,34 @@ class JwtTokens:
         """The claims. The key decides which algorithm is right, not the token."""
         if key.get("kty") != KEY_TYPES[algorithm] or key.get("alg", algorithm) != algorithm:
             raise ValueError(f"its key is not one for {algorithm}")
-        claims: Mapping[str, Any] = jwt.decode(
+        public = jwt.PyJWK(dict(key), algorithm).key
+        if KEY_TYPES[algorithm] == "RSA" and public.key_size < _LEAST_RSA_BITS:
+            raise ValueError(f"its key has {public.key_size} bits; RSA needs {_LEAST_RSA_BITS}")
+        jwt.decode(
             token,
-            jwt.PyJWK(dict(key), algorithm).key,
+            public,
             algorithms=[algorithm],
             issuer=self._issuer.name,
             options=_OPTIONS,
         )
+        # The library takes the last of two claims with one name; another server may take the first.
+        payload = jwt.utils.base64url_decode(token.split(".")[1]).decode()
+        claims: Mapping[str, Any] = loads(payload, object_pairs_hook=_unique)
+        if claims.get("typ") == "ID" or not claims.keys().isdisjoint({"at_hash", "c_hash"}):
+            raise ValueError("it is an ID token, which is for the client; send the access token")
         self._check_times(claims)
         sent = _claim(claims, self._issuer.audience_claim)
-        if not self._issuer.audiences.intersection(_texts(sent)):
+        named = sent if isinstance(sent, list) else [sent]
+        if not any(isinstance(each, str) and each in self._issuer.audiences for each in named):
             raise ValueError(f"it is for another audience (`{self._issuer.audience_claim}` is {sent!r})")
         return claims
 
     def _check_times(self, claims: Mapping[str, Any]) -> None:
         """Raises ValueError for a token that has expired, or is not valid yet."""
         now, leeway = CLOCK.seconds(), self._issuer.leeway
-        try:
-            times = {name: int(claims[name]) for name in ("exp", "nbf", "iat") if name in claims}
-        except (TypeError, ValueError, OverflowError):
-            raise ValueError("`exp`, `nbf` and `iat` must be numbers") from None
+        times = {name: claims[name] for name in ("exp", "nbf", "iat") if name in claims}
+        if not all(type(time) in {int, float} and 0 <= time <= _LATEST for time in times.values()):
+            raise ValueError("`exp`, `nbf` and `iat` must be seconds as numbers, of a date before the year 9999")
         if times["exp"] <= now - leeway:
             raise ValueError("it has expired")
         if max(times.get("nbf", 0), times.get("iat", 0)) > now + leeway:
@@ -131,10 +148,11 @@ class JwtTokens:
         return identity_from(
             _claim(claims, issuer.owner_claim),
             issuer.scopes.of(roles),
-            expires_at=datetime.fromtimestamp(min(int(claims["exp"]), _LATEST) + issuer.leeway, UTC),
+            expires_at=datetime.fromtimestamp(claims["exp"] + issuer.leeway, UTC),
             credential=f"jwt:{claims['jti']}" if "jti" in claims else None,
             plan=plan if isinstance(plan, str) else None,
             cell=cell if isinstance(cell, str) else None,
+            prefix=issuer.prefix,
         )
 
 
@@ -156,6 +174,14 @@ def _claim(claims: Mapping[str, Any], name: str) -> Any:
     found: Any = claims
     for part in name.split("."):
         found = found.get(part) if isinstance(found, dict) else None
+    return found
+
+
+def _unique(members: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Raises ValueError for an object in which a name is repeated."""
+    found = dict(members)
+    if len(found) < len(members):
+        raise ValueError("a claim of it is repeated")
     return found
 
 

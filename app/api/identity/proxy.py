@@ -14,13 +14,16 @@ SECRET_HEADER = "X-Turnstream-Proxy-Secret"  # noqa: S105, a name
 
 @dataclass(frozen=True, slots=True)
 class TrustedProxy:
-    """Authenticates what the proxy sends. Roles are separated by commas or spaces."""
+    """Authenticates what the proxy sends. Roles are separated by commas or spaces. `prefix` begins the names of
+    its owners.
+    """
 
     secret: str
     scopes: LoginScopes
     owner_header: str
     roles_header: str | None = None
     plan_header: str | None = None
+    prefix: str = ""
 
     async def identity_of(self, request: Request) -> Identity | None:
         sent = _single(request, SECRET_HEADER)
@@ -33,7 +36,7 @@ class TrustedProxy:
             raise Unauthorized(f"The proxy must name the owner in `{self.owner_header}`.")
         roles = _single(request, self.roles_header) if self.roles_header else None
         plan = _single(request, self.plan_header) if self.plan_header else None
-        return identity_from(owner, self.scopes.of((roles or "").replace(",", " ").split()), plan=plan)
+        return identity_from(owner, self.scopes.of((roles or "").replace(",", " ").split()), self.prefix, plan=plan)
 
 
 def _single(request: Request, name: str) -> str | None:

@@ -9,6 +9,7 @@ from starlette.requests import Request
 from app.api.identity.way import BELIEVED, bearer_token
 from app.domain.errors import OfAnotherCell, Unauthorized
 from app.domain.identity import Identity
+from app.storage.database import OF_REQUEST
 from app.storage.owners.tokens import Tokens, cell_of, is_well_formed
 
 # Seconds between two writes of the times at which tokens were used.
@@ -66,6 +67,7 @@ class StoredTokens:
         return found.get(token)
 
     async def _look_up_asked(self, before: asyncio.Task[Mapping[str, Identity]] | None) -> Mapping[str, Identity]:
+        OF_REQUEST.set(False)  # of many; one connection at most
         if before is not None:
             await asyncio.wait({before})
         asked, self._asked = self._asked, set()

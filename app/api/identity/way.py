@@ -7,7 +7,7 @@ from typing import Any
 from starlette.requests import Request
 
 from app.domain.errors import Unauthorized
-from app.domain.identity import Identity, Scope
+from app.domain.identity import Identity, Scope, owner_name
 
 # Seconds for which a checked token, or the absence of tokens, is trusted without a query.
 BELIEVED = 5.0
@@ -36,9 +36,12 @@ class LoginScopes:
         return self.base.union(*(self.by_role.get(role, frozenset()) for role in roles))
 
 
-def identity_from(owner: object, scopes: frozenset[Scope], **more: Any) -> Identity:
-    """Raises Unauthorized where what another server calls the owner cannot be one here."""
+def identity_from(owner: object, scopes: frozenset[Scope], prefix: str = "", **more: Any) -> Identity:
+    """The identity of the owner whom another server names, with `prefix` before the name. Raises Unauthorized where
+    the name cannot be one here.
+    """
     try:
-        return Identity(owner if isinstance(owner, str) else "", scopes, **more)
+        name = owner_name(owner) if isinstance(owner, str) else ""
+        return Identity(name and f"{prefix}{name}", scopes, **more)
     except ValueError as error:
         raise Unauthorized(f"The owner that the credential names cannot be one here: {error}.") from None

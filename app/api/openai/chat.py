@@ -33,6 +33,8 @@ async def complete_chat(request: Request) -> Response:
     input, options = await split_input(items, places), options_of_chat(sent)
     identity_of(request).require_reach(None)
     key = idempotency_key_of(request, body)
+    if sent.stream:
+        services.streams.take(request)
     turn, part = await Posting(request, services, options, input, key, keeps_history=True).respond(Place())
     forget = Forgetting(services, owner, turn, keeps_chat=False) if sent.store is False else None
     if sent.stream:

@@ -8,29 +8,31 @@ from starlette.responses import Response
 
 from app.api.codec import to_json
 from app.api.http.reading import limit_of, read_body
-from app.api.openai.inputs import checked_turn, read_items
+from app.api.openai.inputs import checked_turn, items_of
 from app.api.openai.items import items_of_path
 from app.api.openai.objects import Json, chat_of_conversation, conversation_id, turn_of_item
-from app.api.openai.posting import delete_turn, recorded
+from app.api.openai.posting import delete_turn, history_of
 from app.api.openai.responses import item_page
 from app.api.openai.schemas import ConversationBody, ItemsIn
 from app.api.schemas.requests import ChatSettings
-from app.api.services import Services, identity_of, services_and_owner
+from app.api.services import Services, count_writes, identity_of, services_and_owner
 from app.domain.chats import Chat
 from app.domain.errors import NotFound, RequestRefused
 from app.domain.turns import Turn
+from app.kit.clock import CLOCK
+from app.kit.ids import new_id
 
 
 async def create_conversation(request: Request) -> Response:
     services, owner = services_and_owner(request)
     sent, _ = await read_body(request, ConversationBody)
-    items = await read_items(sent.items, "items")
     settings = services.resolver.changed_settings({}, ChatSettings(labels=sent.metadata) if sent.metadata else None)
-    exchanges = await recorded(services, owner, items)
-    chat = await services.storage.chats.create(owner, None, None, settings)
-    if exchanges:
-        before = services.resolver.resolve(checked_turn({"blocks": [{"type": "text", "text": "…"}]}), chat, None)
-        await services.storage.histories.record(owner, chat.id, "newest", exchanges, before)
+    history = history_of(services, owner, items_of(sent.items))
+    await count_writes(services, owner, history.exchanges)
+    now = CLOCK.now()
+    chat = Chat(new_id(), owner, None, None, dict(settings), created_at=now, updated_at=now)
+    request_of_chat = services.resolver.resolve(checked_turn({"blocks": [{"type": "text", "text": "…"}]}), chat, None)
+    await services.storage.histories.record_in_new_chat(chat, await history.load(), request_of_chat)
     services.live.notify(owner, chat.id)
     return _conversation(chat)
 
@@ -95,10 +97,11 @@ async def add_items(request: Request) -> Response:
     services, owner = services_and_owner(request)
     sent, _ = await read_body(request, ItemsIn)
     chat = await _chat_of(request, services, owner)
-    items = await read_items(sent.items, "items")
-    exchanges = await recorded(services, owner, items)
+    history = history_of(services, owner, items_of(sent.items))
+    await count_writes(services, owner, history.exchanges)
+    exchanges = await history.load()
     request_of_chat = services.resolver.resolve(checked_turn({"blocks": [{"type": "text", "text": "…"}]}), chat, None)
-    last = await services.storage.histories.record(owner, chat.id, "newest", exchanges, request_of_chat)
+    last = await services.storage.histories.record(owner, chat.id, exchanges, request_of_chat)
     services.live.notify(owner, chat.id)
     path = await services.storage.turns.path(owner, chat.id, last, 2 * len(exchanges)) if last and exchanges else []
     added = await items_of_path(path)

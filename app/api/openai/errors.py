@@ -7,9 +7,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from app.api.codec import to_json
-from app.api.http.errors import STORAGE_AWAY, Invalid, refused, unavailable
+from app.api.http.errors import OVERLOADED, STORAGE_AWAY, Invalid, refused, unavailable
 from app.api.openai.objects import Json
-from app.domain.errors import Forbidden, RequestRefused, StorageUnavailable, TooMany, Unauthorized
+from app.domain.errors import Forbidden, Overloaded, RequestRefused, StorageUnavailable, TooMany, Unauthorized
 from app.kit.requirements import sentence
 
 # Fields of a turn's options by the names that they have in OpenAI's requests.
@@ -73,7 +73,8 @@ def error_json(error: RequestRefused, rename: Rename = param_of) -> Json:
             code = "model_not_found"
         case _ if error.status >= 500:
             type = "server_error"
-    return {"error": {"message": detail, "type": type, "param": param, "code": code}}
+    limit = {"limit": error.limit} if isinstance(error, TooMany) else {}
+    return {"error": {"message": detail, "type": type, "param": param, "code": code, **limit}}
 
 
 async def refusal(request: Request, error: RequestRefused, rename: Rename = param_of) -> Response:
@@ -86,6 +87,7 @@ async def refusal(request: Request, error: RequestRefused, rename: Rename = para
 
 async def storage_refusal(request: Request, error: StorageUnavailable) -> Response:
     ours = await unavailable(request, error)
-    body = {"error": {"message": STORAGE_AWAY, "type": "server_error", "param": None, "code": None}}
+    text, code = (OVERLOADED, "overloaded") if isinstance(error, Overloaded) else (STORAGE_AWAY, None)
+    body = {"error": {"message": text, "type": "server_error", "param": None, "code": code}}
     headers = {"Retry-After": ours.headers["Retry-After"]}
     return Response(to_json(body), ours.status_code, headers, media_type="application/json")

@@ -8,9 +8,11 @@ from app.api.openai.inputs import blocks_of, result_text, text_of
 from app.api.openai.objects import Json
 from app.api.openai.schemas import FunctionOutputItem, InputItem, MessageItem, OutputItem
 from app.domain.blocks import Block
+from app.domain.errors import RequestRefused
 from app.domain.kinds import TEXT, TOOL_RESULT, TOOL_USE
 
 PARAGRAPH = "\n\n"
+_LONGEST_ID = 256  # characters: the ids of calls are in an index
 
 
 def canonical(items: Sequence[InputItem]) -> list[list[Any]]:
@@ -23,7 +25,7 @@ def _canonical(items: Sequence[InputItem]) -> Iterator[list[Any]]:
         match item:
             case MessageItem(role="user", content=content):
                 blocks = blocks_of(content, "input")
-                yield ["user", [block.get("text") or str(block["source"]) for block in blocks]]
+                yield ["user", [block["text"] if "text" in block else str(block["source"]) for block in blocks]]
             case MessageItem(role="assistant", content=content):
                 yield ["assistant", text_of(content, "input").strip()]
             case OutputItem(type="function_call"):
@@ -97,7 +99,7 @@ class Past:
 
 
 def past_of(items: Sequence[InputItem]) -> list[Past]:
-    """The exchanges of a history. Every call gets a result."""
+    """The exchanges of a history. Every call gets a result. Raises RequestRefused."""
     exchanges: list[Past] = []
     for item in items:
         if isinstance(item, MessageItem) and item.role == "user":
@@ -113,6 +115,9 @@ def past_of(items: Sequence[InputItem]) -> list[Past]:
                 now.close()
                 now.add(TEXT, text)
             case OutputItem(type="function_call"):
+                if not item.call_id or not item.name or len(item.call_id) > _LONGEST_ID:
+                    detail = f"`input` must have calls with a `name` and an id of at most {_LONGEST_ID} characters."
+                    raise RequestRefused(detail, field="input")
                 if now.blocks and now.blocks[-1].type == TOOL_RESULT:
                     now.close()
                 now.add(TOOL_USE, item.arguments or "{}", item.call_id, item.name)

@@ -8,21 +8,29 @@ from uuid import UUID
 
 from pydantic import ValidationError
 
+from app.api.caller import held_options
 from app.api.codec import to_json
 from app.api.http.errors import Invalid
 from app.api.http.validation import invalid, refusals
 from app.api.openai.objects import SERVER, Json, ResponseId, turn_of_item
 from app.api.openai.schemas import (
-    ITEMS,
     ApprovalItem,
     ChatIn,
     ChatMessageIn,
+    FileIn,
     FormatIn,
+    ForwardedToolIn,
     FunctionOutputItem,
+    FunctionToolIn,
+    ImageUrlIn,
     InputItem,
+    McpToolIn,
     MessageItem,
     OutputItem,
+    PartIn,
     ResponseIn,
+    ToolChoiceIn,
+    ToolIn,
 )
 from app.api.schemas.blocks import source_of_url
 from app.api.schemas.requests import NewTurn
@@ -62,38 +70,16 @@ class Options:
     model: str | None
     instructions: str | None = None
     params: Json = field(default_factory=dict)
-    tools: Sequence[Json] | None = None
+    tools: Sequence[ToolIn] | None = None
     format: FormatIn | None = None
     place: str = "text.format"
     labels: Mapping[str, str] | None = None
     max_calls: int | None = None
 
 
-async def read_items(given: Any, place: str = "input") -> list[InputItem]:
-    """The items of an input, which may be a text alone. Raises RequestRefused."""
-    if given is None:
-        return []
-    if isinstance(given, str):
-        return [MessageItem(role="user", content=given)]
-    if not isinstance(given, list):
-        raise RequestRefused(f"`{place}` must be a text or a list of items.", field=place)
-    items, portions = list[InputItem](), Portions()
-    for number, each in enumerate(given):
-        await portions.pause()
-        items.append(_item(each, (place, str(number))))
-    return items
-
-
-def _item(given: Any, place: Sequence[str]) -> InputItem:
-    type = given.get("type", "message" if "role" in given else "item_reference") if isinstance(given, dict) else None
-    model = ITEMS.get(type) if isinstance(type, str) else None
-    if model is None:
-        name, known = ".".join([*place, "type"]), ", ".join(f"`{type}`" for type in ITEMS)
-        raise RequestRefused(f"`{name}` must be one of {known}.", field=name)
-    try:
-        return model.model_validate({"type": type, **given})
-    except ValidationError as error:
-        raise Invalid(refusals(model, error, place)) from None
+def items_of(given: str | Sequence[InputItem] | None) -> Sequence[InputItem]:
+    """The items of an input, which may be a text alone."""
+    return [MessageItem(role="user", content=given)] if isinstance(given, str) else given or []
 
 
 async def split_input(items: Sequence[InputItem], places: Sequence[str] | None = None) -> Input:
@@ -132,56 +118,54 @@ def is_of_assistant(item: InputItem) -> bool:
     return isinstance(item, OutputItem) or (isinstance(item, MessageItem) and item.role == "assistant")
 
 
-def blocks_of(content: str | Sequence[Json], place: str) -> list[Json]:
+def blocks_of(content: str | Sequence[PartIn], place: str) -> list[Json]:
     """The content of a user's message as NewTurn takes blocks. Raises RequestRefused."""
     if isinstance(content, str):
         return [{"type": "text", "text": content}]
     return [_block(part, f"{place}.{number}") for number, part in enumerate(content)]
 
 
-def text_of(content: str | Sequence[Json], place: str) -> str:
+def text_of(content: str | Sequence[PartIn], place: str) -> str:
     """Raises RequestRefused for content that is not text."""
     if isinstance(content, str):
         return content
     for number, part in enumerate(content):
-        if part.get("type") not in _TEXTS | {"refusal"}:
+        if part.type not in _TEXTS | {"refusal"}:
             name = f"{place}.{number}.type"
             raise RequestRefused(f"`{name}` must be text: the content of this message cannot be a file.", field=name)
-    return "\n".join(str(part.get("text", part.get("refusal", ""))) for part in content)
+    return "\n".join(part.text or part.refusal or "" for part in content)
 
 
-def _block(part: Json, place: str) -> Json:
-    match part.get("type"):
+def _block(part: PartIn, place: str) -> Json:
+    match part.type:
         case "input_text" | "text" | "output_text":
-            return {"type": "text", "text": part.get("text", "")}
+            return {"type": "text", "text": part.text or ""}
         case "input_image":
-            field = "file_id" if part.get("file_id") else "image_url"
-            return {"type": "image", "source": _source(part.get(field), f"{place}.{field}")}
+            field, image = ("file_id", part.file_id) if part.file_id else ("image_url", part.image_url)
+            return {"type": "image", "source": _source(image, f"{place}.{field}")}
         case "image_url":
-            url = part.get("image_url")
-            url = url.get("url") if isinstance(url, Mapping) else url
-            return {"type": "image", "source": _source(url, f"{place}.image_url")}
+            return {"type": "image", "source": _source(part.image_url, f"{place}.image_url")}
         case "input_file":
             return _file(part, place)
-        case "file" if isinstance(part.get("file"), dict):
-            return _file(part["file"], f"{place}.file")
+        case "file" if part.file is not None:
+            return _file(part.file, f"{place}.file")
         case _:
             known = "`input_text`, `input_image`, `input_file`, and in chat completions `text`, `image_url`, `file`"
             raise RequestRefused(f"`{place}.type` must be one of {known}.", field=f"{place}.type")
 
 
-def _file(part: Mapping[str, Any], place: str) -> Json:
-    field = "file_id" if part.get("file_id") else "file_data"
-    if "file_url" in part:
+def _file(part: FileIn, place: str) -> Json:
+    if part.file_url is not None:
         detail = f"`{place}.file_url` must be left out: this server fetches no files; send `file_data` or `file_id`."
         raise RequestRefused(detail, field=f"{place}.file_url")
-    title = {"title": part["filename"]} if part.get("filename") else {}
-    return {"type": "document", "source": _source(part.get(field), f"{place}.{field}"), **title}
+    title = {"title": part.filename} if part.filename else {}
+    field, file = ("file_id", part.file_id) if part.file_id else ("file_data", part.file_data)
+    return {"type": "document", "source": _source(file, f"{place}.{field}"), **title}
 
 
-def _source(given: Any, place: str) -> Json:
+def _source(given: str | ImageUrlIn | None, place: str) -> Json:
     """The bytes of a data: URL, plain base64 of a file, or an upload by its id or its path."""
-    text = given if isinstance(given, str) else ""
+    text = (given.url if isinstance(given, ImageUrlIn) else given) or ""
     if (source := source_of_url(text)) is not None:
         return source
     with suppress(ValueError):
@@ -195,41 +179,28 @@ def _source(given: Any, place: str) -> Json:
 # --- messages of chat completions ------------------------------------------------------------------------------------
 
 
-async def items_of_messages(messages: Sequence[Json]) -> tuple[list[InputItem], list[str]]:
+async def items_of_messages(messages: Sequence[ChatMessageIn]) -> tuple[list[InputItem], list[str]]:
     """The messages as items of responses, and the field of each. Raises RequestRefused."""
     items: list[InputItem] = []
     places: list[str] = []
     portions = Portions()
-    for number, given in enumerate(messages):
+    for number, message in enumerate(messages):
         await portions.pause()
         place = f"messages.{number}"
-        try:
-            message = ChatMessageIn.model_validate(given)
-        except ValidationError as error:
-            raise Invalid(refusals(ChatMessageIn, error, ("messages", str(number)))) from None
         before = len(items)
         if message.role == "tool":
             if message.tool_call_id is None:
                 detail = f"`{place}.tool_call_id` must be the id of a call."
                 raise RequestRefused(detail, field=f"{place}.tool_call_id")
-            output = message.content or ""
-            items.append(FunctionOutputItem(type="function_call_output", call_id=message.tool_call_id, output=output))
+            call_id, output = message.tool_call_id, message.content or ""
+            items.append(FunctionOutputItem(type="function_call_output", call_id=call_id, output=output))
         elif message.content or not message.tool_calls:
             items.append(MessageItem(role=message.role, content=message.content or ""))
-        items += [_call_of(call, f"{place}.tool_calls.{n}") for n, call in enumerate(message.tool_calls or ())]
+        for call in message.tool_calls or ():
+            name, arguments = call.function.name, call.function.arguments
+            items.append(OutputItem(type="function_call", call_id=call.id, name=name, arguments=arguments))
         places += [place] * (len(items) - before)
     return items, places
-
-
-def _call_of(call: Json, place: str) -> OutputItem:
-    function = call.get("function")
-    if call.get("type", "function") != "function" or not isinstance(function, dict):
-        raise RequestRefused(f"`{place}.type` must be `function`.", field=f"{place}.type")
-    members = {"call_id": call.get("id"), "name": function.get("name"), "arguments": function.get("arguments")}
-    try:
-        return OutputItem.model_validate({"type": "function_call", **members})
-    except ValidationError as error:
-        raise Invalid(refusals(OutputItem, error, place.split("."))) from None
 
 
 # --- options ---------------------------------------------------------------------------------------------------------
@@ -282,13 +253,16 @@ def new_turn(services: Services, options: Options, input: Input, *, follows: boo
     """The turn that a request asks for. Raises RequestRefused."""
     texts = [*([options.instructions] if options.instructions else []), *input.instructions]
     prompt = "\n\n".join(texts) if texts or options.instructions == "" else None
-    if prompt is None and follows:  # the instructions of the response before are not carried over
+    held = held_options()
+    # The instructions of the response before are not carried over.
+    if prompt is None and follows and "system_prompt" not in held:
         prompt = services.resolver.defaults.system_prompt or ""
+    held_tools = "tools" in held and options.tools is None
     members: Json = {
         "model": options.model,
         "system_prompt": prompt,
-        "params": options.params,
-        "tools": tools_of(services, options.model, options.tools),
+        "params": options.params or None,
+        "tools": None if held_tools else tools_of(services, options.model, options.tools),
         "labels": options.labels,
         "limits": None if options.max_calls is None else {"max_calls": options.max_calls},
         "output": output_of_format(options.format, options.place),
@@ -304,19 +278,17 @@ def checked_turn(members: Json) -> NewTurn:
         raise invalid(NewTurn, error) from None
 
 
-def choice_of(given: Any) -> Json:
+def choice_of(given: str | ToolChoiceIn) -> Json:
     """Raises RequestRefused."""
     if isinstance(given, str) and given in _CHOICES:
         return {"type": _CHOICES[given]}
-    if isinstance(given, dict) and given.get("type") == "function":
-        function = given.get("function")
-        name = function.get("name") if isinstance(function, dict) else given.get("name")
-        return {"type": "tool", "name": name}
+    if isinstance(given, ToolChoiceIn) and given.type == "function":
+        return {"type": "tool", "name": (given.function or given).name}
     detail = "`tool_choice` must be `auto`, `required`, `none`, or an object with the type `function` and a `name`."
     raise RequestRefused(detail, field="tool_choice")
 
 
-def tools_of(services: Services, model: str | None, given: Sequence[Json] | None) -> list[Any]:
+def tools_of(services: Services, model: str | None, given: Sequence[ToolIn] | None) -> list[Any]:
     """The server's tools, or those of them that an item of the type `mcp` allows, and the functions of the client. A
     function takes the place of a tool of the server with its name.
     """
@@ -324,43 +296,38 @@ def tools_of(services: Services, model: str | None, given: Sequence[Json] | None
     if not resolver.models.check(model or resolver.defaults.model).supports("tools"):
         own = []
     others: list[Json] = []
-    functions: set[Any] = set()
+    functions: set[str | None] = set()
     for number, tool in enumerate(given or ()):
-        place, type = f"tools.{number}", tool.get("type")
-        if type == "function":
-            others.append(_function(tool))
-            functions.add(others[-1]["name"])
-        elif type == "mcp":
-            own = _allowed(tool, own, place)
-        elif type in {"custom", None}:
-            field = f"{place}.type"
-            raise RequestRefused(f"`{field}` must be `function`, `mcp`, or a tool of the provider.", field=field)
-        else:
-            others.append({"type": "provider", "definition": tool})
+        match tool:
+            case FunctionToolIn():
+                function = tool.function or tool
+                functions.add(function.name)
+                others.append(
+                    {
+                        "type": "client",
+                        "name": function.name,
+                        "description": function.description or function.name,
+                        "input_schema": function.parameters or {"type": "object", "properties": {}},
+                    }
+                )
+            case McpToolIn():
+                own = _allowed(tool, own, f"tools.{number}")
+            case ForwardedToolIn(type="custom" | None):
+                field = f"tools.{number}.type"
+                raise RequestRefused(f"`{field}` must be `function`, `mcp`, or a tool of the provider.", field=field)
+            case ForwardedToolIn():
+                others.append({"type": "provider", "definition": tool.sent()})
     return [*(name for name in own if name not in functions), *others]
 
 
-def _function(tool: Json) -> Json:
-    """A function, as the Responses API or as chat completions have it."""
-    inner = tool.get("function") if isinstance(tool.get("function"), dict) else tool
-    assert inner is not None
-    return {
-        "type": "client",
-        "name": inner.get("name"),
-        "description": inner.get("description") or inner.get("name"),
-        "input_schema": inner.get("parameters") or {"type": "object", "properties": {}},
-    }
-
-
-def _allowed(tool: Json, own: Sequence[str], place: str) -> list[str]:
-    if tool.get("server_label") != SERVER:
+def _allowed(tool: McpToolIn, own: Sequence[str], place: str) -> list[str]:
+    if tool.server_label != SERVER:
         detail = f"`{place}.server_label` must be `{SERVER}`: other MCP servers are configured by the operator."
         raise RequestRefused(detail, field=f"{place}.server_label")
-    allowed = tool.get("allowed_tools")
-    if allowed is None:
+    names = tool.allowed_tools
+    if names is None:
         return list(own)
-    names = allowed.get("tool_names") if isinstance(allowed, dict) else allowed
-    if not isinstance(names, list) or not all(name in own for name in names):
+    if not all(name in own for name in names):
         detail = f"`{place}.allowed_tools` must be a list of names of tools: {', '.join(own) or 'there are none'}."
         raise RequestRefused(detail, field=f"{place}.allowed_tools")
     return list(names)
@@ -399,5 +366,7 @@ def result_text(item: FunctionOutputItem) -> str:
     """The output of a function as text for the model."""
     if isinstance(item.output, str):
         return item.output
-    texts = [part.get("text") for part in item.output if part.get("type") in _TEXTS]
-    return "\n".join(map(str, texts)) if len(texts) == len(item.output) else to_json(item.output).decode()
+    texts = [part.text or "" for part in item.output if part.type in _TEXTS]
+    return (
+        "\n".join(texts) if len(texts) == len(item.output) else to_json([part.sent() for part in item.output]).decode()
+    )

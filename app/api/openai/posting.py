@@ -5,6 +5,7 @@ import hashlib
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
+from functools import partial
 from uuid import UUID
 
 from starlette.requests import Request
@@ -12,14 +13,14 @@ from starlette.requests import Request
 from app.api.actions import store_answers
 from app.api.attachments import Contents, user_blocks
 from app.api.codec import to_json
-from app.api.exchange import post_in_new_chat, post_message
-from app.api.openai.history import PastAnswer, canonical, past_of
+from app.api.dialects import key_of
+from app.api.exchange import History, admit, post_in_new_chat, post_message
+from app.api.openai.history import Past, PastAnswer, canonical, past_of
 from app.api.openai.inputs import Input, Options, checked_turn, new_turn, result_text, unknown_previous
 from app.api.openai.objects import ResponseId, approval_id, parts_of
 from app.api.openai.schemas import ApprovalItem, FunctionOutputItem, InputItem
 from app.api.openai.stream import response_now
-from app.api.schemas.requests import NewTurn
-from app.api.services import Services, identity_of
+from app.api.services import Services, count_writes, identity_of
 from app.domain.asks import Ask, AskAnswer
 from app.domain.chats import Chat, title_from
 from app.domain.errors import NotFound, RequestRefused
@@ -78,6 +79,7 @@ class Posting:
 
     async def _post(self, place: Place) -> Turn:
         services, owner = self._services, self._owner
+        self._identity.require("send")
         if not self._input.blocks:
             detail = "`input` must end with a message of the user, or with the outputs of calls."
             raise RequestRefused(detail, field="input")
@@ -85,10 +87,11 @@ class Posting:
         if place.chat is None:
             now = CLOCK.now()
             chat = Chat(new_id(), owner, None, None, {}, created_at=now, updated_at=now)
-            if not self._input.last_answer:
-                return (await post_in_new_chat(services, new, chat, self._key)).assistant_turn
-            target = await self._record(chat, new)
-            return (await post_message(services, new, target, self._key)).assistant_turn
+            history = None
+            if self._input.last_answer:
+                self._identity.require("chat")  # answers in a history are no messages of a person
+                history = history_of(services, owner, [*self._input.history, *self._input.last_answer])
+            return (await post_in_new_chat(services, new, chat, self._key, history)).assistant_turn
         parent: Parent = None
         if place.origin is not None:
             before = await self._turn_of(place.origin)
@@ -120,15 +123,6 @@ class Posting:
                             return Place(chat, ResponseId(chat, id, part))
         return place
 
-    async def _record(self, planned: Chat, new: NewTurn) -> Target:
-        """Writes the history into a new chat, as it was sent; returns the place behind it."""
-        services, storage = self._services, self._services.storage
-        request = services.resolver.resolve(new, planned, None)
-        exchanges = await recorded(services, self._owner, [*self._input.history, *self._input.last_answer])
-        chat = await storage.chats.create(self._owner, None, None, {})
-        last = await storage.histories.record(self._owner, chat.id, None, exchanges, request)
-        return Target(self._owner, chat.id, last)
-
     # --- answers to calls --------------------------------------------------------------------------------------------
 
     async def _answer(self, origin: ResponseId | None) -> tuple[Turn, int]:
@@ -151,21 +145,31 @@ class Posting:
         if turn.ended:  # no 409: the SDKs would try again
             raise RequestRefused(f"No call of {origin} waits for an output any more: it has ended.", field="input")
         _check_nothing_waits(turn, [decision.tool_use_id for decision in decisions])
+        if not self._input.blocks:
+            await count_writes(services, owner, 1)
+            return await store_answers(services, identity, turn, decisions, self._key), part
+        identity.require("send")
+        new = new_turn(services, self._options, self._input, follows=True)
+        await admit(services, owner, new, writes=1)  # before the answers: a refusal stores nothing
         turn = await store_answers(services, identity, turn, decisions, self._key)
-        if self._input.blocks:
-            new = new_turn(services, self._options, self._input, follows=True)
-            exchange = await post_message(services, new, Target(owner, turn.chat_id, turn.id, "steer"), None)
-            return exchange.assistant_turn, part if exchange.steered else 0
-        return turn, part
+        key = self._key and key_of("openai", "message", self._key.key, self._key.digest.hex())
+        target = Target(owner, turn.chat_id, turn.id, "steer")
+        exchange = await post_message(services, new, target, key, admitted=True)
+        return exchange.assistant_turn, part if exchange.steered else 0
 
 
-async def recorded(services: Services, owner: str, items: Sequence[InputItem]) -> list[PastExchange]:
-    """Exchanges as rows keep them, from items that were sent. Bytes of files become uploads. Raises RequestRefused."""
-    exchanges, contents = [], Contents(services.http.max_turn_bytes)
+def history_of(services: Services, owner: str, items: Sequence[InputItem]) -> History:
+    """Exchanges from items that were sent, which took place elsewhere. Raises RequestRefused."""
     pasts = past_of(items)
     if len(pasts) > _MOST_RECORDED:
         detail = f"`input` must have at most {_MOST_RECORDED:,} messages of a history that is not known here."
         raise RequestRefused(detail, field="input")
+    return History(len(pasts), partial(_load, services, owner, pasts))
+
+
+async def _load(services: Services, owner: str, pasts: Sequence[Past]) -> Sequence[PastExchange]:
+    """The exchanges as rows keep them. Bytes of files become uploads. Raises RequestRefused."""
+    exchanges, contents = [], Contents(services.http.max_turn_bytes)
     for past in pasts:
         new = checked_turn({"blocks": past.message or [{"type": "text", "text": "…"}]})
         blocks = await user_blocks(new.blocks, owner, services, contents=contents)

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from app.api.codec import to_json
 from app.api.exchange import cancel_turn, wait_for_end
 from app.api.http.reading import idempotency_key_of, limit_of, read_body
-from app.api.openai.inputs import Input, options_of, origin_of, read_items, split_input
+from app.api.openai.inputs import Input, items_of, options_of, origin_of, split_input
 from app.api.openai.items import input_items_of
 from app.api.openai.objects import ResponseId, chat_of_conversation, parts_of
 from app.api.openai.posting import Forgetting, Place, Posting, delete_turn, delivered
@@ -30,8 +30,10 @@ async def create_response(request: Request) -> Response:
     sent, body = await read_body(request, ResponseIn)
     if sent.background and sent.store is False:
         raise RequestRefused("`store` must be left out with `background`.", field="store")
-    input, options = await split_input(await read_items(sent.input)), options_of(sent)
+    input, options = await split_input(items_of(sent.input)), options_of(sent)
     place = await _place(request, services, sent, input)
+    if sent.stream:
+        services.streams.take(request)
     posting = Posting(request, services, options, input, idempotency_key_of(request, body))
     turn, part = await posting.respond(place)
     forget = None
@@ -60,7 +62,7 @@ async def get_response(request: Request) -> Response:
     id, turn = await _found(request, services, owner)
     previous = await _previous(services, owner, turn)
     if request.query_params.get("stream") in {"true", "1"}:
-        services.streams.check(owner)
+        services.streams.take(request)
         after = _number_in_query(request)
         if answer := await passed_on(request, turn):
             return answer
@@ -85,6 +87,7 @@ async def delete_response(request: Request) -> Response:
     """Deletes the turn of the response, and the responses that follow it."""
     services, owner = services_and_owner(request)
     id, turn = await _found(request, services, owner)
+    identity_of(request).require_reach(id.chat)  # what follows goes with it
     await delete_turn(services, owner, turn)
     return Response(to_json({"id": str(id), "object": "response", "deleted": True}), media_type="application/json")
 
@@ -93,6 +96,7 @@ async def list_input_items(request: Request) -> Response:
     """What the client sent for the response: its message, or its answers to calls."""
     services, owner = services_and_owner(request)
     id, turn = await _found(request, services, owner)
+    identity_of(request).require_reach(id.chat)  # a question is not part of the turn that answers it
     assert turn.parent_id is not None
     user_turn = await services.storage.turns.get(owner, id.chat, turn.parent_id)
     items = input_items_of(user_turn, turn, id.part)

@@ -2,16 +2,191 @@
 than are needed, as the SDKs send back what they received.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
-from pydantic import AfterValidator, ConfigDict, Field
+from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, Tag
 
-from app.api.schemas.fields import Body, JsonObject, LenientBody, Storable, storable_value
+from app.api.schemas.fields import (
+    OTHER_TAG,
+    TEXT_TAG,
+    Body,
+    JsonObject,
+    LenientBody,
+    OpenBody,
+    Storable,
+    text_or_other,
+)
 from app.api.schemas.requests import Labels, ModelName
 
-AnyJson = Annotated[Any, AfterValidator(storable_value)]
 # What a response has in any case, or never has because it is not needed here.
 Included = Literal["message.input_image.image_url", "reasoning.encrypted_content"]
+
+
+# --- parts and items -------------------------------------------------------------------------------------------------
+
+
+class ImageUrlIn(OpenBody):
+    url: Storable | None = None
+
+
+class FileIn(OpenBody):
+    file_id: Storable | None = None
+    file_data: Storable | None = None
+    file_url: Storable | None = None
+    filename: Storable | None = None
+
+
+class PartIn(FileIn):
+    """A part of a message or of an output. Its `type` decides which members count; a part of a type that has no place
+    here is refused where a model would get it.
+    """
+
+    type: Annotated[
+        Storable | None,
+        Field(description="input_text, input_image, input_file, output_text, refusal; text, image_url, file"),
+    ] = None
+    text: Storable | None = None
+    refusal: Storable | None = None
+    image_url: (
+        Annotated[
+            Annotated[Storable, Tag(TEXT_TAG)] | Annotated[ImageUrlIn, Tag(OTHER_TAG)], Discriminator(text_or_other)
+        ]
+        | None
+    ) = None
+    file: FileIn | None = None
+
+
+Content = Annotated[
+    Annotated[Storable, Tag(TEXT_TAG)] | Annotated[list[PartIn], Tag(OTHER_TAG)], Discriminator(text_or_other)
+]
+
+
+class MessageItem(LenientBody):
+    type: Literal["message"] = "message"
+    id: str | None = None
+    role: Literal["user", "assistant", "system", "developer"]
+    content: Content
+
+
+class FunctionOutputItem(LenientBody):
+    type: Literal["function_call_output"]
+    call_id: Storable
+    output: Content
+
+
+class ApprovalItem(LenientBody):
+    type: Literal["mcp_approval_response"]
+    approval_request_id: Storable
+    approve: bool
+    reason: Storable | None = None
+
+
+class OutputItem(LenientBody):
+    """An item of an earlier response, which is known here by its id."""
+
+    type: Literal["reasoning", "function_call", "mcp_call", "mcp_approval_request", "item_reference"] = "item_reference"
+    id: str | None = None
+    call_id: Storable | None = None
+    name: Storable | None = None
+    arguments: Storable | None = None
+
+
+InputItem = MessageItem | FunctionOutputItem | ApprovalItem | OutputItem
+
+
+def _item_tag(value: Any) -> str | None:
+    type = value.get("type", "message" if "role" in value else "item_reference") if isinstance(value, dict) else None
+    if not isinstance(type, str):
+        return None
+    return "output" if type in _OUTPUT_TYPES else type
+
+
+_OUTPUT_TYPES = frozenset(get_args(OutputItem.model_fields["type"].annotation))
+ItemIn = Annotated[
+    Annotated[MessageItem, Tag("message")]
+    | Annotated[FunctionOutputItem, Tag("function_call_output")]
+    | Annotated[ApprovalItem, Tag("mcp_approval_response")]
+    | Annotated[OutputItem, Tag("output")],
+    Discriminator(_item_tag),
+]
+InputIn = (
+    Annotated[
+        Annotated[Storable, Tag(TEXT_TAG)] | Annotated[list[ItemIn], Tag(OTHER_TAG)], Discriminator(text_or_other)
+    ]
+    | None
+)
+
+
+# --- tools -----------------------------------------------------------------------------------------------------------
+
+
+class FunctionIn(LenientBody):
+    name: Storable | None = None
+    description: Storable | None = None
+    parameters: JsonObject | None = None
+
+
+class FunctionToolIn(FunctionIn):
+    """A function of the client, as the Responses API has it, or inside of `function`, as chat completions have it."""
+
+    type: Literal["function"]
+    function: FunctionIn | None = None
+
+
+class AllowedToolsIn(LenientBody):
+    tool_names: list[Storable]
+
+
+def _tool_names(value: Any) -> Any:
+    return value.get("tool_names", value) if isinstance(value, dict) else value
+
+
+class McpToolIn(LenientBody):
+    """A choice among the tools of the server."""
+
+    type: Literal["mcp"]
+    server_label: Storable | None = None
+    allowed_tools: Annotated[
+        list[Storable] | None,
+        BeforeValidator(_tool_names, json_schema_input_type=list[Storable] | AllowedToolsIn | None),
+    ] = None
+
+
+class ForwardedToolIn(OpenBody):
+    """A tool of the model's provider, passed on as it was sent."""
+
+    type: Storable | None = None
+
+
+def _tool_tag(value: Any) -> str:
+    type = value.get("type") if isinstance(value, dict) else None
+    return type if type in ("function", "mcp") else "provider"
+
+
+ToolIn = Annotated[
+    Annotated[FunctionToolIn, Tag("function")]
+    | Annotated[McpToolIn, Tag("mcp")]
+    | Annotated[ForwardedToolIn, Tag("provider")],
+    Discriminator(_tool_tag),
+]
+ToolsIn = Annotated[list[ToolIn] | None, Field(max_length=200)]
+
+
+class ToolChoiceIn(LenientBody):
+    type: Storable | None = None
+    name: Storable | None = None
+    function: FunctionIn | None = None
+
+
+ChoiceIn = (
+    Annotated[
+        Annotated[Storable, Tag(TEXT_TAG)] | Annotated[ToolChoiceIn, Tag(OTHER_TAG)], Discriminator(text_or_other)
+    ]
+    | None
+)
+
+
+# --- bodies ----------------------------------------------------------------------------------------------------------
 
 
 class ConversationIn(Body):
@@ -50,12 +225,17 @@ class ResponseIn(Body):
     """The body of POST /v1/responses."""
 
     model: ModelName | None = None
-    input: AnyJson = None
+    input: InputIn = None
     instructions: Storable | None = None
     previous_response_id: Storable | None = None
-    conversation: Storable | ConversationIn | None = None
-    tools: Annotated[list[JsonObject] | None, Field(max_length=200)] = None
-    tool_choice: AnyJson = None
+    conversation: (
+        Annotated[
+            Annotated[Storable, Tag(TEXT_TAG)] | Annotated[ConversationIn, Tag(OTHER_TAG)], Discriminator(text_or_other)
+        ]
+        | None
+    ) = None
+    tools: ToolsIn = None
+    tool_choice: ChoiceIn = None
     text: TextIn | None = None
     reasoning: ReasoningIn | None = None
     metadata: Labels | None = None
@@ -79,51 +259,12 @@ class ResponseIn(Body):
 class ConversationBody(Body):
     """The body of POST /v1/conversations, and of a change of one."""
 
-    items: AnyJson = None
+    items: InputIn = None
     metadata: Labels | None = None
 
 
 class ItemsIn(Body):
-    items: AnyJson
-
-
-class MessageItem(LenientBody):
-    type: Literal["message"] = "message"
-    id: str | None = None
-    role: Literal["user", "assistant", "system", "developer"]
-    content: str | list[JsonObject]
-
-
-class FunctionOutputItem(LenientBody):
-    type: Literal["function_call_output"]
-    call_id: Storable
-    output: Storable | list[JsonObject]
-
-
-class ApprovalItem(LenientBody):
-    type: Literal["mcp_approval_response"]
-    approval_request_id: Storable
-    approve: bool
-    reason: Storable | None = None
-
-
-class OutputItem(LenientBody):
-    """An item of an earlier response, which is known here by its id."""
-
-    type: Literal["reasoning", "function_call", "mcp_call", "mcp_approval_request", "item_reference"]
-    id: str | None = None
-    call_id: Storable | None = None
-    name: Storable | None = None
-    arguments: Storable | None = None
-
-
-InputItem = MessageItem | FunctionOutputItem | ApprovalItem | OutputItem
-ITEMS: dict[str, type[InputItem]] = {
-    "message": MessageItem,
-    "function_call_output": FunctionOutputItem,
-    "mcp_approval_response": ApprovalItem,
-    **dict.fromkeys(("reasoning", "function_call", "mcp_call", "mcp_approval_request", "item_reference"), OutputItem),
-}
+    items: InputIn
 
 
 class StreamUsageIn(StreamOptionsIn):
@@ -137,13 +278,33 @@ class FormatOfChatIn(Body):
     json_schema: JsonObject | None = None
 
 
+class CalledFunctionIn(LenientBody):
+    name: Storable | None = None
+    arguments: Storable | None = None
+
+
+class ToolCallIn(LenientBody):
+    id: Storable | None = None
+    type: Literal["function"] = "function"
+    function: CalledFunctionIn
+
+
+class ChatMessageIn(LenientBody):
+    """A message of a chat completion. `content` may be left out where there are calls."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: Content | None = None
+    tool_calls: list[ToolCallIn] | None = None
+    tool_call_id: Storable | None = None
+
+
 class ChatIn(Body):
     """The body of POST /v1/chat/completions."""
 
     model: ModelName
-    messages: Annotated[list[JsonObject], Field(min_length=1, max_length=10_000)]
-    tools: Annotated[list[JsonObject] | None, Field(max_length=200)] = None
-    tool_choice: AnyJson = None
+    messages: Annotated[list[ChatMessageIn], Field(min_length=1, max_length=10_000)]
+    tools: ToolsIn = None
+    tool_choice: ChoiceIn = None
     parallel_tool_calls: bool | None = None
     response_format: FormatOfChatIn | None = None
     max_tokens: int | None = None
@@ -154,7 +315,12 @@ class ChatIn(Body):
     frequency_penalty: float | None = None
     logit_bias: dict[str, float] | None = None
     seed: int | None = None
-    stop: Storable | list[Storable] | None = None
+    stop: (
+        Annotated[
+            Annotated[Storable, Tag(TEXT_TAG)] | Annotated[list[Storable], Tag(OTHER_TAG)], Discriminator(text_or_other)
+        ]
+        | None
+    ) = None
     reasoning_effort: Storable | None = None
     verbosity: Literal["low", "medium", "high"] | None = None
     metadata: Labels | None = None
@@ -167,12 +333,3 @@ class ChatIn(Body):
     store: bool | None = None
     stream: bool | None = None
     stream_options: StreamUsageIn | None = None
-
-
-class ChatMessageIn(LenientBody):
-    """A message of a chat completion. `content` may be left out where there are calls."""
-
-    role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: Storable | list[JsonObject] | None = None
-    tool_calls: list[JsonObject] | None = None
-    tool_call_id: Storable | None = None

@@ -20,6 +20,13 @@ Absent = SkipJsonSchema[None]
 Storable = Annotated[str, AfterValidator(_storable)]
 Title = Annotated[Storable, Field(min_length=1, max_length=300)]
 
+# The tags of a union of a text and something else, by which an error is about one of the two alone.
+TEXT_TAG, OTHER_TAG = "(text)", "(other)"
+
+
+def text_or_other(value: Any) -> str:
+    return TEXT_TAG if isinstance(value, str) else OTHER_TAG
+
 
 def storable_value(value: Any) -> Any:
     """Returns `value`. Raises ValueError where a text or a number in it cannot be stored."""
@@ -44,6 +51,7 @@ def storable_value(value: Any) -> Any:
     return value
 
 
+AnyJson = Annotated[Any, AfterValidator(storable_value)]
 JsonObject = Annotated[dict[str, Any], AfterValidator(storable_value)]
 
 
@@ -57,6 +65,18 @@ class LenientBody(Body):
     """A body in another protocol, whose clients send more than is needed here: unknown fields are ignored."""
 
     model_config = ConfigDict(extra="ignore", strict=True)
+
+
+class OpenBody(LenientBody):
+    """The same, whose unknown fields are kept, because they are passed on."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+
+    __pydantic_extra__: dict[str, AnyJson]
+
+    def sent(self) -> dict[str, Any]:
+        """The members that were sent."""
+        return self.model_dump(exclude_unset=True)
 
 
 def without_defaults(schema: dict[str, Any]) -> None:

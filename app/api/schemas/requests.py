@@ -10,7 +10,7 @@ from app.api.schemas.blocks import BlockIn
 from app.api.schemas.fields import Body, JsonObject, Storable, Title, storable_value
 from app.api.schemas.tools import Description, ToolName, ToolsIn
 from app.domain.chats import OnBusy
-from app.domain.identity import LONGEST_OWNER, Scope
+from app.domain.identity import LONGEST_OWNER, SCOPES, Scope
 from app.domain.search import SearchLanguage
 from app.domain.turns import EarlierResults
 from app.llm.models.parameters import schemas_by_name
@@ -90,14 +90,19 @@ class OutputIn(Body):
     submit_description: Description | None = None
 
 
-class TurnOptions(Body):
-    """Options of one turn. Options that are left out come from the chat, then from the server."""
+class FixedOptions(Body):
+    """Options that a credential may fix for all turns that it posts. A request may not name them then."""
 
     model: ModelName | None = None
     system_prompt: Prompt | None = None
     params: Params | None = None
     tools: ToolsIn | None = None
     limits: LimitsIn | None = None
+
+
+class TurnOptions(FixedOptions):
+    """Options of one turn. Options that are left out come from the chat, then from the server."""
+
     output: OutputIn | None = None
     record: Annotated[
         bool | None, Field(description="keep a recording of the model calls, on a server that has a folder for them")
@@ -180,9 +185,18 @@ class BrowserTokenIn(Body):
     `admin`, with which a backend makes tokens for its users.
     """
 
-    scopes: Annotated[list[Scope] | None, Field(min_length=1, max_length=4)] = None
+    scopes: Annotated[list[Scope] | None, Field(min_length=1, max_length=len(SCOPES))] = None
     chat: Annotated[UUID | None, Field(description="the only chat that it reaches")] = None
     turn: Annotated[UUID | None, Field(description="the only turn of the chat that it reaches")] = None
     seconds: Annotated[int | None, Field(ge=1, description="its life; 900 without it")] = None
     owner: Annotated[Storable | None, Field(min_length=1, max_length=LONGEST_OWNER)] = None
     plan: Annotated[Storable | None, Field(min_length=1, max_length=100)] = None
+    documents: Annotated[
+        Storable | None,
+        Field(
+            min_length=1,
+            max_length=1024,
+            description="folder of documents that its messages may name and its turns' tools may read; none without it",
+        ),
+    ] = None
+    fixed: Annotated[FixedOptions | None, Field(description="options of all turns that it posts")] = None

@@ -415,6 +415,10 @@ class IdentityOut(BaseModel):
     chat: UUID | None
     turn: UUID | None
     expires_at: datetime | None
+    documents: Annotated[
+        str | None, Field(description="folder of documents that a restricted credential reaches; null: none")
+    ] = None
+    fixed: Annotated[list[str], Field(description="options that it fixes, so that no request may name them")] = []
 
 
 class BrowserTokenOut(IdentityOut):

@@ -27,7 +27,7 @@ from app.stream.chat.reader import ChatItem, ChatReader, EventOfTurn, Sources
 
 async def stream_chat(request: Request) -> Response:
     services, owner = services_and_owner(request)
-    services.streams.check(owner)
+    services.streams.take(request)
     chat = id_of(request, "chat")
     field, cursor = requested_cursor(request, ChatCursor.parse, ChatCursor())
     try:

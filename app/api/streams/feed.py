@@ -18,7 +18,7 @@ from app.stream.feed import DeletedChat, FeedCursor, FeedEvent
 
 async def stream_feed(request: Request) -> Response:
     services, owner = services_and_owner(request)
-    services.streams.check(owner)
+    services.streams.take(request)
     _, cursor = requested_cursor(request, FeedCursor.parse, None)
     reader = await services.live.feed.open(owner, cursor, frame)
     return FrameResponse(reader.frames(), services.http.stream_life, services.http.heartbeat, services.streams)

@@ -4,6 +4,7 @@ import random
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
+from functools import partial
 
 import anyio
 from anyio.lowlevel import checkpoint
@@ -12,6 +13,7 @@ from starlette.requests import Request
 from starlette.types import Message, Receive, Scope, Send
 
 from app.api.codec import to_json
+from app.api.http.endpoint import GIVE_BACK
 from app.api.plans import OwnerPlans
 from app.domain.errors import RequestRefused, TooMany
 from app.domain.identity import Identity
@@ -32,36 +34,39 @@ def headers_of(heartbeat: float) -> dict[str, str]:
 
 
 class OwnerStreams:
-    """The open streams on this replica by owner. A stream that is asked for by itself is refused beyond those of the
-    owner's plan.
-    """
+    """The open streams on this replica, and the places that owners have taken for theirs."""
 
     def __init__(self, plans: OwnerPlans) -> None:
         self._plans = plans
-        self._open: Counter[str] = Counter()
-        self._streams: set[OpenStream] = set()
+        self._taken: Counter[str] = Counter()
+        self._open: set[OpenStream] = set()
 
-    def check(self, owner: str) -> None:
-        """Raises TooMany. Not for the stream of a message, which is written by then."""
+    def take(self, request: Request) -> None:
+        """Takes a place for the stream that answers the request, before anything is written. It is given back when the
+        request has been answered. Raises TooMany.
+        """
+        owner: str = request.state.identity.owner
         most = self._plans.of(owner).streams
-        if most is not None and self._open[owner] >= most:
+        if most is not None and self._taken[owner] >= most:
             raise TooMany(f"The limit of open streams, {most} of an owner, is reached: close one.", 5, "streams")
+        self._taken[owner] += 1
+        setattr(request.state, GIVE_BACK, partial(self._give_back, owner))
+
+    def _give_back(self, owner: str) -> None:
+        self._taken[owner] -= 1
+        if not self._taken[owner]:
+            del self._taken[owner]
 
     def all(self) -> Sequence["OpenStream"]:
-        return tuple(self._streams)
+        return tuple(self._open)
 
     @contextmanager
     def opened(self, stream: "OpenStream") -> Iterator[None]:
-        owner = stream.identity.owner
-        self._open[owner] += 1
-        self._streams.add(stream)
+        self._open.add(stream)
         try:
             yield
         finally:
-            self._streams.discard(stream)
-            self._open[owner] -= 1
-            if not self._open[owner]:
-                del self._open[owner]
+            self._open.discard(stream)
 
 
 class OpenStream:

@@ -26,7 +26,7 @@ Start = TypeVar("Start")
 
 async def stream_turn(request: Request) -> Response:
     services, owner = services_and_owner(request)
-    services.streams.check(owner)
+    services.streams.take(request)
     chat, turn_id = id_of(request, "chat"), id_of(request, "turn")
     cursor = requested_cursor(request, Cursor.parse, START)[1]
     view = services.live.directory.running_for(owner, chat, turn_id)

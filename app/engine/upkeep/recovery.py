@@ -12,7 +12,6 @@ import structlog
 from app.domain.errors import StorageError, StorageUnavailable
 from app.kit.clock import CLOCK
 from app.storage.chats.actions import Actions
-from app.storage.runs.journal import OpenTexts
 from app.storage.runs.queue import Peer, Queue
 
 log = structlog.get_logger(__name__)
@@ -24,6 +23,7 @@ LOOK = 0.4  # seconds between two looks at the peers
 MISSED = 0.8
 # Seconds for which a look that found no peer counts. A replica that has been registered for longer is known to all.
 KNOWN = 2.0
+_REMEDY = "Two servers have this host name and port: give one of them another host name or TURNSTREAM_PORT."
 SWEEP = 60.0  # seconds between two searches for turns whose replica has no row any more
 
 
@@ -37,7 +37,6 @@ class ReplicaMonitor:
     def __init__(
         self,
         queue: Queue,
-        texts: OpenTexts,
         actions: Actions,
         lease: float,
         wake: Callable[[], None],
@@ -47,7 +46,6 @@ class ReplicaMonitor:
         forget: Callable[[], None] = lambda: None,
     ) -> None:
         self._queue = queue
-        self._texts = texts
         self._actions = actions
         self._lease = lease
         self._renewal = lease / 3 if renewal is None else min(renewal, lease / 3)
@@ -57,6 +55,7 @@ class ReplicaMonitor:
         self._forget = forget
         self._alone_until = 0.0
         self._known_at: float | None = None
+        self._namesakes: set[UUID] = set()  # living peers with the address of this one, of which a line was logged
         self._missed: dict[UUID, tuple[datetime, float]] = {}  # its lease, and since when it has that and no session
         self._has_session = True
         self._connected_since = 0.0
@@ -67,12 +66,15 @@ class ReplicaMonitor:
         self._clock_ahead = CLOCK.ahead
 
     async def start(self) -> None:
-        """Registers this replica, and takes over the turns of an earlier process at the same address."""
+        """Registers this replica, and takes over the turns of an earlier process at its address, whose session is gone.
+        The address alone may be that of a living server.
+        """
         await self._queue.renew_lease(self._lease)
         self._renewed = self._swept = self._connected_since = self._looked = monotonic()
         self._known_at = self._renewed + KNOWN
         self._clock_ahead = CLOCK.ahead
-        await self._take_over([peer.id for peer in await self._queue.peers() if peer.replaced])
+        peers = await self._queue.peers()
+        await self._take_over([peer.id for peer in peers if peer.has_own_address and not peer.connected])
         with suppress(StorageError):
             await self._queue.notify(JOINED)
 
@@ -140,12 +142,18 @@ class ReplicaMonitor:
         if late > LOOK + self._lease / 3 or jump > self._lease / 3:
             log.warning("lease.doubted", seconds=round(max(late, jump), 3))
             self._doubt()
+        self._warn_of_namesakes(peers)
         if gone := self._gone(peers, now):
             await self._take_over(gone)
         if now - self._swept > SWEEP:
             self._swept = now
             await self._take_over(())  # turns of replicas that have no row any more
-            await self._texts.sweep()
+
+    def _warn_of_namesakes(self, peers: Sequence[Peer]) -> None:
+        for peer in peers:
+            if peer.has_own_address and peer.connected and peer.id not in self._namesakes:
+                self._namesakes.add(peer.id)
+                log.warning("replica.address_shared", replica=str(peer.id), remedy=_REMEDY)
 
     def _gone(self, peers: Sequence[Peer], now: float) -> list[UUID]:
         """The peers that have had no session for long enough, or whose lease has expired. After Postgres was away, all

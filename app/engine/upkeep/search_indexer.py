@@ -1,12 +1,16 @@
 """The search indexer: indexes texts about a second after their commit, for many turns together."""
 
 import asyncio
-from contextlib import suppress
 from time import perf_counter
 
-from app.domain.errors import StorageUnavailable
+import structlog
+
+from app.domain.errors import StatementTooLong, StorageUnavailable
 from app.storage.chats.search import Search
+from app.storage.database import LONG
 from app.telemetry import SEARCH_LAG_SECONDS
+
+log = structlog.get_logger(__name__)
 
 _INTERVAL = 1.0  # seconds between two looks of a replica
 
@@ -21,8 +25,13 @@ class SearchIndexer:
         """Indexes for ever."""
         while True:
             await asyncio.sleep(_INTERVAL)
-            with suppress(StorageUnavailable):  # the next look finds it
+            try:
                 await self.look()
+            except StatementTooLong as error:
+                log.error("search.too_long", error=str(error), seconds=LONG)
+                await asyncio.sleep(LONG)
+            except StorageUnavailable:
+                pass  # the next look finds it
 
     async def look(self) -> None:
         """Indexes what there is. After an import it leaves Postgres as much time to others as it takes."""

@@ -7,12 +7,14 @@ steps, and rests after each for longer than it took.
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 from dataclasses import dataclass
 
 import structlog
 
-from app.storage.database import LONG, retry_while_unavailable
+from app.domain.errors import StatementTooLong, StorageUnavailable
+from app.storage.database import LONG
 from app.storage.retention import Sweeps
 
 log = structlog.get_logger(__name__)
@@ -30,47 +32,47 @@ _SHORTEST_REST = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """`step` returns how many rows it has removed, or None when there is nothing left to do for `period` seconds."""
+    """Due every `period` seconds. `steps` yields after each step how many rows it has removed."""
 
     name: str
     period: float
-    step: Callable[[], Awaitable[int | None]]
+    steps: Callable[[], AsyncGenerator[int, None]]
 
     async def run(self, sweeps: Sweeps) -> None:
         """Sweeps for ever, where no other replica does."""
         while True:
             await asyncio.sleep(self.period / _LOOKS * random.uniform(0.5, 1.0))  # noqa: S311, replicas look in turn
-            await self.look(sweeps)
+            try:
+                await self.look(sweeps)
+            except StorageUnavailable as error:  # it is due again when the lease has expired
+                log.warning("sweep.waits", sweep=self.name, error=str(error))
 
     async def look(self, sweeps: Sweeps) -> None:
-        """Does the sweep if it is due."""
-        if not await retry_while_unavailable(lambda: sweeps.claim(self.name, _LEASE)):
+        """Does the sweep if it is due. A step that is too long would be so again at once, and waits for the period."""
+        if not await sweeps.claim(self.name, _LEASE):
             return
         removed, began = 0, time.monotonic()
-        while (count := await retry_while_unavailable(self.step)) is not None:
-            removed += count
-            await asyncio.sleep(max(_SHORTEST_REST, _REST * (time.monotonic() - began)))
-            await retry_while_unavailable(lambda: sweeps.postpone(self.name, _LEASE))
-            began = time.monotonic()
-        await retry_while_unavailable(lambda: sweeps.postpone(self.name, self.period))
+        try:
+            async with aclosing(self.steps()) as steps:
+                async for count in steps:
+                    removed += count
+                    await asyncio.sleep(max(_SHORTEST_REST, _REST * (time.monotonic() - began)))
+                    await sweeps.postpone(self.name, _LEASE)
+                    began = time.monotonic()
+        except StatementTooLong as error:
+            log.error("sweep.too_long", sweep=self.name, error=str(error), seconds=self.period)
+        await sweeps.postpone(self.name, self.period)
         if removed:
             log.info("sweep.removed", sweep=self.name, rows=removed)
 
 
-def at_once(step: Callable[[], Awaitable[int]]) -> Callable[[], Awaitable[int | None]]:
-    """A sweep in one step."""
-    left = False
-
-    async def once() -> int | None:
-        nonlocal left
-        left = not left
-        return await step() if left else None
-
-    return once
-
-
-async def sweep_here(period: float, step: Callable[[], Awaitable[int]]) -> None:
+async def sweep_here(period: float, steps: Callable[[], AsyncGenerator[int, None]]) -> None:
     """Sweeps for ever what belongs to the machine of this process: what other replicas sweep is not the same."""
     while True:
         await asyncio.sleep(period * random.uniform(0.5, 1.0))  # noqa: S311, processes of one machine sweep in turn
-        await retry_while_unavailable(step)
+        try:
+            async with aclosing(steps()) as done:
+                async for _ in done:
+                    pass
+        except StorageUnavailable as error:
+            log.warning("sweep.waits", sweep="files", error=str(error))

@@ -19,6 +19,7 @@ from app.storage.chats.exchanges import (
     Exchanges,
     IdempotencyKey,
     KeyTaken,
+    take_queued_place,
 )
 from app.storage.database import Database, Statement
 from app.storage.rows import to_json
@@ -97,8 +98,12 @@ class Branches:
         self._database = database
         self._exchanges = Exchanges(database)
 
-    async def fork(self, owner: str, fork: Fork, key: IdempotencyKey | None) -> tuple[UUID, UUID]:
-        """Returns the chat of the copy and its last assistant turn. Raises NotFound, RequestRefused, KeyTaken."""
+    async def fork(
+        self, owner: str, fork: Fork, key: IdempotencyKey | None, most_queued: int | None = None
+    ) -> tuple[UUID, UUID]:
+        """Returns the chat of the copy and its last assistant turn. The owner may have `most_queued` turns in the
+        queue. Raises NotFound, RequestRefused, KeyTaken, TooMany.
+        """
         await asyncio.to_thread(import_module, "app.storage.chats.turn_copies")  # with SQLAlchemy: a tenth of a second
         from app.storage.chats.turn_copies import copy_turns  # noqa: PLC0415
 
@@ -121,6 +126,7 @@ class Branches:
             if fork.request is not None:
                 if before is not None:
                     await connection.row(MARK_FOLLOWED, turn=before)
+                await take_queued_place(connection, owner, most_queued)
                 row = await connection.row(
                     CREATE_SIBLING, id=new_id(), chat=chat, parent=leaf, request=to_json(fork.request)
                 )

@@ -10,7 +10,7 @@ from uuid import UUID
 from app.domain.asks import AskAnswer
 from app.domain.blocks import Block
 from app.domain.chats import Chat, OnBusy, Placement, branch_is_busy, place_message
-from app.domain.errors import Conflict, NotFound, RequestRefused, StatementRefused
+from app.domain.errors import Conflict, NotFound, RequestRefused, StatementRefused, TooMany
 from app.domain.turns import OPEN, Turn, TurnRequest
 from app.kit.ids import new_id
 from app.storage.chats.chats import CREATE_CHAT, LOCK_CHAT, chat_from
@@ -71,8 +71,11 @@ _EXCHANGE = """
             CAST(:indexes AS int[]), CAST(:types AS text[]), CAST(:texts AS text[]), CAST(:datas AS json[])
         ) AS b (index, type, text, data)
     ), assistant_turn AS (
-        INSERT INTO turns (id, chat_id, parent_id, role, request, created_at, status, attempt, replica, started_at)
-        SELECT :assistant_turn, :chat, :user_turn, 'assistant', CAST(:request AS json), updated_at, {begun} FROM touched
+        INSERT INTO turns (
+            id, chat_id, parent_id, role, request, queue_owner, created_at, status, attempt, replica, started_at
+        )
+        SELECT :assistant_turn, :chat, :user_turn, 'assistant', CAST(:request AS json), owner, updated_at, {begun}
+        FROM touched
     )
 """
 _CREATED = " SELECT updated_at FROM touched"
@@ -92,21 +95,29 @@ _BEGUN = (
 CREATE_EXCHANGE = Statement(
     f"""
     WITH touched AS (
-        UPDATE chats SET {TICK}, title = coalesce(title, :title) WHERE id = :chat RETURNING updated_at
+        UPDATE chats SET {TICK}, title = coalesce(title, :title) WHERE id = :chat RETURNING updated_at, owner
     )
     {_QUEUED}
     """
 )
-# The turn is claimed by the replica that writes it. No row is returned where the chat has changed since it was read, or
-# the answer before is open: after a failover that has lost its end, it runs again.
+# A place among the running turns of an owner, or in the queue: others wait until the transaction ends (migration 0038).
+# The lock of a chat that exists comes before that of the owner, everywhere: else two messages could wait for another.
+_MAY_RUN = "(CAST(:most_running AS int) IS NULL OR take_place({owner}, :most_running, NULL))"
+TAKE_PLACE = Statement("SELECT take_place(:owner, NULL, :most) AS taken")
+# The turn is claimed by the replica that writes it. No row is returned if the chat has changed since it was read, the
+# owner has no place, or the answer before is open: after a failover that has lost its end, it runs again.
 BEGIN_EXCHANGE = Statement(
     f"""
-    WITH touched AS (
-        UPDATE chats SET {TICK}, title = coalesce(title, :title)
+    WITH locked AS MATERIALIZED (
+        SELECT id, owner FROM chats
         WHERE id = :chat AND owner = :owner AND updated_at = :updated_at
           AND system_prompt IS NOT DISTINCT FROM :system_prompt AND settings::text = :settings
           AND NOT EXISTS (SELECT FROM turns WHERE id = :parent AND status IN {OPEN_STATUSES})
-        RETURNING updated_at
+        FOR NO KEY UPDATE
+    ), touched AS (
+        UPDATE chats SET {TICK}, title = coalesce(title, :title) FROM locked
+        WHERE chats.id = locked.id AND {_MAY_RUN.format(owner="locked.owner")}
+        RETURNING updated_at, locked.owner
     )
     {_BEGUN}
     """
@@ -115,18 +126,20 @@ BEGIN_CHAT = Statement(
     f"""
     WITH touched AS (
         INSERT INTO chats (id, owner, title, system_prompt, settings)
-        VALUES (:chat, :owner, coalesce(CAST(:own_title AS text), :title), :system_prompt, CAST(:settings AS json))
+        SELECT :chat, CAST(:owner AS text), coalesce(CAST(:own_title AS text), :title), :system_prompt,
+            CAST(:settings AS json)
+        WHERE {_MAY_RUN.format(owner=":owner")}
         ON CONFLICT (id) DO NOTHING
-        RETURNING updated_at
+        RETURNING updated_at, owner
     )
     {_BEGUN}
     """
 )
 CREATE_SIBLING = Statement(
     f"""
-    WITH touched AS (UPDATE chats SET {TICK} WHERE id = :chat RETURNING updated_at)
-    INSERT INTO turns (id, chat_id, parent_id, role, status, created_at, request)
-    SELECT :id, :chat, :parent, 'assistant', 'queued', updated_at, CAST(:request AS json) FROM touched
+    WITH touched AS (UPDATE chats SET {TICK} WHERE id = :chat RETURNING updated_at, owner)
+    INSERT INTO turns (id, chat_id, parent_id, role, status, created_at, queue_owner, request)
+    SELECT :id, :chat, :parent, 'assistant', 'queued', updated_at, owner, CAST(:request AS json) FROM touched
     RETURNING *
     """
 )
@@ -162,13 +175,6 @@ KEEP_KEY = Statement(
     INSERT INTO idempotency_keys (owner, key, digest, turn_id, steer_id)
     VALUES (:owner, :key, :digest, :turn, :steer)
     ON CONFLICT DO NOTHING RETURNING turn_id
-    """
-)
-
-COUNT_QUEUED = Statement(
-    """
-    SELECT count(*) AS queued FROM turns JOIN chats ON chats.id = chat_id
-    WHERE turns.status = 'queued' AND owner = :owner
     """
 )
 
@@ -241,16 +247,18 @@ class Draft:
 
     chat: Chat
     before: Turn | None
-    _connection: Transaction
+    connection: Transaction
     _key: IdempotencyKey | None
     steered: Turn | None = None
     interrupted: tuple[UUID, ...] = ()
+    _most_queued: int | None = None
 
     async def create(self, blocks: Sequence[Block], request: TurnRequest, title: str | None) -> Exchange:
-        """A user turn after `before`, and the assistant turn that is to answer it. Raises KeyTaken."""
+        """A user turn after `before`, and the assistant turn that is to answer it. Raises KeyTaken and TooMany."""
+        await take_queued_place(self.connection, self.chat.owner, self._most_queued)
         chat, parent = self.chat.id, self.before.id if self.before else None
         user_turn, assistant_turn = new_id(), new_id()
-        row = await self._connection.row(
+        row = await self.connection.row(
             CREATE_EXCHANGE,
             chat=chat,
             title=title,
@@ -269,9 +277,10 @@ class Draft:
         )
 
     async def create_sibling(self, request: TurnRequest) -> Turn:
-        """Another assistant turn beside `before`. Raises KeyTaken."""
+        """Another assistant turn beside `before`. Raises KeyTaken and TooMany."""
         assert self.before is not None
-        row = await self._connection.row(
+        await take_queued_place(self.connection, self.chat.owner, self._most_queued)
+        row = await self.connection.row(
             CREATE_SIBLING, id=new_id(), chat=self.chat.id, parent=self.before.parent_id, request=to_json(request)
         )
         assert row is not None
@@ -283,14 +292,14 @@ class Draft:
         assert self.steered is not None
         turn, steer = self.steered.id, new_id()
         answer = to_json(AskAnswer("superseded"))
-        await self._connection.rows(STEER, steer=steer, turn=turn, blocks=to_json(blocks), answer=answer)
-        await self._connection.row(ARRIVE, turn=turn)
+        await self.connection.rows(STEER, steer=steer, turn=turn, blocks=to_json(blocks), answer=answer)
+        await self.connection.row(ARRIVE, turn=turn)
         await self._keep_key(turn, steer)
         return Exchange(self.steered, self.steered, steered=True)
 
     async def _keep_key(self, turn: UUID, steer: UUID | None = None) -> None:
         key = self._key
-        if key and not await self._connection.row(
+        if key and not await self.connection.row(
             KEEP_KEY, owner=self.chat.owner, key=key.key, digest=key.digest, turn=turn, steer=steer
         ):
             raise KeyTaken
@@ -321,12 +330,6 @@ class Exchanges:
             steered=row["steer_id"] is not None,
         )
 
-    async def queued(self, owner: str) -> int:
-        """The number of the owner's turns in the queue."""
-        rows = await self._database.rows(COUNT_QUEUED, owner=owner)
-        count: int = rows[0]["queued"]
-        return count
-
     async def preview(self, target: Target) -> Preview:
         """Reads the place of a message without a lock. Raises NotFound, RequestRefused, Conflict as `after` does."""
         row = await self._database.row(GET_CHAT_AND_NEWEST, chat=target.chat, owner=target.owner)
@@ -355,18 +358,25 @@ class Exchanges:
             raise Conflict("A user turn cannot be generated again; name the assistant turn that answers it.")
         return turn_from(row)
 
-    async def begin(self, preview: Preview, message: NewExchange, replica: UUID) -> Exchange | None:
+    async def begin(
+        self, preview: Preview, message: NewExchange, replica: UUID, most_running: int | None = None
+    ) -> Exchange | None:
         """Writes a message behind an answer that has ended, and claims its answer for `replica`, in one statement. None
-        where the place has changed or anything else is in the way: `after` says what.
+        where the owner has `most_running` turns that run, or any in the queue, where the place has changed, or anything
+        else is in the way: `after` says what.
         """
         if not _has_ended(preview):
             return None
         chat, parent = preview.chat, preview.before.id if preview.before else None
-        return await self._begin(BEGIN_EXCHANGE, chat, parent, message, replica, updated_at=chat.updated_at)
+        values = {"most_running": most_running, "updated_at": chat.updated_at}
+        return await self._begin(BEGIN_EXCHANGE, chat, parent, message, replica, **values)
 
-    async def begin_chat(self, chat: Chat, message: NewExchange, replica: UUID) -> Exchange | None:
+    async def begin_chat(
+        self, chat: Chat, message: NewExchange, replica: UUID, most_running: int | None = None
+    ) -> Exchange | None:
         """The same in a chat that is created with it. None where anything is in the way: `in_new_chat` says what."""
-        return await self._begin(BEGIN_CHAT, chat, None, message, replica, own_title=chat.title)
+        values = {"most_running": most_running, "own_title": chat.title}
+        return await self._begin(BEGIN_CHAT, chat, None, message, replica, **values)
 
     async def _begin(
         self,
@@ -416,9 +426,16 @@ class Exchanges:
         )
 
     @asynccontextmanager
-    async def in_new_chat(self, chat: Chat, key: IdempotencyKey | None) -> AsyncIterator[Draft]:
-        """Raises Conflict where the chat is there already."""
+    async def in_new_chat(
+        self, chat: Chat, key: IdempotencyKey | None, most_queued: int | None = None
+    ) -> AsyncIterator[Draft]:
+        """Raises KeyTaken, Conflict where the chat is there already, and TooMany where `most_queued` turns of the owner
+        wait in the queue.
+        """
         async with self._database.transaction() as connection:
+            await take_queued_place(connection, chat.owner, most_queued)
+            if key and await connection.row(GET_KEY, owner=chat.owner, key=key.key):
+                raise KeyTaken
             row = await connection.row(
                 CREATE_CHAT,
                 chat=chat.id,
@@ -433,14 +450,19 @@ class Exchanges:
 
     @asynccontextmanager
     async def after(
-        self, target: Target, key: IdempotencyKey | None, preview: Preview | None = None
+        self,
+        target: Target,
+        key: IdempotencyKey | None,
+        preview: Preview | None = None,
+        most_queued: int | None = None,
     ) -> AsyncIterator[Draft]:
         """Raises NotFound, RequestRefused, Conflict where the branch is busy and `on_busy` is `reject`, and PlaceMoved
-        where a request that was made for `preview` would be another one now.
+        where a request that was made for `preview` would be another one now. The owner may have `most_queued` turns
+        in the queue.
         """
         async with self.locked(target.owner, target.chat, key) as (connection, chat):
             if preview is not None and _is_unchanged(preview, chat):
-                yield Draft(chat, preview.before, connection, key)
+                yield Draft(chat, preview.before, connection, key, _most_queued=most_queued)
                 return
             place = await _place(connection, target)
             for turn in place.interrupted:
@@ -450,10 +472,12 @@ class Exchanges:
                 raise PlaceMoved
             if place.before is not None and not place.before.ended:
                 await connection.row(MARK_FOLLOWED, turn=place.before.id)
-            yield Draft(chat, place.before, connection, key, steered, place.interrupted)
+            yield Draft(chat, place.before, connection, key, steered, place.interrupted, most_queued)
 
     @asynccontextmanager
-    async def beside(self, owner: str, answer: Turn, key: IdempotencyKey | None) -> AsyncIterator[Draft]:
+    async def beside(
+        self, owner: str, answer: Turn, key: IdempotencyKey | None, most_queued: int | None = None
+    ) -> AsyncIterator[Draft]:
         """Beside `answer`. Raises NotFound, and Conflict while another one to the same user turn is being written."""
         async with self.locked(owner, answer.chat_id, key) as (connection, chat):
             if await connection.row(GET_TURN_OF_CHAT, chat=chat.id, turn=answer.id) is None:
@@ -461,7 +485,7 @@ class Exchanges:
             running = await connection.row(GET_RUNNING_SIBLING, chat=chat.id, parent=answer.parent_id)
             if running is not None:
                 raise branch_is_busy(turn_from(running))
-            yield Draft(chat, answer, connection, key)
+            yield Draft(chat, answer, connection, key, _most_queued=most_queued)
 
     @asynccontextmanager
     async def locked(
@@ -475,6 +499,18 @@ class Exchanges:
             if key and await connection.row(GET_KEY, owner=owner, key=key.key):
                 raise KeyTaken
             yield connection, chat_from(row)
+
+
+async def take_queued_place(connection: Transaction, owner: str, most: int | None) -> None:
+    """Takes a place in the queue, for a turn that is written in this transaction. Raises TooMany if `most` turns of the
+    owner wait already.
+    """
+    if most is None:
+        return
+    row = await connection.row(TAKE_PLACE, owner=owner, most=most)
+    if row is None or not row["taken"]:
+        detail = f"The limit of turns in the queue, {most} of an owner, is reached: wait for one."
+        raise TooMany(detail, 5, "queued_turns")
 
 
 def _user_turn(id: UUID, chat: UUID, parent: UUID | None, blocks: Sequence[Block], at: datetime) -> Turn:

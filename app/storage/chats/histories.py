@@ -1,15 +1,16 @@
 """Histories that took place elsewhere: exchanges that are written as they were, and found again by what was sent."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from uuid import UUID
 
 from app.domain.blocks import Block
+from app.domain.chats import Chat
 from app.domain.errors import Conflict
-from app.domain.turns import ENDED, TurnRequest
+from app.domain.turns import ENDED, Turn, TurnRequest
 from app.kit.ids import new_id
-from app.storage.chats.exchanges import GET_NEWEST_OF_CHAT, KEEP_KEY, TICK, Exchanges, Parent
-from app.storage.database import Database, Statement
+from app.storage.chats.exchanges import GET_NEWEST_OF_CHAT, KEEP_KEY, TICK, Draft, Exchanges
+from app.storage.database import Database, Statement, Transaction
 from app.storage.rows import columns_of, to_json
 from app.storage.runs.record import ADD_BLOCKS
 
@@ -63,34 +64,27 @@ class Histories:
         self._exchanges = Exchanges(database)
 
     async def record(
-        self, owner: str, chat: UUID, parent: Parent, exchanges: Sequence[PastExchange], request: TurnRequest
+        self, owner: str, chat: UUID, exchanges: Sequence[PastExchange], request: TurnRequest
     ) -> UUID | None:
-        """Writes exchanges one after the other behind `parent`; returns the last answer, `parent` where there is none.
-        Raises NotFound, and Conflict while the answer before is being written.
+        """Writes exchanges one after the other behind the newest turn; returns the last answer. Raises NotFound, and
+        Conflict while the answer before is being written.
         """
         async with self._exchanges.locked(owner, chat) as (connection, _):
-            before: UUID | None = None
-            if parent == "newest":
-                row = await connection.row(GET_NEWEST_OF_CHAT, chat=chat)
-                if row is not None and row["status"] not in ENDED:
-                    raise Conflict(f"Turn {row['id']} has not ended; wait for its end or cancel it.")
-                before = row["id"] if row else None
-            else:
-                before = parent
-            for exchange in exchanges:
-                user_turn, answer = new_id(), new_id()
-                values = {"title": exchange.title, "request": to_json(request), "parent": before}
-                await connection.row(RECORD_EXCHANGE, chat=chat, user_turn=user_turn, answer=answer, **values)
-                await connection.rows(ADD_BLOCKS, turn=user_turn, **columns_of(exchange.message))
-                await connection.rows(ADD_BLOCKS, turn=answer, **columns_of(exchange.answer))
-                numbers = list(range(1, len(exchange.stop_reasons) + 1))
-                await connection.rows(RECORD_ROUNDS, turn=answer, numbers=numbers, reasons=list(exchange.stop_reasons))
-                before = answer
-        return before
+            row = await connection.row(GET_NEWEST_OF_CHAT, chat=chat)
+            if row is not None and row["status"] not in ENDED:
+                raise Conflict(f"Turn {row['id']} has not ended; wait for its end or cancel it.")
+            return await _write(connection, chat, row["id"] if row else None, exchanges, request)
+
+    async def record_in_new_chat(self, chat: Chat, exchanges: Sequence[PastExchange], request: TurnRequest) -> None:
+        """The same in a chat that is created with them."""
+        async with self._exchanges.in_new_chat(chat, None) as draft:
+            await behind(draft, exchanges, request)
 
     async def keep(self, owner: str, digest: bytes, turn: UUID) -> None:
-        """Notes that a history with this digest led to the turn. The note ages like the keys of requests."""
-        key = f"history {digest.hex()} {new_id().hex}"
+        """Notes that a history with this digest led to the turn. The note ages like the keys of requests. A repetition
+        changes nothing.
+        """
+        key = f"history {digest.hex()} {turn.hex}"
         await self._database.row(KEEP_KEY, owner=owner, key=key, digest=digest, turn=turn, steer=None)
 
     async def find(self, owner: str, digest: bytes) -> list[tuple[UUID, UUID]]:
@@ -100,3 +94,30 @@ class Histories:
             FIND_BY_KEY, owner=owner, first=first + "0" * 32, last=first + "f" * 32, most=_MOST
         )
         return [(row["chat_id"], row["turn_id"]) for row in rows]
+
+
+async def behind(draft: Draft, exchanges: Sequence[PastExchange], request: TurnRequest) -> Draft:
+    """Writes exchanges in the transaction of a draft; returns the place behind them."""
+    before = draft.before.id if draft.before else None
+    last = await _write(draft.connection, draft.chat.id, before, exchanges, request)
+    return replace(draft, before=Turn(last, draft.chat.id, None, "assistant", "complete")) if last else draft
+
+
+async def _write(
+    connection: Transaction,
+    chat: UUID,
+    before: UUID | None,
+    exchanges: Sequence[PastExchange],
+    request: TurnRequest,
+) -> UUID | None:
+    """Returns the last answer, `before` where there is none."""
+    for exchange in exchanges:
+        user_turn, answer = new_id(), new_id()
+        values = {"title": exchange.title, "request": to_json(request), "parent": before}
+        await connection.row(RECORD_EXCHANGE, chat=chat, user_turn=user_turn, answer=answer, **values)
+        await connection.rows(ADD_BLOCKS, turn=user_turn, **columns_of(exchange.message))
+        await connection.rows(ADD_BLOCKS, turn=answer, **columns_of(exchange.answer))
+        numbers = list(range(1, len(exchange.stop_reasons) + 1))
+        await connection.rows(RECORD_ROUNDS, turn=answer, numbers=numbers, reasons=list(exchange.stop_reasons))
+        before = answer
+    return before

@@ -1,17 +1,15 @@
 """Search of chats, with excerpts, by an index of texts and titles that is written after their commits."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 from uuid import UUID
 
-from asyncpg import QueryCanceledError
-
 from app.domain.chats import Chat
-from app.domain.errors import RequestRefused
+from app.domain.errors import RequestRefused, StatementTooLong
 from app.kit.excerpt import AFTER, BEFORE, Excerpt, line_of, pieces_of, without_markdown
 from app.storage.chats.chats import chat_from
 from app.storage.database import LONG, Database, Row, Statement, Transaction
@@ -179,7 +177,7 @@ async def limited(database: Database) -> AsyncIterator[Transaction]:
         await connection.rows(LIMIT_TIME, most=f"{SEARCH_TIMEOUT * 1000:.0f}")
         try:
             yield connection
-        except QueryCanceledError:
+        except StatementTooLong:
             raise _too_slow() from None
 
 
@@ -218,7 +216,6 @@ class Search(SearchReads):
     def __init__(self, database: Database) -> None:
         self.places = asyncio.Semaphore(_CONCURRENT_SEARCHES)
         super().__init__(database, self.places)
-        self._covered = -NEWEST  # the last segment that the sweep has looked at
 
     async def _index_of(self, owner: str) -> None:
         await self._database.row(INDEX_PENDING_OF, owner=owner, most=_PENDING)
@@ -242,19 +239,17 @@ class Search(SearchReads):
         (row,) = await self._database.rows(INDEX_PENDING, most=_STEP)
         return bool(row["indexed"] == _STEP)
 
-    async def catch_up(self) -> int | None:
-        """A step of the sweep: indexes some of the texts and documents that are not indexed yet, or not as they should
-        be; then collects the words of some segments. None when nothing is left.
+    async def catch_up(self) -> AsyncGenerator[int, None]:
+        """Indexes the texts and documents that are not indexed yet, or not as they should be; then collects the words
+        of segments. It removes nothing.
         """
-        (row,) = await self._database.rows(CATCH_UP, most=_STEP)
-        if row["more"]:
-            return 0
-        (row,) = await self._database.rows(CATCH_UP_DOCUMENTS, most=_DOCUMENTS)
-        if row["more"]:
-            return 0
-        (row,) = await self._database.rows(COVER_SEGMENTS, after=self._covered)
-        self._covered = -NEWEST if row["last"] is None else row["last"]
-        return None if row["last"] is None else 0
+        for statement, most in ((CATCH_UP, _STEP), (CATCH_UP_DOCUMENTS, _DOCUMENTS)):
+            while (await self._database.rows(statement, most=most))[0]["more"]:
+                yield 0
+        covered = -NEWEST
+        while (last := (await self._database.rows(COVER_SEGMENTS, after=covered))[0]["last"]) is not None:
+            yield 0
+            covered = last
 
 
 async def _page(

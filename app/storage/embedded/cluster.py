@@ -39,6 +39,10 @@ class Cluster:
     folder: Path
     settings: Mapping[str, str]
 
+    @property
+    def _log(self) -> Path:
+        return self.folder / "server.log"
+
     def dsn(self) -> str:
         return f"postgresql://postgres@/postgres?host={self._sockets_in_use()}&port={_PORT}"
 
@@ -58,9 +62,8 @@ class Cluster:
         sockets = _socket_folder(self.folder, account)
         for left_over in (self.folder / "postmaster.pid", sockets / _SOCKET, sockets / f"{_SOCKET}.lock"):
             left_over.unlink(missing_ok=True)
-        log = self.folder / "server.log"
         with suppress(FileNotFoundError):
-            log.rename(log.with_suffix(".log.old"))
+            self._log.rename(self._log.with_suffix(".log.old"))
         fixed = {"listen_addresses": "", "port": str(_PORT), "unix_socket_directories": str(sockets)}
         options = shlex.join(f"--{name}={value}" for name, value in {**self.settings, **fixed}.items())
         # Paths are relative because pg_ctl hands them to a shell between plain double quotes.
@@ -68,9 +71,12 @@ class Cluster:
         command = (*account.prefix, program("pg_ctl"), *start, f"--options={options}")
         done = _run(*command, cwd=self.folder, inherits=lock)
         if done.returncode:
-            lines = log.read_text(errors="replace").splitlines() if log.exists() else []
-            cause = "\n".join(lines[-_LOG_LINES:]) or done.stdout
-            raise ConfigError(f"The embedded database did not start:\n{cause}")
+            raise ConfigError(f"The embedded database did not start:\n{self.end_of_log() or done.stdout}")
+
+    def end_of_log(self) -> str:
+        """The last lines of the server's log, empty where there is none."""
+        lines = self._log.read_text(errors="replace").splitlines() if self._log.exists() else []
+        return "\n".join(lines[-_LOG_LINES:])
 
     def interrupt(self) -> None:
         """Asks the server to end all sessions and to shut down, with its data on disk."""

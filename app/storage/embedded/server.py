@@ -16,11 +16,18 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import TypeVar
 
+import structlog
+
 from app.domain.errors import ConfigError
 from app.storage.embedded.account import ELSEWHERE
 from app.storage.embedded.cluster import START_TIMEOUT, Cluster
 
+log = structlog.get_logger(__name__)
+
 _POLL = 0.01
+# Seconds between two looks whether a process of the server is left. After each start that fails, twice as many.
+WATCH = 1.0
+_LONGEST_PAUSE = 60.0
 _CLUSTER = "postgres"  # within the data folder
 
 _Result = TypeVar("_Result")
@@ -28,15 +35,35 @@ _Result = TypeVar("_Result")
 
 @asynccontextmanager
 async def embedded_postgres(data_dir: Path, settings: Mapping[str, str] | None = None) -> AsyncIterator[str]:
-    """The DSN of a server on `data_dir`. `settings` are PostgreSQL's; a running server keeps its own.
+    """The DSN of a server on `data_dir`. `settings` are PostgreSQL's; a running server keeps its own. If the server
+    dies, it is started again.
 
     Raises ConfigError, with the end of the server's log where there is one.
     """
     server = EmbeddedPostgres(data_dir, settings)
     try:
-        yield await _to_its_end(server.enter)
+        url = await _to_its_end(server.enter)
+        watching = asyncio.create_task(_keep_running(server))
+        try:
+            yield url
+        finally:
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
     finally:
         await _to_its_end(server.leave)
+
+
+async def _keep_running(server: "EmbeddedPostgres") -> None:
+    pause = WATCH
+    while True:
+        await asyncio.sleep(pause)
+        try:
+            if await _to_its_end(server.start_again):
+                log.warning("postgres.started")
+            pause = WATCH
+        except ConfigError as error:  # the disk may be full, or the folder out of reach, for a while
+            pause = min(2 * pause, _LONGEST_PAUSE)
+            log.error("postgres.not_started", error=str(error), seconds=pause)
 
 
 def is_made(data_dir: Path) -> bool:
@@ -73,6 +100,19 @@ class EmbeddedPostgres:
         except BaseException:
             self.leave()
             raise
+
+    def start_again(self) -> bool:
+        """Starts the server if no process of it is left, as after `kill -9`. Returns whether it did. Only for a process
+        that has entered.
+        """
+        with _explained(self._folder), _closing(_open(self._folder / "server.lock")) as lock:
+            if not _locked(lock):
+                return False
+            log.error("postgres.ended", end_of_log=self._cluster.end_of_log())
+            if not self._cluster.folder.exists():  # a new database would hide what has happened
+                raise ConfigError(f"The folder of the embedded database, {self._cluster.folder}, is gone.")
+            self._cluster.start(lock)
+            return True
 
     def leave(self) -> None:
         if self._use is None:

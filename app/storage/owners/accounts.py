@@ -8,7 +8,7 @@ A call that no plan limits has a reservation too, from its first tick until its 
 process dies before the reply begins, the request is charged by it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
@@ -19,8 +19,9 @@ from app.domain.charges import Charge
 from app.domain.limits import ReachedLimit
 from app.domain.plans import COUNTED, MEASURES, PERIODS, RATES, Plan, reached_rate, seconds_to_next
 from app.domain.turns import Turn
-from app.storage.database import Database, Row, Statement
+from app.storage.database import LONG, Database, Row, Statement
 from app.storage.owners.charges import COLUMNS, applied
+from app.storage.retention import NO_ID
 
 
 def _now(rate: str) -> str:
@@ -107,7 +108,8 @@ _RELEASE: Final = f"""
     )
     UPDATE accounts SET {applied("delta")}
     FROM (
-        SELECT owner AS whose, reserved_at AS at, 0 AS requests, 0 AS calls, - tokens AS tokens, - cost AS cost
+        SELECT owner AS whose, reserved_at AS at, 0 AS requests, 0 AS writes, 0 AS calls, - tokens AS tokens,
+            - cost AS cost
         FROM released
     ) AS delta
     WHERE owner = whose
@@ -127,7 +129,7 @@ CHARGE_REQUEST = Statement(
     )
     UPDATE accounts SET {applied("delta")}
     FROM (
-        SELECT owner AS whose, reserved_at AS at, 0 AS requests, 0 AS calls,
+        SELECT owner AS whose, reserved_at AS at, 0 AS requests, 0 AS writes, 0 AS calls,
             coalesce(charged.tokens, 0) - released.tokens AS tokens, coalesce(charged.cost, 0) - released.cost AS cost
         FROM released LEFT JOIN charged ON true
     ) AS delta
@@ -136,19 +138,21 @@ CHARGE_REQUEST = Statement(
 )
 GET_RESERVATIONS = Statement("SELECT id, attempt FROM reservations WHERE turn_id = :turn AND attempt <= :attempt")
 GET_RESERVATIONS_OF_CALL = Statement("SELECT id FROM reservations WHERE turn_id = :turn AND call = :call")
-# What no run settles any more: it has ended, or was taken over. A title is written after the end.
+# What no run settles any more: it has ended, or was taken over. A title is written after the end. An id that is no
+# orphan shows how far it has come.
 GET_ORPHANS = Statement(
     """
-    SELECT id FROM reservations
-    WHERE reserved_at < now() - interval '2 minutes' AND NOT EXISTS (
+    SELECT id, reserved_at < now() - interval '2 minutes' AND NOT EXISTS (
         SELECT FROM turns WHERE turns.id = turn_id AND status = 'running' AND turns.attempt = reservations.attempt
-    )
-    LIMIT 100
-    """
+    ) AS orphan
+    FROM reservations WHERE id > :after ORDER BY id LIMIT :most
+    """,
+    timeout=LONG,
 )
 
 _TRIES = 5
 _SOON = 5  # seconds
+_STEP = 100  # reservations that a sweep reads at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,11 +175,15 @@ class Accounts:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def admit(self, owner: str, plan: Plan) -> Refusal | None:
-        """Counts a request, where the plan has room for one and for what it causes."""
-        adding = {"requests": 1, "tokens": 0, "cost": 0}
+    async def admit(self, owner: str, plan: Plan, writes: int = 0) -> Refusal | None:
+        """Counts a request with further `writes`, where the plan has room for them and for what they cause."""
+        adding = {"requests": 1, "tokens": 0, "cost": 0, **({"writes": writes} if writes else {})}
         turns = {"sets_turns": True, "running_turns": plan.running_turns}
         return await self._take(TAKE, owner, plan, adding, **turns)
+
+    async def count_writes(self, owner: str, plan: Plan, count: int) -> Refusal | None:
+        """Counts writes, all or none."""
+        return await self._take(TAKE, owner, plan, {"writes": count}, sets_turns=False, running_turns=None)
 
     async def count_calls(self, owner: str, plan: Plan, count: int) -> Refusal | None:
         """Counts calls of tools, all or none."""
@@ -229,12 +237,14 @@ class Accounts:
         for row in await self._database.rows(GET_RESERVATIONS_OF_CALL, turn=turn, call=call):
             await self._database.rows(RELEASE, id=row["id"])
 
-    async def sweep(self) -> int:
+    async def sweep(self) -> AsyncGenerator[int, None]:
         """Charges the requests of calls that no run settles any more, and gives back the rest of what they reserved."""
-        orphans = await self._database.rows(GET_ORPHANS)
-        for row in orphans:  # one by one: a statement that changes two accounts could meet another in a deadlock
-            await self._database.rows(CHARGE_REQUEST, id=row["id"])
-        return len(orphans)
+        after = NO_ID
+        while rows := await self._database.rows(GET_ORPHANS, after=after, most=_STEP):
+            after, orphans = rows[-1]["id"], [row["id"] for row in rows if row["orphan"]]
+            for id in orphans:  # one by one: a statement that changes two accounts could meet another in a deadlock
+                await self._database.rows(CHARGE_REQUEST, id=id)
+            yield len(orphans)
 
     async def _take(
         self, statement: Statement, owner: str, plan: Plan, adding: Mapping[str, float], **values: Any

@@ -64,8 +64,8 @@ _UUID = re.compile(rb"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{1
 
 def _columns(table: str) -> tuple[str, ...]:
     """The columns that a row of an archive has. The bytes of an upload are a file of their own."""
-    columns = tables.metadata.tables[table].columns
-    return tuple(str(column.name) for column in columns if column.computed is None and column.name != "owner")
+    columns, left = tables.metadata.tables[table].columns, {"owner", "queue_owner"}
+    return tuple(str(column.name) for column in columns if column.computed is None and column.name not in left)
 
 
 def _all_columns() -> dict[str, tuple[str, ...]]:

@@ -1,11 +1,12 @@
 """The audit trail: who did what, and when. Triggers write of tokens, approvals and grants (migration 0018)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
 from app.storage.database import LONG, Database, Statement
+from app.storage.retention import ROWS, walk, walk_of
 from app.storage.rows import from_json, to_json
 
 NOTE = Statement(
@@ -25,17 +26,13 @@ LIST_ENTRIES = Statement(
     """,
     timeout=LONG,
 )
-SWEEP_AUDIT = Statement(
+SWEEP_AUDIT = walk_of(
+    "audit",
+    ["id"],
     """
-    DELETE FROM audit WHERE id IN (
-        SELECT id FROM audit WHERE created_at < now() - CAST(:age AS interval)
-        UNION
-        SELECT id FROM audit WHERE kind = 'login.refused' AND created_at < now() - CAST(:refusals_age AS interval)
-        ORDER BY id LIMIT 1000
-    )
-    RETURNING id
+    created_at < now() - CAST(:age AS interval)
+    OR kind = 'login.refused' AND created_at < now() - CAST(:refusals_age AS interval)
     """,
-    timeout=LONG,
 )
 _NEWEST = 2**63 - 1
 
@@ -71,7 +68,7 @@ class AuditTrail:
         rows = await self._database.rows(LIST_ENTRIES, owner=owner, kind=kind, age=age, limit=limit, before=before)
         return [AuditEntry(**{**dict(row), "detail": from_json(row["detail"])}) for row in rows]
 
-    async def sweep(self, days: float, refusals_days: float) -> int | None:
-        """Removes old entries. How many, or None where there was none."""
+    def sweep(self, days: float, refusals_days: float) -> AsyncGenerator[int, None]:
+        """Removes old entries."""
         ages = {"age": timedelta(days=days), "refusals_age": timedelta(days=min(days, refusals_days))}
-        return len(await self._database.rows(SWEEP_AUDIT, **ages)) or None
+        return walk(self._database, SWEEP_AUDIT, {"id": 0}, ROWS, **ages)

@@ -56,7 +56,7 @@ def charging(turn: str, source: str, held: str = "true") -> str:
     ), accounted AS (
         UPDATE accounts SET {applied("delta")}
         FROM (
-            SELECT charged.owner AS whose, min(charged_at) AS at, 0 AS requests, 0 AS calls,
+            SELECT charged.owner AS whose, min(charged_at) AS at, 0 AS requests, 0 AS writes, 0 AS calls,
                 sum(tokens) - (SELECT coalesce(sum(tokens), 0) FROM released) AS tokens,
                 coalesce(sum(cost), 0) - (SELECT coalesce(sum(cost), 0) FROM released) AS cost
             FROM charged GROUP BY charged.owner

@@ -7,7 +7,9 @@ from datetime import datetime
 import asyncpg
 
 from app.domain.errors import StatementRefused
-from app.storage.database import Database, Row, Statement
+from app.domain.limits import ReachedLimit
+from app.domain.plans import Plan
+from app.storage.database import Database, Statement
 
 PUT_DOCUMENT = Statement(
     """
@@ -15,6 +17,14 @@ PUT_DOCUMENT = Statement(
     ON CONFLICT (owner, path)
         DO UPDATE SET content = EXCLUDED.content, searchable = EXCLUDED.searchable, updated_at = now()
     RETURNING path, length(content) AS size, updated_at, xmax = 0 AS created
+    """
+)
+# One document of an owner is put after the other, so that two do not take the same room.
+LOCK_DOCUMENTS = Statement("SELECT pg_advisory_xact_lock(hashtextextended(:owner, 36))")
+COUNT_OTHERS = Statement(
+    """
+    SELECT count(*) AS documents, coalesce(sum(octet_length(content)), 0) AS document_bytes
+    FROM documents WHERE owner = :owner AND path <> :path
     """
 )
 GET_DOCUMENT = Statement("SELECT path, content, updated_at FROM documents WHERE owner = :owner AND path = :path")
@@ -49,6 +59,7 @@ SEARCH_DOCUMENTS = Statement(
 _EVERYTHING = 100_000
 # Characters of a document that are searched, at first. The words of most texts of this length fit into a tsvector.
 _SEARCHABLE = 600_000
+_NO_LIMITS = Plan("none")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,19 +86,40 @@ class Documents:
 
     async def put(self, owner: str, path: str, content: str) -> tuple[DocumentInfo, bool]:
         """Writes a document. The flag is true for a new one."""
-        row = await self._put(owner, path, content, _SEARCHABLE)
-        return DocumentInfo(row["path"], row["size"], row["updated_at"]), row["created"]
+        put = await self.put_within(owner, path, content, _NO_LIMITS)
+        assert not isinstance(put, ReachedLimit)
+        return put
 
-    async def _put(self, owner: str, path: str, content: str, searchable: int) -> Row:
+    async def put_within(
+        self, owner: str, path: str, content: str, plan: Plan
+    ) -> tuple[DocumentInfo, bool] | ReachedLimit:
+        """The same, unless the documents of the owner are then more than the plan allows."""
+        return await self._put(owner, path, content, _SEARCHABLE, plan)
+
+    async def _put(
+        self, owner: str, path: str, content: str, searchable: int, plan: Plan
+    ) -> tuple[DocumentInfo, bool] | ReachedLimit:
         """Tries with half as many searchable characters as long as their words do not fit into a tsvector."""
+        limits = (("documents", plan.documents, 1), ("document_bytes", plan.document_bytes, len(content.encode())))
+        document = {"owner": owner, "path": path, "content": content, "searchable": searchable}
         try:
-            row = await self._database.row(PUT_DOCUMENT, owner=owner, path=path, content=content, searchable=searchable)
+            if all(limit is None for _, limit, _ in limits):
+                row = await self._database.row(PUT_DOCUMENT, **document)
+            else:
+                async with self._database.transaction() as connection:
+                    await connection.row(LOCK_DOCUMENTS, owner=owner)
+                    others = await connection.row(COUNT_OTHERS, owner=owner, path=path)
+                    assert others is not None
+                    for name, limit, size in limits:
+                        if limit is not None and others[name] + size > limit:
+                            return ReachedLimit(name, limit, int(others[name]))
+                    row = await connection.row(PUT_DOCUMENT, **document)
         except StatementRefused as error:
             if not isinstance(error.__cause__, asyncpg.ProgramLimitExceededError):
                 raise
-            return await self._put(owner, path, content, searchable // 2)
+            return await self._put(owner, path, content, searchable // 2, plan)
         assert row is not None
-        return row
+        return DocumentInfo(row["path"], row["size"], row["updated_at"]), row["created"]
 
     async def tree(
         self, owner: str, prefix: str = "", *, after: str = "", limit: int = _EVERYTHING

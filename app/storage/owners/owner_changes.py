@@ -6,7 +6,7 @@ transaction is still open (`OwnerChanges.time`), and leaves out what it has alre
 """
 
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from time import monotonic
@@ -15,7 +15,8 @@ from uuid import UUID
 from app.domain.chats import Chat
 from app.domain.turns import DELETED, Status
 from app.storage.chats.chats import chat_from
-from app.storage.database import LONG, Database, Row, Statement
+from app.storage.database import Database, Row, Statement
+from app.storage.retention import NO_ID, ROWS, walk, walk_of
 from app.storage.rows import OPEN_STATUSES, WAITS
 
 # The longest time that is allowed to pass between the time in a row and the first write of its transaction, which gives
@@ -90,10 +91,7 @@ GET_OPEN_TURNS = Statement(
     WHERE owner = :owner AND status IN {OPEN_STATUSES}
     """
 )
-SWEEP_DELETED_CHATS = Statement(
-    "DELETE FROM deleted_chats WHERE deleted_at < now() - CAST(:kept AS interval) RETURNING chat_id",
-    timeout=LONG,
-)
+SWEEP_DELETED_CHATS = walk_of("deleted_chats", ["owner", "chat_id"], "deleted_at < now() - CAST(:kept AS interval)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +201,7 @@ class OwnerChanges:
         ended = (time for time, number in reversed(self._marks) if number < moment["oldest"])
         return min(max(next(ended, oldest), oldest), now)
 
-    async def sweep(self) -> int:
-        """Forgets old deletions. How many they were."""
-        return len(await self._database.rows(SWEEP_DELETED_CHATS, kept=DELETIONS_KEPT + timedelta(days=1)))
+    def sweep(self) -> AsyncGenerator[int, None]:
+        """Forgets old deletions."""
+        kept = DELETIONS_KEPT + timedelta(days=1)
+        return walk(self._database, SWEEP_DELETED_CHATS, {"owner": "", "chat_id": NO_ID}, ROWS, kept=kept)

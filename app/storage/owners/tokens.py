@@ -13,6 +13,7 @@ from app.domain.errors import Conflict, Unauthorized
 from app.domain.identity import Identity, checked_scopes, known_scopes
 from app.kit.ids import new_id
 from app.storage.database import Database, Statement
+from app.storage.rows import from_json, to_json
 
 CREATE_TOKEN = Statement(
     """
@@ -28,10 +29,10 @@ CREATE_TOKEN = Statement(
 GET_TOKENS = Statement(
     """
     SELECT 'ts' AS prefix, id, owner, hash, scopes, expires_at, plan, CAST(NULL AS uuid) AS chat_id,
-        CAST(NULL AS uuid) AS turn_id
+        CAST(NULL AS uuid) AS turn_id, CAST(NULL AS text) AS folder, CAST(NULL AS json) AS fixed
     FROM tokens WHERE id = ANY(CAST(:ids AS uuid[])) AND coalesce(expires_at > now(), true)
     UNION ALL
-    SELECT 'tb', id, owner, hash, scopes, expires_at, plan, chat_id, turn_id
+    SELECT 'tb', id, owner, hash, scopes, expires_at, plan, chat_id, turn_id, folder, fixed
     FROM browser_tokens WHERE id = ANY(CAST(:ids AS uuid[])) AND expires_at > now()
     """
 )
@@ -44,9 +45,9 @@ CREATE_BROWSER_TOKEN = Statement(
         )
     ),
     parent AS (SELECT id FROM tokens WHERE id = :parent FOR KEY SHARE)
-    INSERT INTO browser_tokens (id, owner, hash, scopes, expires_at, plan, chat_id, turn_id, token_id)
+    INSERT INTO browser_tokens (id, owner, hash, scopes, expires_at, plan, chat_id, turn_id, token_id, folder, fixed)
     SELECT :id, :owner, :hash, CAST(:scopes AS text[]), CAST(:expires_at AS timestamptz), :plan, CAST(:chat AS uuid),
-        CAST(:turn AS uuid), (SELECT id FROM parent)
+        CAST(:turn AS uuid), (SELECT id FROM parent), :folder, CAST(:fixed AS json)
     WHERE CAST(:parent AS uuid) IS NULL OR EXISTS (SELECT FROM parent)
     RETURNING id
     """
@@ -124,6 +125,8 @@ class Tokens:
             chat=identity.chat,
             turn=identity.turn,
             parent=UUID(parent) if kind + mark == STORED_TOKEN else None,
+            folder=identity.folder,
+            fixed=to_json(identity.fixed) if identity.fixed else None,
         )
         if row is None:
             raise Unauthorized("The token of `Authorization` was revoked; send another one.")
@@ -149,6 +152,8 @@ class Tokens:
                     row["plan"],
                     row["chat_id"],
                     row["turn_id"],
+                    folder=row["folder"],
+                    fixed=from_json(row["fixed"]) or {},
                 )
         return found
 

@@ -6,14 +6,15 @@ of each turn, about once a second; then the log loses what is older than the che
 what its own rows have and the log continues.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from uuid import UUID
 
 import msgspec
 
 from app.domain.blocks import Block
 from app.domain.turns import Turn
-from app.storage.database import LONG, Database, Row, Statement
+from app.storage.database import Database, Row, Statement
+from app.storage.retention import NO_ID, ROWS, walk, walk_of
 from app.storage.rows import to_json
 
 _PIECE = """AS piece (
@@ -93,13 +94,10 @@ GET_NEW_TICKS = Statement(
     """
 )
 # Left over: pieces that were on their way when their block closed, and the text of deleted turns.
-SWEEP = Statement(
-    """
-    DELETE FROM open_text WHERE NOT EXISTS (
-        SELECT FROM turns WHERE turns.id = turn_id AND status IN ('running', 'queued')
-    ) RETURNING turn_id
-    """,
-    timeout=LONG,
+SWEEP = walk_of(
+    "open_text",
+    ["turn_id", "attempt", "index", "start"],
+    "NOT EXISTS (SELECT FROM turns WHERE turns.id = turn_id AND status IN ('running', 'queued'))",
 )
 
 
@@ -185,8 +183,9 @@ class OpenTexts:
         block, _ = open_block_from(turn, map(entry_from, rows))
         return block
 
-    async def sweep(self) -> None:
-        await self._database.rows(SWEEP)
+    def sweep(self) -> AsyncGenerator[int, None]:
+        begin = {"turn_id": NO_ID, "attempt": 0, "index": 0, "start": 0}
+        return walk(self._database, SWEEP, begin, ROWS)
 
 
 def entry_from(row: Row) -> JournalEntry:

@@ -49,23 +49,37 @@ CLAIM_TURNS = Statement(
     {_CLAIM}
     """
 )
-# The owner with the fewest running turns comes first, so no owner waits behind all turns of another one. Two replicas
-# that claim at the same moment may pass `most` by what the other one claims.
+# The owner with the fewest running turns comes first, so no owner waits behind all turns of another one. An index has
+# the open turns by owner. Turns are read of as many owners as turns are claimed, and of each as many as may run.
+# Replicas that claim at the same moment find the same turns, and pass over those of each other. The first turn in the
+# queue is read in the order of an index: else a long queue makes the planner read the whole table for it.
 CLAIM_TURNS_FAIRLY = Statement(
     f"""
-    WITH busy AS (
-        SELECT owner, count(*) AS running FROM turns JOIN chats ON chats.id = chat_id
-        WHERE status = 'running' GROUP BY owner
+    WITH first_queued AS (
+        SELECT id FROM turns WHERE status = 'queued' ORDER BY created_at, id LIMIT 1
+    ), shares AS (
+        SELECT queue_owner AS owner, count(*) FILTER (WHERE status = 'running') AS running,
+            min(created_at) FILTER (WHERE status = 'queued') AS oldest
+        FROM turns
+        WHERE status IN ('queued', 'running') AND (SELECT id FROM first_queued) IS NOT NULL
+        GROUP BY queue_owner
+    ), owners AS (
+        SELECT owner, running, room FROM (
+            SELECT owner, running, coalesce(running_turns, CAST(:most AS int)) - running AS room
+            FROM shares LEFT JOIN accounts USING (owner) WHERE oldest IS NOT NULL ORDER BY running, oldest
+        ) AS in_order, LATERAL (
+            SELECT FROM turns AS next WHERE queue_owner = owner AND {CLAIMABLE} LIMIT 1
+        ) AS any_turn
+        WHERE room > 0 LIMIT :limit
     ), ranked AS (
-        SELECT next.id, coalesce(running_turns, CAST(:most AS int)) AS most, coalesce(running, 0)
-            + row_number() OVER (PARTITION BY owner ORDER BY next.created_at, next.id) AS rank
-        FROM turns AS next JOIN chats ON chats.id = chat_id LEFT JOIN busy USING (owner)
-            LEFT JOIN accounts USING (owner)
-        WHERE {CLAIMABLE}
+        SELECT next.id, running + row_number() OVER (PARTITION BY owner ORDER BY next.created_at, next.id) AS rank
+        FROM owners, LATERAL (
+            SELECT id, created_at FROM turns AS next WHERE queue_owner = owner AND {CLAIMABLE}
+            ORDER BY created_at, id LIMIT least(room, :limit)
+        ) AS next
     ), chosen AS (
         SELECT turns.id FROM turns JOIN ranked USING (id)
-        WHERE status = 'queued' AND rank <= most
-        ORDER BY rank, created_at, turns.id FOR UPDATE OF turns SKIP LOCKED LIMIT :limit
+        WHERE status = 'queued' ORDER BY rank, created_at, turns.id FOR UPDATE OF turns SKIP LOCKED LIMIT :limit
     )
     {_CLAIM}
     """
@@ -98,7 +112,7 @@ RENEW_LEASE = Statement(
 )
 GET_PEERS = Statement(
     """
-    SELECT id, lease_until, lease_until < now() AS lapsed, address = :address AS replaced,
+    SELECT id, lease_until, lease_until < now() AS lapsed, address = :address AS has_own_address,
            session IN (
                SELECT classid::bigint << 32 | objid::bigint FROM pg_locks WHERE locktype = 'advisory' AND granted
            ) AS connected,
@@ -139,14 +153,14 @@ NOTIFY = Statement(f"SELECT pg_notify({CHANNEL}, :payload) WHERE current_schema(
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Another replica. `connected`: its session is alive. `lapsed`: its lease has expired. `replaced`: it had the
-    address of this one, so it is gone.
+    """Another replica. `connected`: its session is alive. `lapsed`: its lease has expired. `has_own_address`: its
+    address is that of this one. It is an earlier process, or two servers share a host name and a port.
     """
 
     id: UUID
     connected: bool
     lapsed: bool
-    replaced: bool
+    has_own_address: bool
     lease_until: datetime
 
 
@@ -223,7 +237,9 @@ class Queue:
         rows = await self._database.rows(GET_PEERS, replica=self.replica, address=self._address)
         if rows:
             CLOCK.learn(rows[0]["time"], asked, monotonic())
-        return [Peer(row["id"], row["connected"], row["lapsed"], row["replaced"], row["lease_until"]) for row in rows]
+        return [
+            Peer(row["id"], row["connected"], row["lapsed"], row["has_own_address"], row["lease_until"]) for row in rows
+        ]
 
     async def take_over(self, gone: Sequence[UUID]) -> Sequence[UUID]:
         """Puts the running turns of these replicas, and of replicas without a row, back into the queue, with the text

@@ -270,7 +270,8 @@ _ENDED = """
             stop_reason = CASE WHEN goes_on THEN NULL ELSE :turn_stop_reason END,
             error = CASE WHEN goes_on THEN NULL ELSE CAST(:error AS json) END,
             ended_at = CASE WHEN goes_on THEN NULL ELSE coalesce(ended_at, now()) END,
-            usage = CAST(:turn_usage AS json), recoveries = :recoveries, replica = NULL
+            usage = CAST(:turn_usage AS json), recoveries = :recoveries, replica = NULL,
+            queue_owner = CASE WHEN goes_on THEN queue_owner END
         FROM fenced WHERE turns.id = fenced.id
         RETURNING turns.ended_at, EXISTS (
             SELECT FROM turns AS next WHERE next.chat_id = turns.chat_id AND next.parent_id = turns.id

@@ -17,6 +17,7 @@ _MAX_LINE_CHARS = 2_000
 _MAX_EXCERPT_CHARS = 50_000
 _MAX_SUGGESTIONS = 5
 _MAX_COMPARED = 2_000
+_MAX_SEARCHED = 1_000  # hits of the whole library, of which those in one folder are shown
 
 
 class Entry(Protocol):
@@ -61,11 +62,11 @@ class DocumentTools:
         Call it first to learn what there is. The other tools take whole paths, folders included.
         """
         inside = _clean(folder)
-        documents = await self._library.tree(context.owner, f"{inside}/" if inside else "")
+        documents = await self._documents(context, f"{inside}/" if inside else "")
         if documents:
             return listing(documents, inside)
         if inside:
-            raise ToolError(await self._not_found(context.owner, inside))
+            raise ToolError(await self._not_found(context, inside))
         return self._empty
 
     @tool(read_only=True)
@@ -80,9 +81,10 @@ class DocumentTools:
 
         A long document is shown in parts: the result then tells which offset to go on with.
         """
-        content = await self._library.read(context.owner, _clean(path))
+        within = _clean(path).startswith(_reach(context))
+        content = await self._library.read(context.owner, _clean(path)) if within else None
         if content is None:
-            raise ToolError(await self._not_found(context.owner, _clean(path)))
+            raise ToolError(await self._not_found(context, _clean(path)))
         return excerpt(_clean(path), content, offset, limit)
 
     @tool(read_only=True)
@@ -96,10 +98,12 @@ class DocumentTools:
 
         Use a few telling words rather than a sentence, then read what looks right with doc_view.
         """
-        hits = await self._library.search(context.owner, storable(query), limit)
+        reach = _reach(context)
+        found = await self._library.search(context.owner, storable(query), _MAX_SEARCHED if reach else limit)
+        hits = [hit for hit in found if hit.path.startswith(reach)][:limit]
         if hits:
             return "\n\n".join(f"{hit.path}\n  {' '.join(hit.snippet.split())}" for hit in hits)
-        if not await self._library.tree(context.owner, ""):
+        if not await self._documents(context, ""):
             return self._empty
         return f"No document matches {query!r}. Try fewer or other words, or see with doc_tree what there is."
 
@@ -107,8 +111,12 @@ class DocumentTools:
     def _empty(self) -> str:
         return f"The library is empty. {self._adding}"
 
-    async def _not_found(self, owner: str, path: str) -> str:
-        paths = [document.path for document in await self._library.tree(owner, "")]
+    async def _documents(self, context: ToolContext, prefix: str) -> list[Entry]:
+        reach = _reach(context)
+        return [each for each in await self._library.tree(context.owner, prefix) if each.path.startswith(reach)]
+
+    async def _not_found(self, context: ToolContext, path: str) -> str:
+        paths = [document.path for document in await self._documents(context, "")]
         if not paths:
             return self._empty
         if any(known.startswith(f"{path}/") for known in paths):
@@ -139,6 +147,13 @@ def _files(folder: Traversable, prefix: str) -> list[tuple[str, str]]:
         elif entry.name.endswith(".md"):
             found.append((prefix + entry.name, entry.read_text(encoding="utf-8")))
     return found
+
+
+def _reach(context: ToolContext) -> str:
+    """The beginning of the paths that the call may read. Raises ToolError where it may read none."""
+    if context.documents is None:
+        raise ToolError("The user's library is out of reach of this conversation: its token does not allow documents.")
+    return context.documents
 
 
 def _clean(path: str) -> str:

@@ -14,6 +14,7 @@ from tests.integration.api.conftest import NewOwner
 from tests.support.http_client import Client, Said
 from tests.support.http_server import Server
 from tests.support.locks import Locker
+from tests.support.sweeping import swept
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -119,12 +120,12 @@ async def test_an_upload_without_a_turn_is_deleted_after_a_while(api: Client, se
     )
     await api.json("POST", "/api/uploads", 200, content=contents["put again"])
     uploads = server.services.storage.uploads
-    await uploads.sweep(86_400)
+    await swept(uploads.sweep(86_400))
     assert {UUID(ids[name]) for name in ("said", "put again", "new")} == (
         await uploads.describe(api.owner, [UUID(id) for id in ids.values()])
     ).keys()
     await api.json("DELETE", chat)
-    assert await uploads.sweep(86_400) == 1
+    assert await swept(uploads.sweep(86_400)) == 1
     await api.json("GET", f"/api/uploads/{ids['said']}", 404)
 
 

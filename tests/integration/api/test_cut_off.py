@@ -60,7 +60,7 @@ def stuck(reached: asyncio.Event) -> Callable[[Request], "asyncio.Future[Respons
 @pytest.mark.parametrize("call", ALL)
 async def test_a_cancelled_call_is_answered_with_503_in_the_words_of_its_dialect(call: str) -> None:
     reached = asyncio.Event()
-    endpoint: Endpoint = replace(ALL[call], handler=stuck(reached), open=True)
+    endpoint: Endpoint = replace(ALL[call], handler=stuck(reached), open=True, limits=())
     is_openai = endpoint.path.startswith("/v1/")
     (route,) = routes_of([endpoint], *((openai._answer,) if is_openai else ()))
     path = endpoint.path.replace(":path", "").replace("{", "").replace("}", "")

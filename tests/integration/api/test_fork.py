@@ -16,6 +16,7 @@ from tests.integration.api.test_attachments import PNG, image
 from tests.integration.api.test_chat_stream import take_until
 from tests.support.http_client import Client, Said, words_of
 from tests.support.http_server import Server, pausing
+from tests.support.sweeping import swept
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -186,7 +187,7 @@ async def test_attachments_are_shared_and_stay_as_long_as_one_of_the_chats(api: 
     fork = await api.json("POST", f"{turn.url}/fork", 201, json={"into": "chat"})
     for deleted, status in ((chat, 200), (chat_of(fork), 404)):
         await api.json("DELETE", deleted)
-        await server.services.storage.uploads.sweep(-60)
+        await swept(server.services.storage.uploads.sweep(-60))
         assert (await api.get(f"/api/uploads/{upload['id']}")).status_code == status
 
 

@@ -1,15 +1,20 @@
 """While there is no token, this machine needs none, and nobody else is answered."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from urllib.parse import urlsplit
+from uuid import uuid4
 
 import pytest
 import pytest_asyncio
 
+from app.api.openai.routes import ENDPOINTS as OPENAI
+from app.api.routes import ENDPOINTS
 from app.domain.identity import Identity
 from app.storage.database import connect
 from app.storage.owners.tokens import Tokens
+from tests.integration.api.test_openapi import body_of
 from tests.support.http_client import Client
 from tests.support.http_server import Server, serving
 from tests.support.openapi_document import Document
@@ -70,6 +75,17 @@ async def test_every_answer_forbids_browsers_to_guess_and_to_run(local: Client) 
         answer = await local.get(path)
         assert answer.headers["x-content-type-options"] == "nosniff", path
         assert answer.headers["content-security-policy"].startswith("default-src 'none'"), path
+
+
+async def test_no_answer_is_for_a_cache_or_for_a_page_of_another_origin(local_server: Server) -> None:
+    async with Client(local_server.url) as local:
+        for endpoint in (*ENDPOINTS, *OPENAI):
+            path = re.sub("{[^}]*}", str(uuid4()), endpoint.path)
+            async with local.stream(endpoint.method, path, **body_of(endpoint)) as answer:  # streams do not end
+                caching = answer.headers["cache-control"]
+                assert caching.startswith("no-store") or caching == "private, no-cache", endpoint.call
+                assert answer.headers["cross-origin-resource-policy"] == "same-origin", endpoint.call
+                assert answer.headers["x-content-type-options"] == "nosniff", endpoint.call
 
 
 async def test_a_request_that_a_foreign_page_makes_is_refused(local: Client, local_server: Server) -> None:

@@ -4,16 +4,19 @@ import asyncio
 import base64
 import json
 import time
+import warnings
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import jwt
 import pytest
 import pytest_asyncio
+from cryptography.hazmat.primitives.asymmetric.rsa import generate_private_key
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
+from app.api.identity.way import identity_from
 from app.config import Settings
-from app.domain.errors import ConfigError
+from app.domain.errors import ConfigError, Unauthorized
 from app.main import running
 from tests.integration.api.test_identity import request_with
 from tests.support.http_client import Client
@@ -93,6 +96,19 @@ async def test_a_plan_and_more_scopes_come_from_claims(site: Server, issuer: Tes
     assert identity.scopes == {"read", "chat", "approve", "admin"}
 
 
+async def test_names_that_look_the_same_are_one_owner(site: Server, issuer: TestIssuer) -> None:
+    for name in ("Zoe\u0308", " Zo\u00eb "):
+        token = issuer.token("first", sub=name, aud=["shop", AUDIENCE])
+        assert (await site.services.authenticator.identity_of(request_with(token))).owner == "Zo\u00eb"
+
+
+async def test_with_prefixes_no_login_is_the_owner_of_a_stored_token() -> None:
+    identity = identity_from(" local ", frozenset({"read"}), "jwt:")
+    assert identity.owner == "jwt:local"
+    with pytest.raises(Unauthorized):
+        identity_from(" ", frozenset({"read"}), "jwt:")
+
+
 def without_signature(issuer: TestIssuer) -> str:
     return jwt.encode({"iss": issuer.url, "aud": AUDIENCE, "sub": "ada", "exp": time.time() + 60}, "", "none")
 
@@ -125,12 +141,40 @@ def of_a_stranger(issuer: TestIssuer) -> str:
     return stranger.token("first")
 
 
+def with_a_claim_twice(issuer: TestIssuer) -> str:
+    _, private = issuer.keys["first"]
+    head = {"alg": "RS256", "typ": "JWT", "kid": "first"}
+    claims = json.dumps({"iss": issuer.url, "aud": AUDIENCE, "exp": int(time.time()) + 60, "sub": "ada"})
+    parts = [json.dumps(head), claims.replace('"sub"', '"sub": "bob", "sub"')]
+    signed = ".".join(base64.urlsafe_b64encode(part.encode()).rstrip(b"=").decode() for part in parts)
+    signature = jwt.get_algorithm_by_name("RS256").sign(signed.encode(), private)
+    return f"{signed}.{base64.urlsafe_b64encode(signature).rstrip(b'=').decode()}"
+
+
+def of_a_short_key(issuer: TestIssuer) -> str:
+    issuer.keys["short"] = "RS256", generate_private_key(65537, 1024)
+    issuer.published.append("short")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the library warns of the key
+        return issuer.token("short")
+
+
 BAD: dict[str, tuple[Callable[[TestIssuer], str], str]] = {
     "alg none": (without_signature, "signed by 'none'; the server takes ES256, EdDSA, RS256"),
     "key confusion": (signed_by_the_public_key, "signed by 'HS256'"),
     "another algorithm": (of_another_algorithm, "its key is not one for ES256"),
     "forged signature": (of_a_stranger, "Signature verification failed"),
     "another audience": (lambda issuer: issuer.token("first", aud="shop"), "`aud` is 'shop'"),
+    "audiences in one text": (lambda issuer: issuer.token("first", aud=f"shop {AUDIENCE}"), "another audience"),
+    "odd audiences": (lambda issuer: issuer.token("first", aud=[{}, 1, None]), "another audience"),
+    "an ID token": (lambda issuer: issuer.token("first", at_hash="x"), "it is an ID token"),
+    "an ID token of Keycloak": (lambda issuer: issuer.token("first", typ="ID"), "it is an ID token"),
+    "a claim twice": (with_a_claim_twice, "a claim of it is repeated"),
+    "short key": (of_a_short_key, "1024 bits"),
+    "end as text": (lambda issuer: issuer.token("first", exp="4000000000"), "as numbers"),
+    "no date": (lambda issuer: issuer.token("first", exp=10**300), "before the year 9999"),
+    "true": (lambda issuer: issuer.token("first", nbf=True), "as numbers"),
+    "invisible": (lambda issuer: issuer.token("first", sub="ada\u200b"), "invisible"),
     "no audience": (lambda issuer: issuer.token("first", aud=None), "another audience"),
     "another issuer": (lambda issuer: issuer.token("first", iss="https://evil.example"), "issuer"),
     "no issuer": (lambda issuer: issuer.token("first", iss=None), '"iss"'),
@@ -262,6 +306,10 @@ async def test_a_proxy_that_proves_itself_names_the_owner(site: Server, document
         (
             {"jwt_issuer": "https://a.example", "jwt_audience": "x", "jwt_algorithms": "RS256, HS256"},
             "TURNSTREAM_JWT_ALGORITHMS must name some of RS256",
+        ),
+        (
+            {"jwt_issuer": "https://a.example", "jwt_audience": "x", "jwt_owner_claim": "email"},
+            "TURNSTREAM_JWT_OWNER_CLAIM is email, which users can change",
         ),
         ({"login_scopes": "read, write"}, "TURNSTREAM_LOGIN_SCOPES: 'write' is no scope"),
         ({"login_roles": "staff"}, "TURNSTREAM_LOGIN_ROLES must be such as"),

@@ -353,7 +353,8 @@ async def wrong_field(world: World, endpoint: Endpoint) -> None:
 async def too_many(world: World, endpoint: Endpoint) -> None:
     path = await (world.user_turn(endpoint) if endpoint.takes is ForkIn else world.fill(endpoint))
     services = world.server.services
-    plans = OwnerPlans(Plans(Plan("none", queued_turns=0, streams=0, uploads=0)))
+    rates = {"requests_per_day": 0.5, "writes_per_day": 0.5}
+    plans = OwnerPlans(Plans(Plan("none", rates, running_turns=0, queued_turns=0, streams=0, uploads=0, documents=0)))
     limited = replace(services, plans=plans, streams=OwnerStreams(plans))
     world.server.app.state.services = limited
     body = body_of(endpoint)

@@ -96,15 +96,13 @@ async def test_a_message_beyond_the_queue_of_its_owner_is_refused_and_nothing_is
         await doors.pauses[0].reached.wait()
         turns = [await ada.say(await ada.chat(), f"Ada {number}", model=doors.name) for number in (1, 2)]
         message = {"blocks": [{"type": "text", "text": "One more."}], "model": doors.name}
-        for path in ("/api/turns", f"{chat}/turns", f"{first.url}/regenerate"):
-            body = (
-                {} if path.endswith("regenerate") else {**message, "on_busy": "branch"} if "chats" in path else message
-            )
-            refused = await ada.post(path, json=body)
+        other = await ada.chat()
+        for path in ("/api/turns", f"{other}/turns", f"{first.user_url}/fork"):
+            refused = await ada.post(path, json={"into": "chat"} if path.endswith("fork") else message)
             assert refused.status_code == 429, path
             assert refused.headers["retry-after"] == "5"
             assert "turns in the queue, 2 of an owner" in refused.json()["detail"]
-        assert len((await ada.json("GET", "/api/chats"))["chats"]) == 3
+        assert len((await ada.json("GET", "/api/chats"))["chats"]) == 4
         turns.append(await bob.say(await bob.chat(), "Bob", model=doors.name))
         for pause in doors.pauses:
             await pause.reached.wait()

@@ -13,6 +13,7 @@ from tests.integration.api.conftest import NewOwner
 from tests.support.http_client import Client
 from tests.support.http_server import Server
 from tests.support.locks import Locker
+from tests.support.sweeping import swept
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -27,9 +28,7 @@ async def found(api: Client, q: str, **more: str) -> Mapping[str | None, str]:
 
 
 async def catch_up(server: Server) -> None:
-    search = server.services.storage.search
-    while await search.catch_up() is not None:
-        pass
+    await swept(server.services.storage.search.catch_up())
 
 
 async def test_words_are_found_by_their_beginning_and_in_the_language_of_the_chat_by_their_stem(

@@ -52,7 +52,7 @@ def test_the_names_that_a_move_gives_are_no_owners(name: str) -> None:
 def test_a_time_without_a_zone_and_an_unknown_scope_are_refused() -> None:
     with pytest.raises(ValueError, match="time zone"):
         Identity("ada", expires_at=datetime(2026, 11, 23))  # noqa: DTZ001
-    with pytest.raises(ValueError, match="'write' is no scope; scopes are read, chat, approve, admin"):
+    with pytest.raises(ValueError, match="'write' is no scope; scopes are read, send, chat, approve, admin"):
         Identity("ada", frozenset({"write"}))  # type: ignore[arg-type]
 
 

@@ -19,14 +19,22 @@ def test_a_plan_names_rates_that_there_are() -> None:
 def test_the_program_comes_before_the_credentials_and_these_before_the_file() -> None:
     plans = Plans(FREE, {"pro": PRO, "free": FREE}, {"ada": "pro"})
     assert [plans.of("ada"), plans.of("bob"), plans.of("bob", "pro"), plans.of("ada", "free")] == [PRO, FREE, PRO, FREE]
-    assert plans.of("bob", "gone") == FREE
 
     def choose(owner: str) -> Plan | str | None:
         return OWN if owner == "ada" else "pro" if owner == "bob" else None
 
-    by_program = Plans(FREE, {"pro": PRO}, plan_of=choose)
+    by_program = Plans(FREE, {"pro": PRO, "free": FREE}, plan_of=choose)
     assert [by_program.of(owner, "free") for owner in ("ada", "bob", "eve")] == [OWN, PRO, FREE]
     assert [Plans().vary, plans.vary, Plans(plan_of=choose).vary] == [False, True, True]
+
+
+def test_a_plan_that_is_not_known_has_the_least_of_each_limit() -> None:
+    small = Plan("small", {"tokens_per_day": 10, "calls_per_day": 5}, running_turns=7)
+    large = Plan("large", {"tokens_per_day": 99}, running_turns=3, uploads=2)
+    plans = Plans(Plan("default", streams=9), {"small": small, "large": large}, plan_of={"eve": "gone"}.get)
+    least = Plan("least", {"tokens_per_day": 10, "calls_per_day": 5}, running_turns=3, streams=9, uploads=2)
+    assert plans.of("ada", "gone") == plans.of("eve") == least
+    assert plans.of("ada") == plans.default
 
 
 @pytest.mark.parametrize(

@@ -7,13 +7,13 @@ from typing import Any, cast
 from uuid import UUID
 
 import pytest
+from structlog.testing import capture_logs
 
 from app.domain.errors import StorageUnavailable
 from app.engine.upkeep import recovery
-from app.engine.upkeep.recovery import JOINED, KNOWN, MISSED, SWEEP, ReplicaMonitor
+from app.engine.upkeep.recovery import JOINED, KNOWN, LOOK, MISSED, SWEEP, ReplicaMonitor
 from app.kit.clock import DatabaseClock
 from app.storage.chats.actions import Actions
-from app.storage.runs.journal import OpenTexts
 from app.storage.runs.queue import Peer, Queue
 
 LEASE = 10.0
@@ -30,7 +30,6 @@ class Rows:
         self.expired: list[UUID] = []
         self.renewed = 0
         self.draining = False
-        self.swept = 0
         self.notified: list[str] = []
 
     async def notify(self, payload: str) -> None:
@@ -47,9 +46,6 @@ class Rows:
     async def take_over(self, gone: Sequence[UUID]) -> Sequence[UUID]:
         self.taken_over.append(list(gone))
         return self.found
-
-    async def sweep(self) -> None:
-        self.swept += 1
 
     async def expire(self) -> list[UUID]:
         expired, self.expired = self.expired, []
@@ -72,7 +68,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def monitor_of(rows: Rows, wake: Callable[[], None] = lambda: None) -> ReplicaMonitor:
-    return ReplicaMonitor(cast("Queue", rows), cast("OpenTexts", rows), cast("Actions", rows), LEASE, wake)
+    return ReplicaMonitor(cast("Queue", rows), cast("Actions", rows), LEASE, wake)
 
 
 async def test_a_replica_is_alone_for_a_moment_after_a_look_that_found_nobody(clock: Clock) -> None:
@@ -102,7 +98,6 @@ async def test_a_replica_announces_itself_and_looks_once_more_when_all_must_know
     rows, looks = Rows(), list[float]()
     monitor = ReplicaMonitor(
         cast("Queue", rows),
-        cast("OpenTexts", rows),
         cast("Actions", rows),
         LEASE,
         lambda: None,
@@ -117,18 +112,33 @@ async def test_a_replica_announces_itself_and_looks_once_more_when_all_must_know
 
 
 def peer(
-    id: UUID = ADA, *, connected: bool = True, lapsed: bool = False, replaced: bool = False, lease_until: int = 0
+    id: UUID = ADA, *, connected: bool = True, lapsed: bool = False, has_own_address: bool = False, lease_until: int = 0
 ) -> Peer:
-    return Peer(id, connected, lapsed, replaced, datetime.fromtimestamp(lease_until, UTC))
+    return Peer(id, connected, lapsed, has_own_address, datetime.fromtimestamp(lease_until, UTC))
 
 
 async def test_an_earlier_process_at_this_address_is_replaced_at_the_start() -> None:
     rows, woken = Rows(), asyncio.Event()
-    rows.peers_now = [peer(ADA, replaced=True), peer(BEN, connected=False, lapsed=True)]
+    rows.peers_now = [peer(ADA, has_own_address=True, connected=False), peer(BEN, connected=False, lapsed=True)]
     rows.found = [UUID(int=9)]
     await monitor_of(rows, woken.set).start()
     assert (rows.taken_over, rows.renewed) == ([[ADA]], 1)
     assert woken.is_set(), "the turns are claimed at once"
+
+
+async def test_a_living_server_with_this_address_keeps_its_turns_and_is_named_once(clock: Clock) -> None:
+    rows = Rows()
+    monitor = monitor_of(rows)
+    rows.peers_now = [peer(ADA, has_own_address=True), peer(BEN)]
+    with capture_logs() as logs:
+        await monitor.start()
+        for _ in range(3):
+            clock.now += LOOK
+            await monitor._look(clock.now)
+    assert rows.taken_over == [[]]
+    shared = [line for line in logs if line["event"] == "replica.address_shared"]
+    assert [line["replica"] for line in shared] == [str(ADA)]
+    assert "TURNSTREAM_PORT" in shared[0]["remedy"]
 
 
 async def test_a_missing_session_counts_after_a_moment(clock: Clock) -> None:
@@ -240,7 +250,6 @@ async def test_a_replica_that_lost_its_own_session_takes_no_peer_over_for_one_le
     rows, forgotten = Rows(), list[float]()
     monitor = ReplicaMonitor(
         cast("Queue", rows),
-        cast("OpenTexts", rows),
         cast("Actions", rows),
         LEASE,
         lambda: None,
@@ -270,14 +279,13 @@ async def test_the_lease_is_renewed_long_before_it_expires_and_orphans_are_swept
         renewals += [clock.now] * (rows.renewed - before)
     gaps: list[Any] = [later - earlier for earlier, later in zip([start, *renewals], renewals, strict=False)]
     assert max(gaps) < LEASE / 2
-    assert (rows.taken_over, rows.swept) == ([[], []], 1)
+    assert rows.taken_over == [[], []]
 
 
 async def test_an_order_to_drain_is_read_with_the_renewal_of_the_lease(clock: Clock) -> None:
     rows, ordered = Rows(), list[float]()
     monitor = ReplicaMonitor(
         cast("Queue", rows),
-        cast("OpenTexts", rows),
         cast("Actions", rows),
         LEASE,
         lambda: None,

@@ -36,13 +36,20 @@ def _settings(tmp_path: Path, content: str, **values: Any) -> Settings:
 def test_the_settings_for_every_owner_hold_where_a_plan_does_not_name_a_limit(tmp_path: Path) -> None:
     plans = read_plans(_settings(tmp_path, FILE, owner_running_turns=4, owner_streams=9))
     rates = {"requests_per_minute": 20, "tokens_per_day": 200_000, "calls_per_day": 500}
-    assert plans.of("bob") == Plan("free", rates, running_turns=2, streams=9, uploads=100, upload_bytes=50_000_000)
-    assert plans.of("ada") == Plan("pro", {"cost_per_month": 20.5}, running_turns=4, streams=9)
+    kept = {"uploads": 100, "upload_bytes": 50_000_000}
+    assert plans.of("bob") == Plan("free", rates, running_turns=2, queued_turns=1000, streams=9, **kept)
+    assert plans.of("ada") == Plan("pro", {"cost_per_month": 20.5}, running_turns=4, queued_turns=1000, streams=9)
 
 
 def test_without_a_file_the_settings_are_the_plan() -> None:
     plans = read_plans(Settings(_env_file=None, owner_queued_turns=3), Plan)
-    assert (plans.default, plans.of("ada")) == (Plan("default", queued_turns=3), Plan("ada"))
+    default = Plan("default", running_turns=100, queued_turns=3, streams=200)
+    assert (plans.default, plans.of("ada")) == (default, Plan("ada"))
+
+
+def test_zero_takes_a_limit_away() -> None:
+    settings = Settings(_env_file=None, owner_running_turns=0, owner_queued_turns=0, owner_streams=0)
+    assert read_plans(settings).default == Plan("default")
 
 
 @pytest.mark.parametrize(

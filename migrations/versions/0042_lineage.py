@@ -1,6 +1,6 @@
 """lineage: a turn keeps the numbers of its attempts, which are drawn at random
 
-Revision: 0040, after: 0037
+Revision: 0042, after: 0041
 
 A cursor of an attempt that is not in the lineage comes from a past that this database does not have. A trigger keeps
 the lineage, also for replicas of the version before, which know nothing of it. It is null as long as the attempt that
@@ -11,8 +11,8 @@ import sqlalchemy as sa
 from alembic import op
 from sqlalchemy.dialects import postgresql
 
-revision = "0040"
-down_revision = "0037"
+revision = "0042"
+down_revision = "0041"
 branch_labels = None
 depends_on = None
 

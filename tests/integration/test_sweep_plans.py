@@ -1,0 +1,173 @@
+"""Every sweep reads and deletes in portions: no statement grows with its table. The sweeps are those of the server, so
+a new one is covered as soon as it is listed there.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager
+from typing import Any
+
+import asyncpg
+import pytest
+
+from app.config import Settings
+from app.setup.engine import sweeps_of
+from app.storage.database import Database, Row, Statement
+from app.storage.pool import Pool
+
+pytestmark = pytest.mark.timeout(300)
+
+FEW, MANY = 50_000, 1_000_000  # rows of each table
+STEPS = 60  # of a sweep
+ALL_REFERENCES = 2_100  # steps: two tables of a million rows, before the first upload is deleted
+MOST = 21_000  # rows that one node of a plan may touch
+SETTINGS = Settings(_env_file=None, retain_chats_days=30.0, retain_uploads_days=30.0)
+
+# Rows of a table, half of them older than anything that is kept. The ids of turns begin with their time.
+LOAD = """
+SET session_replication_role = replica;
+CREATE FUNCTION at_of(number bigint) RETURNS timestamptz IMMUTABLE LANGUAGE sql AS $$
+    SELECT timestamptz '{now}' - CASE WHEN number % 2 = 0 THEN interval '500 days' ELSE interval '2 days' END
+        + number * interval '1 millisecond'
+$$;
+CREATE FUNCTION id_of(number bigint) RETURNS uuid IMMUTABLE LANGUAGE sql AS $$
+    SELECT (lpad(to_hex((extract(epoch FROM at_of(number)) * 1000)::bigint), 12, '0') || '7000'
+        || lpad(to_hex(number), 16, '8'))::uuid
+$$;
+INSERT INTO uploads (id, owner, digest, media_type, content, created_at)
+    SELECT id_of(n), 'ada', sha256(n::text::bytea), 'text/plain', '', at_of(n) FROM generate_series(1, {rows}) AS n;
+INSERT INTO blocks (turn_id, index, round, attempt, type, text, data)
+    SELECT id_of(n), 0, 0, 0, 'image', '', json_build_object('upload', id_of(n - n % 3))
+    FROM generate_series(1, {rows}) AS n;
+INSERT INTO deleted_chats (owner, chat_id, deleted_at)
+    SELECT 'owner ' || n % 1000, id_of(n), at_of(n) FROM generate_series(1, {rows}) AS n;
+INSERT INTO audit (kind, owner, detail, created_at)
+    SELECT CASE n % 3 WHEN 0 THEN 'login.refused' ELSE 'token.created' END, 'ada', '{{}}', at_of(n)
+    FROM generate_series(1, {rows}) AS n;
+INSERT INTO tool_cache (owner, key, tool, content, size, stored_at, expires_at)
+    SELECT 'ada', sha256(n::text::bytea), 't', '', 0, at_of(n), at_of(n) + interval '3 days'
+    FROM generate_series(1, {rows}) AS n;
+INSERT INTO reservations (id, owner, turn_id, attempt, call, tokens, cost, reserved_at)
+    SELECT gen_random_uuid(), 'ada', id_of(n), 1, '1.1', 1, 0, now() FROM generate_series(1, {rows}) AS n;
+INSERT INTO open_text (turn_id, attempt, index, start, round, type, text)
+    SELECT id_of(n), 1, 0, 0, 1, 'text', '' FROM generate_series(1, {rows}) AS n;
+INSERT INTO idempotency_keys (owner, key, digest, turn_id, created_at)
+    SELECT 'ada', n::text, '', id_of(n), at_of(n) FROM generate_series(1, {rows}) AS n;
+INSERT INTO webhooks (turn_id, due_at, delivered_at)
+    SELECT id_of(n), NULL, at_of(n) FROM generate_series(1, {rows}) AS n;
+INSERT INTO waiting_webhooks (turn_id, asked, calls, due_at, delivered_at)
+    SELECT id_of(n), 1, '[]', NULL, at_of(n) FROM generate_series(1, {rows}) AS n;
+INSERT INTO chats (id, owner, created_at, updated_at)
+    SELECT id_of(n), 'owner ' || n % 1000, at_of(n), at_of(n) FROM generate_series(1, {rows}) AS n;
+INSERT INTO turns (id, chat_id, parent_id, role, status, request, attempt, stop_reason, created_at, ended_at)
+    SELECT id_of(n), id_of(n), id_of(n + 1), 'assistant', 'complete', '{{}}', 1, 'end_turn', at_of(n), at_of(n)
+    FROM generate_series(1, {rows}) AS n;
+INSERT INTO asks (turn_id, round, tool_use_id, name, kind, digest, attempt, asked_at, answer, answered_at)
+    SELECT id_of(n), 1, 'c', 't', 'client', 'd', 1, at_of(n),
+        json_build_object('layout', id_of(n - n % 4)::text), at_of(n)
+    FROM generate_series(1, {rows}) AS n;
+SET session_replication_role = DEFAULT;
+"""
+
+
+async def _connect() -> Any:
+    raise AssertionError("a sweep uses `rows` alone")
+
+
+class Explained(Database):
+    """Explains what it runs. `touched` has the rows that the largest node of each plan has touched."""
+
+    def __init__(self, connection: "asyncpg.Connection[asyncpg.Record]") -> None:
+        super().__init__(Pool(_connect, 1), 30.0)
+        self._raw = connection
+        self.touched: list[tuple[float, str]] = []
+
+    async def rows(self, statement: Statement, **values: Any) -> Sequence[Row]:
+        arguments = statement.arguments(values)
+        savepoint = self._raw.transaction()
+        await savepoint.start()
+        (row,) = await self._raw.fetch(f"EXPLAIN (ANALYZE, FORMAT JSON) {statement.sql}", *arguments)
+        await savepoint.rollback()
+        plan = json.loads(row[0])[0]["Plan"]
+        self.touched.append((max(map(_touched, _nodes(plan))), f"{statement.sql}\n{json.dumps(plan, indent=1)}"))
+        rows: Sequence[Row] = await self._raw.fetch(statement.sql, *arguments)
+        return rows
+
+
+def _nodes(plan: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    yield plan
+    for child in plan.get("Plans", ()):
+        yield from _nodes(child)
+
+
+def _touched(node: Mapping[str, Any]) -> float:
+    """An array of ids is looked up row by row, and so is what belongs to a row: their loops count."""
+    if node["Node Type"] == "Function Scan" or "CTE Name" in node:  # no table
+        return 0
+    rows = node["Actual Rows"] + node.get("Rows Removed by Filter", 0) + node.get("Rows Removed by Join Filter", 0)
+    return float(rows * node["Actual Loops"])
+
+
+async def _load(database_url: str, rows: int) -> None:
+    connection = await asyncpg.connect(database_url)
+    now = await connection.fetchval("SELECT now()::text")
+    await connection.execute("DROP FUNCTION IF EXISTS id_of, at_of")
+    await connection.execute(LOAD.format(rows=rows, now=now), timeout=1500)
+    await connection.execute("VACUUM ANALYZE", timeout=300)
+    await connection.close()
+
+
+@pytest.fixture(scope="module")
+def large_database_url(shared_database_url: str) -> str:
+    asyncio.run(_load(shared_database_url, FEW))
+    return shared_database_url
+
+
+@asynccontextmanager
+async def explained(database_url: str) -> AsyncIterator[Explained]:
+    """What the sweeps delete is there again at the end."""
+    connection = await asyncpg.connect(database_url)
+    transaction = connection.transaction()
+    await transaction.start()
+    try:
+        yield Explained(connection)
+    finally:
+        await transaction.rollback()
+        await connection.close()
+
+
+SWEEPS = [sweep.name for sweep in sweeps_of(SETTINGS, Database(Pool(_connect, 1), 30.0))]
+
+
+# Old and young rows alternate: those that stay do not keep a sweep from what comes after them.
+REMOVE = ["unused uploads", "old uploads", "old webhooks", "old idempotency keys", "audit", "deleted chats"]
+
+
+async def _check(database: Explained, name: str) -> None:
+    (sweep,) = (each for each in sweeps_of(SETTINGS, database) if each.name == name)
+    removed = 0
+    async with aclosing(sweep.steps()) as steps:
+        for _ in range(ALL_REFERENCES if name == "unused uploads" else STEPS):
+            if (count := await anext(steps, None)) is None:
+                break
+            removed += count
+    assert database.touched, "a sweep runs statements"
+    touched, plan = max(database.touched)
+    assert touched <= MOST, plan
+    assert removed or name not in REMOVE
+
+
+@pytest.mark.parametrize("name", SWEEPS)
+async def test_no_statement_of_a_sweep_grows_with_its_table(large_database_url: str, name: str) -> None:
+    async with explained(large_database_url) as database:
+        await _check(database, name)
+
+
+@pytest.mark.full
+@pytest.mark.timeout(1800)
+async def test_no_statement_of_a_sweep_grows_with_a_table_of_a_million_rows(database_url: str) -> None:
+    await _load(database_url, MANY)
+    for name in SWEEPS:
+        async with explained(database_url) as database:
+            await _check(database, name)
