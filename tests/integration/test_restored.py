@@ -1,5 +1,5 @@
-"""A database is restored to an earlier state, and a turn that ran since then runs again, with other words: every kind of
-cursor of the lost past leads to the words of the restored database.
+"""A database is restored to an earlier state, and a turn that ran since then runs again, with other words: every kind
+of cursor of the lost past leads to the words of the restored database.
 """
 
 from collections.abc import Sequence

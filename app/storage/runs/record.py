@@ -299,7 +299,7 @@ RELEASE_TURN = Statement(
     """
 )
 
-# After commits were lost: the turn becomes again what its run knows of it, where its row has an attempt of the run's own
+# After commits were lost: the turn becomes again what its run knows of it, if its row has an attempt of the run's own
 # lineage (app.domain.turns.Turn.has_had). Blocks of an earlier attempt are those of a round that was voided.
 REGAIN = Statement(
     """
