@@ -21,7 +21,7 @@ COLUMNS = """
     SELECT string_agg(quote_ident(column_name), ', ') FROM information_schema.columns
     WHERE table_schema = current_schema() AND table_name = $1 AND is_generated = 'NEVER'
 """
-TABLES = ("turns", "rounds", "blocks", "open_text")
+TABLES = ("turns", "rounds", "blocks", "open_text", "charges", "reservations")
 
 
 @pytest.fixture(autouse=True)
@@ -50,7 +50,8 @@ async def restore(harness: Harness) -> None:
 
 def clients_of(turn: Turn) -> Sequence[Client]:
     """Clients of a turn that has ended, one behind each of its events, and one within each of its texts."""
-    view, client, clients, cursor = LiveView(turn), Client(), [Client()], START
+    view, client, clients = LiveView(turn), Client(), [Client()]
+    cursor, _ = resume(view, START)
     while step := next_event(view, cursor):
         event, cursor = step
         client.take(encode(event, cursor))
@@ -70,7 +71,8 @@ def read_on(client: Client, turn: Turn) -> Client:
 
 
 def numbers_of(turn: Turn, after: int = -1) -> bytes:
-    events, view, cursor = ResponseEvents(turn, 0, after), LiveView(turn), START
+    events, view = ResponseEvents(turn, 0, after), LiveView(turn)
+    cursor, _ = resume(view, START)
     frames = events.begin()
     while step := next_event(view, cursor):
         event, cursor = step

@@ -57,7 +57,9 @@ class Client:
     resets: list[int] = field(default_factory=list)
 
     def copy(self) -> "Client":
-        return replace(self, blocks=[replace(piece) for piece in self.blocks], rounds=dict(self.rounds))
+        return replace(
+            self, blocks=[replace(piece) for piece in self.blocks], rounds=dict(self.rounds), resets=[*self.resets]
+        )
 
     def take(self, frames: bytes) -> None:
         for event, identity in decode(frames):
