@@ -24,6 +24,8 @@ _NOTES = """
     END $$;
     CREATE TRIGGER attempts AFTER UPDATE ON turns FOR EACH ROW
         WHEN (NEW.attempt > OLD.attempt) EXECUTE FUNCTION note_attempt();
+    CREATE TRIGGER first_attempts AFTER INSERT ON turns FOR EACH ROW
+        WHEN (NEW.attempt > 0) EXECUTE FUNCTION note_attempt();
 """
 
 

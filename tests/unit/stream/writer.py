@@ -107,8 +107,8 @@ class Writer:
         self._dumped = self.rows, self.journal
 
     def restore(self, replicas_live: bool) -> None:
-        """The rows are those of the dump, and the process that wrote the turn is gone. With `replicas_live`, mirrors are
-        of the lost past.
+        """The rows are those of the dump, and the process that wrote the turn is gone. With `replicas_live`, mirrors
+        are of the lost past.
         """
         self.bury_the_zombies()
         self._leave()
