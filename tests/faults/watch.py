@@ -7,8 +7,8 @@ from uuid import UUID
 
 import asyncpg
 
-# Progress resets a turn's count of recoveries, so each one is recorded when it is charged. Attempts are numbered by random
-# steps, so each one is recorded when it begins.
+# Progress resets a turn's count of recoveries, so each one is recorded when it is charged. Attempts are numbered by
+# random steps, so each one is recorded when it begins.
 _NOTES = """
     CREATE TABLE charged (turn_id uuid, attempt int);
     CREATE FUNCTION note_charge() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
