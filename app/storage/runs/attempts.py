@@ -1,5 +1,5 @@
-"""The numbers of attempts. They grow by random steps: two databases with a common past, such as a server and a backup of
-it that was restored, do not give the same number to different attempts.
+"""The numbers of attempts. They grow by random steps: two databases with a common past, such as a server and a restored
+backup of it, do not give the same number to different attempts.
 
 A turn with hundreds of attempts makes small steps, so that JavaScript can count its events (app.api.openai.events).
 """
