@@ -643,6 +643,15 @@ activity = Table(
     prefixes=["UNLOGGED"],
 )
 
+# Periods that the clock of Postgres has shown twice, because it was set back or another machine took over. A time
+# within one has no place in the order of changes.
+clock_steps = Table(
+    "clock_steps",
+    metadata,
+    Column("began", DateTime(timezone=True), primary_key=True),
+    Column("until", DateTime(timezone=True), nullable=False),
+)
+
 # Sweeps, and when each is due again. The replica that does one keeps moving that time on.
 sweeps = Table(
     "sweeps",

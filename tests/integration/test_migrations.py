@@ -175,6 +175,7 @@ NO_VACUUM_OF_THEIR_OWN = {
         "browser_tokens",
         "chat_uploads",
         "chats",
+        "clock_steps",
         "deleted_chats",
         "deleted_turns",
         "documents",

@@ -102,12 +102,22 @@ GIVE_BACK = Statement(
     """
 )
 GET_CLAIMED = Statement("SELECT id, cancel_requested FROM turns WHERE replica = :replica AND status = 'running'")
+# The row has the time of the renewal before, also after a failover: if that is later than now, the clock was set back.
+# What was written between the two renewals has a time from a lease before now to a lease after the renewal before.
 RENEW_LEASE = Statement(
     """
+    WITH noticed AS (
+        INSERT INTO clock_steps (began, until)
+        SELECT now() - CAST(:lease AS interval), lease_until FROM replicas
+        WHERE id = :replica AND lease_until - CAST(:lease AS interval) > now() + interval '1 second'
+        ON CONFLICT DO NOTHING
+    )
     INSERT INTO replicas (id, address, session, lease_until, webhooks)
     VALUES (:replica, :address, :session, now() + :lease, :webhooks)
     ON CONFLICT (id) DO UPDATE SET lease_until = EXCLUDED.lease_until
-    RETURNING clock_timestamp() AS time, now() AS began, lease_until, draining_since IS NOT NULL AS draining
+    RETURNING clock_timestamp() AS time, now() AS began, lease_until, draining_since IS NOT NULL AS draining,
+        ARRAY(SELECT clock_steps.began FROM clock_steps ORDER BY 1) AS steps,
+        ARRAY(SELECT until FROM clock_steps ORDER BY clock_steps.began) AS ends
     """
 )
 GET_PEERS = Statement(
@@ -213,8 +223,8 @@ class Queue:
         return {row["id"]: row["cancel_requested"] for row in rows}
 
     async def renew_lease(self, seconds: float) -> bool:
-        """Renews the lease, and learns the time of Postgres. Returns whether an operator has ordered that this replica
-        drains.
+        """Renews the lease, and learns the time of Postgres and when its clock was set back. Returns whether an
+        operator has ordered that this replica drains.
         """
         asked = monotonic()
         row = await self._database.row(
@@ -227,6 +237,7 @@ class Queue:
         )
         assert row is not None
         CLOCK.learn(row["time"], asked, monotonic())
+        CLOCK.learn_steps(list(zip(row["steps"], row["ends"], strict=True)))
         self.renewals.note(row["lease_until"], Renewal(asked, row["began"]))
         is_draining: bool = row["draining"]
         return is_draining
