@@ -174,8 +174,11 @@ async def _import(settings: Settings, archive: Path, owner: str | None) -> Impor
 def _parts_in(file: IO[bytes]) -> Iterator[ArchivePart]:
     """The parts up to where the file is cut off; an import without an end is reported as such."""
     with suppress(tarfile.TarError):
-        for name, content in tar_members(file):
-            yield ArchivePart(name, content)
+        try:
+            for name, content in tar_members(file):
+                yield ArchivePart(name, content)
+        except ValueError as error:
+            raise ConfigError(f"The archive cannot be imported: {error}.") from None
 
 
 # --- move ------------------------------------------------------------------------------------------------------------

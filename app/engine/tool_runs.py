@@ -45,7 +45,7 @@ from app.tracing import TRACING
 
 log = structlog.get_logger(__name__)
 
-
+_MAX_PROGRESS = 1000  # characters of what a tool shows of its progress
 _LOOK_FOR_ANSWER = 5.0  # seconds
 
 
@@ -329,7 +329,7 @@ class ToolRuns:
             tool_use_id=call.tool_use_id,
             idempotency_key=f"{turn.id}:{call.round}:{call.tool_use_id}",
             progress=lambda message: self._recorder.notify(
-                "tool_progress", tool_use_id=call.tool_use_id, name=call.name, message=message
+                "tool_progress", tool_use_id=call.tool_use_id, name=call.name, message=message[:_MAX_PROGRESS]
             ),
             preliminary=outputs.show,
             ask=partial(self._ask_person, call),
