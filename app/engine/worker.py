@@ -24,7 +24,7 @@ from app.llm.provider import Provider
 from app.storage.database import FINAL_WRITE_TIMEOUT, OF_REQUEST, OWNER, Database
 from app.storage.owners.accounts import Accounts
 from app.storage.owners.charges import Charges
-from app.storage.runs.queue import CANCEL, DRAIN, QUEUED, UPDATED, Queue
+from app.storage.runs.queue import CANCEL, DRAIN, QUEUED, SUSPICIOUS, UPDATED, Claim, Queue
 from app.stream.directory import Directory
 from app.telemetry import TURNS_RUNNING
 from app.tools.toolset import Toolset
@@ -35,7 +35,13 @@ log = structlog.get_logger(__name__)
 _CLAIM = 50
 _ANY_NUMBER = 2**31 - 1
 
-
+# Seconds in which nothing is claimed beside a suspect; twice as many after each further death, up to the longest. Most
+# turns that kill their process do so at once: they run the same call again.
+_ALONE = 3.0
+_LONGEST_ALONE = 200.0
+# Seconds until a replica takes another suspect beside the turns that it runs. An idle one, as each is after its start,
+# takes one at once.
+_SUSPECT_PAUSE = 10.0
 # Seconds after which a turn whose runs fail is run again, at most.
 _LONGEST_PAUSE = 300.0
 
@@ -124,6 +130,9 @@ class Worker:
         self._reserved = 0  # turns that are being written, to begin here
         self._not_run: Set[UUID] = frozenset()  # turns that this replica owned at the last comparison, and did not run
         self._failed = FailedRuns(policy.poll_interval)
+        self._suspect: UUID | None = None  # the last one, which may run
+        self._alone_until = 0.0
+        self._next_suspect = monotonic() + _SUSPECT_PAUSE
 
     @property
     def draining(self) -> bool:
@@ -133,6 +142,11 @@ class Worker:
     def _shares_slots(self) -> bool:
         """Whether turns may wait for the end of others of their owner."""
         return self._policy.plans.vary or self._policy.plans.default.running_turns is not None
+
+    @property
+    def _isolates(self) -> bool:
+        """Whether a suspect runs, beside which nothing is to begin."""
+        return self._suspect in self._runs and monotonic() < self._alone_until
 
     def activity(self) -> Mapping[UUID, Activity]:
         """What only this process knows of turns: of those that it runs, and of readers of those that run elsewhere."""
@@ -244,7 +258,7 @@ class Worker:
         where it has to go through the queue: few slots are free, and other turns may wait for them.
         """
         free = self._policy.concurrent_turns - len(self._runs) - self._reserved
-        if self._group is None or self._draining or free <= _CLAIM:
+        if self._group is None or self._draining or self._isolates or free <= _CLAIM:
             yield None
             return
         self._reserved += 1
@@ -286,24 +300,34 @@ class Worker:
     async def _claim(self, group: asyncio.TaskGroup) -> bool:
         """Returns whether there may be more turns: as many were claimed as there was room for."""
         free = self._policy.concurrent_turns - len(self._runs) - self._reserved
-        room = 0 if self._draining else min(_CLAIM, free)
+        room = 0 if self._draining or self._isolates else min(_CLAIM, free)
         # Where there is room for all, the order between owners does not matter, and counting would cost every claim.
         plans = self._policy.plans
         most = plans.default.running_turns or (_ANY_NUMBER if free <= _CLAIM or plans.vary else None)
-        claimed: Sequence[UUID] = ()
+        is_idle = not self._runs and not self._reserved
+        claim = Claim()
         try:
             if room > 0:
-                claimed = await self._queue.claim(room, most)
+                suspects = is_idle or monotonic() >= self._next_suspect
+                claim = await self._queue.take(room, most, suspects=suspects)
             elif self._notify_when_full:
                 self._notify_when_full = False
                 await self._notify_replicas(QUEUED)
         except StorageError as error:
             log.error("queue.unavailable", error=str(error))
-        for turn in claimed:
+        for turn in claim.turns:
             self._start(group, turn)
             if self._draining:  # the order came while they were claimed
                 self._runs[turn].stop("release")
-        return len(claimed) == room > 0
+        if claim.deaths:
+            self._isolate(claim.turns[0], claim.deaths)
+        return len(claim.turns) == room > 0
+
+    def _isolate(self, suspect: UUID, deaths: int) -> None:
+        seconds = min(_ALONE * 2.0 ** (deaths - SUSPICIOUS), _LONGEST_ALONE)
+        log.warning("turn.isolated", turn=str(suspect), deaths=deaths, seconds=seconds, beside=len(self._runs) - 1)
+        self._suspect, self._alone_until = suspect, monotonic() + seconds
+        self._next_suspect = self._alone_until + _SUSPECT_PAUSE
 
     async def _compare_with_rows(self, group: asyncio.TaskGroup) -> None:
         """Repairs what was lost: a notification, the answer to a claim, the claim itself, or, where Postgres has failed
@@ -354,7 +378,7 @@ class Worker:
             log.exception("turn.abandoned", again_after=self._failed.note(run.turn, monotonic()))
         finally:
             TURNS_RUNNING.dec()
-            if len(self._runs) >= self._policy.concurrent_turns or self._shares_slots:
+            if len(self._runs) >= self._policy.concurrent_turns or self._shares_slots or run.turn == self._suspect:
                 self._woken.set()  # turns may wait for this slot
             if self._runs.get(run.turn) is run:
                 del self._runs[run.turn]

@@ -162,6 +162,9 @@ turns = Table(
     Column("request", JSON),
     Column("attempt", Integer, nullable=False, server_default=text("0")),
     Column("recoveries", SmallInteger, nullable=False, server_default=text("0")),
+    # The deaths of processes in which it was running, and the characters that it had at the last one.
+    Column("deaths", SmallInteger, nullable=False, server_default=text("0")),
+    Column("size_at_death", BigInteger, nullable=False, server_default=text("0")),
     Column("replica", Uuid),
     Column("cancel_requested", Boolean, nullable=False, server_default=text("false")),
     # How many calls ever waited for a person, and how many answers and steers have arrived while the turn was open.

@@ -84,7 +84,8 @@ CASES: Mapping[str, tuple[Statement, Mapping[str, Any], int]] = {
         {"owner": OWNER, "since": NOW, "most": None, "known": [], "known_at": []},
         100,
     ),
-    "the queue": (queue.CLAIM_TURNS, {"replica": new_id(), "step": 1, "limit": 50}, 20),
+    "the queue": (queue.CLAIM_TURNS, {"replica": new_id(), "step": 1, "limit": 50, "suspects": False}, 20),
+    "the queue with suspects": (queue.CLAIM_TURNS, {"replica": new_id(), "step": 1, "limit": 50, "suspects": True}, 40),
     # An owner of 51 chats; of 51 of which one is long; of 120 segments, of which one search looks at a hundred.
     "a search for nothing": (search.SEARCH_CHATS, searched(OWNER, "nothing"), 200),
     "a search for nothing where all words must be read": (search.SEARCH_CHATS, searched("owner-0", "nothing"), 2500),

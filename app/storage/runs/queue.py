@@ -28,6 +28,9 @@ DRAIN = "drain"
 _DOUBT = 60.0
 _STEP_IN_DOUBT = 100
 
+# Deaths of processes after which a turn that was running in them is a suspect.
+SUSPICIOUS = 2
+
 # A turn that was enqueued behind an open one is not claimed before that one has ended, nor one of an owner who is held.
 CLAIMABLE = f"""
     status = 'queued' AND NOT EXISTS (
@@ -37,17 +40,25 @@ CLAIMABLE = f"""
         SELECT FROM moves JOIN chats USING (owner) WHERE chats.id = next.chat_id AND held_until > now()
     )
 """
+# A suspect is claimed alone, and before all others; the one that was in the fewest deaths first.
+_SUSPECT = f"""
+    suspect AS (
+        SELECT id FROM turns AS next WHERE CAST(:suspects AS bool) AND deaths >= {SUSPICIOUS} AND {CLAIMABLE}
+        ORDER BY deaths, created_at, id FOR UPDATE SKIP LOCKED LIMIT 1
+    )
+"""
+_CALM = f"{CLAIMABLE} AND deaths < {SUSPICIOUS} AND NOT EXISTS (SELECT FROM suspect)"
 _CLAIM = """
     UPDATE turns
     SET status = 'running', attempt = attempt + :step, replica = :replica, started_at = coalesce(started_at, now())
-    WHERE id IN (SELECT id FROM chosen)
-    RETURNING id, created_at
+    WHERE id IN (SELECT id FROM chosen UNION ALL SELECT id FROM suspect)
+    RETURNING id, created_at, deaths
 """
 # By the time of the database: ids have the time of the replica that made them.
 CLAIM_TURNS = Statement(
     f"""
-    WITH chosen AS (
-        SELECT id FROM turns AS next WHERE {CLAIMABLE}
+    WITH {_SUSPECT}, chosen AS (
+        SELECT id FROM turns AS next WHERE {_CALM}
         ORDER BY created_at, id FOR UPDATE SKIP LOCKED LIMIT :limit
     )
     {_CLAIM}
@@ -59,7 +70,7 @@ CLAIM_TURNS = Statement(
 # queue is read in the order of an index: else a long queue makes the planner read the whole table for it.
 CLAIM_TURNS_FAIRLY = Statement(
     f"""
-    WITH first_queued AS (
+    WITH {_SUSPECT}, first_queued AS (
         SELECT id FROM turns WHERE status = 'queued' ORDER BY created_at, id LIMIT 1
     ), shares AS (
         SELECT queue_owner AS owner, count(*) FILTER (WHERE status = 'running') AS running,
@@ -72,13 +83,13 @@ CLAIM_TURNS_FAIRLY = Statement(
             SELECT owner, running, coalesce(running_turns, CAST(:most AS int)) - running AS room
             FROM shares LEFT JOIN accounts USING (owner) WHERE oldest IS NOT NULL ORDER BY running, oldest
         ) AS in_order, LATERAL (
-            SELECT FROM turns AS next WHERE queue_owner = owner AND {CLAIMABLE} LIMIT 1
+            SELECT FROM turns AS next WHERE queue_owner = owner AND {_CALM} LIMIT 1
         ) AS any_turn
         WHERE room > 0 LIMIT :limit
     ), ranked AS (
         SELECT next.id, running + row_number() OVER (PARTITION BY owner ORDER BY next.created_at, next.id) AS rank
         FROM owners, LATERAL (
-            SELECT id, created_at FROM turns AS next WHERE queue_owner = owner AND {CLAIMABLE}
+            SELECT id, created_at FROM turns AS next WHERE queue_owner = owner AND {_CALM}
             ORDER BY created_at, id LIMIT least(room, :limit)
         ) AS next
     ), chosen AS (
@@ -126,15 +137,31 @@ GET_PEERS = Statement(
 )
 # The attempt stays: the next claim raises it, which fences off an owner that is only slow. What such an owner still
 # appends to its log is read by nobody: the turn's row names no replica, or the next one.
+#
+# Text that is kept is progress, so the count begins again. The last second of it, which no checkpoint has stored, is
+# not seen before the next death. A suspect is charged for a death in which it was alone, and not for one that may be
+# the deed of another turn.
 TAKE_OVER = Statement(
     f"""
     WITH gone AS (
         DELETE FROM replicas WHERE id = ANY(CAST(:gone AS uuid[]))
-    ), taken AS (
-        UPDATE turns SET status = 'queued', replica = NULL, recoveries = recoveries + 1
-        WHERE status = 'running'
+    ), lost AS (
+        SELECT id, replica, count(*) OVER (PARTITION BY replica) = 1 AS alone,
+            (SELECT coalesce(sum(length(text)), 0) FROM blocks WHERE turn_id = turns.id) + (
+                SELECT coalesce(max(start + length(text)), 0) FROM open_text
+                WHERE turn_id = turns.id AND index > ALL (SELECT index FROM blocks WHERE turn_id = turns.id)
+            ) AS size
+        FROM turns WHERE status = 'running'
           AND (replica = ANY(CAST(:gone AS uuid[])) OR NOT EXISTS (SELECT FROM replicas WHERE id = turns.replica))
-        RETURNING id, attempt
+    ), taken AS (
+        UPDATE turns SET status = 'queued', replica = NULL, deaths = deaths + 1, size_at_death = size,
+            recoveries = CASE
+                WHEN size > size_at_death AND request->'limits'->>'recovery' IS DISTINCT FROM 'retry' THEN 1
+                WHEN alone OR recoveries < {SUSPICIOUS} THEN recoveries + 1
+                ELSE recoveries
+            END
+        FROM lost WHERE turns.id = lost.id AND turns.replica = lost.replica AND status = 'running'
+        RETURNING turns.id, attempt
     ), {END_LOGS}
     SELECT id FROM taken
     """
@@ -153,6 +180,14 @@ LEAVE = Statement(
 )
 # Where the schema is out of reach for a while there is no channel either.
 NOTIFY = Statement(f"SELECT pg_notify({CHANNEL}, :payload) WHERE current_schema() IS NOT NULL")
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """The claimed turns, oldest first. Where it is a suspect, there is no other, and `deaths` are its own; else 0."""
+
+    turns: Sequence[UUID] = ()
+    deaths: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,15 +233,21 @@ class Queue:
         return _STEP_IN_DOUBT if monotonic() < self._doubted_until else 1
 
     async def claim(self, limit: int, most_of_owner: int | None = None) -> Sequence[UUID]:
-        """Claims up to `limit` queued turns for this replica, oldest first. With `most_of_owner` they are shared out
-        between their owners, of whom none has more than that running.
+        """Claims queued turns for this replica, as `take` does."""
+        return (await self.take(limit, most_of_owner)).turns
+
+    async def take(self, limit: int, most_of_owner: int | None = None, *, suspects: bool = True) -> Claim:
+        """Claims up to `limit` queued turns for this replica, oldest first; one of the `suspects` alone, if there is
+        one. With `most_of_owner` they are shared out between their owners, of whom none has more than that running.
         """
-        claim = {"replica": self.replica, "step": self._step, "limit": limit}
+        claim = {"replica": self.replica, "step": self._step, "limit": limit, "suspects": suspects}
         if most_of_owner is None:
             rows = await self._database.rows(CLAIM_TURNS, **claim)
         else:
             rows = await self._database.rows(CLAIM_TURNS_FAIRLY, **claim, most=most_of_owner)
-        return [row["id"] for row in sorted(rows, key=lambda row: (row["created_at"], row["id"]))]
+        rows = sorted(rows, key=lambda row: (row["created_at"], row["id"]))
+        is_suspect = len(rows) == 1 and rows[0]["deaths"] >= SUSPICIOUS
+        return Claim([row["id"] for row in rows], rows[0]["deaths"] if is_suspect else 0)
 
     async def claim_again(self, turns: Collection[UUID]) -> Collection[UUID]:
         """Claims those of these turns that this replica owns by their rows, for a new run."""
