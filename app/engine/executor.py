@@ -61,9 +61,9 @@ from app.tools.tool import Outcome
 
 log = structlog.get_logger(__name__)
 
-# Deaths of processes in which one turn may be running. It bounds a turn that kills its process and always adds text
-# before, which is progress.
-_MOST_DEATHS = 20
+# The most deaths of processes that a turn may have caused. Text before each of them is progress, so `recoveries` do not
+# bound such a turn.
+_MOST_DEATHS = 10
 
 
 class Executor:

@@ -35,13 +35,10 @@ log = structlog.get_logger(__name__)
 _CLAIM = 50
 _ANY_NUMBER = 2**31 - 1
 
-# Seconds in which nothing is claimed beside a suspect; twice as many after each further death, up to the longest. Most
-# turns that kill their process do so at once: they run the same call again.
-_ALONE = 3.0
-_LONGEST_ALONE = 200.0
-# Seconds until a replica takes another suspect beside the turns that it runs. An idle one, as each is after its start,
-# takes one at once.
-_SUSPECT_PAUSE = 10.0
+# Seconds in which nothing begins beside suspects; twice as many after each further death, up to the longest. Most turns
+# that end their process do so at once: they run the same call again.
+_APART = 3.0
+_LONGEST_APART = 60.0
 # Seconds after which a turn whose runs fail is run again, at most.
 _LONGEST_PAUSE = 300.0
 
@@ -74,6 +71,42 @@ class FailedRuns:
     def keep(self, turns: Collection[UUID]) -> None:
         """Forgets all others: they have ended, or run elsewhere."""
         self._of = {turn: failed for turn, failed in self._of.items() if turn in turns}
+
+
+class Isolation:
+    """Suspects, which may end the process, begin apart from all other turns: for some seconds nothing is claimed beside
+    them, and a death counts for them only. For as long again only other turns are claimed. An idle replica takes a
+    suspect at once. Each time that the process outlives them it takes twice as many: after faults that had other causes
+    many turns are suspects. Times are those of one clock, in seconds.
+    """
+
+    def __init__(self, now: float) -> None:
+        self._suspects: Collection[UUID] = ()
+        self._until = now
+        self._next = now + _APART
+        self._at_once = 1
+
+    def room(self, now: float, *, is_idle: bool) -> int:
+        """How many suspects may be claimed."""
+        return self._at_once if is_idle or now >= self._next else 0
+
+    def begin(self, suspects: Collection[UUID], deaths: int, now: float) -> float:
+        """Returns for how many seconds nothing else begins."""
+        seconds = min(_APART * 2.0 ** (deaths - SUSPICIOUS), _LONGEST_APART)
+        self._suspects, self._until, self._next = suspects, now + seconds, now + 2 * seconds
+        self._at_once *= 2
+        return seconds
+
+    def end(self) -> None:
+        """To be called when no suspect was found."""
+        self._at_once = 1
+
+    def holds(self, running: Collection[UUID], now: float) -> bool:
+        """Whether nothing may begin now."""
+        return now < self._until and any(turn in running for turn in self._suspects)
+
+    def includes(self, turn: UUID) -> bool:
+        return turn in self._suspects
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,9 +163,7 @@ class Worker:
         self._reserved = 0  # turns that are being written, to begin here
         self._not_run: Set[UUID] = frozenset()  # turns that this replica owned at the last comparison, and did not run
         self._failed = FailedRuns(policy.poll_interval)
-        self._suspect: UUID | None = None  # the last one, which may run
-        self._alone_until = 0.0
-        self._next_suspect = monotonic() + _SUSPECT_PAUSE
+        self._isolation = Isolation(monotonic())
 
     @property
     def draining(self) -> bool:
@@ -142,11 +173,6 @@ class Worker:
     def _shares_slots(self) -> bool:
         """Whether turns may wait for the end of others of their owner."""
         return self._policy.plans.vary or self._policy.plans.default.running_turns is not None
-
-    @property
-    def _isolates(self) -> bool:
-        """Whether a suspect runs, beside which nothing is to begin."""
-        return self._suspect in self._runs and monotonic() < self._alone_until
 
     def activity(self) -> Mapping[UUID, Activity]:
         """What only this process knows of turns: of those that it runs, and of readers of those that run elsewhere."""
@@ -258,7 +284,8 @@ class Worker:
         where it has to go through the queue: few slots are free, and other turns may wait for them.
         """
         free = self._policy.concurrent_turns - len(self._runs) - self._reserved
-        if self._group is None or self._draining or self._isolates or free <= _CLAIM:
+        isolates = self._isolation.holds(self._runs.keys(), monotonic())
+        if self._group is None or self._draining or isolates or free <= _CLAIM:
             yield None
             return
         self._reserved += 1
@@ -300,15 +327,15 @@ class Worker:
     async def _claim(self, group: asyncio.TaskGroup) -> bool:
         """Returns whether there may be more turns: as many were claimed as there was room for."""
         free = self._policy.concurrent_turns - len(self._runs) - self._reserved
-        room = 0 if self._draining or self._isolates else min(_CLAIM, free)
+        now = monotonic()
+        room = 0 if self._draining or self._isolation.holds(self._runs.keys(), now) else min(_CLAIM, free)
         # Where there is room for all, the order between owners does not matter, and counting would cost every claim.
         plans = self._policy.plans
         most = plans.default.running_turns or (_ANY_NUMBER if free <= _CLAIM or plans.vary else None)
-        is_idle = not self._runs and not self._reserved
+        suspects = min(room, self._isolation.room(now, is_idle=not self._runs and not self._reserved))
         claim = Claim()
         try:
             if room > 0:
-                suspects = is_idle or monotonic() >= self._next_suspect
                 claim = await self._queue.take(room, most, suspects=suspects)
             elif self._notify_when_full:
                 self._notify_when_full = False
@@ -320,14 +347,14 @@ class Worker:
             if self._draining:  # the order came while they were claimed
                 self._runs[turn].stop("release")
         if claim.deaths:
-            self._isolate(claim.turns[0], claim.deaths)
+            seconds = self._isolation.begin(claim.turns, claim.deaths, monotonic())
+            for pause in (seconds, 2 * seconds):  # first for others, then for the next suspects
+                asyncio.get_running_loop().call_later(pause, self._woken.set)
+            turns, beside = [str(turn) for turn in claim.turns], len(self._runs) - len(claim.turns)
+            log.warning("turns.isolated", turns=turns, deaths=claim.deaths, seconds=seconds, beside=beside)
+        elif suspects:
+            self._isolation.end()
         return len(claim.turns) == room > 0
-
-    def _isolate(self, suspect: UUID, deaths: int) -> None:
-        seconds = min(_ALONE * 2.0 ** (deaths - SUSPICIOUS), _LONGEST_ALONE)
-        log.warning("turn.isolated", turn=str(suspect), deaths=deaths, seconds=seconds, beside=len(self._runs) - 1)
-        self._suspect, self._alone_until = suspect, monotonic() + seconds
-        self._next_suspect = self._alone_until + _SUSPECT_PAUSE
 
     async def _compare_with_rows(self, group: asyncio.TaskGroup) -> None:
         """Repairs what was lost: a notification, the answer to a claim, the claim itself, or, where Postgres has failed
@@ -378,7 +405,11 @@ class Worker:
             log.exception("turn.abandoned", again_after=self._failed.note(run.turn, monotonic()))
         finally:
             TURNS_RUNNING.dec()
-            if len(self._runs) >= self._policy.concurrent_turns or self._shares_slots or run.turn == self._suspect:
+            if (
+                len(self._runs) >= self._policy.concurrent_turns
+                or self._shares_slots
+                or self._isolation.includes(run.turn)
+            ):
                 self._woken.set()  # turns may wait for this slot
             if self._runs.get(run.turn) is run:
                 del self._runs[run.turn]

@@ -162,9 +162,8 @@ turns = Table(
     Column("request", JSON),
     Column("attempt", Integer, nullable=False, server_default=text("0")),
     Column("recoveries", SmallInteger, nullable=False, server_default=text("0")),
-    # The deaths of processes in which it was running, and the characters that it had at the last one.
+    # The deaths of processes that it may have caused.
     Column("deaths", SmallInteger, nullable=False, server_default=text("0")),
-    Column("size_at_death", BigInteger, nullable=False, server_default=text("0")),
     Column("replica", Uuid),
     Column("cancel_requested", Boolean, nullable=False, server_default=text("false")),
     # How many calls ever waited for a person, and how many answers and steers have arrived while the turn was open.
@@ -179,6 +178,9 @@ turns = Table(
     Column("ended_at", DateTime(timezone=True)),
     # The turn that a fork copied. It may be gone.
     Column("forked_from", Uuid),
+    # The numbers of its attempts, from the one on that it was made with; null while that is the only one. A trigger
+    # keeps it (migration 0042).
+    Column("lineage", ARRAY(Integer)),
     # The owner of the chat, for turns that are open (migration 0038): the queue is shared out by it.
     Column("queue_owner", Text),
     UniqueConstraint("chat_id", "id", "role"),
@@ -629,6 +631,8 @@ replicas = Table(
     Column("lease_until", DateTime(timezone=True), nullable=False),
     # The kinds of webhooks that turns leave while this replica lives.
     Column("webhooks", ARRAY(Text), nullable=False, server_default=text("'{}'")),
+    # The turns beside which it claims nothing, because they may end the process.
+    Column("suspects", ARRAY(Uuid)),
     # When an operator has ordered that it drains.
     Column("draining_since", DateTime(timezone=True)),
 )

@@ -1,25 +1,26 @@
-"""deaths: turns that were running when a process died
+"""deaths: turns that were running when processes died
 
-Revision: 0043, after: 0041
+Revision: 0043, after: 0042
 
-A takeover counts the deaths of a turn, and notes how much text the turn had. Replicas of the version before count
-`recoveries` only; such a death is not among the `deaths`.
+A takeover counts for each turn the deaths of processes that it may have caused. If the replica had begun turns apart,
+because of earlier deaths, these are the `suspects` in its row. Replicas of the version before count `recoveries` only.
 """
 
 import sqlalchemy as sa
 from alembic import op
+from sqlalchemy.dialects import postgresql
 
 revision = "0043"
-down_revision = "0041"
+down_revision = "0042"
 branch_labels = None
 depends_on = None
 
 
 def upgrade() -> None:
     op.add_column("turns", sa.Column("deaths", sa.SmallInteger(), server_default=sa.text("0"), nullable=False))
-    op.add_column("turns", sa.Column("size_at_death", sa.BigInteger(), server_default=sa.text("0"), nullable=False))
+    op.add_column("replicas", sa.Column("suspects", postgresql.ARRAY(sa.Uuid()), nullable=True))
 
 
 def downgrade() -> None:
-    op.drop_column("turns", "size_at_death")
+    op.drop_column("replicas", "suspects")
     op.drop_column("turns", "deaths")

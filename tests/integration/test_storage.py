@@ -92,6 +92,7 @@ RESERVATION: Row = {
     "cost": 0,
 }
 UPLOAD: Row = {"id": NEW, "owner": "ada", "digest": bytes(32), "media_type": "image/png", "content": b"x"}
+CHAT_UPLOAD: Row = {"chat_id": CHAT, "upload_id": NEW}
 SEARCH_CHAT: Row = {
     "chat_id": CHAT,
     "owner": "ada",
@@ -136,6 +137,7 @@ VALID: list[tuple[str, Row]] = [
     ("open_text", OPEN_TEXT),
     ("documents", DOCUMENT),
     ("uploads", UPLOAD),
+    ("chat_uploads", CHAT_UPLOAD),
     ("webhooks", WEBHOOK),
     ("deleted_chats", DELETED_CHAT),
     ("deleted_turns", DELETED_TURN),
@@ -207,6 +209,9 @@ WRONG: dict[str, list[Row]] = {
     "fk_webhooks_turn_id": [{**WEBHOOK, "turn_id": NEW}],
     "ck_webhooks_one_state": [{"turn_id": ENDED, "delivered_at": NOW}],
     "pk_uploads": [{**UPLOAD, "owner": "bob"}],
+    "pk_chat_uploads": [CHAT_UPLOAD],
+    "fk_chat_uploads_chat_id": [{**CHAT_UPLOAD, "chat_id": NEW}],
+    "fk_chat_uploads_upload_id": [{**CHAT_UPLOAD, "upload_id": CHAT}],
     "uq_uploads_owner_digest": [{**UPLOAD, "id": USER}],
     "ck_uploads_digest_is_sha256": [{**UPLOAD, "id": USER, "digest": b"x"}],
     "ck_documents_path_shape": [{**DOCUMENT, "path": path} for path in ("", "/a", "a//b", "x" * 1025)],
@@ -494,7 +499,7 @@ async def test_whoever_claims_does_not_wait_for_others_and_gets_what_they_leave(
     turns = await queue_up(database_url, 5)
     async with connect(database_url, size=2) as database:
         async with database.transaction() as slow:
-            taken = await slow.rows(CLAIM_TURNS, replica=REPLICA, step=1, limit=2, suspects=True)
+            taken = await slow.rows(CLAIM_TURNS, replica=REPLICA, step=1, limit=2, suspects=1)
             rest = await Queue(database, NEW, "there", 2).claim(10)
         assert sorted([row["id"] for row in taken]) == turns[:2]
         assert rest == turns[2:]
@@ -506,7 +511,7 @@ async def test_a_claim_that_is_rolled_back_was_none(database_url: str) -> None:
     async with connect(database_url, size=2) as database:
         with suppress(RuntimeError):
             async with database.transaction() as connection:
-                assert await connection.rows(CLAIM_TURNS, replica=REPLICA, step=1, limit=1, suspects=True)
+                assert await connection.rows(CLAIM_TURNS, replica=REPLICA, step=1, limit=1, suspects=1)
                 raise RuntimeError
         assert await Queue(database, NEW, "there", 2).claim(10) == [turn]
         assert await Queue(database, NEW, "there", 2).claimed() == {turn: False}

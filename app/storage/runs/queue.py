@@ -11,6 +11,8 @@ from app.domain.errors import StorageError
 from app.kit.clock import CLOCK
 from app.storage.database import Database, Statement
 from app.storage.rows import OPEN_STATUSES
+from app.storage.runs import attempts
+from app.storage.runs.attempts import NEXT_ATTEMPT
 from app.storage.runs.journal import END_LOGS
 from app.storage.runs.session import CHANNEL
 from app.storage.standby import Renewal, Renewals
@@ -22,13 +24,7 @@ CANCEL = "cancel"
 UPDATED = "told"  # the rows have an answer or words of a user; older replicas, which run beside, know this word
 DRAIN = "drain"
 
-# After Postgres was away it may have failed over to a standby that lacks the last commits, claims and voided rounds
-# among them. For so many seconds, claims raise the attempt by more than lost commits have done: a number that was given
-# twice would make a cursor of the first attempt look like one of the second.
-_DOUBT = 60.0
-_STEP_IN_DOUBT = 100
-
-# Deaths of processes after which a turn that was running in them is a suspect.
+# Deaths of processes after which a turn that was running in them is a suspect: it may have ended them.
 SUSPICIOUS = 2
 
 # A turn that was enqueued behind an open one is not claimed before that one has ended, nor one of an owner who is held.
@@ -40,24 +36,32 @@ CLAIMABLE = f"""
         SELECT FROM moves JOIN chats USING (owner) WHERE chats.id = next.chat_id AND held_until > now()
     )
 """
-# A suspect is claimed alone, and before all others; the one that was in the fewest deaths first.
-_SUSPECT = f"""
-    suspect AS (
-        SELECT id FROM turns AS next WHERE CAST(:suspects AS bool) AND deaths >= {SUSPICIOUS} AND {CLAIMABLE}
-        ORDER BY deaths, created_at, id FOR UPDATE SKIP LOCKED LIMIT 1
+# Suspects are claimed before all others and apart from them, those of the fewest deaths first, so that faults of others
+# are not counted for one turn again and again. Those of more deaths are claimed one at a time, which finds the one. The
+# replica's row names those of the last claim.
+_SUSPECTS = f"""
+    fewest AS (
+        SELECT min(deaths) AS deaths FROM turns AS next WHERE :suspects > 0 AND deaths >= {SUSPICIOUS} AND {CLAIMABLE}
+    ), suspects AS (
+        SELECT id FROM turns AS next WHERE deaths = (SELECT deaths FROM fewest) AND {CLAIMABLE}
+        ORDER BY created_at, id FOR UPDATE SKIP LOCKED
+        LIMIT (SELECT CASE deaths WHEN {SUSPICIOUS} THEN :suspects ELSE least(:suspects, 1) END FROM fewest)
+    ), named AS (
+        UPDATE replicas SET suspects = found.ids FROM (SELECT array_agg(id) AS ids FROM suspects) AS found
+        WHERE id = :replica AND replicas.suspects IS DISTINCT FROM found.ids
     )
 """
-_CALM = f"{CLAIMABLE} AND deaths < {SUSPICIOUS} AND NOT EXISTS (SELECT FROM suspect)"
-_CLAIM = """
+_CALM = f"{CLAIMABLE} AND deaths < {SUSPICIOUS} AND NOT EXISTS (SELECT FROM suspects)"
+_CLAIM = f"""
     UPDATE turns
-    SET status = 'running', attempt = attempt + :step, replica = :replica, started_at = coalesce(started_at, now())
-    WHERE id IN (SELECT id FROM chosen UNION ALL SELECT id FROM suspect)
+    SET status = 'running', attempt = {NEXT_ATTEMPT}, replica = :replica, started_at = coalesce(started_at, now())
+    WHERE id IN (SELECT id FROM chosen UNION ALL SELECT id FROM suspects)
     RETURNING id, created_at, deaths
 """
 # By the time of the database: ids have the time of the replica that made them.
 CLAIM_TURNS = Statement(
     f"""
-    WITH {_SUSPECT}, chosen AS (
+    WITH {_SUSPECTS}, chosen AS (
         SELECT id FROM turns AS next WHERE {_CALM}
         ORDER BY created_at, id FOR UPDATE SKIP LOCKED LIMIT :limit
     )
@@ -70,7 +74,7 @@ CLAIM_TURNS = Statement(
 # queue is read in the order of an index: else a long queue makes the planner read the whole table for it.
 CLAIM_TURNS_FAIRLY = Statement(
     f"""
-    WITH {_SUSPECT}, first_queued AS (
+    WITH {_SUSPECTS}, first_queued AS (
         SELECT id FROM turns WHERE status = 'queued' ORDER BY created_at, id LIMIT 1
     ), shares AS (
         SELECT queue_owner AS owner, count(*) FILTER (WHERE status = 'running') AS running,
@@ -100,8 +104,8 @@ CLAIM_TURNS_FAIRLY = Statement(
     """
 )
 CLAIM_AGAIN = Statement(
-    """
-    UPDATE turns SET attempt = attempt + :step
+    f"""
+    UPDATE turns SET attempt = {NEXT_ATTEMPT}
     WHERE id = ANY(CAST(:turns AS uuid[])) AND replica = :replica AND status = 'running'
     RETURNING id
     """
@@ -138,28 +142,29 @@ GET_PEERS = Statement(
 # The attempt stays: the next claim raises it, which fences off an owner that is only slow. What such an owner still
 # appends to its log is read by nobody: the turn's row names no replica, or the next one.
 #
-# Text that is kept is progress, so the count begins again. The last second of it, which no checkpoint has stored, is
-# not seen before the next death. A suspect is charged for a death in which it was alone, and not for one that may be
-# the deed of another turn.
+# At most one turn ended the process. If nothing was claimed after suspects, the death counts for them only, else for
+# all. Only a turn that ran alone is charged a recovery. Text that is kept is progress, after which the recoveries are
+# counted from the beginning; the last second of it, which no checkpoint has stored, is not seen.
 TAKE_OVER = Statement(
     f"""
     WITH gone AS (
         DELETE FROM replicas WHERE id = ANY(CAST(:gone AS uuid[]))
     ), lost AS (
-        SELECT id, replica, count(*) OVER (PARTITION BY replica) = 1 AS alone,
-            (SELECT coalesce(sum(length(text)), 0) FROM blocks WHERE turn_id = turns.id) + (
-                SELECT coalesce(max(start + length(text)), 0) FROM open_text
-                WHERE turn_id = turns.id AND index > ALL (SELECT index FROM blocks WHERE turn_id = turns.id)
-            ) AS size
-        FROM turns WHERE status = 'running'
-          AND (replica = ANY(CAST(:gone AS uuid[])) OR NOT EXISTS (SELECT FROM replicas WHERE id = turns.replica))
+        SELECT turns.id, replica, count(*) OVER process = 1 AS alone,
+            coalesce(turns.id = ANY(suspects) OR NOT bool_or(turns.id = ANY(suspects)) OVER process, true) AS counts,
+            request->'limits'->>'recovery' IS DISTINCT FROM 'retry' AND (
+                EXISTS (SELECT FROM open_text AS text WHERE turn_id = turns.id AND text.attempt = turns.attempt)
+                OR EXISTS (
+                    SELECT FROM rounds AS last JOIN blocks ON blocks.turn_id = last.turn_id AND round = number
+                    WHERE last.turn_id = turns.id AND sealed_by IS NULL AND last.stop_reason IS DISTINCT FROM 'voided'
+                )
+            ) AS has_new_text
+        FROM turns LEFT JOIN replicas ON replicas.id = replica
+        WHERE status = 'running' AND (replica = ANY(CAST(:gone AS uuid[])) OR replicas.id IS NULL)
+        WINDOW process AS (PARTITION BY replica)
     ), taken AS (
-        UPDATE turns SET status = 'queued', replica = NULL, deaths = deaths + 1, size_at_death = size,
-            recoveries = CASE
-                WHEN size > size_at_death AND request->'limits'->>'recovery' IS DISTINCT FROM 'retry' THEN 1
-                WHEN alone OR recoveries < {SUSPICIOUS} THEN recoveries + 1
-                ELSE recoveries
-            END
+        UPDATE turns SET status = 'queued', replica = NULL, deaths = deaths + CAST(counts AS int),
+            recoveries = CASE WHEN has_new_text THEN 0 ELSE recoveries END + CAST(alone AS int)
         FROM lost WHERE turns.id = lost.id AND turns.replica = lost.replica AND status = 'running'
         RETURNING turns.id, attempt
     ), {END_LOGS}
@@ -184,7 +189,7 @@ NOTIFY = Statement(f"SELECT pg_notify({CHANNEL}, :payload) WHERE current_schema(
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The claimed turns, oldest first. Where it is a suspect, there is no other, and `deaths` are its own; else 0."""
+    """The claimed turns, oldest first. If they are suspects, `deaths` are the most of any of them; else it is 0."""
 
     turns: Sequence[UUID] = ()
     deaths: int = 0
@@ -222,36 +227,28 @@ class Queue:
         self._address = address
         self._session = session
         self._webhooks = sorted(webhooks)
-        self._doubted_until = 0.0
-
-    def doubt(self) -> None:
-        """To be called when Postgres was away."""
-        self._doubted_until = monotonic() + _DOUBT
-
-    @property
-    def _step(self) -> int:
-        return _STEP_IN_DOUBT if monotonic() < self._doubted_until else 1
 
     async def claim(self, limit: int, most_of_owner: int | None = None) -> Sequence[UUID]:
         """Claims queued turns for this replica, as `take` does."""
         return (await self.take(limit, most_of_owner)).turns
 
-    async def take(self, limit: int, most_of_owner: int | None = None, *, suspects: bool = True) -> Claim:
-        """Claims up to `limit` queued turns for this replica, oldest first; one of the `suspects` alone, if there is
-        one. With `most_of_owner` they are shared out between their owners, of whom none has more than that running.
+    async def take(self, limit: int, most_of_owner: int | None = None, *, suspects: int = 1) -> Claim:
+        """Claims queued turns for this replica: up to `suspects` of the suspects or, if there is none, up to `limit` of
+        the others, oldest first. With `most_of_owner` these are shared out between their owners, of whom none has more
+        than that running.
         """
-        claim = {"replica": self.replica, "step": self._step, "limit": limit, "suspects": suspects}
+        claim = {"replica": self.replica, "step": attempts.draw_step(), "limit": limit, "suspects": suspects}
         if most_of_owner is None:
             rows = await self._database.rows(CLAIM_TURNS, **claim)
         else:
             rows = await self._database.rows(CLAIM_TURNS_FAIRLY, **claim, most=most_of_owner)
         rows = sorted(rows, key=lambda row: (row["created_at"], row["id"]))
-        is_suspect = len(rows) == 1 and rows[0]["deaths"] >= SUSPICIOUS
-        return Claim([row["id"] for row in rows], rows[0]["deaths"] if is_suspect else 0)
+        deaths = max((row["deaths"] for row in rows), default=0)
+        return Claim([row["id"] for row in rows], deaths if deaths >= SUSPICIOUS else 0)
 
     async def claim_again(self, turns: Collection[UUID]) -> Collection[UUID]:
         """Claims those of these turns that this replica owns by their rows, for a new run."""
-        rows = await self._database.rows(CLAIM_AGAIN, turns=turns, replica=self.replica, step=self._step)
+        rows = await self._database.rows(CLAIM_AGAIN, turns=turns, replica=self.replica, step=attempts.draw_step())
         return {row["id"] for row in rows}
 
     async def give_back(self, turns: Collection[UUID], *, every: bool) -> Set[UUID]:

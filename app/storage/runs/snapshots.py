@@ -25,7 +25,7 @@ GET_TURNS = Statement(
     f"""
     SELECT id, chat_id, parent_id, role, status, NULL AS request, attempt, cancel_requested, recoveries, deaths,
         asked, arrivals, hook_failures, stop_reason, error, usage, created_at, started_at, ended_at, forked_from,
-        replica, {PRELIMINARY}
+        lineage, replica, {PRELIMINARY}
     FROM turns WHERE id = ANY(CAST(:turns AS uuid[]))
     """
 )
