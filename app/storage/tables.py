@@ -162,6 +162,8 @@ turns = Table(
     Column("request", JSON),
     Column("attempt", Integer, nullable=False, server_default=text("0")),
     Column("recoveries", SmallInteger, nullable=False, server_default=text("0")),
+    # The deaths of processes that it may have caused.
+    Column("deaths", SmallInteger, nullable=False, server_default=text("0")),
     Column("replica", Uuid),
     Column("cancel_requested", Boolean, nullable=False, server_default=text("false")),
     # How many calls ever waited for a person, and how many answers and steers have arrived while the turn was open.
@@ -629,6 +631,8 @@ replicas = Table(
     Column("lease_until", DateTime(timezone=True), nullable=False),
     # The kinds of webhooks that turns leave while this replica lives.
     Column("webhooks", ARRAY(Text), nullable=False, server_default=text("'{}'")),
+    # The turns beside which it claims nothing, because they may end the process.
+    Column("suspects", ARRAY(Uuid)),
     # When an operator has ordered that it drains.
     Column("draining_since", DateTime(timezone=True)),
 )

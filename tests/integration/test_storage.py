@@ -501,7 +501,7 @@ async def test_whoever_claims_does_not_wait_for_others_and_gets_what_they_leave(
     turns = await queue_up(database_url, 5)
     async with connect(database_url, size=2) as database:
         async with database.transaction() as slow:
-            taken = await slow.rows(CLAIM_TURNS, replica=REPLICA, step=1, limit=2)
+            taken = await slow.rows(CLAIM_TURNS, replica=REPLICA, step=1, limit=2, suspects=1)
             rest = await Queue(database, NEW, "there", 2).claim(10)
         assert sorted([row["id"] for row in taken]) == turns[:2]
         assert rest == turns[2:]
@@ -513,7 +513,7 @@ async def test_a_claim_that_is_rolled_back_was_none(database_url: str) -> None:
     async with connect(database_url, size=2) as database:
         with suppress(RuntimeError):
             async with database.transaction() as connection:
-                assert await connection.rows(CLAIM_TURNS, replica=REPLICA, step=1, limit=1)
+                assert await connection.rows(CLAIM_TURNS, replica=REPLICA, step=1, limit=1, suspects=1)
                 raise RuntimeError
         assert await Queue(database, NEW, "there", 2).claim(10) == [turn]
         assert await Queue(database, NEW, "there", 2).claimed() == {turn: False}

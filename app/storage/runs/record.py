@@ -152,8 +152,8 @@ SEAL_ROUND = Statement(
 )
 
 # The new attempt is a parameter, so that a write whose answer was lost can be repeated. The voided round shows that it
-# was written: the number alone does not, since a claim may draw it too, perhaps of this replica. The turn is locked in a
-# statement before, so that the first try, which may still be under way, is waited for.
+# was written: the number alone does not, since a claim may draw it too, perhaps of this replica. The turn is locked in
+# a statement before, so that the first try, which may still be under way, is waited for.
 LOCK_TURN = Statement("SELECT id FROM turns WHERE id = :turn FOR NO KEY UPDATE")
 VOID_ROUND = Statement(
     _fence(
