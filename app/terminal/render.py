@@ -10,6 +10,7 @@ from rich.segment import Segment, Segments
 from rich.text import Text
 from rich.theme import Theme
 
+from app.terminal.text import has_huge_table
 from app.terminal.turn_parts import LineStatus, Prose, SummaryLine, TurnPart, UserText
 
 THEME: Final = Theme(
@@ -114,6 +115,8 @@ class Renderer:
 
     def _prose(self, markdown: str) -> list[ScreenLine]:
         """Renders without the empty lines that rich puts around."""
+        if has_huge_table(markdown):
+            return self._lines(Text(markdown))
         lines = self._lines(_Markdown(markdown, code_theme="ansi_dark", hyperlinks=False))
         full = [index for index, line in enumerate(lines) if line.width]
         return lines[full[0] : full[-1] + 1] if full else []

@@ -1,7 +1,8 @@
 """Text that is safe and short enough for a terminal, and JSON in a form that cannot mislead its reader."""
 
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from itertools import takewhile
 from operator import eq
 from typing import Any, Final
@@ -10,11 +11,24 @@ from typing import Any, Final
 _CONTROLS: Final = dict.fromkeys((*range(9), *range(11, 32), *range(127, 160)), "�")
 _LONGEST_VALUE: Final = 60
 LONGEST_LINE: Final = 400
+_MAX_CELLS: Final = 5_000
+# The row below the head of a table, and the rows below it.
+_TABLE: Final = re.compile(r"^[ \t>]*([|:-][|: \t-]*)$((?:\n(?![ \t]*$).*)*)", re.MULTILINE)
 
 
 def printable(text: str) -> str:
     """Replaces control characters, so that a model cannot move the cursor or set the window's title."""
     return text.replace("\r\n", "\n").translate(_CONTROLS)
+
+
+def has_huge_table(markdown: str) -> bool:
+    """Whether a table would have more cells than a terminal shows in a second. Each row is filled up to the columns of
+    the head, so that a few characters may become many cells.
+    """
+    cells: Iterator[int] = (
+        (row.count("|") + 1) * (rows.count("\n") + 1) for row, rows in _TABLE.findall(markdown) if "|" in row
+    )
+    return sum(cells) > _MAX_CELLS
 
 
 def one_line(text: str) -> str:

@@ -18,7 +18,7 @@ from app.terminal.blocks import (
     shortened_summary,
     verdict_problem,
 )
-from app.terminal.text import LONGEST_LINE, duration, last_words, one_line, printable, short_input
+from app.terminal.text import LONGEST_LINE, duration, has_huge_table, last_words, one_line, printable, short_input
 
 LineStatus = Literal["thinking", "thought", "writing", "running", "waiting", "ok", "failed", "stopped", "other"]
 
@@ -101,6 +101,8 @@ class MarkdownSplitter:
             self._settled, self._settled_text = [], ""
         # Only the unsettled rest is parsed: parsing all of it for each frame would be quadratic.
         rest = text[len(self._settled_text) :]
+        if has_huge_table(rest):
+            return [*self._settled, rest]
         lines = rest.split("\n")
         starts = [token.map[0] for token in Markdown(rest).parsed if token.map and token.level == 0]
         for start, stop in pairwise(starts):

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from io import StringIO
 from typing import Final, Literal, get_args
 
 # How a call of the model fails.
@@ -60,7 +61,9 @@ class DemoCommands:
 
 def commands_of(message: str) -> DemoCommands | None:
     """Returns None if no line is a command."""
-    found = [match.groups() for line in message.splitlines() if (match := _COMMAND.fullmatch(line.strip()))]
+    # Line by line: to split megabytes at once would let no other thread run meanwhile.
+    lines = StringIO(message, newline=None)
+    found = [match.groups() for line in lines if (match := _COMMAND.fullmatch(line.strip()))]
     if not found:
         return None
     calls: list[ToolCommand] = []

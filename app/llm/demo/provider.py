@@ -13,10 +13,11 @@ from uuid import UUID
 import httpx2
 import msgspec
 
+from app.kit.offload import offload
 from app.llm.anthropic.render import render
 from app.llm.anthropic.wire import AnthropicWire
 from app.llm.demo.commands import Failure
-from app.llm.demo.script import answer_of
+from app.llm.demo.script import Answer, answer_of
 from app.llm.provider import (
     BlockClosed,
     BlockData,
@@ -63,7 +64,8 @@ class DemoProvider(Adapter):
 
     @asynccontextmanager
     async def _open(self, request: ModelRequest) -> AsyncIterator[tuple[ModelResponse, Wire]]:
-        sent = httpx2.Request("POST", _URL, content=render(request), extensions={_REQUEST: request})
+        body = await offload(request.size, render, request)
+        sent = httpx2.Request("POST", _URL, content=body, extensions={_REQUEST: request})
         try:
             response = await self._client.send(sent, stream=True)
             try:
@@ -95,7 +97,7 @@ class _DemoApi(httpx2.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         asked: ModelRequest = request.extensions[_REQUEST]
-        answer = answer_of(asked)
+        answer = await offload(asked.size, answer_of, asked)
         failure = answer.failure if self._fails(asked, answer.times) else None
         if failure == "refused":
             raise httpx2.ConnectError("the demo was asked to refuse the connection")
@@ -105,7 +107,7 @@ class _DemoApi(httpx2.AsyncBaseTransport):
             error = msgspec.json.encode({"type": "error", "error": {"type": type, "message": message}})
             return httpx2.Response(status, headers=headers, content=_unread(error), request=request)
         usage = {"input_tokens": len(request.content) // 4, "output_tokens": 1}
-        events = list(_events(message_of(*answer.blocks, usage={"output_tokens": answer.tokens}), usage))
+        events = await offload(asked.size, _events_of, answer, usage)
         if failure is not None:
             events = events[: len(events) // 2]
         body = self._body(events, failure)
@@ -133,6 +135,10 @@ class _DemoApi(httpx2.AsyncBaseTransport):
                 await asyncio.Event().wait()
             case _:
                 pass
+
+
+def _events_of(answer: Answer, usage: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return list(_events(message_of(*answer.blocks, usage={"output_tokens": answer.tokens}), usage))
 
 
 async def _unread(body: bytes) -> AsyncIterator[bytes]:

@@ -28,6 +28,8 @@ _COMMON = re.compile(
 _LISTING = re.compile(r"\b(list|tree|files?|folders?|documents?|library|everything|what is there)\b", re.IGNORECASE)
 _HIT = re.compile(r"^(\S[^\n]*)\n  \S", re.MULTILINE)
 _MOST_QUOTED = 12
+# Characters of a question without commands, and of a result: a search in megabytes lets no other thread run meanwhile.
+_MOST_READ = 10_000
 
 Blocks = list[Sequence[Part]]
 
@@ -61,7 +63,7 @@ def answer_of(request: ModelRequest) -> Answer:
         blocks = _obey(commands, calls, request.may_use_tools)
         return Answer(_behind(since, blocks), commands.failure, commands.times)
     offered = {tool.name for tool in request.tools} if request.may_use_tools else set()
-    return Answer(_behind(since, _search(question, {call.name: call for call in calls}, offered)))
+    return Answer(_behind(since, _search(question[:_MOST_READ], {call.name: call for call in calls}, offered)))
 
 
 # --- commands --------------------------------------------------------------------------------------------------------
@@ -134,7 +136,7 @@ def _calls(since: Sequence[Message]) -> Sequence[_ToolCall]:
     blocks = [block for message in since for block in message.blocks]
     results = {block.tool_use_id: block for block in blocks if block.type == TOOL_RESULT}
     return [
-        _ToolCall(call.name or "", call.text or "{}", result.text, result.is_error)
+        _ToolCall(call.name or "", call.text or "{}", result.text[:_MOST_READ], result.is_error)
         for call in blocks
         if call.is_call and (result := results.get(call.tool_use_id))
     ]
@@ -194,7 +196,7 @@ def _call(command: ToolCommand) -> list[Part]:
 
 
 def _pieces(words: str) -> Iterator[str]:
-    yield from re.findall(r"\s*\S+\s*", words)
+    return (piece[0] for piece in re.finditer(r"\s*\S+\s*", words))
 
 
 def _quoted(words: str) -> str:

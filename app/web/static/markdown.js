@@ -24,19 +24,35 @@ const ALLOWED = {
 const escaped = (text) =>
   text.replace(/[&<>"]/g, (sign) => ({ '&': '&amp;', '<': '&lt;', '>': '&gt;', '"': '&quot;' })[sign])
 
-/**
- * A tokenizer of formulas. `level` is that of marked. `opening` finds where one may begin, `whole` is one, from its
- * beginning.
- */
-function formulas(level, opening, whole) {
+const MAX_TEX = 4_000 // characters
+const BLANK_LINE = /\n[ \t]*\n/
+const untilBlankLine = (text) => text.split(BLANK_LINE, 1)[0]
+
+/** The formula at the beginning of a text. Its end is looked for first: a text may consist of beginnings alone. */
+function formulaAt(text, forms) {
+  for (const [begin, end] of forms) {
+    const length = begin.exec(text)?.[0].length
+    if (!length) continue
+    const rest = untilBlankLine(text.slice(length, length + MAX_TEX))
+    const found = end.exec(rest.length < MAX_TEX ? `${rest}\n` : rest)
+    if (found?.index) {
+      const raw = text.slice(0, length + found.index + found[0].length)
+      return { raw, text: rest.slice(0, found.index).trim() }
+    }
+  }
+}
+
+/** A tokenizer of formulas. `level` is that of marked. `start` finds where one may begin. */
+function formulas(level, start, find) {
   const display = level === 'block'
+  const type = `${level}Formula`
   return {
-    name: `${level}Formula`,
+    name: type,
     level,
-    start: (text) => opening.exec(text)?.index,
+    start,
     tokenizer(text) {
-      const found = whole.exec(text)
-      if (found) return { type: `${level}Formula`, raw: found[0], text: found.slice(1).find(Boolean)?.trim() ?? '' }
+      const found = find(text)
+      if (found) return { type, ...found }
     },
     renderer({ text }) {
       const code = `<code data-math="${display ? 'display' : 'inline'}">${escaped(text)}</code>`
@@ -47,22 +63,61 @@ function formulas(level, opening, whole) {
 
 // Within a formula is no blank line. A dollar opens one before what is no space, and closes it behind what is no space and
 // before what is no digit: so "$5 and $6" are prices.
-const TEX = String.raw`((?:[^\n]|\n(?![ \t]*\n)){1,4000}?)`
 const SIGN = String.raw`(?:[^\s$\\]|\\[^\n])`
-const DOLLARS = String.raw`\$(${SIGN}(?:(?:[^$\n\\]|\\[^\n])*${SIGN})?)\$(?!\d)`
+const DOLLARS = new RegExp(String.raw`^\$(${SIGN}(?:(?:[^$\n\\]|\\[^\n])*${SIGN})?)\$(?!\d)`)
+const BLOCKS = [
+  [/^ {0,3}\\\[/, /\\\][ \t]*\n/],
+  [/^ {0,3}\$\$/, /\$\$[ \t]*\n/],
+]
+const INLINE = [
+  [/^\\\(/, /\\\)/],
+  [/^\\\[/, /\\\]/],
+  [/^\$\$/, /\$\$/],
+]
+const blockFormula = (text) => formulaAt(text, BLOCKS)
 const FORMULAS = [
+  // Marked cuts a paragraph at a beginning, and looks for all other blocks there: so only at one that has an end.
   formulas(
     'block',
-    /^ {0,3}(?:\\\[|\$\$)/m,
-    new RegExp(String.raw`^ {0,3}(?:\\\[${TEX}\\\]|\$\$${TEX}\$\$)[ \t]*(?:\n+|$)`),
+    (text) =>
+      [...untilBlankLine(text).matchAll(/^ {0,3}(?:\\\[|\$\$)/gm)].find(({ index }) => blockFormula(text.slice(index)))
+        ?.index,
+    blockFormula,
   ),
-  formulas('inline', /\\[([]|\$/, new RegExp(String.raw`^(?:\\\(${TEX}\\\)|\\\[${TEX}\\\]|\$\$${TEX}\$\$|${DOLLARS})`)),
+  formulas(
+    'inline',
+    (text) => /\\[([]|\$/.exec(text)?.index,
+    (text) => {
+      const [raw, tex] = DOLLARS.exec(text) ?? []
+      return raw ? { raw, text: tex.trim() } : formulaAt(text, INLINE)
+    },
+  ),
 ]
+
+// Of one text. A row is filled up to the columns of the head, so that few characters may become many cells.
+export const MAX_CELLS = 20_000
+
+/**
+ * Tables with more cells than characters, or more than there is room for, are shown as they were written.
+ * @this {any} the tokenizer of marked
+ */
+function table(source) {
+  const { state } = this.lexer
+  const found = this.rules.block.table.exec(source)
+  if (!found) return undefined
+  const columns = found[2].replace(/^\||\| *$/g, '').split('|').length
+  const rows = found[3]?.trim() ? found[3].trimEnd().split('\n').length : 0
+  const cells = columns * (rows + 1)
+  if (cells > found[0].length || cells > state.cells) return { type: 'code', raw: found[0], text: found[0] }
+  state.cells -= cells
+  return false
+}
 
 const marked = new Marked({
   gfm: true,
   breaks: true,
   extensions: FORMULAS,
+  tokenizer: { table },
   renderer: {
     html: ({ raw }) => (/^<br\s*\/?>$/i.test(raw.trim()) ? '<br>' : escaped(raw)),
     // A picture becomes a link: loading it would tell a foreign server who reads the chat.
@@ -74,27 +129,37 @@ const marked = new Marked({
 })
 
 const MAX_PARAGRAPH = 6_000 // characters
+const MAX_TIME = 300 // milliseconds for the emphasis and links of one text
 const NESTED = /^[ \t]*(?:(?:>|[*+-][ \t]|\d+[.)][ \t])[ \t]*){20}/m // 20 quotes and lists inside each other
 
 /**
- * The top-level blocks of a text. `links` holds the link definitions above it, and receives those in it. Throws RangeError
- * for deep nesting, which would exhaust the stack.
+ * The top-level blocks of a text. `links` holds the link definitions above it, and receives those in it. `cells` is the
+ * room for cells of tables. Throws RangeError for deep nesting, which would exhaust the stack.
  */
-export function blocksOf(text, links) {
+export function blocksOf(text, links, cells = MAX_CELLS) {
   if (NESTED.test(text)) throw new RangeError('nested too deeply')
   const lexer = new Lexer(marked.defaults)
+  lexer.state.cells = cells
   Object.assign(lexer.tokens.links, links)
   lexer.blockTokens(text, lexer.tokens)
-  for (const { src, tokens } of lexer.inlineQueue) lexInline(lexer, src, tokens)
+  const until = performance.now() + MAX_TIME
+  for (const { src, tokens } of lexer.inlineQueue) lexInline(lexer, src, tokens, until)
   Object.assign(links, lexer.tokens.links)
   return lexer.tokens
 }
 
-/** marked finds emphasis in quadratic time, so very long paragraphs are shown without it. */
-function lexInline(lexer, text, tokens) {
+/** marked finds emphasis in quadratic time: very long paragraphs, and those after `until`, are shown without it. */
+function lexInline(lexer, text, tokens, until) {
   lexer.state.inRawBlock = false
-  if (text.length <= MAX_PARAGRAPH) lexer.inlineTokens(text, tokens)
+  if (text.length <= MAX_PARAGRAPH && performance.now() < until) lexer.inlineTokens(text, tokens)
   else tokens.push({ type: 'text', raw: text, text, escaped: false })
+}
+
+/** The number of cells in the tables of these blocks. */
+export function cellsOf(tokens) {
+  const cells = ({ header, rows, items, tokens }) =>
+    header ? header.length * (rows.length + 1) : cellsOf(items ?? tokens ?? [])
+  return tokens.reduce((sum, token) => sum + cells(token), 0)
 }
 
 export function nodesOf(tokens) {

@@ -2,7 +2,7 @@
 // ten-thousandth word costs as much as the tenth.
 
 import { h, setText } from './dom.js'
-import { blocksOf, CodeView, nodesOf } from './markdown.js'
+import { blocksOf, cellsOf, CodeView, MAX_CELLS, nodesOf } from './markdown.js'
 import { TEXTS } from './texts.js'
 
 const { prose: texts } = TEXTS
@@ -16,6 +16,7 @@ export class Prose {
     this.tail = h('div', { class: 'tail' })
     this.element = h('div', { class: 'prose', dir: 'auto' }, this.tail)
     this.links = {}
+    this.cells = MAX_CELLS // the room for cells of tables that are not settled
     this.rest = '' // the part of the text that is not settled
     this.taken = 0 // characters of the text that were rendered
     this.limit = MAX_SHOWN
@@ -48,7 +49,7 @@ export class Prose {
 
   #renderMarkdown() {
     if (!this.rest) return
-    const tokens = blocksOf(this.rest, this.links)
+    const tokens = blocksOf(this.rest, this.links, this.cells)
     const settled = this.open ? settledOf(tokens) : tokens.length
     if (settled) this.#settle(tokens.slice(0, settled))
     const last = tokens.slice(settled)
@@ -58,6 +59,7 @@ export class Prose {
 
   #settle(tokens) {
     const length = tokens.reduce((sum, token) => sum + token.raw.length, 0)
+    this.cells -= cellsOf(tokens)
     if (this.code) tokens = this.#settleCode(tokens)
     for (const token of tokens) {
       if (token.raw.length > MAX_BLOCK) this.tail.before(new Plain(token.raw).element)

@@ -1,4 +1,5 @@
 from collections.abc import Sequence
+from threading import get_ident
 
 import pytest
 
@@ -6,7 +7,9 @@ from app.domain.blocks import Block
 from app.domain.turns import ToolSpec
 from app.llm.accumulator import Accumulator
 from app.llm.conversation.messages import GIVEN_UP, GO_ON, NO_ROUND_LEFT, ONE_ROUND_LEFT, ROUNDS_LEFT
+from app.llm.demo import provider
 from app.llm.demo.provider import DemoProvider
+from app.llm.demo.script import Answer, answer_of
 from app.llm.provider import Message, ModelRequest
 from tests.support.model_requests import call, result, text
 
@@ -166,3 +169,28 @@ async def test_it_speaks_word_by_word_at_its_pace(monkeypatch: pytest.MonkeyPatc
     blocks = await reply(asking("hi", tools=()), delay=0.015)
     assert len(pauses) == sum(len(block.text.split()) for block in blocks)
     assert set(pauses) == {0.015}
+
+
+async def test_only_the_beginning_of_a_long_question_is_searched_for_words() -> None:
+    blocks = await reply(asking("button " + "the " * 1_000_000 + "press"))
+    assert calls(blocks) == [("doc_search", '{"query":"button","limit":3}')]
+
+
+async def test_only_the_beginning_of_a_long_result_is_read() -> None:
+    found = used("doc_search", '{"query":"button"}', "x\n" * 1_000_000 + HITS)
+    assert calls(await reply(asking("button", *found))) == []
+
+
+@pytest.mark.parametrize(("question", "away"), [("/say " + "word " * 100_000, True), ("/say word", False)])
+async def test_a_long_question_is_answered_in_a_thread(
+    monkeypatch: pytest.MonkeyPatch, question: str, away: bool
+) -> None:
+    threads: list[int] = []
+
+    def noted(request: ModelRequest) -> Answer:
+        threads.append(get_ident())
+        return answer_of(request)
+
+    monkeypatch.setattr(provider, "answer_of", noted)
+    assert words(await reply(asking(question))) == question.removeprefix("/say ").strip()
+    assert (get_ident() not in threads) == away

@@ -2,7 +2,16 @@ from typing import Any
 
 import pytest
 
-from app.terminal.text import duration, indented_json, json_line, printable, same_json, sentence, short_input
+from app.terminal.text import (
+    duration,
+    has_huge_table,
+    indented_json,
+    json_line,
+    printable,
+    same_json,
+    sentence,
+    short_input,
+)
 
 
 def test_invisible_characters_of_arguments_are_escaped() -> None:
@@ -45,3 +54,18 @@ def test_durations_are_rounded_for_people(seconds: float, text: str) -> None:
 @pytest.mark.parametrize("text", ["it is too late", "It is too late."])
 def test_a_sentence_begins_and_ends_like_one(text: str) -> None:
     assert sentence(text) == "It is too late."
+
+
+@pytest.mark.parametrize(
+    ("markdown", "is_huge"),
+    [
+        ("|a" * 2000 + "|\n" + "|-" * 2000 + "|\n" + "|b\n" * 400, True),
+        ("words\n\n> |a|b|\n> |:-|-:|\n" + "> |c|d|\n" * 3000, True),
+        (("|a" * 100 + "|\n" + "|-" * 100 + "|\n" + "|b\n" * 30 + "\n") * 3, True),
+        ("|a|b|\n|-|-|\n" + "|c|d|\n" * 100, False),
+        ("a | b\n--|--\nc | d\n\n" + "words | words\n" * 9000, False),
+        ("# Title\n\n---\n" + "- item\n" * 9000, False),
+    ],
+)
+def test_a_table_with_thousands_of_cells_is_noticed_before_it_is_parsed(markdown: str, is_huge: bool) -> None:
+    assert has_huge_table(markdown) is is_huge
