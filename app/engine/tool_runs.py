@@ -260,13 +260,13 @@ class ToolRuns:
         text = outcome.text if outcome.whole is None else outcome.whole
         if policy is None or outcome.is_error or outcome.more or len(text) <= policy.above:
             return outcome
-        model = policy.model or self._models.policy.summary_model or self._request.model
+        owner, model = self._context.owner, policy.model or self._models.policy.summary_model or self._request.model
         try:
-            if self._models.is_open(model):
+            if self._models.is_open(model, owner):
                 raise TransientError("breaker_open", "The last calls of this model have failed.")
-            with self._models.call(model) as provider:
+            with self._models.call(model, owner) as provider:
                 prompt, turn = prompt_for(name, input_json, text), self._recorder.turn
-                answer = await self._side_calls.ask("summary", self._context.owner, turn, provider, model, prompt)
+                answer = await self._side_calls.ask("summary", owner, turn, provider, model, prompt)
         except (ProviderError, TimeoutError) as error:
             reason = error.type if isinstance(error, ProviderError) else "timeout"
             log.warning("tool.not_summarised", tool=name, model=model, error=reason)

@@ -123,7 +123,7 @@ async def test_every_table_with_an_owner_is_erased(harness: Harness) -> None:
         if name not in reached and key.column.table.name in reached and key.ondelete == "CASCADE"
     }:
         reached |= more
-    others = {"activity", "journal_ticks", "open_text", "replicas", "sweeps", "token_requirement"}
+    others = {"activity", "clock_steps", "journal_ticks", "open_text", "replicas", "sweeps", "token_requirement"}
     assert metadata.tables.keys() - reached == others
 
 
