@@ -1,7 +1,9 @@
 """Set-up of logging, and the declaration of every metric."""
 
 import gc
+import io
 import logging
+import os
 import sys
 from collections.abc import Callable, Iterable
 from time import perf_counter
@@ -11,6 +13,8 @@ import msgspec
 import structlog
 from prometheus_client import REGISTRY, Counter, Gauge, Histogram, Metric, disable_created_metrics
 from prometheus_client.registry import Collector
+
+from app.kit.background_output import BackgroundOutput
 
 log = structlog.get_logger(__name__)
 
@@ -70,6 +74,9 @@ TOKENS = Counter("turnstream_tokens", "Tokens by kind, as the provider counts th
 COST = Counter("turnstream_cost", "Cost of sealed rounds, by the prices of their models", ["model"])
 HOOK_FAILURES = Counter("turnstream_hook_failures", "Hooks that raised, or took too long", ["hook"])
 WEBHOOKS = Counter("turnstream_webhooks", "Tries to deliver a webhook", ["outcome"])
+LOG_LINES_DROPPED = Counter(
+    "turnstream_log_lines_dropped", "Lines for standard output and error that could not be written, or did not fit"
+)
 HTTP_REQUESTS = Counter("turnstream_http_requests", "Answers to HTTP requests, by call", ["call", "status"])
 HTTP_SECONDS = Histogram(
     "turnstream_http_seconds",
@@ -135,7 +142,11 @@ _TRACEBACKS = structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
 
 
 def _json(line: object, default: Callable[[Any], Any], **_options: object) -> bytes:
-    return msgspec.json.encode(line, enc_hook=default)
+    try:
+        return msgspec.json.encode(line, enc_hook=default)
+    except Exception as error:  # noqa: BLE001, of a value that is no JSON: half of a character, or a `repr` that raises
+        event = line.get("event") if isinstance(line, dict) else None
+        return msgspec.json.encode({"event": ascii(event), "level": "error", "not_json": ascii(str(error))})
 
 
 _MINUTE = 60.0  # seconds
@@ -152,6 +163,12 @@ class Libraries(logging.Handler):
         self._passed: dict[str, float] = {}
 
     def emit(self, record: logging.LogRecord) -> None:
+        try:
+            self._pass_on(record)
+        except Exception:  # noqa: BLE001, a message of a library that does not fit its arguments
+            self.handleError(record)
+
+    def _pass_on(self, record: logging.LogRecord) -> None:
         if record.levelno < logging.ERROR and not self._is_due(record.getMessage(), record.created):
             return
         fields = {"logger": record.name, "message": record.getMessage(), "exc_info": record.exc_info}
@@ -167,6 +184,16 @@ class Libraries(logging.Handler):
             self._passed.clear()
         self._passed[message] = now
         return True
+
+
+def write_in_background() -> None:
+    """Makes a thread write what this process prints and logs. To be called before `configure_logging`."""
+    for name, descriptor in (("stdout", 1), ("stderr", 2)):
+        try:
+            output = BackgroundOutput(descriptor, LOG_LINES_DROPPED.inc)
+        except OSError:  # the process was started without one
+            output = BackgroundOutput(os.open(os.devnull, os.O_WRONLY), LOG_LINES_DROPPED.inc)
+        setattr(sys, name, io.TextIOWrapper(output, "utf-8", "backslashreplace", line_buffering=True))
 
 
 def configure_logging(level: str) -> None:

@@ -5,11 +5,15 @@ Off, a span is one comparison, and nothing of OpenTelemetry is imported. On, spa
 set up (`opentelemetry-instrument`, or an embedding program); without one its API drops them.
 """
 
+import logging
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib.metadata import version
 from time import time_ns
+from types import TracebackType
 from typing import Any, Literal
+
+_log = logging.getLogger(__name__)
 
 Kind = Literal["INTERNAL", "CLIENT", "SERVER", "PRODUCER", "CONSUMER"]
 
@@ -21,6 +25,25 @@ _HISTOGRAMS = {
     "gen_ai.client.operation.time_to_first_chunk": ("s", "Time to receive the first chunk.", _SECONDS),
     "gen_ai.client.token.usage": ("{token}", "Number of input and output tokens used.", _TOKENS),
 }
+
+
+class _Isolated:
+    """Around calls of the SDK, whose samplers, processors and propagators are code of others: what they raise costs
+    spans, and fails neither turn nor request.
+    """
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        if not isinstance(error, Exception):
+            return False
+        _log.warning("OpenTelemetry failed, and a span or a measurement is lost: %r", error)
+        return True
+
+
+_ISOLATED = _Isolated()
 
 
 class Span:
@@ -39,14 +62,17 @@ class _Recorded(Span):
         self._error = error
 
     def set(self, **attributes: Any) -> None:
-        self._span.set_attributes(_dotted(attributes))
+        with _ISOLATED:
+            self._span.set_attributes(_dotted(attributes))
 
     def event(self, name: str, **attributes: Any) -> None:
-        self._span.add_event(name, _dotted(attributes))
+        with _ISOLATED:
+            self._span.add_event(name, _dotted(attributes))
 
     def failed(self, type: str) -> None:
-        self._span.set_attribute("error.type", type)
-        self._span.set_status(self._error)
+        with _ISOLATED:
+            self._span.set_attribute("error.type", type)
+            self._span.set_status(self._error)
 
 
 _OFF = nullcontext(Span())
@@ -63,9 +89,9 @@ class Tracing:
         self.content = 0
 
     def begin(self, content: int = 0) -> None:
-        from opentelemetry import metrics, propagate, trace  # noqa: PLC0415, a server without traces does not load it
+        from opentelemetry import context, metrics, propagate, trace  # noqa: PLC0415, a server without traces does not load it
 
-        self._api, self._propagate = trace, propagate
+        self._api, self._propagate, self._contexts = trace, propagate, context
         self._tracer = trace.get_tracer("turnstream", version("turnstream"))
         meter = metrics.get_meter("turnstream", version("turnstream"))
         self._histograms = {
@@ -99,39 +125,52 @@ class Tracing:
     def _recorded(
         self, name: str, kind: Kind, parent: str | None, link: str | None, attributes: Mapping[str, Any]
     ) -> Iterator[Span]:
-        links = [self._api.Link(context)] if link and (context := self._context_of(link)) else []
-        with self._tracer.start_as_current_span(
-            name,
-            context=self._propagate.extract({"traceparent": parent}) if parent else None,
-            kind=self._api.SpanKind[kind],
-            attributes=_dotted(attributes),
-            links=links,
-            record_exception=False,
-            set_status_on_exception=False,
-        ) as span:
-            recorded = _Recorded(span, self._api.Status(self._api.StatusCode.ERROR))
-            try:
-                yield recorded
-            except Exception as error:
-                recorded.failed(getattr(error, "type", type(error).__name__))
-                raise
+        span = self._begun(name, kind, parent, link, attributes)
+        recorded = _Recorded(span, self._api.Status(self._api.StatusCode.ERROR))
+        token = self._contexts.attach(self._api.set_span_in_context(span))
+        try:
+            yield recorded
+        except Exception as error:
+            recorded.failed(getattr(error, "type", type(error).__name__))
+            raise
+        finally:
+            self._contexts.detach(token)
+            with _ISOLATED:
+                span.end()
+
+    def _begun(self, name: str, kind: Kind, parent: str | None, link: str | None, attributes: Mapping[str, Any]) -> Any:
+        with _ISOLATED:
+            links = [self._api.Link(context)] if link and (context := self._context_of(link)) else []
+            return self._tracer.start_span(
+                name,
+                context=self._propagate.extract({"traceparent": parent}) if parent else None,
+                kind=self._api.SpanKind[kind],
+                attributes=_dotted(attributes),
+                links=links,
+                record_exception=False,
+                set_status_on_exception=False,
+            )
+        return self._api.INVALID_SPAN
 
     def past(self, name: str, seconds: float) -> None:
         """A span of something that took `seconds` and has just ended, inside the present one."""
         if self._tracer is not None:
             end = time_ns()
-            self._tracer.start_span(name, start_time=end - int(seconds * 1e9)).end(end)
+            with _ISOLATED:
+                self._tracer.start_span(name, start_time=end - int(seconds * 1e9)).end(end)
 
     def measure(self, name: str, value: float, **attributes: Any) -> None:
         """Records a value of one of the metrics."""
         if self._tracer is not None:
-            self._histograms[name].record(value, _dotted(attributes))
+            with _ISOLATED:
+                self._histograms[name].record(value, _dotted(attributes))
 
     def outgoing(self) -> dict[str, str]:
         """The headers that carry the present span to another server; none where nothing is traced."""
         headers: dict[str, str] = {}
         if self._tracer is not None:
-            self._propagate.inject(headers)
+            with _ISOLATED:
+                self._propagate.inject(headers)
         return headers
 
     @property

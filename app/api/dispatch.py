@@ -1,5 +1,6 @@
 """Routes of a table of calls: each request is admitted, and handled within its span."""
 
+from asyncio import CancelledError
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 from starlette.requests import Request
@@ -7,6 +8,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from app.api.http.endpoint import Endpoint, HandlerApp
+from app.api.http.errors import CUT_OFF, Unavailable
 from app.api.http.reading import check_query
 from app.api.services import admit
 from app.tracing import TRACING
@@ -15,7 +17,16 @@ Answer = Callable[[Request, Endpoint], Awaitable[Response]]
 
 
 async def answer(request: Request, endpoint: Endpoint) -> Response:
-    """The response of the endpoint's handler. Raises what `admit`, `check_query` and the handler raise."""
+    """The response of the endpoint's handler. Raises what `admit`, `check_query` and the handler raise, and Unavailable
+    where the request is cancelled.
+    """
+    try:
+        return await _answered(request, endpoint)
+    except CancelledError:
+        raise Unavailable(CUT_OFF) from None
+
+
+async def _answered(request: Request, endpoint: Endpoint) -> Response:
     if not endpoint.open:
         await admit(request, endpoint)
     if endpoint.checks_query:

@@ -24,7 +24,7 @@ from app.domain.errors import ConfigError
 from app.main import application, running
 from app.setup.engine import ServerProcess
 from app.setup.models import default_model, import_default_adapter
-from app.telemetry import configure_logging, settle_garbage_collector
+from app.telemetry import configure_logging, settle_garbage_collector, write_in_background
 
 WELCOME = """
 turnstream listens on {url}   (model: {model}, database: {database})
@@ -118,6 +118,7 @@ class Server(uvicorn.Server):
 @click.option("--process", hidden=True, help="The number of this process among them, and their folder.")
 def serve(workers: int | None, process: str | None) -> None:
     """Migrate the database and run the server."""
+    write_in_background()
     settings = read_settings()
     configure_logging(settings.log_level)
     give_back_freed_memory()

@@ -310,17 +310,20 @@ def settle(turn: Turn, open_block: Block | None, recoveries: int) -> Settlement:
     return "keep" if limits.recovery == "continue" and any(map(str.strip, texts)) else "void"
 
 
-def text_to_continue(turn: Turn) -> str:
-    """The text that stands at the end of the turn and was cut off, so that the next reply goes on with it."""
+def text_to_continue(turn: Turn) -> tuple[str, str]:
+    """The text at the end of the turn that was cut off and that the next reply continues, behind the text of the answer
+    before it. The cut text is empty where nothing was cut off.
+    """
     interrupted = {round.number for round in turn.rounds if round.stop_reason == INTERRUPTED}
     if open_round_number(turn) - 1 not in interrupted:
-        return ""
-    texts: list[str] = []
-    for block in reversed(turn.blocks):
-        if block.round not in interrupted or not (block.type in _OF_A_TEXT or block.interrupted):
+        return "", ""
+    begin = len(turn.blocks)
+    while begin and (block := turn.blocks[begin - 1]).round in interrupted:
+        if not (block.type in _OF_A_TEXT or block.interrupted):
             break
-        texts.append(block.text if block.type == TEXT else "")
-    return "".join(reversed(texts))
+        begin -= 1
+    earlier = "\n".join(block.text for block in turn.blocks[:begin] if block.type == TEXT)
+    return earlier, "".join(block.text for block in turn.blocks[begin:] if block.type == TEXT)
 
 
 def open_round_number(turn: Turn) -> int:

@@ -270,7 +270,7 @@ class Executor:
             ) as call:
                 with_tools = isinstance(step, CallModel) and step.tools
                 start_early = self._tool_runs.start_early if with_tools else None
-                stands = text_to_continue(self.turn) if isinstance(step, CallModel) else ""
+                continued = text_to_continue(self.turn) if isinstance(step, CallModel) else ("", "")
                 reply = self._reply = Reply(
                     self._recorder,
                     self._models.clock,
@@ -278,7 +278,7 @@ class Executor:
                     self._models.policy.max_reply_chars,
                     opened,
                     start_early,
-                    stands,
+                    continued,
                 )
                 self._recorder.notify_stage("processing")
                 timeout = StallTimeout(self._models.policy.stall_timeout)

@@ -31,8 +31,8 @@ _MOST_BLOCKS = 500
 
 
 class Reply:
-    """The reply to `request`, which goes on with the text that `stands`. `begun` is called at its first part,
-    `closed` with each block once its row is written. A reply of more than `max_chars` is cut off.
+    """The reply to `request`, which continues the cut text of `continued` (`text_to_continue`). `begun` is called
+    at its first part, `closed` with each block once its row is written. A reply of more than `max_chars` is cut off.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Reply:
         max_chars: int,
         begun: Callable[[], None],
         closed: Callable[[Block], None] | None = None,
-        stands: str = "",
+        continued: tuple[str, str] = ("", ""),
     ) -> None:
         turn = recorder.turn
         self._recorder = recorder
@@ -51,7 +51,8 @@ class Reply:
         self._request = request
         self._begun = begun
         self._chars_left = self._max_chars = max_chars
-        self._seam = Seam(stands) if stands.strip() else None
+        earlier, cut = continued
+        self._seam = Seam(cut, earlier) if cut.strip() else None
         self._first = len(turn.blocks)
         self._message = Accumulator(open_round_number(turn), turn.attempt, self._first)
         # The changes of the last read that are not recorded yet. A write that is cut short leaves them here.

@@ -42,6 +42,9 @@ _KEPT: Final = frozenset(
 _KEYS: Final = ("authorization", "x-api-key", "api-key")
 _OTHERS: Final = "other"
 _STEP: Final = 100  # folders
+# Bytes that may wait for the disk, and seconds for which a server that stops waits for what is left.
+_MOST_WAITING: Final = 64 << 20
+_EXIT_PATIENCE: Final = 5.0
 _NAME: Final = re.compile(r"attempt-\d+-round-\d+-try-\d+\.jsonl")
 
 
@@ -50,9 +53,12 @@ class Recordings:
     cannot write, or has no room for, are dropped and logged.
     """
 
-    def __init__(self, folder: Path, max_waiting: int = 1000) -> None:
+    def __init__(self, folder: Path, most_waiting: int = _MOST_WAITING) -> None:
         self.folder = folder
-        self._waiting: queue.Queue[Callable[[], Recording] | None] = queue.Queue(max_waiting)
+        self._most_waiting = most_waiting  # bytes
+        self._waiting: queue.SimpleQueue[tuple[Callable[[], Recording], int] | None] = queue.SimpleQueue()
+        # Bytes. One thread adds to each, so neither needs a lock.
+        self._enqueued = self._written = 0
         self._writer = threading.Thread(target=self._write_all, name="recordings", daemon=True)
 
     def __enter__(self) -> Self:
@@ -61,14 +67,19 @@ class Recordings:
 
     def __exit__(self, *_: object) -> None:
         self._waiting.put(None)
-        self._writer.join()
+        self._writer.join(_EXIT_PATIENCE)
+        if self._writer.is_alive():  # a disk that hangs must not hold the exit
+            log.warning("recording.dropped", note="the server stops", bytes=self._enqueued - self._written)
 
-    def enqueue(self, make: Callable[[], Recording]) -> None:
-        """Stores a recording. The writing thread calls `make`, so that redaction and JSON take no time here."""
-        try:
-            self._waiting.put_nowait(make)
-        except queue.Full:
-            log.warning("recording.dropped", note="the disk is too slow")
+    def enqueue(self, make: Callable[[], Recording], size: int) -> None:
+        """Stores a recording of `size` bytes. The writing thread calls `make`, so that redaction and JSON take no time
+        here.
+        """
+        if self._enqueued - self._written + size > self._most_waiting:
+            log.warning("recording.dropped", note="the disk is too slow", bytes=size)
+            return
+        self._enqueued += size
+        self._waiting.put((make, size))
 
     def read(self, turn: UUID) -> list[Recording]:
         """Returns the recordings of a turn in order. Raises ConfigError for a file that is no recording."""
@@ -105,7 +116,11 @@ class Recordings:
         that there are. How many recordings there were.
         """
         before = float("-inf") if days is None else time.time() - days * 86_400
-        kept = await asyncio.to_thread(self._turns)
+        try:
+            kept = await asyncio.to_thread(self._turns)
+        except OSError as error:
+            log.error("recording.failed", error=str(error))
+            return 0
         count = 0
         for start in range(0, len(kept), _STEP):
             some = kept[start : start + _STEP]
@@ -124,12 +139,14 @@ class Recordings:
         return found
 
     def _write_all(self) -> None:
-        for make in iter(self._waiting.get, None):
+        while (each := self._waiting.get()) is not None:
+            make, size = each
             try:
                 recording = make()
                 _write(_free_name(self.folder, recording), encode(recording))
-            except OSError as error:
-                log.error("recording.failed", error=str(error))
+            except Exception as error:  # noqa: BLE001, of the disk, or of bytes of others that cannot be encoded
+                log.error("recording.failed", error=str(error) or type(error).__name__)
+            self._written += size
 
 
 def _write(path: Path, content: bytes) -> None:
@@ -208,7 +225,8 @@ class _CallRecorder:
         self._ended = True
         failure = Failure(type(error).__name__, str(error)) if isinstance(error, httpx2.HTTPError) else None
         ending: Ending = "whole" if whole else "failed" if failure else "closed"
-        self._recordings.enqueue(partial(self._recording, ending, self._now(), failure))
+        size = len(self._request.content) + sum(map(len, self._data))
+        self._recordings.enqueue(partial(self._recording, ending, self._now(), failure), size)
 
     def _recording(self, ending: Ending, ended_at: float, failure: Failure | None) -> Recording:
         request, head = self._request, self._response

@@ -25,7 +25,7 @@ from app.engine.upkeep.recovery import ReplicaMonitor
 from app.engine.upkeep.refusals import REFUSALS_KEPT_DAYS, RefusedLogins
 from app.engine.upkeep.round_writer import RoundWriter
 from app.engine.upkeep.search_indexer import SearchIndexer
-from app.engine.upkeep.sweeps import HOURS, UNUSED_UPLOADS_KEPT, Sweep, at_once
+from app.engine.upkeep.sweeps import HOURS, UNUSED_UPLOADS_KEPT, Sweep, at_once, sweep_here
 from app.engine.upkeep.titles import TitleWriter
 from app.engine.upkeep.webhooks import Receiver, WebhookDeliveries, WebhookPolicy
 from app.engine.worker import Worker
@@ -173,6 +173,7 @@ async def started(parts: Parts, url: str, api: Database, process: ServerProcess 
                 refusals.run,
                 SearchIndexer(Search(database)).run,
                 *(partial(each.run, Sweeps(database)) for each in sweeps_of(settings, database)),
+                *_sweeps_of_files(settings, database),
                 *(each.run for each in deliveries),
                 *(each.run for each in titles),
             )
@@ -205,9 +206,7 @@ def _address(settings: Settings, process: ServerProcess | None) -> str:
 
 
 def sweeps_of(settings: Settings, database: Database) -> Sequence[Sweep]:
-    """What is removed by itself, and how often that is looked for. Recordings are files of this machine: their sweep
-    has its name.
-    """
+    """What is removed by itself, and how often that is looked for."""
     uploads, changes, cache = Uploads(database), OwnerChanges(database), ToolCache(database)
     sweeps = [
         Sweep("unused uploads", 6 * HOURS, at_once(lambda: uploads.sweep(UNUSED_UPLOADS_KEPT))),
@@ -227,11 +226,15 @@ def sweeps_of(settings: Settings, database: Database) -> Sequence[Sweep]:
     for table in ("webhooks", "waiting_webhooks"):
         finished = AgedRows(database, table, settings.retain_webhooks_days)
         sweeps.append(Sweep(f"old {table}", HOURS, finished.step))
-    if settings.record is not None:
-        recordings = Recordings(settings.record)
-        step = partial(recordings.sweep, partial(present_turns, database), settings.retain_recordings_days)
-        sweeps.append(Sweep(f"recordings on {socket.gethostname()}", HOURS, at_once(step)))
     return sweeps
+
+
+def _sweeps_of_files(settings: Settings, database: Database) -> Sequence[Task]:
+    """Recordings are files of this machine, whose host name may be that of another one too."""
+    if settings.record is None:
+        return ()
+    step = partial(Recordings(settings.record).sweep, partial(present_turns, database), settings.retain_recordings_days)
+    return [partial(sweep_here, HOURS, step)]
 
 
 @asynccontextmanager

@@ -4,6 +4,7 @@ import os
 from functools import partial
 
 import httpx2
+import structlog
 
 from app.cli import serve
 from app.main import running
@@ -14,7 +15,10 @@ from app.tools.toolset import Toolset
 
 @tool(timeout=600)
 async def act(word: str, context: ToolContext) -> str:
-    """Has an effect, and must never run twice."""
+    """Has an effect, and must never run twice. With FAULTS_NOISE it logs and prints so many characters."""
+    for _ in range(int(os.environ.get("FAULTS_NOISE", "0")) // 2_000):
+        print("noise" * 200)
+        structlog.get_logger().warning("noise", text="noise" * 200)
     async with httpx2.AsyncClient(timeout=None, verify=False) as client:
         body = {"word": word, "key": context.idempotency_key}
         response = await client.post(f"{os.environ['ANTHROPIC_BASE_URL']}/effect", json=body)

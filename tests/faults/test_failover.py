@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.faults.fifty_turns import TURNS, fifty_turns, finish, until_all
-from tests.faults.postgres import own_pair
+from tests.faults.postgres import own_pair, own_postgres
 from tests.support.http_client import Client, said, turn_url
 from tests.support.reading import Reader
+from tests.support.server_process import Server
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -64,3 +65,30 @@ async def test_after_a_failover_that_lost_commits_every_turn_is_whole_or_gone(tm
     assert {site.model.effects[reader.name] for reader in site.near if reader.name not in over} == {1}
     assert {site.model.effects[name] for name in over if name.startswith("tool")} == {1}
     assert {site.model.effects[name] for name in over if name.startswith("text")} <= {1, 2}
+
+
+async def test_a_request_is_not_acknowledged_while_its_commit_waits_for_a_standby(tmp_path: Path) -> None:
+    """Postgres keeps such a commit on this machine when the wait is given up, where a repeated request finds it."""
+    async with own_postgres(tmp_path) as postgres:
+        server = Server(postgres.url, tmp_path, {"TURNSTREAM_POSTGRES_TIMEOUT": "1"})
+        await server.start()
+        try:
+            async with Client(server.url) as client, postgres.connected() as operator:
+                await client.json("POST", "/api/turns", 201, json=said("text"))
+                await operator.execute("ALTER SYSTEM SET synchronous_standby_names = 'missing'")
+                await operator.execute("SELECT pg_reload_conf()")
+                key = {"Idempotency-Key": "once"}
+                for _ in range(3):
+                    refused = await client.post("/api/turns", json=said("text once"), headers=key)
+                    assert refused.status_code == 503
+                assert await operator.fetchval("SELECT count(*) FROM idempotency_keys") == 1, "it is there all the same"
+                await operator.execute("ALTER SYSTEM RESET synchronous_standby_names")
+                await operator.execute("SELECT pg_reload_conf()")
+                while (
+                    posted := await client.post("/api/turns", json=said("text once"), headers=key)
+                ).status_code == 503:
+                    pass
+                assert posted.status_code == 201
+                assert await operator.fetchval("SELECT count(*) FROM chats") == 2
+        finally:
+            await server.close()

@@ -15,6 +15,7 @@ from structlog.testing import capture_logs
 
 from app.domain.blocks import Block
 from app.domain.errors import ConfigError, ProviderError, TransientError
+from app.lab import recordings as recordings_module
 from app.lab.chaos import ChaosInterceptor, ChaosPlan
 from app.lab.recording import RecordedChunk, Recording
 from app.lab.recordings import RecordingInterceptor, Recordings
@@ -204,22 +205,69 @@ async def test_a_provider_that_is_announced_keeps_its_name() -> None:
         assert CallPublisher(provider).name == "anthropic"
 
 
+RECORDING = Recording("2026-11-20T10:00:00", "host/v1", b"{}")
+
+
 def test_a_disk_that_is_too_slow_costs_recordings_and_nothing_else(tmp_path: Path) -> None:
     begun, go = threading.Event(), threading.Event()
 
     def slow() -> Recording:
         begun.set()
         go.wait()
-        return Recording("2026-11-20T10:00:00", "host/v1", b"{}")
+        return RECORDING
 
-    with capture_logs() as logs, Recordings(tmp_path, max_waiting=1) as recordings:
-        recordings.enqueue(slow)
+    with capture_logs() as logs, Recordings(tmp_path, most_waiting=2) as recordings:
+        recordings.enqueue(slow, 1)
         begun.wait()
-        recordings.enqueue(slow)
-        recordings.enqueue(slow)
+        recordings.enqueue(slow, 1)
+        recordings.enqueue(slow, 1)
         go.set()
     assert [line["event"] for line in logs] == ["recording.dropped"]
     assert len(list((tmp_path / "other").iterdir())) == 2
+
+
+def test_a_disk_that_hangs_does_not_hold_the_exit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recordings_module, "_EXIT_PATIENCE", 0.01)
+    begun, go = threading.Event(), threading.Event()
+
+    def hang() -> Recording:
+        begun.set()
+        go.wait()
+        return RECORDING
+
+    with capture_logs() as logs, Recordings(tmp_path) as recordings:
+        recordings.enqueue(hang, 1)
+        begun.wait()
+    go.set()
+    recordings._writer.join()
+    assert [line["event"] for line in logs] == ["recording.dropped"]
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), ValueError("no JSON"), RecursionError()])
+def test_a_recording_that_cannot_be_made_or_written_keeps_no_other_from_the_disk(
+    tmp_path: Path, error: Exception
+) -> None:
+    def fail() -> Recording:
+        raise error
+
+    with capture_logs() as logs, Recordings(tmp_path) as recordings:
+        recordings.enqueue(fail, 1)
+        recordings.enqueue(lambda: RECORDING, 1)
+    assert [line["event"] for line in logs] == ["recording.failed"]
+    assert len(list((tmp_path / "other").iterdir())) == 1
+
+
+async def test_a_folder_that_cannot_be_read_fails_no_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(_: Path) -> None:
+        raise OSError(5, "Input/output error")
+
+    async def present(_: Sequence[UUID]) -> set[UUID]:
+        raise AssertionError("there is nothing to ask for")
+
+    monkeypatch.setattr(Path, "iterdir", gone)
+    with capture_logs() as logs:
+        assert await Recordings(tmp_path).sweep(present, None) == 0
+    assert [line["event"] for line in logs] == ["recording.failed"]
 
 
 def test_a_file_that_is_no_recording_is_named(tmp_path: Path) -> None:

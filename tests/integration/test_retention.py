@@ -195,14 +195,13 @@ async def test_a_sweep_goes_on_until_nothing_is_left_and_rests_in_between(
     assert min(rests) >= 0.05
 
 
-async def test_the_settings_choose_what_is_swept(harness: Harness, tmp_path: Path) -> None:
+async def test_the_settings_choose_what_is_swept(harness: Harness) -> None:
     def names(**settings: Any) -> set[str]:
         return {sweep.name for sweep in sweeps_of(Settings(_env_file=None, **settings), harness.database)}
 
     always = {"unused uploads", "deleted chats", "tool cache", "old idempotency keys", "audit"}
     assert names() >= always
-    more = names(retain_chats_days=1, retain_uploads_days=2, record=tmp_path) - names()
-    assert {name.partition(" on ")[0] for name in more} == {"old chats", "old uploads", "recordings"}
+    assert names(retain_chats_days=1, retain_uploads_days=2) - names() == {"old chats", "old uploads"}
     await Documents(harness.database).put(OWNER, "kept.md", "Nothing sweeps documents.")
     for sweep in sweeps_of(Settings(_env_file=None, retain_chats_days=1), harness.database):
         await sweep.look(Sweeps(harness.database))

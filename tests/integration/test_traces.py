@@ -3,6 +3,7 @@
 import asyncio
 import json
 import sys
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from opentelemetry import metrics, trace
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import HistogramDataPoint, InMemoryMetricReader
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
@@ -270,3 +271,40 @@ async def test_content_is_in_spans_on_request_alone_and_has_a_bound(
         "{}",
         "a secret that no spa…",
     ]
+
+
+def fail(*_: object, **__: object) -> None:
+    raise RuntimeError("a plug-in")
+
+
+class Failing:
+    """Anything of an SDK: each of its methods raises."""
+
+    def __getattr__(self, name: str) -> Any:
+        return fail
+
+
+def tracer_that_fails(at: str) -> Any:
+    if at == "everywhere":
+        return Failing()
+    provider, processor = TracerProvider(), SpanProcessor()
+    provider.add_span_processor(processor)
+    vars(processor)[at] = fail
+    return provider.get_tracer("failing")
+
+
+@pytest.mark.parametrize("at", ["on_start", "on_end", "everywhere"])
+async def test_an_sdk_that_raises_costs_spans_and_no_turn(
+    harness: Harness, spans: InMemorySpanExporter, at: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TRACING, "_tracer", tracer_that_fails(at))
+    if at == "everywhere":
+        monkeypatch.setattr(TRACING, "_propagate", Failing())
+        monkeypatch.setattr(TRACING, "_histograms", defaultdict(Failing))
+    asked = await harness.ask("Go.", tools=[look], trace=PARENT)
+    replies = [message_of(tool_use("look", {}, "a")), message_of(text("Bye."))]
+    async with harness.replica(ScriptedProvider(replies), [look]) as replica:
+        turn = await harness.finish(replica, asked)
+    assert turn.status == "complete"
+    with TRACING.span("around", parent=PARENT, link=PARENT) as span:
+        span.event("happened")

@@ -1,5 +1,9 @@
+import json
 import logging
+import subprocess
+import sys
 
+import pytest
 from prometheus_client import generate_latest
 from structlog.testing import capture_logs
 
@@ -44,3 +48,55 @@ def test_the_warnings_that_are_remembered_are_bounded() -> None:
             libraries.emit(logging.LogRecord("uvicorn.error", logging.WARNING, "", 0, f"{number}", None, None))
     assert len(lines) == 3000
     assert len(libraries._passed) <= 1000
+
+
+# What a server may be asked to log or print, and a word of what its standard error has of it.
+LINES = {
+    "half of a character": ("log.info('event', text='a \\ud800')", '"event":"\'event\'"'),
+    "a value whose repr raises": ("log.info('event', value=Bad())", '"event":"\'event\'"'),
+    "a key that is no text": ("log.info('event', value={(1, 2): Bad()})", '"event":"\'event\'"'),
+    "an exception whose text raises": (
+        "try:\n    raise BadError\nexcept BadError: log.exception('event')",
+        '"event":"event"',
+    ),
+    "a message of a library that does not fit": ("logging.getLogger('lib').error('%d %d', 'a')", "'%d %d'"),
+    "a warning": ("import warnings; warnings.warn('event')", "UserWarning: event"),
+    "half of a character that is printed": ("print('a \\ud800', file=sys.stderr)", "a \\ud800"),
+    "a failure in a thread": ("import threading; threading.Thread(target=lambda: 1 / 0).start()", "ZeroDivisionError"),
+    "a failure of a callback": ("loop.call_soon(lambda: 1 / 0); loop.run_until_complete(go())", "ZeroDivisionError"),
+    "a failure that nobody can raise": ("BadEnd()", "ZeroDivisionError"),
+}
+BEFORE = """
+import asyncio, logging, os, sys, structlog
+from app.telemetry import LOG_LINES_DROPPED, configure_logging, write_in_background
+write_in_background()
+configure_logging("info")
+log = structlog.get_logger()
+loop = asyncio.new_event_loop()
+class Bad:
+    def __repr__(self): raise ValueError("bad")
+class BadError(Exception):
+    def __str__(self): raise ValueError("bad")
+class BadEnd:
+    def __del__(self): 1 / 0
+async def go(): pass
+"""
+
+
+@pytest.mark.parametrize("case", LINES)
+def test_whatever_is_logged_is_written(case: str) -> None:
+    code, words = LINES[case]
+    done = subprocess.run([sys.executable, "-c", BEFORE + code], stderr=subprocess.PIPE, check=True, text=True)
+    assert words in done.stderr
+    if done.stderr.startswith("{"):
+        json.loads(done.stderr)
+
+
+@pytest.mark.parametrize("sink", ["2>/dev/full", "2>&-"])
+@pytest.mark.parametrize("case", LINES)
+def test_whatever_cannot_be_written_raises_nothing(case: str, sink: str) -> None:
+    code = f"{BEFORE}{LINES[case][0]}\nsys.stderr.buffer.drain(10)\nprint(LOG_LINES_DROPPED._value.get())"
+    done = subprocess.run(
+        ["/bin/sh", "-c", f'exec "$@" {sink}', "sh", sys.executable, "-c", code], stdout=subprocess.PIPE, check=True
+    )
+    assert (float(done.stdout) > 0) == (sink == "2>/dev/full")

@@ -13,9 +13,11 @@ from weakref import ref
 
 import structlog
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from app.api.http.errors import cut_off
 from app.kit.ids import new_id
 from app.telemetry import HTTP_REQUESTS, HTTP_SECONDS, STALLED_READERS
 
@@ -302,14 +304,15 @@ class SafeHeaders:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        start = perf_counter()
-        await self._pace.begin()
+        start, is_begun = perf_counter(), False
         state = scope.setdefault("state", {})
         given = Headers(scope=scope).get(REQUEST_ID, "")
         state["request_id"] = request_id = given if _GIVEN_ID.fullmatch(given) else str(new_id())
 
         async def send_safely(message: Message) -> None:
+            nonlocal is_begun
             if message["type"] == "http.response.start":
+                is_begun = True
                 # Only calls of the table: an address that a client made up is no series of its own.
                 endpoint = state.get("endpoint")
                 call = "other" if endpoint is None else endpoint.call
@@ -323,4 +326,11 @@ class SafeHeaders:
                     headers["Age"] = str(state["age"])
             await send(message)
 
-        await self._app(scope, receive, send_safely)
+        try:
+            await self._pace.begin()
+            await self._app(scope, receive, send_safely)
+        except asyncio.CancelledError:  # the server stops, and uvicorn would answer 500
+            if is_begun:
+                raise
+            response = await cut_off(Request(scope, receive))
+            await response(scope, receive, send_safely)

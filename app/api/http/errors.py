@@ -29,10 +29,15 @@ STORAGE_AWAY = (
     "The database is away, or cannot store anything now. Try again; with an `Idempotency-Key`, what was stored all the"
     " same is not stored twice."
 )
+# A server that stops cancels what it has not answered some seconds later.
+CUT_OFF = (
+    "The server stops before the request has ended. Try again; with an `Idempotency-Key`, what was stored all the same"
+    " is not stored twice."
+)
 
 
 class Unavailable(RequestRefused):
-    """Another server that the request needs cannot be reached."""
+    """Another server that the request needs cannot be reached, or this one stops."""
 
     status = 503
     title = "Temporarily unavailable"
@@ -119,6 +124,11 @@ def _headers(error: RequestRefused) -> dict[str, str]:
 async def unavailable(request: Request, error: Exception) -> Response:
     log.error("storage.unavailable", error=str(error), request=request.state.request_id)
     return problem(request, 503, Unavailable.title, Unavailable.code, STORAGE_AWAY, headers={"Retry-After": "1"})
+
+
+async def cut_off(request: Request) -> Response:
+    """The response to a request that was cancelled outside of its handler."""
+    return await refused(request, Unavailable(CUT_OFF))
 
 
 async def no_route(request: Request, error: Exception) -> Response:

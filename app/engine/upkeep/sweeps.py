@@ -67,3 +67,10 @@ def at_once(step: Callable[[], Awaitable[int]]) -> Callable[[], Awaitable[int | 
         return await step() if left else None
 
     return once
+
+
+async def sweep_here(period: float, step: Callable[[], Awaitable[int]]) -> None:
+    """Sweeps for ever what belongs to the machine of this process: what other replicas sweep is not the same."""
+    while True:
+        await asyncio.sleep(period * random.uniform(0.5, 1.0))  # noqa: S311, processes of one machine sweep in turn
+        await retry_while_unavailable(step)

@@ -18,16 +18,18 @@ _SURE = 12  # characters that are not the same by chance
 
 class Seam:
     """Holds the first text block of a reply back until it differs from the text that `stands`, or is known to repeat
-    it. `stands` is not blank.
+    it. `stands` is not blank. A repetition may begin in the `earlier` text of the same answer, and ends where `stands`
+    ends.
 
-    At most as much is held back as stands, and REACH characters. White space makes no difference. A reply that begins
-    the text anew and then differs is passed on whole. Once `decided`, parts need not pass through here any more.
+    At most as much is held back as both texts have, and REACH characters. White space makes no difference. A reply that
+    begins the text again and then differs is passed on whole. Once `decided`, parts need not pass through here.
     """
 
-    def __init__(self, stands: str) -> None:
-        self._stands = stands
-        self._dense = _without_space(stands)
-        self._starts = _word_starts(stands)
+    def __init__(self, stands: str, earlier: str = "") -> None:
+        # A model that has called tools in between repeats words from before the calls, too.
+        self._stands = f"{earlier}\n{stands}" if earlier else stands
+        self._dense = _without_space(self._stands)
+        self._starts = sorted({*_word_starts(self._stands), len(_without_space(earlier))})
         self._open = self._starts  # of these, where a repetition may still be under way
         self._opened: BlockOpened | None = None  # the block that is held back, with the data that came behind it
         self._data: list[BlockData] = []

@@ -130,9 +130,12 @@ CREATE_SIBLING = Statement(
     RETURNING *
     """
 )
+# A commit that waits in vain for a synchronous standby is visible here and nowhere else. So a key that is found is
+# acknowledged by a commit of its own, which waits for that standby too: the message in the WAL makes it one.
 GET_KEY = Statement(
     """
-    SELECT digest, turn_id, steer_id, chat_id, parent_id FROM idempotency_keys JOIN turns ON turns.id = turn_id
+    SELECT digest, turn_id, steer_id, chat_id, parent_id, pg_logical_emit_message(true, 'turnstream', key)
+    FROM idempotency_keys JOIN turns ON turns.id = turn_id
     WHERE owner = :owner AND key = :key
     """
 )

@@ -74,25 +74,32 @@ CUT = text(0, content="Half a ", interrupted=True)
 
 
 @pytest.mark.parametrize(
-    ("blocks", "rounds", "stands"),
+    ("blocks", "rounds", "continued"),
     [
-        ([CUT], [sealed(1, "interrupted")], "Half a "),
-        ([CUT], [sealed(1, "interrupted"), begun(2)], "Half a "),
-        ([CUT], [sealed(1, "cancelled")], ""),
-        ([], [], ""),
+        ([CUT], [sealed(1, "interrupted")], ("", "Half a ")),
+        ([CUT], [sealed(1, "interrupted"), begun(2)], ("", "Half a ")),
+        ([CUT], [sealed(1, "cancelled")], ("", "")),
+        ([], [], ("", "")),
         # a thought before, and half a call behind
-        ([THOUGHT, replace(CUT, index=1), call(2, interrupted=True)], [sealed(1, "interrupted")], "Half a "),
+        ([THOUGHT, replace(CUT, index=1), call(2, interrupted=True)], [sealed(1, "interrupted")], ("", "Half a ")),
         # interrupted again while it went on
         (
             [CUT, text(1, 2, "sen", interrupted=True)],
             [sealed(1, "interrupted"), sealed(2, "interrupted")],
-            "Half a sen",
+            ("", "Half a sen"),
         ),
-        # the text before a result is not gone on with
-        ([text(0), call(1), result(2)], [sealed(1, "interrupted")], ""),
-        ([text(0), text(1, 2, "Half", interrupted=True)], [sealed(1, "tool_use"), sealed(2, "interrupted")], "Half"),
-        ([CUT, text(1, 2, "a sentence")], [sealed(1, "interrupted"), sealed(2, "end_turn")], ""),
+        # the text before a result is not continued
+        ([text(0), call(1), result(2)], [sealed(1, "interrupted")], (text(0).text, "")),
+        # text from before a call is the earlier text
+        (
+            [text(0, content="Let me see."), call(1), result(2), text(3, 2, "Half", interrupted=True)],
+            [sealed(1, "tool_use"), sealed(2, "interrupted")],
+            ("Let me see.", "Half"),
+        ),
+        ([CUT, text(1, 2, "a sentence")], [sealed(1, "interrupted"), sealed(2, "end_turn")], ("", "")),
     ],
 )
-def test_the_text_that_the_next_reply_goes_on_with(blocks: list[Block], rounds: list[Round], stands: str) -> None:
-    assert text_to_continue(turn_of(*blocks, rounds=rounds)) == stands
+def test_the_next_reply_continues_the_text_that_was_cut_off(
+    blocks: list[Block], rounds: list[Round], continued: tuple[str, str]
+) -> None:
+    assert text_to_continue(turn_of(*blocks, rounds=rounds)) == continued

@@ -21,9 +21,9 @@ from app.llm.provider import (
 LONG = "The tide table says that high water is at six. " * 50
 
 
-def joined(stands: str, pieces: Sequence[str]) -> str:
+def joined(stands: str, pieces: Sequence[str], earlier: str = "") -> str:
     """What a reader has in the end, where the reply comes in these pieces."""
-    seam = Seam(stands)
+    seam = Seam(stands, earlier)
     first, *rest = pieces
     parts: list[Part] = [BlockOpened(0, "text", text=first), *(BlockText(0, piece) for piece in rest), BlockClosed(0)]
     passed = [part for each in parts for part in seam.feed([each])]
@@ -72,6 +72,31 @@ def joined(stands: str, pieces: Sequence[str]) -> str:
 def test_both_texts_read_as_one(stands: str, reply: str, whole: str, size: int) -> None:
     pieces = [reply[place : place + size] for place in range(0, len(reply), size)]
     assert joined(stands, pieces) == whole
+
+
+@pytest.mark.parametrize(
+    ("earlier", "stands", "reply", "whole"),
+    [
+        # words from both sides of a call
+        ("a b", "c ", "a b c d", "c d"),
+        ("I look at the map. The tide", "turns", "The tide turns at six.", "turns at six."),
+        # a part of a word from before the call does not begin a repetition
+        ("The tide", "turns", "ide turns at six.", "turnside turns at six."),
+        # the whole answer again
+        (LONG, "Ebb", LONG + "Ebb is at noon.", "Ebb is at noon."),
+        # the cut text alone, however far back it begins
+        ("Let me see.", LONG, LONG + "Ebb is at noon.", LONG + "Ebb is at noon."),
+        # words from before the call that do not reach the end of the cut text
+        ("a b", "c ", "a b d", "c a b d"),
+        ("The tide", "turns", "The tide rises.", "turnsThe tide rises."),
+    ],
+)
+@pytest.mark.parametrize("size", [1, 3, 10_000])
+def test_a_repetition_may_begin_in_the_text_before_a_call(
+    earlier: str, stands: str, reply: str, whole: str, size: int
+) -> None:
+    pieces = [reply[place : place + size] for place in range(0, len(reply), size)]
+    assert joined(stands, pieces, earlier) == whole
 
 
 def test_white_space_alone_is_not_held_back_for_ever() -> None:
@@ -123,12 +148,12 @@ def test_a_reply_without_text_holds_nothing() -> None:
 TEXTS = st.text(alphabet="ab \n.é天", max_size=30)
 
 
-@given(TEXTS.filter(str.strip), TEXTS, st.integers(1, 5))
-def test_nothing_is_lost_but_what_stands_already(stands: str, reply: str, size: int) -> None:
+@given(TEXTS.filter(str.strip), TEXTS, TEXTS, st.integers(1, 5))
+def test_nothing_is_lost_but_what_stands_already(stands: str, reply: str, earlier: str, size: int) -> None:
     pieces = [reply[place : place + size] for place in range(0, len(reply), size)] or [""]
-    whole = joined(stands, pieces)
+    whole = joined(stands, pieces, earlier)
     passed = whole.removeprefix(stands)
     assert reply.endswith(passed)
     dropped = "".join(reply.removesuffix(passed).split())
-    assert "".join(stands.split()).endswith(dropped)
-    assert whole == joined(stands, [reply or ""]), "however it was cut"
+    assert "".join((earlier + stands).split()).endswith(dropped)
+    assert whole == joined(stands, [reply or ""], earlier), "however it was cut"
