@@ -70,8 +70,8 @@ def acting_for(owner: str) -> Iterator[None]:
 @pytest.fixture
 async def api(harness: Harness) -> AsyncIterator[Database]:
     url = await embedded_api_url(harness.url)
-    await admit(harness.url, url)
-    async with connect(url, size=3, by_owner=True) as database:
+    key = await admit(harness.url, url)
+    async with connect(url, size=3, key=key) as database:
         yield database
 
 
@@ -134,7 +134,6 @@ async def test_a_statement_that_forgets_the_owner_changes_the_rows_of_one(harnes
             f"INSERT INTO deleted_turns SELECT gen_random_uuid(), '{bobs['id']}', 1, now()",
             f"INSERT INTO grants SELECT gen_random_uuid(), '{bobs['id']}', 't', 'd', NULL, gen_random_uuid(), 't'",
             f"INSERT INTO steers SELECT gen_random_uuid(), '{turn['id']}', '[]', now()",
-            f"UPDATE asks SET turn_id = '{turn['id']}'",
         ):
             with pytest.raises(StatementRefused, match="row-level security"):
                 await api.rows(Statement(statement))
@@ -215,7 +214,7 @@ async def test_requests_of_many_owners_share_connections_and_see_their_own(harne
 
 
 async def test_every_form_of_statement_names_the_owner(api: Database) -> None:
-    setting = "SELECT current_setting('turnstream.owner', true) AS owner"
+    setting = "SELECT owner_in_scope() AS owner"
     recursive = (
         f"WITH RECURSIVE a AS (SELECT 1 AS n UNION SELECT n + 1 FROM a WHERE n < :most) {setting} FROM a LIMIT 1"
     )
@@ -223,7 +222,7 @@ async def test_every_form_of_statement_names_the_owner(api: Database) -> None:
         (setting, {}),
         (f"  WITH a AS (SELECT 1) {setting} FROM a", {}),
         (recursive, {"most": 3}),
-        ("SELECT * FROM (VALUES (current_setting('turnstream.owner', true))) AS a (owner)", {}),
+        ("SELECT * FROM (VALUES (owner_in_scope())) AS a (owner)", {}),
     ]
     with acting_for(OWNER):
         for sql, values in forms:

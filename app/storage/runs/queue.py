@@ -108,8 +108,8 @@ GIVE_BACK = Statement(
 GET_CLAIMED = Statement("SELECT id, cancel_requested FROM turns WHERE replica = :replica AND status = 'running'")
 RENEW_LEASE = Statement(
     """
-    INSERT INTO replicas (id, address, session, lease_until, webhooks)
-    VALUES (:replica, :address, :session, now() + :lease, :webhooks)
+    INSERT INTO replicas (id, address, session, lease_until, webhooks, signs)
+    VALUES (:replica, :address, :session, now() + :lease, :webhooks, true)
     ON CONFLICT (id) DO UPDATE SET lease_until = EXCLUDED.lease_until
     RETURNING clock_timestamp() AS time, now() AS began, lease_until, draining_since IS NOT NULL AS draining
     """
