@@ -45,6 +45,7 @@ class Log(Protocol):
 
     @property
     def attempt(self) -> int: ...
+    def has_had(self, attempt: int) -> bool: ...
     @property
     def marks(self) -> "Marks": ...
     @property
@@ -226,15 +227,10 @@ def _add_round(marks: Marks, round: Round, by_round: Mapping[int, Sequence[Block
 
 
 def resume(log: Log, cursor: Cursor) -> tuple[Cursor, Reset | None]:
-    """The cursor at which a client that holds `cursor` goes on, and the reset that it needs first, if any.
-
-    Raises ValueError for a cursor of an attempt that this log has not had.
-    """
-    if cursor.attempt > log.attempt:
-        raise ValueError(
-            f"this turn has had no attempt {cursor.attempt}, its newest is {log.attempt}; "
-            "read the turn again and follow it from its `cursor`"
-        )
+    """The cursor at which a client that holds `cursor` goes on, and the reset that it needs first, if any."""
+    if not log.has_had(cursor.attempt):
+        # Of a past that this database does not have: nothing vouches for more than the first mark.
+        return Cursor(log.attempt, min(1, cursor.place)), Reset(log.attempt, 0)
     # Marks of a later attempt took the place of those that the client has.
     kept = log.marks.length_until(cursor.attempt, cursor.place)
     if kept == cursor.place and cursor.offset <= _text_length(log, cursor.place):

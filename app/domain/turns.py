@@ -1,7 +1,7 @@
 """Turns, their requests, and the table of their states."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Literal
 from uuid import UUID
@@ -32,6 +32,8 @@ TRANSITIONS: Mapping[Status, frozenset[Status]] = {
 }
 ENDED: frozenset[Status] = frozenset(status for status, ways_out in TRANSITIONS.items() if not ways_out)
 OPEN: frozenset[Status] = frozenset(TRANSITIONS) - ENDED
+# The least distance between the numbers of two attempts (app.storage.runs.attempts).
+LEAST_STEP = 64
 # The stop reason that readers get for a turn that was deleted while it was open.
 DELETED = "deleted"
 
@@ -165,7 +167,8 @@ class Turn:
     """One turn with its rounds and blocks, as the rows hold it. `steers` are those that it has not taken in yet, and
     `preliminary` is what running tools have shown, of which the rows may be a second behind.
     `arrivals` counts the answers and steers that reached it while it was open, `hook_failures` the hooks that failed.
-    `forked_from` is the turn that it is a copy of.
+    `forked_from` is the turn that it is a copy of. `lineage` has the numbers of its attempts, from the one that it was
+    made with, or had when they began to be kept; it is empty while that is the only one.
     """
 
     id: UUID
@@ -186,6 +189,7 @@ class Turn:
     started_at: datetime | None = None
     ended_at: datetime | None = None
     forked_from: UUID | None = None
+    lineage: tuple[int, ...] = ()
     rounds: tuple[Round, ...] = ()
     blocks: tuple[Block, ...] = ()
     asks: tuple[Ask, ...] = ()
@@ -195,3 +199,18 @@ class Turn:
     @property
     def ended(self) -> bool:
         return self.status in ENDED
+
+    def has_had(self, attempt: int) -> bool:
+        """Whether this is a later state of the turn as it was in `attempt`. Numbers up to the first one that was kept
+        all count: attempts before it were counted up one by one.
+        """
+        first = self.lineage[0] if self.lineage else self.attempt
+        return attempt <= first or attempt in self.lineage
+
+    @property
+    def has_run_before(self) -> bool:
+        """Whether this attempt is not the first one."""
+        return len(self.lineage) > 2 or (self.lineage[0] > 0 if self.lineage else self.attempt > 1)
+
+    def in_attempt(self, attempt: int) -> "Turn":
+        return replace(self, attempt=attempt, lineage=(*(self.lineage or (self.attempt,)), attempt))

@@ -115,7 +115,7 @@ def _reasons(turn: TurnState) -> Iterator[str]:
     for ask in turn.asks:
         yield f"It waits {_for_whom(ask)}, {ago(ask.seconds)} by now."
     if turn.recoveries:
-        yield f"It was taken over in attempt {turn.attempt}, after {_times(turn.recoveries, 'interruption')}."
+        yield f"It was taken over, after {_times(turn.recoveries, 'interruption')}."
 
 
 def _why_queued(turn: TurnState) -> Iterator[str]:

@@ -156,7 +156,7 @@ class Recorder:
         turn = replace(self.turn, usage=self._usage_with(voided), recoveries=recoveries)
         attempt = await self._records.void_round(voided, turn)
         self.view.begun = ()
-        self.view.void_round(voided, replace(turn, attempt=attempt))
+        self.view.void_round(voided, turn.in_attempt(attempt))
 
     @_write
     async def start_calls(self, calls: Sequence[Block]) -> None:

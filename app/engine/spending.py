@@ -65,7 +65,7 @@ class Spending:
 
     def holds_for(self, turn: Turn) -> bool:
         """Whether this run has reserved something, or an earlier attempt may have."""
-        return self._reserved or (turn.attempt > 1 and self.limits_models)
+        return self._reserved or (turn.has_run_before and self.limits_models)
 
     async def close(self, turn: Turn) -> None:
         """Gives back what was reserved and not used, also by earlier runs, whose requests are charged."""

@@ -133,7 +133,7 @@ class TurnRun:
             tool_runs = ToolRuns(context, services.toolset, services.models, services.side_calls, started_before)
             executor = self._executor = Executor(context, tool_runs, services.models)
             log.info("turn.claimed", model=turn.request.model, recoveries=turn.recoveries)
-            if turn.attempt > 1:  # for the first attempt, the request that made the turn has notified
+            if turn.has_run_before:  # for the first attempt, the request that made the turn has notified
                 services.notify_owner(owner)
             try:
                 await self._carry_out(executor, recorder)
@@ -222,7 +222,7 @@ def _span_of(turn: Turn, request: TurnRequest) -> Iterator[Span]:
         "CONSUMER",
         parent=request.trace,
         # A replica that was killed never sent its span: what a later run can name is where the turn came from.
-        link=request.trace if turn.attempt > 1 else None,
+        link=request.trace if turn.has_run_before else None,
         gen_ai__operation__name="invoke_agent",
         gen_ai__agent__name="turnstream",
         gen_ai__conversation__id=str(turn.chat_id),
@@ -231,7 +231,7 @@ def _span_of(turn: Turn, request: TurnRequest) -> Iterator[Span]:
         turnstream__attempt=turn.attempt,
         turnstream__recoveries=turn.recoveries,
     ) as span:
-        if turn.attempt == 1 and turn.created_at is not None:
+        if not turn.has_run_before and turn.created_at is not None:
             TRACING.past("queue", (CLOCK.now() - turn.created_at).total_seconds())
         yield span
 

@@ -163,7 +163,7 @@ def _free_name(folder: Path, recording: Recording) -> Path:
     """Returns a file name that sorts by attempt, round and try."""
     call, number = recording.call, 1
     place = folder / (str(call.turn) if call else _OTHERS)
-    name = f"attempt-{call.attempt:03}-round-{call.round:03}" if call else recording.began.replace(":", "-")
+    name = f"attempt-{call.attempt:09}-round-{call.round:03}" if call else recording.began.replace(":", "-")
     while (path := place / f"{name}-try-{number:02}.jsonl").exists():
         number += 1
     return path

@@ -19,7 +19,6 @@ SELECT current_setting('server_version') AS version, current_setting('server_enc
     current_setting('fsync')::bool AND current_setting('full_page_writes')::bool AS durable,
     current_setting('synchronous_commit') <> 'off' AS waits_for_disk,
     current_setting('idle_session_timeout') AS idle_timeout,
-    current_setting('default_transaction_isolation') AS isolation,
     current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int
         - coalesce(current_setting('reserved_connections', true)::int, 0) AS connections,
     clock_timestamp() AS clock
@@ -53,7 +52,6 @@ class PostgresFacts:
     durable: bool
     waits_for_disk: bool
     idle_timeout: str
-    isolation: str
     connections: int
     clock_ahead: float
     replicas: int
@@ -80,10 +78,6 @@ class PostgresFacts:
             f"it ends sessions that are idle for {self.idle_timeout}": (
                 "set idle_session_timeout to 0 for this user",
                 self.idle_timeout != "0",
-            ),
-            f"its transactions are {self.isolation} by default, so it refuses some requests that come at once": (
-                "set default_transaction_isolation to 'read committed' for this user",
-                self.isolation != "read committed",
             ),
             f"a transaction is open for {self.oldest_transaction / 60:.0f} minutes, so VACUUM removes nothing newer": (
                 "look for it in pg_stat_activity and pg_prepared_xacts, and end it",

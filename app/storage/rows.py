@@ -105,6 +105,7 @@ def turn_from(
         started_at=row["started_at"],
         ended_at=row["ended_at"],
         forked_from=row["forked_from"],
+        lineage=tuple(row["lineage"] or ()),
         rounds=tuple(rounds),
         blocks=tuple(blocks),
         asks=tuple(asks),

@@ -176,6 +176,9 @@ turns = Table(
     Column("ended_at", DateTime(timezone=True)),
     # The turn that a fork copied. It may be gone.
     Column("forked_from", Uuid),
+    # The numbers of its attempts, from the one on that it was made with; null while that is the only one. A trigger
+    # keeps it (migration 0042).
+    Column("lineage", ARRAY(Integer)),
     # The owner of the chat, for turns that are open (migration 0038): the queue is shared out by it.
     Column("queue_owner", Text),
     UniqueConstraint("chat_id", "id", "role"),

@@ -38,7 +38,7 @@ class Directory:
         is written here has lost its claim; a mirror that is behind is only late, and takes over the rows.
         """
         here = self._here.get(turn.id)
-        if here and here.attempt >= turn.attempt:
+        if here and here.has_had(turn.attempt):
             return here
         view = self._mirrored.get(turn.id)
         if view is None:

@@ -78,6 +78,9 @@ class LiveView:
     def attempt(self) -> int:
         return self.turn.attempt
 
+    def has_had(self, attempt: int) -> bool:
+        return self.turn.has_had(attempt)
+
     @property
     def ended(self) -> bool:
         return self.turn.ended
@@ -127,18 +130,20 @@ class LiveView:
         )
 
     def is_behind(self, turn: Turn) -> bool:
-        """Whether the rows of `turn` have more than the view, as those of a mirror may until it reads them."""
-        if self.ended or turn.attempt != self.attempt:
-            return turn.attempt > self.attempt
-        return turn.ended or _lacks_rows(self.turn, turn)
+        """Whether the rows of `turn` have more than the view, as those of a mirror may until it reads them, or come
+        from another past: the database has lost what the view has.
+        """
+        if turn.attempt != self.attempt:
+            return not self.has_had(turn.attempt)
+        return not self.ended and (turn.ended or _lacks_rows(self.turn, turn))
 
     def adopt(self, turn: Turn, open_block: Block | None, start: int = 0) -> None:
         """Takes over rows and journal, as they were read from Postgres. Within one attempt this only ever adds to the
         view; an older reading is ignored, unless it is the end. A reading that a failover has thinned out is older too:
         the run that goes on writes the rows again. The text of `open_block` begins at its character `start`.
         """
-        is_behind = turn.attempt == self.attempt and _lacks_rows(turn, self.turn)
-        if not turn.ended and (turn.attempt < self.attempt or is_behind):
+        is_older = _lacks_rows(turn, self.turn) if turn.attempt == self.attempt else self.has_had(turn.attempt)
+        if not turn.ended and is_older:
             return
         is_open = open_block is not None and self.marks.is_open(open_block)
         if start > (self.open_length if is_open else 0):

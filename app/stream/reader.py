@@ -69,10 +69,7 @@ class TurnReader:
                 await self.wait()
 
     def look(self) -> bytes:
-        """The next frames, if there are any. Once the reader is `done`, there never are.
-
-        Raises ValueError for a cursor of an attempt that the turn has not had.
-        """
+        """The next frames, if there are any. Once the reader is `done`, there never are."""
         view, frames = self.view, b""
         if self._knows_running and self._seen == view.notice_number and self._is_resumed:  # the token path
             frames = self._portion(None)
@@ -104,8 +101,8 @@ class TurnReader:
     async def renew(self) -> None:
         """Finds the turn's view where it is now."""
         here = self._directory.running(self.view.turn.id)
-        # A view that runs here in an older attempt has lost its claim and does not know it yet.
-        if here is None or here.attempt < self._cursor.attempt:
+        # A view that runs here and has not had the attempt has lost its claim and does not know it yet.
+        if here is None or not here.has_had(self._cursor.attempt):
             try:
                 here = self._directory.view(await retry_while_unavailable(self._load))
             except NotFound:

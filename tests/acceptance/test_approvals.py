@@ -122,7 +122,8 @@ async def test_of_two_calls_one_is_allowed_with_other_arguments_and_after_a_cras
     ]
     assert [event.name for event in events].count("action_required") == 1
     assert turn["degraded"] == []
-    told = office.model.requests[-1]["messages"][-1]["content"]
+    lasts = [request["messages"][-1]["content"] for request in office.model.requests]
+    (told,) = [last for last in lasts if "Bob has enough." in str(last)]
     assert [(block["type"], block.get("is_error", False)) for block in told] == [
         ("tool_result", False),
         ("tool_result", True),
@@ -135,7 +136,6 @@ async def test_a_call_allowed_before_a_crash_runs_once_after_it_with_the_allowed
     turn, _ = await whole(office.api, died.allowed)
     assert office.bank.paid["eve"] == [3]
     assert results_of(turn)[0][0].endswith("3 euros to eve")
-    assert turn["attempt"] > 2
 
 
 async def test_a_call_that_ran_when_the_server_died_is_not_repeated(office: Office, died: Died) -> None:

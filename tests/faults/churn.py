@@ -31,13 +31,13 @@ _SETTINGS = {"TURNSTREAM_DEMO_DELAY": "0.01", "TURNSTREAM_LEASE": "10", "TURNSTR
 
 # A turn that is handed back has no recovery charged, but an attempt more.
 _NOTE_SECOND_RUNS = """
-    CREATE TABLE second_runs (turn uuid, attempt int);
+    CREATE TABLE second_runs (turn uuid);
     CREATE FUNCTION note_second_run() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-        INSERT INTO second_runs VALUES (NEW.id, NEW.attempt);
+        INSERT INTO second_runs VALUES (NEW.id);
         RETURN NEW;
     END $$;
     CREATE TRIGGER second_runs AFTER UPDATE OF attempt ON turns FOR EACH ROW
-        WHEN (NEW.attempt > 1) EXECUTE FUNCTION note_second_run();
+        WHEN (OLD.attempt > 0) EXECUTE FUNCTION note_second_run();
 """
 
 

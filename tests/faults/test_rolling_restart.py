@@ -146,6 +146,8 @@ async def test_a_server_that_stops_in_a_burst_of_messages_takes_or_refuses_each_
         Client(stops.url) as one,
         Client(stays.url) as other,
     ):
+        watch = Watch(database_url)
+        await watch.begin()
         burst = [asyncio.create_task(_post_once(one, f"talks {number}")) for number in range(TURNS)]
         await model.until_reached("talks", 1)
         assert await stops.terminate() == 0
@@ -165,7 +167,7 @@ async def test_a_server_that_stops_in_a_burst_of_messages_takes_or_refuses_each_
             reader.check_whole(stored := await other.json("GET", turn_url(turn)))
             assert stored["status"] == "complete"
             assert f"of talks {number} talks. Done." in reader.text()
-        assert len(await Watch(database_url).attempts()) == TURNS
+        assert len(await watch.attempts()) == TURNS
 
 
 async def _post_once(client: Client, words: str) -> httpx2.Response | None:

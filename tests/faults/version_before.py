@@ -1,6 +1,9 @@
-"""The code of this repository as it was before its newest migration, taken from the history of git."""
+"""The code of this repository as it was before its newest migration, or at the commit `VERSION_BEFORE`, taken from the
+history of git.
+"""
 
 import io
+import os
 import subprocess
 import tarfile
 from dataclasses import dataclass
@@ -38,11 +41,14 @@ def unpack_version_before(folder: Path) -> VersionBefore:
 
 
 def _commit_before() -> str:
-    """The parent of the commit that added the newest migration: later ones may have changed it. The last commit, where
-    it is not committed yet.
+    """The parent of the commit that added the newest migration: later ones may have changed it. A merge counts as one
+    commit. The last commit, if the migration is not committed yet.
     """
+    if named := os.environ.get("VERSION_BEFORE"):
+        return named
     newest = max((FOLDER / "versions").glob("*.py"))
-    added = _git("log", "--diff-filter=A", "--no-renames", "--format=%H", "--", str(newest)).decode().split()
+    line = ("log", "-m", "--first-parent", "--diff-filter=A", "--no-renames", "--format=%H")
+    added = _git(*line, "--", str(newest)).decode().split()
     return _git("rev-parse", "--verify", f"{added[-1]}^" if added else "HEAD").decode().strip()
 
 

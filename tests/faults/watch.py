@@ -7,8 +7,9 @@ from uuid import UUID
 
 import asyncpg
 
-# Progress resets a turn's count of recoveries, so each one is recorded when it is charged.
-_NOTE_CHARGES = """
+# Progress resets a turn's count of recoveries, so each one is recorded when it is charged. Attempts are numbered by
+# random steps, so each one is recorded when it begins.
+_NOTES = """
     CREATE TABLE charged (turn_id uuid, attempt int);
     CREATE FUNCTION note_charge() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
         INSERT INTO charged VALUES (NEW.id, NEW.attempt);
@@ -16,6 +17,15 @@ _NOTE_CHARGES = """
     END $$;
     CREATE TRIGGER charges AFTER UPDATE ON turns FOR EACH ROW
         WHEN (NEW.recoveries > OLD.recoveries) EXECUTE FUNCTION note_charge();
+    CREATE TABLE begun (turn_id uuid);
+    CREATE FUNCTION note_attempt() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+        INSERT INTO begun VALUES (NEW.id);
+        RETURN NEW;
+    END $$;
+    CREATE TRIGGER attempts AFTER UPDATE ON turns FOR EACH ROW
+        WHEN (NEW.attempt > OLD.attempt) EXECUTE FUNCTION note_attempt();
+    CREATE TRIGGER first_attempts AFTER INSERT ON turns FOR EACH ROW
+        WHEN (NEW.attempt > 0) EXECUTE FUNCTION note_attempt();
 """
 
 
@@ -25,15 +35,19 @@ class Watch:
 
     async def begin(self) -> None:
         async with self._connected() as connection:
-            await connection.execute(_NOTE_CHARGES)
+            await connection.execute(_NOTES)
 
     async def charged(self) -> int:
         """How many recoveries turns were charged."""
         return int((await self._rows("SELECT count(*) AS number FROM charged"))[0]["number"])
 
     async def attempts(self) -> Mapping[UUID, int]:
-        rows = await self._rows("SELECT id, attempt FROM turns WHERE role = 'assistant'")
-        return {row["id"]: row["attempt"] for row in rows}
+        """How many attempts each answer has had."""
+        rows = await self._rows(
+            "SELECT id, count(turn_id) AS begun FROM turns LEFT JOIN begun ON turn_id = id WHERE role = 'assistant'"
+            " GROUP BY id"
+        )
+        return {row["id"]: row["begun"] for row in rows}
 
     async def owners(self) -> Mapping[str, int]:
         """The id of each running turn, with the port of the replica it runs on."""

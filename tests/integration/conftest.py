@@ -1,9 +1,18 @@
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
 from app.storage.database import connect
+from app.storage.runs import attempts
 from tests.support.harness import Harness
+
+
+@pytest.fixture(autouse=True)
+def attempts_are_counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
+    """Attempts have numbers that a test can name. `undo` gives those back that are drawn."""
+    with monkeypatch.context() as patch:
+        patch.setattr(attempts, "draw_step", lambda: 1)
+        yield patch
 
 
 @pytest.fixture

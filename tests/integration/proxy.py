@@ -56,8 +56,15 @@ class Proxy:
         relay = asyncio.current_task()
         assert relay is not None
         self._relays.add(relay)
+        if self._server is None or not self._server.is_serving():  # it was cut between the connection and this task
+            writer.transport.abort()
+            return
         passing = self._passing
-        there, back = await connect(self.target)
+        try:
+            there, back = await connect(self.target)
+        except asyncio.CancelledError:
+            writer.transport.abort()
+            raise
         self._writers |= {writer, back}
         await asyncio.gather(_pump(reader, back, passing), _pump(there, writer, passing))
 

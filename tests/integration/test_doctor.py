@@ -169,11 +169,11 @@ async def test_too_few_connections_and_a_wrong_address_are_faults(database_url: 
 async def test_what_postgres_costs_by_its_settings_is_a_note_with_its_remedy(database_url: str) -> None:
     connection = await asyncpg.connect(database_url)
     name = await connection.fetchval("SELECT quote_ident(current_database())")
-    await connection.execute(f"ALTER DATABASE {name} SET default_transaction_isolation = 'serializable'")
+    await connection.execute(f"ALTER DATABASE {name} SET idle_session_timeout = '7min'")
     await connection.close()
     checks = await found(settings(database_url))
     texts = [each.text for each in checks["postgres"] if each.status == "note"]
-    assert any("serializable" in text and "'read committed' for this user" in text for text in texts)
+    assert any("idle for 7min" in text and "idle_session_timeout to 0 for this user" in text for text in texts)
 
 
 async def test_a_postgres_that_is_silent_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:

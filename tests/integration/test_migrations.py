@@ -170,7 +170,17 @@ def test_no_migration_changes_once_databases_may_have_it() -> None:
 
 # Tables whose rows are few, or change seldom: what Postgres does by default is right for them.
 NO_VACUUM_OF_THEIR_OWN = {
-    *("asks", "browser_tokens", "chats", "deleted_chats", "deleted_turns", "documents", "grants", "idempotency_keys"),
+    *(
+        "asks",
+        "browser_tokens",
+        "chat_uploads",
+        "chats",
+        "deleted_chats",
+        "deleted_turns",
+        "documents",
+        "grants",
+        "idempotency_keys",
+    ),
     *("moves", "search_backlog", "search_chats", "search_documents", "search_owners", "search_segments", "steers"),
     *("sweeps", "token_requirement", "tokens", "tool_cache", "uploads", "waiting_webhooks", "webhooks"),
 }

@@ -66,7 +66,11 @@ CASES: Mapping[str, tuple[Statement, Mapping[str, Any], int]] = {
         {"chat": CHAT, "since": datetime(2020, 1, 1, tzinfo=UTC), "place": 0, "limit": 50},
         150,
     ),
-    "the last place": (chat_changes.GET_LAST_PLACE, {"chat": CHAT}, 20),
+    "the turns that a cursor names": (
+        chat_changes.GET_TURNS_AT,
+        {"chat": CHAT, "times": [NOW, datetime(2020, 1, 1, tzinfo=UTC)], "places": [2**50, 7]},
+        50,
+    ),
     "the last place and what is open": (chat_changes.GET_LAST_AND_OPEN, {"chat": CHAT}, 30),
     "the newest answer": (chat_changes.GET_NEWEST_ANSWER, {"chat": CHAT, "question": PAGE[-2]}, 20),
     "siblings of a page": (turns.GET_SIBLINGS, {"turns": PAGE}, 1200),

@@ -55,7 +55,7 @@ class Speech:
 
 @pytest.fixture
 async def server(database_url: str) -> AsyncIterator[Server]:
-    async with serving(database_url, stream_life=3600) as server:
+    async with serving(database_url, stream_life=3600, owner_streams=0) as server:
         yield server
 
 

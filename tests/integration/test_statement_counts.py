@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from app.api.caller import CALLER
 from app.api.exchange import post_in_new_chat, post_message
 from app.api.schemas.requests import NewTurn
 from app.api.services import Services
@@ -18,6 +19,7 @@ from app.config import Settings
 from app.domain.blocks import Block
 from app.domain.chats import Chat
 from app.domain.errors import Conflict, NotFound, RequestRefused, StatementRefused, StorageUnavailable
+from app.domain.identity import Identity
 from app.domain.kinds import TEXT
 from app.domain.turns import Turn, TurnRequest
 from app.engine.upkeep import recovery
@@ -70,6 +72,7 @@ async def server(harness: Harness, *replies: Any, **settings: Any) -> AsyncItera
     """The whole of a server but for its socket. It polls for nothing, unless it is set to."""
     given = {"database_url": harness.url, "model": "scripted", "port": 0, "poll_interval": 60, **settings}
     models = Models([ProviderModels(ScriptedProvider(replies), ["scripted"])])
+    CALLER.set(Identity(OWNER))
     async with running(Settings(_env_file=None, **given), Given(models, Toolset(()))) as services:
         for _ in range(10):
             await asyncio.sleep(0)  # the worker begins

@@ -92,6 +92,7 @@ RESERVATION: Row = {
     "cost": 0,
 }
 UPLOAD: Row = {"id": NEW, "owner": "ada", "digest": bytes(32), "media_type": "image/png", "content": b"x"}
+CHAT_UPLOAD: Row = {"chat_id": CHAT, "upload_id": NEW}
 SEARCH_CHAT: Row = {
     "chat_id": CHAT,
     "owner": "ada",
@@ -136,6 +137,7 @@ VALID: list[tuple[str, Row]] = [
     ("open_text", OPEN_TEXT),
     ("documents", DOCUMENT),
     ("uploads", UPLOAD),
+    ("chat_uploads", CHAT_UPLOAD),
     ("webhooks", WEBHOOK),
     ("deleted_chats", DELETED_CHAT),
     ("deleted_turns", DELETED_TURN),
@@ -207,6 +209,9 @@ WRONG: dict[str, list[Row]] = {
     "fk_webhooks_turn_id": [{**WEBHOOK, "turn_id": NEW}],
     "ck_webhooks_one_state": [{"turn_id": ENDED, "delivered_at": NOW}],
     "pk_uploads": [{**UPLOAD, "owner": "bob"}],
+    "pk_chat_uploads": [CHAT_UPLOAD],
+    "fk_chat_uploads_chat_id": [{**CHAT_UPLOAD, "chat_id": NEW}],
+    "fk_chat_uploads_upload_id": [{**CHAT_UPLOAD, "upload_id": CHAT}],
     "uq_uploads_owner_digest": [{**UPLOAD, "id": USER}],
     "ck_uploads_digest_is_sha256": [{**UPLOAD, "id": USER, "digest": b"x"}],
     "ck_documents_path_shape": [{**DOCUMENT, "path": path} for path in ("", "/a", "a//b", "x" * 1025)],

@@ -57,18 +57,20 @@ class Client:
     resets: list[int] = field(default_factory=list)
 
     def copy(self) -> "Client":
-        return replace(self, blocks=[replace(piece) for piece in self.blocks], rounds=dict(self.rounds))
+        return replace(
+            self, blocks=[replace(piece) for piece in self.blocks], rounds=dict(self.rounds), resets=[*self.resets]
+        )
 
     def take(self, frames: bytes) -> None:
         for event, identity in decode(frames):
-            assert self.end is None, "nothing comes after the end"
+            assert self.end is None or isinstance(event, Reset), "nothing comes after the end"
             if identity is None:  # of `action_required`: all that waits now, with an elicitation among it
                 assert isinstance(event, Notice | ActionRequired), "what is a part of the log has an id"
                 self.notices.append(event)
                 continue
             assert not isinstance(event, Notice)
             cursor = Cursor.parse(identity)
-            assert cursor > self.cursor, "ids only grow"
+            assert cursor > self.cursor or isinstance(event, Reset), "ids only grow"
             self.cursor = cursor
             self._apply(event)
 
@@ -106,6 +108,7 @@ class Client:
                 assert index <= len(self.blocks), "nothing is forgotten that was never told"
                 del self.blocks[index:]
                 self.resets.append(index)
+                self.end = None  # the database may have lost it
                 assert all(piece.stop for piece in self.blocks)
             case TurnEnd():
                 self.end = event

@@ -226,6 +226,7 @@ CHECKED = {
     ("docs/runbooks.md", "Upgrade and downgrade", "sh"): RUNBOOKS,
     ("docs/runbooks.md", "Webhooks fail", "sh"): RUNBOOKS,
     ("docs/runbooks.md", "Postgres is away or slow", "sql"): RUNBOOKS,
+    ("docs/runbooks.md", "A transaction stays open", "sql"): RUNBOOKS,
     ("docs/runbooks.md", "The search is behind", "sql"): RUNBOOKS,
     ("docs/runbooks.md", "The disk of Postgres is full", "sql"): RUNBOOKS,
     ("docs/runbooks.md", "The standby is behind or away", "sh"): RUNBOOKS,

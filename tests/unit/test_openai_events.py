@@ -6,6 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,6 +15,7 @@ from app.domain.cursor import START
 from app.domain.events import BlockDelta, BlockStart, BlockStop, Event, Reset, RoundStart, TurnEnd
 from app.domain.log import marks_of, next_event
 from app.domain.turns import Turn
+from app.storage.runs.attempts import next_attempt
 from app.stream.directory import Directory
 from app.stream.live import LiveView
 from app.stream.reader import TurnReader
@@ -198,7 +200,7 @@ def test_a_turn_that_waits_is_two_responses() -> None:
     assert (first["type"], len(first["response"]["output"])) == ("response.completed", 1)
     assert second[-1]["response"]["previous_response_id"] == first["response"]["id"]
     assert [e["sequence_number"] for e in second] == sorted(e["sequence_number"] for e in second)
-    assert second[-1]["sequence_number"] < BAND, "a part counts its attempts from its own first one"
+    assert second[-1]["sequence_number"] > BAND, "the band is the attempt that wrote the events"
     assert read(replace(turn, status="waiting", blocks=blocks[:1], rounds=rounds[:1]), 0)[-1] != first
 
 
@@ -210,3 +212,24 @@ def test_the_marks_alone_give_the_same_response() -> None:
         list(events.take(mark))
     assert events.response() == read(turn)[-1]["response"]
     assert events.response()["incomplete_details"] == {"reason": "max_output_tokens"}
+
+
+@pytest.mark.parametrize("part", [0, 1])
+def test_a_number_of_another_past_gets_the_response_as_it_is_and_all_its_events(part: int) -> None:
+    blocks = call(0, attempt=500), result(1, attempt=900), text(2, 2, "Blue.", attempt=900)
+    rounds = sealed(1, attempt=500), sealed(2, "end_turn", attempt=900)
+    turn = turn_of(*blocks, rounds=rounds, asks=[ask(answer="result", attempt=500)], status="complete", attempt=900)
+    turn = replace(turn, created_at=NOW, stop_reason="end_turn", lineage=(0, 500, 900))
+    whole = read(turn, part)
+    for attempt in 300, 700, 1200:
+        known, *rest = read(turn, part, (attempt - 1) * BAND + 3)
+        assert known["type"] == "response.in_progress"
+        assert known["response"]["output"] == []
+        assert exploded(rest) == exploded(whole)[2:]
+
+
+def test_javascript_can_count_the_events_of_any_attempt() -> None:
+    attempt = 0
+    for _ in range(5_000):
+        attempt = next_attempt(attempt)
+    assert attempt * BAND < 2**53

@@ -13,6 +13,7 @@ from app.api.schemas.tools import NAME
 from app.kit.requirements import requirement
 from app.kit.text import storable
 
+_TAGS = ("type", "role")  # the members by which the models of a union are distinguished
 _MOST_ERRORS = 1000  # that are described one by one: each takes microseconds of the event loop
 
 
@@ -39,7 +40,8 @@ def _refusal(type: Any, problem: ErrorDetails, within: Sequence[str]) -> dict[st
         names = [f"`{field.alias or name}`" for each in models for name, field in each.model_fields.items()]
         complaint = f"is not known here; known are {', '.join(names)}"
     elif kind in {"union_tag_invalid", "union_tag_not_found"}:
-        path.append("type")
+        tag = problem["ctx"]["discriminator"].strip("'")
+        path.append(tag if tag in _TAGS else "type")
         complaint = f"must be one of {', '.join(repr(tag) for each in models for tag in _tags_of(each))}"
     else:
         complaint = requirement(kind, problem.get("ctx"))
@@ -93,6 +95,7 @@ def _is_model(value: Any) -> bool:
 
 
 def _tags_of(model: Any) -> tuple[Any, ...]:
-    """The values of `type`, by which the members of a union are distinguished."""
-    kind = model.model_fields.get("type") if _is_model(model) else None
+    """The values of its tag."""
+    fields = [model.model_fields.get(tag) for tag in _TAGS] if _is_model(model) else []
+    kind = next((field for field in fields if field), None)
     return get_args(kind.annotation) if kind and get_origin(kind.annotation) is Literal else ()

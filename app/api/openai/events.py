@@ -2,9 +2,10 @@
 
 A response begins with its turn, or behind a wait for its client. It ends with the turn, or where the turn waits for the
 client: for the outputs of functions, or for approvals. A number counts events, and in place of deltas, whose lengths
-depend on the reader, the characters that they bring: a delta has the number of its last character. What a later attempt
-wrote, and what stands behind a block that was cut off, has numbers of a higher band. So numbers grow along a log, are
-the same on every replica, before and after a crash, and a number whose content was taken back is known by its band.
+depend on the reader, the characters that they bring: a delta has the number of its last character. The attempt that
+wrote the content is the band of its numbers, and each block that was cut off raises the band by one. So numbers grow
+along a log, are the same on every replica, before and after a crash, and a number whose content was taken back is known
+by its band, as is one of an attempt that this database does not have.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -39,10 +40,9 @@ from app.domain.events import (
 )
 from app.domain.kinds import SERVER_CALLS, TEXT, THINKING, TOOL_RESULT, TOOL_USE
 from app.domain.output import output_of
-from app.domain.turns import Turn
+from app.domain.turns import LEAST_STEP, Turn
 
-BAND = 10**9  # numbers of a band
-_CUTS = 1000  # bands of an attempt: one more behind each block that was cut off
+BAND = 2**26  # numbers of a band. JavaScript knows 2**53 of them, so 2**27 bands.
 # The stop reasons of answers that are not complete, and the failures of structured turns by the same names, in OpenAI's
 # words.
 _CUT_OFF = {
@@ -93,13 +93,13 @@ class ResponseEvents:
     ) -> None:
         self._turn = rows or (lambda: turn)
         self._part = part
-        self._after = after
+        self._lost = after > 1 and not _has_had(turn, after)
+        self._after = 1 if self._lost else after
         self._previous = previous
         self._here = 0  # the part of the turn that is being read
         self._position = 2  # of the next event: a response begins with two
         self._last = -1  # the number of the last event
-        self._first_attempt = self._attempt = 1
-        self._cuts = 0  # blocks of this attempt that were cut off
+        self._band = 0  # that of attempt 1
         self._given = 0  # output indexes
         self._items: list[_Item] = []
         self._open: _Item | None = None
@@ -197,11 +197,10 @@ class ResponseEvents:
     # --- numbers -----------------------------------------------------------------------------------------------------
 
     def _number(self, position: int) -> int:
-        return (max(0, self._attempt - self._first_attempt) * _CUTS + self._cuts) * BAND + position
+        return self._band * BAND + position
 
     def _reach(self, attempt: int) -> None:
-        if attempt > self._attempt:
-            self._attempt, self._cuts = attempt, 0
+        self._band = max(self._band, attempt - 1)
 
     def _event(self, type: str, **members: Any) -> Iterator[Json]:
         """The next event, unless the reader has it."""
@@ -214,7 +213,9 @@ class ResponseEvents:
     def _caught_up(self, number: int) -> Iterator[Json]:
         """Before the first event that the reader does not have: where what it has was taken back, all that stays."""
         known, self._after = self._after, -1
-        if number // BAND > known // BAND and number % BAND <= known % BAND and known >= 0:
+        is_taken_back = number // BAND > known // BAND and number % BAND <= known % BAND and known >= 0
+        if is_taken_back or self._lost:
+            self._lost = False
             state = ResponseState(output=self._output())
             yield self._of_response("response.in_progress", number - 1, state)
 
@@ -318,7 +319,7 @@ class ResponseEvents:
     def _end_block(self, block: Block) -> Iterator[Json]:
         item, self._open = self._open, None
         if block.interrupted:  # readers may have had more of it, so what follows has numbers of its own
-            self._cuts += 1
+            self._band += 1
         if block.type == TOOL_RESULT:
             yield from self._result(block)
         elif item is None:
@@ -399,8 +400,8 @@ class ResponseEvents:
             yield from self._finish(ResponseState("completed"))
         self._asked.clear()
         self._here += 1
-        self._first_attempt = self._attempt = attempt
-        self._cuts = 0
+        self._band = 0
+        self._reach(attempt)
 
     def _finish(self, state: ResponseState) -> Iterator[Json]:
         self._open = None
@@ -464,6 +465,12 @@ class ResponseEvents:
 
 def text_part(text: str, annotations: Sequence[Json] = ()) -> Json:
     return {"type": "output_text", "text": text, "annotations": list(annotations), "logprobs": []}
+
+
+def _has_had(turn: Turn, number: int) -> bool:
+    """Whether the band of `number` is that of an attempt of this turn, or of a block that was cut off in it."""
+    attempt = number // BAND + 1
+    return any(turn.has_had(attempt - cuts) for cuts in range(LEAST_STEP))
 
 
 def _state_of(end: TurnEnd, is_structured: bool) -> ResponseState:

@@ -19,6 +19,7 @@ from app.api.openai.schemas import (
     ChatMessageIn,
     FileIn,
     FormatIn,
+    ForwardedToolIn,
     FunctionOutputItem,
     FunctionToolIn,
     ImageUrlIn,
@@ -27,7 +28,6 @@ from app.api.openai.schemas import (
     MessageItem,
     OutputItem,
     PartIn,
-    ProviderToolIn,
     ResponseIn,
     ToolChoiceIn,
     ToolIn,
@@ -312,10 +312,10 @@ def tools_of(services: Services, model: str | None, given: Sequence[ToolIn] | No
                 )
             case McpToolIn():
                 own = _allowed(tool, own, f"tools.{number}")
-            case ProviderToolIn(type="custom" | None):
+            case ForwardedToolIn(type="custom" | None):
                 field = f"tools.{number}.type"
                 raise RequestRefused(f"`{field}` must be `function`, `mcp`, or a tool of the provider.", field=field)
-            case ProviderToolIn():
+            case ForwardedToolIn():
                 others.append({"type": "provider", "definition": tool.sent()})
     return [*(name for name in own if name not in functions), *others]
 

@@ -152,7 +152,7 @@ class McpToolIn(LenientBody):
     ] = None
 
 
-class ProviderToolIn(OpenBody):
+class ForwardedToolIn(OpenBody):
     """A tool of the model's provider, passed on as it was sent."""
 
     type: Storable | None = None
@@ -166,7 +166,7 @@ def _tool_tag(value: Any) -> str:
 ToolIn = Annotated[
     Annotated[FunctionToolIn, Tag("function")]
     | Annotated[McpToolIn, Tag("mcp")]
-    | Annotated[ProviderToolIn, Tag("provider")],
+    | Annotated[ForwardedToolIn, Tag("provider")],
     Discriminator(_tool_tag),
 ]
 ToolsIn = Annotated[list[ToolIn] | None, Field(max_length=200)]

@@ -28,9 +28,9 @@ async def stream_turn(request: Request) -> Response:
     services, owner = services_and_owner(request)
     services.streams.take(request)
     chat, turn_id = id_of(request, "chat"), id_of(request, "turn")
-    field, cursor = requested_cursor(request, Cursor.parse, START)
+    cursor = requested_cursor(request, Cursor.parse, START)[1]
     view = services.live.directory.running_for(owner, chat, turn_id)
-    known = view is not None and view.attempt >= cursor.attempt
+    known = view is not None and view.has_had(cursor.attempt)
 
     async def read(storage: ReadStorage) -> Turn:
         turn = await storage.turns.get(owner, chat, turn_id)
@@ -40,7 +40,7 @@ async def stream_turn(request: Request) -> Response:
     turn = view.turn if view and known else await services.reads.read(request, read)
     if answer := await passed_on(request, turn):
         return answer
-    return stream_response(services, owner, turn, cursor, field)
+    return stream_response(services, owner, turn, cursor)
 
 
 async def passed_on(request: Request, turn: Turn) -> Response | None:
@@ -57,22 +57,14 @@ async def passed_on(request: Request, turn: Turn) -> Response | None:
     return await neighbours.pass_on(request, neighbour) if neighbour else None
 
 
-def stream_response(
-    services: Services, owner: str, turn: Turn, cursor: Cursor = START, field: str = "cursor"
-) -> Response:
-    """The turn's events after `cursor`; 204 when nothing will follow, which stops an EventSource for good.
-
-    `field` is the header or parameter that the cursor came in.
-    """
+def stream_response(services: Services, owner: str, turn: Turn, cursor: Cursor = START) -> Response:
+    """The turn's events after `cursor`; 204 when nothing will follow, which stops an EventSource for good."""
     if turn.role == "user":
         raise Conflict("A user turn has no stream; name the assistant turn that answers it.")
     directory, view = services.live.directory, services.live.directory.view(turn)
     load = partial(services.storage.turns.get, owner, turn.chat_id, turn.id)
     reader = TurnReader(directory, view, load, cursor, frame, shares=True)
-    try:
-        first = reader.look()
-    except ValueError as error:
-        raise BadRequest(str(error), field=field, code="unknown_cursor") from None
+    first = reader.look()
     if reader.done and view.ended:
         return Response(status_code=204, headers=HEADERS)
     http, live = services.http, services.live

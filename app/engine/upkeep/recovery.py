@@ -119,7 +119,6 @@ class ReplicaMonitor:
 
     def _doubt_rows(self) -> None:
         self._connected_since = monotonic()
-        self._queue.doubt()
         self._forget()
 
     async def _look(self, now: float) -> None:

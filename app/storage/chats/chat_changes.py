@@ -5,7 +5,7 @@ a chat are made one after another, under its lock and by its clock (`chats.updat
 a place that a reader has seen. The deletion of turns has a place too, by the same clock.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
@@ -37,20 +37,18 @@ GET_NEWS = Statement(
     ORDER BY place LIMIT :limit
     """
 )
-GET_ANSWERS_AT = Statement(
+# The turns at these places, and those that are open.
+GET_TURNS_AT = Statement(
     f"""
-    SELECT id, {PLACE} AS place FROM turns
-    WHERE chat_id = :chat AND role = 'assistant' AND created_at = ANY(CAST(:times AS timestamptz[]))
+    SELECT id, {PLACE} AS place, status IN {OPEN_STATUSES} AS open FROM turns
+    WHERE chat_id = :chat AND created_at = ANY(CAST(:times AS timestamptz[]))
+    UNION
+    SELECT id, {PLACE}, true FROM turns WHERE chat_id = :chat AND status IN {OPEN_STATUSES}
     UNION ALL
-    SELECT NULL, place FROM deleted_turns WHERE chat_id = :chat AND place = ANY(CAST(:places AS bigint[]))
-    """
-)
-GET_LAST_PLACE = Statement(
-    f"""
-    SELECT greatest(
-        (SELECT {PLACE} FROM turns WHERE chat_id = :chat ORDER BY created_at DESC, role LIMIT 1),
-        (SELECT max({_DELETION}) FROM deleted_turns WHERE chat_id = :chat)
-    ) AS place
+    SELECT NULL, place, false FROM deleted_turns WHERE chat_id = :chat AND place = ANY(CAST(:places AS bigint[]))
+    UNION ALL
+    SELECT NULL, {_DELETION}, false FROM deleted_turns
+    WHERE chat_id = :chat AND deleted_at = ANY(CAST(:times AS timestamptz[]))
     """
 )
 GET_LAST_AND_OPEN = Statement(
@@ -105,16 +103,19 @@ class ChatUpdates:
         news = [(new["place"], DeletedTurns(tuple(new["deleted"])) if new["deleted"] else new["id"]) for new in rows]
         return ChatUpdate(chat_from(row), news)
 
-    async def answers_at(self, chat: UUID, places: Sequence[int]) -> Mapping[int, UUID | None]:
-        """The answers at these places; None for one that was deleted."""
+    async def turns_known(self, chat: UUID, last: int, open: Collection[int]) -> Mapping[int, UUID | None] | None:
+        """The turns at the places `open`, None for one that was deleted. None for all where the chat has not been in a
+        state in which these are open and no other one up to the place `last`: the chat is another one, or a database
+        was restored.
+        """
+        places = [*open, last]
         times = list(map(_time_of, places))
-        rows = await self._database.rows(GET_ANSWERS_AT, chat=chat, times=times, places=places)
-        return {row["place"]: row["id"] for row in rows}
-
-    async def last_place(self, chat: UUID) -> int:
-        """The place of the newest turn or deletion; 0 where there is none."""
-        row = await self._database.row(GET_LAST_PLACE, chat=chat)
-        return (row and row["place"]) or 0
+        rows = await self._database.rows(GET_TURNS_AT, chat=chat, times=times, places=places)
+        found = {row["place"]: row["id"] for row in rows}
+        ended = any(row["open"] and row["place"] <= last and row["place"] not in open for row in rows)
+        if ended or not found.keys() >= {*open, last} - {0}:
+            return None
+        return {place: found[place] for place in open}
 
     async def state(self, chat: UUID) -> ChatState:
         rows = await self._database.rows(GET_LAST_AND_OPEN, chat=chat)

@@ -23,7 +23,7 @@ GET_CHAT = Statement("SELECT chats::text AS line FROM chats WHERE id = :chat")
 PUT_CHAT = Statement("INSERT INTO chats SELECT (CAST(CAST(:line AS text) AS chats)).*")
 _COLUMNS: Final = """id, chat_id, parent_id, role, status, request, attempt, recoveries, replica, cancel_requested,
     asked, arrivals, hook_failures, stop_reason, error, usage, created_at, started_at, ended_at,
-    forked_from"""
+    forked_from, lineage"""
 GET_ROW = Statement("SELECT turns::text AS line FROM turns WHERE id = :turn")
 PUT_ROW = Statement(
     f"INSERT INTO turns ({_COLUMNS}) SELECT {_COLUMNS} FROM (SELECT (CAST(CAST(:line AS text) AS turns)).*) AS turn"

@@ -31,7 +31,7 @@ _PAGE_BYTES = 8_000_000
 _COLUMNS = f"""turns.id, turns.chat_id, turns.parent_id, turns.role, turns.status, turns.request, turns.attempt,
     turns.cancel_requested, turns.recoveries, turns.asked, turns.arrivals,
     turns.hook_failures, turns.stop_reason, turns.error, turns.usage, turns.created_at,
-    turns.started_at, turns.ended_at, turns.forked_from, {PRELIMINARY}"""
+    turns.started_at, turns.ended_at, turns.forked_from, turns.lineage, {PRELIMINARY}"""
 
 GET_TURN = Statement(
     f"SELECT {_COLUMNS} FROM turns JOIN chats ON chats.id = chat_id"

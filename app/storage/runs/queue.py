@@ -11,6 +11,8 @@ from app.domain.errors import StorageError
 from app.kit.clock import CLOCK
 from app.storage.database import Database, Statement
 from app.storage.rows import OPEN_STATUSES
+from app.storage.runs import attempts
+from app.storage.runs.attempts import NEXT_ATTEMPT
 from app.storage.runs.journal import END_LOGS
 from app.storage.runs.session import CHANNEL
 from app.storage.standby import Renewal, Renewals
@@ -22,12 +24,6 @@ CANCEL = "cancel"
 UPDATED = "told"  # the rows have an answer or words of a user; older replicas, which run beside, know this word
 DRAIN = "drain"
 
-# After Postgres was away it may have failed over to a standby that lacks the last commits, claims and voided rounds
-# among them. For so many seconds, claims raise the attempt by more than lost commits have done: a number that was given
-# twice would make a cursor of the first attempt look like one of the second.
-_DOUBT = 60.0
-_STEP_IN_DOUBT = 100
-
 # A turn that was enqueued behind an open one is not claimed before that one has ended, nor one of an owner who is held.
 CLAIMABLE = f"""
     status = 'queued' AND NOT EXISTS (
@@ -37,9 +33,9 @@ CLAIMABLE = f"""
         SELECT FROM moves JOIN chats USING (owner) WHERE chats.id = next.chat_id AND held_until > now()
     )
 """
-_CLAIM = """
+_CLAIM = f"""
     UPDATE turns
-    SET status = 'running', attempt = attempt + :step, replica = :replica, started_at = coalesce(started_at, now())
+    SET status = 'running', attempt = {NEXT_ATTEMPT}, replica = :replica, started_at = coalesce(started_at, now())
     WHERE id IN (SELECT id FROM chosen)
     RETURNING id, created_at
 """
@@ -89,8 +85,8 @@ CLAIM_TURNS_FAIRLY = Statement(
     """
 )
 CLAIM_AGAIN = Statement(
-    """
-    UPDATE turns SET attempt = attempt + :step
+    f"""
+    UPDATE turns SET attempt = {NEXT_ATTEMPT}
     WHERE id = ANY(CAST(:turns AS uuid[])) AND replica = :replica AND status = 'running'
     RETURNING id
     """
@@ -187,21 +183,12 @@ class Queue:
         self._address = address
         self._session = session
         self._webhooks = sorted(webhooks)
-        self._doubted_until = 0.0
-
-    def doubt(self) -> None:
-        """To be called when Postgres was away."""
-        self._doubted_until = monotonic() + _DOUBT
-
-    @property
-    def _step(self) -> int:
-        return _STEP_IN_DOUBT if monotonic() < self._doubted_until else 1
 
     async def claim(self, limit: int, most_of_owner: int | None = None) -> Sequence[UUID]:
         """Claims up to `limit` queued turns for this replica, oldest first. With `most_of_owner` they are shared out
         between their owners, of whom none has more than that running.
         """
-        claim = {"replica": self.replica, "step": self._step, "limit": limit}
+        claim = {"replica": self.replica, "step": attempts.draw_step(), "limit": limit}
         if most_of_owner is None:
             rows = await self._database.rows(CLAIM_TURNS, **claim)
         else:
@@ -210,7 +197,7 @@ class Queue:
 
     async def claim_again(self, turns: Collection[UUID]) -> Collection[UUID]:
         """Claims those of these turns that this replica owns by their rows, for a new run."""
-        rows = await self._database.rows(CLAIM_AGAIN, turns=turns, replica=self.replica, step=self._step)
+        rows = await self._database.rows(CLAIM_AGAIN, turns=turns, replica=self.replica, step=attempts.draw_step())
         return {row["id"] for row in rows}
 
     async def give_back(self, turns: Collection[UUID], *, every: bool) -> Set[UUID]:

@@ -11,6 +11,7 @@ at each moment a state in which the turn has been, from which any later run goes
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import Any
 from uuid import UUID
 
 import structlog
@@ -25,6 +26,7 @@ from app.domain.turns import Status, Turn
 from app.storage.database import Database, Row, Statement, retry_while_unavailable
 from app.storage.owners.charges import CHARGES, charging, columns_of_charges
 from app.storage.rows import columns_of, columns_of_rounds, from_json, to_json
+from app.storage.runs.attempts import next_attempt
 from app.storage.runs.journal import JournalEntry, OpenTexts
 
 log = structlog.get_logger(__name__)
@@ -149,20 +151,11 @@ SEAL_ROUND = Statement(
     """
 )
 
-# The new attempt is a parameter and not counted up, so that a write whose answer was lost can be repeated. The voided
-# round shows that it was written: attempt + 1 alone does not, since a claim makes it too, perhaps of this replica. The
-# turn is locked in a statement before, so that the first try, which may still be under way, is waited for.
+# The new attempt is a parameter, so that a write whose answer was lost can be repeated: its number shows that it was
+# written. The turn is locked in a statement before, so that the first try, which may still be under way, is waited for.
 LOCK_TURN = Statement("SELECT id FROM turns WHERE id = :turn FOR NO KEY UPDATE")
 VOID_ROUND = Statement(
-    _fence(
-        """
-        replica = :replica AND status = 'running' AND (attempt = :attempt OR attempt = :attempt + 1 AND EXISTS (
-            SELECT FROM rounds
-            WHERE turn_id = :turn AND number = :number AND rounds.attempt = :round_attempt AND stop_reason = 'voided'
-        ))
-        """,
-        columns="id, chat_id",
-    )
+    _fence("status = 'running' AND attempt IN (:attempt, :next_attempt)", columns="id, chat_id")
     + _CLEAR_TEXT
     + _CHARGE_ROUNDS
     + """
@@ -175,7 +168,7 @@ VOID_ROUND = Statement(
     )
     , counted AS (
         UPDATE turns
-        SET attempt = :attempt + 1, recoveries = :recoveries, usage = CAST(:turn_usage AS json)
+        SET attempt = :next_attempt, recoveries = :recoveries, usage = CAST(:turn_usage AS json)
         FROM fenced WHERE turns.id = fenced.id
     )
     SELECT whole FROM held
@@ -306,12 +299,13 @@ RELEASE_TURN = Statement(
     """
 )
 
-# After commits were lost: the turn becomes again what its run knows of it. Blocks of an earlier attempt are those of a
-# round that was voided.
+# After commits were lost: the turn becomes again what its run knows of it, if its row has an attempt of the run's own
+# lineage (app.domain.turns.Turn.has_had). Blocks of an earlier attempt are those of a round that was voided.
 REGAIN = Statement(
     """
-    UPDATE turns SET attempt = :attempt
-    WHERE id = :turn AND attempt <= :attempt AND status = 'running' AND replica = :replica
+    UPDATE turns SET attempt = :attempt, lineage = CAST(:lineage AS int[])
+    WHERE id = :turn AND status = 'running' AND replica = :replica
+      AND (attempt <= coalesce((CAST(:lineage AS int[]))[1], :attempt) OR attempt = ANY(CAST(:lineage AS int[])))
     RETURNING id
     """
 )
@@ -376,19 +370,18 @@ class Records:
         """Deletes an unsealed round and starts the next attempt, whose number is returned."""
         known = self._known()
         kept = replace(known, blocks=tuple(block for block in known.blocks if block.round != round.number))
-        values = {
+        values: dict[str, Any] = {
             **_fenced_by(kept),
             **_sums(turn),
             **self._sealed(round, turn),
-            "replica": self._replica,
             "number": round.number,
-            "round_attempt": round.attempt,
+            "next_attempt": next_attempt(self.attempt),
         }
         await self._until_whole(lambda: self._void_round(values))
-        self.attempt += 1
+        self.attempt = values["next_attempt"]
         return self.attempt
 
-    async def _void_round(self, values: Mapping[str, object]) -> Row | None:
+    async def _void_round(self, values: Mapping[str, Any]) -> Row | None:
         async with self._database.transaction() as connection:
             await connection.row(LOCK_TURN, turn=self._turn)
             return await connection.row(VOID_ROUND, turn=self._turn, attempt=self.attempt, **values)
@@ -470,7 +463,10 @@ class Records:
         settled = {(block.round, block.tool_use_id) for block in turn.blocks if block.type == TOOL_RESULT}
         running = [call for call in self._started if (call.round, call.tool_use_id) not in settled]
         async with self._database.transaction() as connection:
-            if await connection.row(REGAIN, turn=turn.id, attempt=self.attempt, replica=replica) is None:
+            regained = await connection.row(
+                REGAIN, turn=turn.id, attempt=self.attempt, lineage=turn.lineage or None, replica=replica
+            )
+            if regained is None:
                 raise self._lost()
             log.error("turn.restored", blocks=len(turn.blocks), rounds=len(done))
             await connection.row(FORGET_BLOCKS, turn=turn.id, **columns_of(turn.blocks))

@@ -12,7 +12,6 @@ from app.domain.chats import Chat
 from app.domain.cursor import START, Cursor
 from app.domain.errors import NotFound
 from app.domain.events import Event, Notice, TurnEnd
-from app.domain.log import resume
 from app.domain.turns import Turn
 from app.storage.chats.chat_changes import ChatUpdates, DeletedTurns, is_answer
 from app.storage.chats.turns import Turns
@@ -81,8 +80,8 @@ class ChatReader:
     async def open(self) -> None:
         """Loads the turns of the cursor. Raises ValueError for a cursor that is not of this chat."""
         cursor = self._cursor
-        found = await self._changes.answers_at(self._chat, list(cursor.open))
-        if cursor.place > await self._changes.last_place(self._chat) or found.keys() != cursor.open.keys():
+        found = await self._changes.turns_known(self._chat, cursor.place, cursor.open)
+        if found is None:
             raise ValueError(UNKNOWN_CURSOR)
         for place, position in list(cursor.open.items()):
             id = found[place]
@@ -191,7 +190,7 @@ class ChatReader:
         return self._encode(turn, self._cursor)
 
     def _follow(self, turn: Turn, place: int, position: Cursor) -> None:
-        """Adds a reader of the turn from `position` on. Raises ValueError for an attempt that the turn has not had."""
+        """Adds a reader of the turn from `position` on."""
 
         def encode(event: Event | Notice, cursor: Cursor | None) -> bytes:
             if cursor is None:
@@ -204,7 +203,6 @@ class ChatReader:
 
         self._cursor.open[place] = position
         view = self._directory.view(turn)
-        resume(view, position)
         load = partial(self._turns.get, self._owner, self._chat, turn.id)
         self._readers[place] = TurnReader(self._directory, view, load, position, encode)
 

@@ -297,16 +297,30 @@ async def test_a_cursor_that_names_more_turns_than_a_header_holds_is_none() -> N
         ChatCursor.parse(f"fff..{','.join(names)}")
 
 
-async def test_a_cursor_of_another_chat_or_of_an_attempt_that_never_was_is_refused(api: Client) -> None:
+async def test_a_cursor_of_another_chat_or_of_turns_that_it_does_not_have_is_refused(api: Client) -> None:
     chat, other = await api.chat(), await api.chat()
     turn = await api.ask(chat)
     async with api.follow(f"{chat}/stream") as events:
         ids = [event.id or "" for event in await take_until(events, "turn_complete")]
     assert (await api.get(f"{other}/stream", params={"cursor": ids[-1]})).status_code == 400
     opened = next(id for id in ids if id.endswith(":1-1-0"))
-    for never in (opened.replace("0:1-1-0", "7:1-1-0"), opened.replace("1-1-0", "9-1-0")):
+    place, rest = opened.split(".", 1)
+    earlier = f"{int(place, 16) - 2:x}.{rest.partition('.')[0]}."
+    for never in (opened.replace("0:1-1-0", "7:1-1-0"), earlier):
         assert (await api.get(f"{chat}/stream", params={"cursor": never})).status_code == 400
     assert turn.assistant["status"] == "complete"
+
+
+async def test_a_cursor_of_an_attempt_that_a_turn_has_not_had_is_reset(api: Client) -> None:
+    chat = await api.chat()
+    await api.ask(chat)
+    async with api.follow(f"{chat}/stream") as events:
+        ids = [event.id or "" for event in await take_until(events, "turn_complete")]
+    opened = next(id for id in ids if id.endswith(":1-1-0"))
+    async with api.follow(f"{chat}/stream", opened.replace("1-1-0", "9-3-0")) as events:
+        named = [event.name for event in await take_until(events, "turn_complete")]
+    assert named[0] == "reset"
+    assert "block_start" in named
 
 
 async def test_somebody_elses_chat_is_not_there(api: Client, new_owner: NewOwner) -> None:

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any, get_args
 from uuid import uuid4
 
@@ -91,7 +91,12 @@ class Bodies:
     def _wrong(self, schema: Any, path: str) -> Iterator[Wrong]:
         schema = self._resolved(schema)
         if options := schema.get("oneOf", schema.get("anyOf")):
-            yield from self._wrong_choices([self._resolved(option) for option in options], path)
+            choices = [self._resolved(option) for option in options]
+            if any(choice["type"] == "object" for choice in choices):
+                tag = schema.get("discriminator", {}).get("propertyName", "type")
+                yield from self._wrong_choices(choices, path, tag)
+            else:
+                yield from self._wrong_kinds(choices, path)
             return
         match schema.get("type"):
             case "string":
@@ -108,12 +113,22 @@ class Bodies:
             case _:
                 pass
 
-    def _wrong_choices(self, options: list[Any], path: str) -> Iterator[Wrong]:
-        yield {}, joined(path, "type")
-        yield {"type": "nothing"}, joined(path, "type")
+    def _wrong_choices(self, options: list[Any], path: str, tag: str) -> Iterator[Wrong]:
+        """`tag` is the member by which the options differ."""
+        yield {}, joined(path, tag)
+        yield {tag: "nothing"}, joined(path, tag)
         for option in options:
             if option["type"] == "object":
-                yield from self._wrong_objects(option, path, kind=option["properties"]["type"]["const"])
+                member = option["properties"][tag]
+                yield from self._wrong_objects(option, path, {tag: member.get("const", member.get("enum", [None])[0])})
+
+    def _wrong_kinds(self, options: list[Any], path: str) -> Iterator[Wrong]:
+        """Of a text or a list: each refuses what the other accepts, but not an object."""
+        yield {}, path
+        for option in options:
+            if option["type"] == "array":
+                for value, place in self._wrong(option["items"], f"{path}.0"):
+                    yield [value], place
 
     def _wrong_strings(self, schema: Any) -> Iterator[Any]:
         yield 1
@@ -142,21 +157,20 @@ class Bodies:
         for value, place in self._wrong(schema["items"], f"{path}.0"):
             yield [value], place
 
-    def _wrong_objects(self, schema: Any, path: str, kind: str | None = None) -> Iterator[Wrong]:
+    def _wrong_objects(self, schema: Any, path: str, tag: Mapping[str, str] | None = None) -> Iterator[Wrong]:
         if schema.get("title") == "Params":  # the model decides about its members: test_parameters.py
             yield "x", path
             return
-        tag = {"type": kind} if kind else {}
-        valid = {**self._valid(schema), **tag}
-        if not kind:
+        valid = {**self._valid(schema), **(tag or {})}
+        if not tag:
             yield "x", path
         if schema.get("additionalProperties") is False:
             yield {**valid, "unheard_of": 1}, joined(path, "unheard_of")
         for name in schema.get("required", ()):
-            if name not in tag:
+            if name not in (tag or ()):
                 yield {key: value for key, value in valid.items() if key != name}, joined(path, name)
         for name, member in schema.get("properties", {}).items():
-            if name not in tag:
+            if name not in (tag or ()):
                 for value, place in self._wrong(member, joined(path, name)):
                     yield {**valid, name: value}, place
 

@@ -74,12 +74,13 @@ async def test_a_cursor_that_is_no_cursor_is_refused_by_name(api: Client, cursor
     assert by_query.json()["errors"][0]["field"] == "cursor"
 
 
-async def test_a_cursor_from_an_attempt_that_never_was_is_refused_by_name(api: Client) -> None:
+@pytest.mark.parametrize("cursor", ["2-1-4", "2-3-0", "999999999-4-0"])
+async def test_a_cursor_of_an_attempt_that_the_turn_has_not_had_is_reset(api: Client, cursor: str) -> None:
     turn = await api.ask(await api.chat())
-    refused = await api.json("GET", f"{turn.stream_url}?cursor=2-1-0", 400)
-    assert (refused["code"], refused["errors"][0]["field"]) == ("unknown_cursor", "cursor")
-    refused = await api.json("GET", turn.stream_url, 400, headers={"Last-Event-ID": "999999999-1-0"})
-    assert refused["errors"][0]["field"] == "Last-Event-ID"
+    whole = await api.events(turn.stream_url)
+    events = await api.events(turn.stream_url, cursor)
+    assert (events[0].name, events[0].data) == ("reset", {"attempt": 1, "index": 0})
+    assert events[1:] == whole[1:]
 
 
 async def test_a_cursor_beyond_what_was_said_is_put_back(api: Client) -> None:

@@ -72,7 +72,7 @@ CALLS = (RunningCall("dig", 40.0),)
                 "It waits for an approval of pay, 2 minutes by now.",
                 "It waits for the result of find, which the client runs, 1 second by now.",
                 "It waits for an answer to a question of book, 2 hours by now.",
-                "It was taken over in attempt 3, after 1 interruption.",
+                "It was taken over, after 1 interruption.",
             ],
         ),
         (

@@ -22,7 +22,7 @@ from app.domain.events import (
     TurnStart,
     preliminary_notice,
 )
-from app.domain.log import LONGEST_DELTA, end_cursor
+from app.domain.log import LONGEST_DELTA, end_cursor, end_of
 from app.domain.turns import Turn
 from app.stream import reader as tail
 from app.stream.directory import Directory
@@ -87,9 +87,10 @@ async def test_frames_begin_with_those_of_an_earlier_look() -> None:
     assert reader.done
 
 
-async def test_a_cursor_of_an_attempt_that_never_was_is_refused() -> None:
-    with pytest.raises(ValueError, match="no attempt 2"):
-        await anext(_read(Directory(), LiveView(COMPLETE), Cursor(2, 1, 0)))
+async def test_a_cursor_of_an_attempt_of_another_past_is_reset() -> None:
+    events = _events(await anext(_read(Directory(), LiveView(COMPLETE), Cursor(2, 3, 0))))
+    assert events[0] == Reset(1, 0)
+    assert events[-1] == end_of(COMPLETE)
 
 
 async def test_readers_at_one_place_share_the_bytes() -> None:

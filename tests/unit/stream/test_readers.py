@@ -1,4 +1,4 @@
-"""Any writers, any readers, any schedule: what a reader puts together is what the rows hold."""
+"""Any writers, any readers, any schedule, any restored dumps: what a reader puts together is what the rows hold."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
@@ -31,7 +31,7 @@ Act = tuple[str, int, str]
 TEXTS = st.text(st.sampled_from("ab \n\u00e9\u4e2d\U0001f6a2\U00010348\x01\u2028"), max_size=12)
 ACTS = st.lists(
     st.tuples(
-        st.sampled_from([*["write"] * 10, *["read"] * 8, "mirror", "mirror", "leave", "return"]),
+        st.sampled_from([*["write"] * 10, *["read"] * 8, "mirror", "mirror", "leave", "return", "dump", "restore"]),
         st.integers(0, 999),
         TEXTS,
     ),
@@ -178,6 +178,12 @@ async def _act(act: Act, writer: Writer, readers: Sequence[Reader]) -> None:
             writer.write(number, text)
         case "mirror":
             writer.mirror()
+        case "dump":
+            writer.dump()
+        case "restore":
+            for each in readers:
+                await each.leave()
+            writer.restore(replicas_live=number % 2 == 0)
         case "leave":
             await reader.leave()
         case "return":
@@ -280,7 +286,7 @@ async def test_a_turn_that_asks_and_waits_and_goes_on_elsewhere_is_the_same_for_
         "and be quick",
         "There.",
     ]
-    assert writer.rows.attempt == 4
+    assert len(writer.rows.lineage) == 5
     for number, reader in enumerate(readers):
         await reader.leave()
         for age in range(len(reader.history)):

@@ -12,6 +12,7 @@ from app.domain.kinds import TEXT, THINKING, TOOL_RESULT, TOOL_USE, USER_TEXT
 from app.domain.rounds import Round
 from app.domain.steps import unanswered_calls
 from app.domain.turns import Turn
+from app.storage.runs.attempts import next_attempt
 from app.stream.directory import Directory
 from app.stream.live import LiveView
 
@@ -27,6 +28,7 @@ class Writer:
         self.rows = turn
         self.journal: Block | None = None
         self.view: LiveView | None = None
+        self._dumped: tuple[Turn, Block | None] = turn, None
         self._hosting = ExitStack()
         self._zombies: list[tuple[LiveView, ExitStack]] = []
 
@@ -68,7 +70,7 @@ class Writer:
         if self.view is not None:
             self._zombies.append((self.view, self._hosting))
             self._hosting = ExitStack()
-        turn = replace(self.rows, status="running", attempt=self.rows.attempt + 1)
+        turn = replace(self.rows, status="running").in_attempt(next_attempt(self.rows.attempt))
         directory = self.directories[replica % len(self.directories)]
         self.view = LiveView(turn)
         self.view.adopt(turn, self.journal)
@@ -100,6 +102,21 @@ class Writer:
     def lose_the_journal(self) -> None:
         """Postgres was restarted."""
         self.journal = None
+
+    def dump(self) -> None:
+        self._dumped = self.rows, self.journal
+
+    def restore(self, replicas_live: bool) -> None:
+        """The rows are those of the dump, and the process that wrote the turn is gone. With `replicas_live`, mirrors
+        are of the lost past.
+        """
+        self.bury_the_zombies()
+        self._leave()
+        if not replicas_live:
+            self.directories = [Directory() for _ in self.directories]
+        self.rows, self.journal = self._dumped
+        if self.rows.status == "running":
+            self.rows = replace(self.rows, status="queued")
 
     def mirror(self) -> None:
         """A tick of every mirror."""
@@ -163,7 +180,7 @@ class Writer:
     def void(self) -> None:
         round = self._unsealed()
         if self.view is not None and round is not None:
-            turn = replace(self.rows, attempt=self.rows.attempt + 1)
+            turn = self.rows.in_attempt(next_attempt(self.rows.attempt))
             self.view.void_round(replace(round, stop_reason="voided"), turn)
             self._wrote()
 
