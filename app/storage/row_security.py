@@ -23,10 +23,20 @@ CLOSED: Final = frozenset({"tokens", "audit", "moves"})
 # What the role may do with tables of which each change is in the audit trail; with the others it may do all. An ask is
 # made by the engine; asks and grants go with their turns.
 NARROW: Final = {"asks": "SELECT, UPDATE (answer, answered_at)", "grants": "SELECT, INSERT, UPDATE (revoked_at)"}
-# The functions that it calls, in statements and in policies. All others run in triggers, in functions and in sweeps.
+# The functions that it calls, in statements and in policies.
 CALLED: Final = (
-    *("owner_in_scope", "chat_of_another", "turn_of_another"),
+    *("owner_in_scope", "chat_of_another", "turn_of_another", "take_place"),
     *("search_index_of", "search_inside", "search_language", "search_matches", "search_plain", "search_sought"),
+)
+# All others of the schema: they run in triggers, in functions, and in sweeps of the engine.
+INNER: Final = (
+    *("actor_in_scope", "audit_approval", "audit_grant", "audit_token", "follow_owner_of_chat", "forget_searchable"),
+    *("forget_language_of_document", "keep_deleted_chat", "keep_language_of_documents", "keep_lineage"),
+    *("keep_owner_of_turn", "keep_searchable_chat", "keep_searchable_document", "keep_searchable_turn"),
+    *("keep_waiting_webhook", "keep_webhook", "mark_searchable_chat", "mark_searchable_turn"),
+    *("refuse_owner_who_moves", "search_assign", "search_beginnings", "search_catch_up", "search_catch_up_documents"),
+    *("search_cover", "search_cover_some", "search_document_vector", "search_index", "search_index_next"),
+    *("search_index_rows", "search_later", "search_place", "search_vector", "signed_value"),
 )
 
 # Of the tables %(tables)s: where a row carries its owner, it is compared; else the row of its chat or turn must be one
@@ -49,7 +59,9 @@ BEGIN
             WHEN bool_or(attname = 'owner') THEN format('USING (owner = %%s)', scope)
             WHEN bool_or(attname = 'chat_id') THEN format(
                 'USING (EXISTS (SELECT FROM chats WHERE chats.id = %%I.chat_id)) '
-                'WITH CHECK (NOT chat_of_another(chat_id))', relname)
+                'WITH CHECK (NOT chat_of_another(chat_id)%%s)', relname,
+                CASE WHEN bool_or(attname = 'queue_owner') THEN format(
+                    ' AND coalesce(queue_owner = %%s, true)', scope) END)
             WHEN bool_or(attname = 'turn_id') THEN format(
                 'USING (EXISTS (SELECT FROM turns WHERE turns.id = %%I.turn_id)) '
                 'WITH CHECK (NOT turn_of_another(turn_id))', relname)
@@ -76,13 +88,14 @@ $$
 """
 _LOCK = 7_481_516_343
 _ROLE = "SELECT rolname, rolsuper OR rolbypassrls AS unlimited FROM pg_roles WHERE rolname = current_user"
-# What no caller may turn against its owner: each function that runs with rights other than its caller's, or in a trigger,
-# looks for names in the catalog and in this schema, and in the tables of a session last; it belongs to a role that can
-# neither log in nor create anything, where the user may make one; and nobody may call it without a grant.
+# Keeps callers from using the rights of functions. A function of a trigger, or with rights other than its caller's,
+# looks up names in the catalog, in this schema, and last in the temporary tables of the session. Functions belong to a
+# role that cannot log in and owns nothing else, if the user may make one. Nobody calls a function without a grant.
 HARDEN: Final = """
 DO $$
 DECLARE
     entry record;
+    ours name[] := '{OURS}';
     schema name := current_schema();
     tables oid := (SELECT relowner FROM pg_class WHERE oid = to_regclass('chats'));
     keeper name := left(pg_get_userbyid(tables), 53) || '_functions';
@@ -96,30 +109,30 @@ BEGIN
         IF to_regrole(quote_ident(keeper)) IS NULL THEN
             EXECUTE format('CREATE ROLE %I NOLOGIN BYPASSRLS', keeper);
         END IF;
-        IF NOT pg_has_role(tables, keeper, 'USAGE') THEN
-            EXECUTE format('GRANT %I TO %I', keeper, pg_get_userbyid(tables));
-        END IF;
-        FOR entry IN
-            SELECT relname FROM pg_class WHERE relnamespace = schema::regnamespace AND relowner = tables
-              AND relkind = 'r' AND NOT has_table_privilege(keeper, oid, 'DELETE')
-        LOOP
-            EXECUTE format('GRANT SELECT, INSERT, UPDATE, DELETE ON %I TO %I', entry.relname, keeper);
-        END LOOP;
-        FOR entry IN
-            SELECT relname FROM pg_class WHERE relnamespace = schema::regnamespace AND relowner = tables
-              AND CASE WHEN relkind = 'S' THEN NOT has_sequence_privilege(keeper, oid, 'USAGE') END
-        LOOP
-            EXECUTE format('GRANT USAGE ON SEQUENCE %I TO %I', entry.relname, keeper);
-        END LOOP;
-        IF EXISTS (
-            SELECT FROM pg_proc WHERE pronamespace = schema::regnamespace AND proowner = tables AND NOT OF_EXTENSION
-        ) THEN
-            EXECUTE format('GRANT USAGE, CREATE ON SCHEMA %I TO %I', schema, keeper);  -- ALTER … OWNER demands it
-        END IF;
-        kept := (SELECT rolbypassrls AND NOT rolsuper AND NOT rolcanlogin FROM pg_roles WHERE rolname = keeper);
     EXCEPTION WHEN insufficient_privilege OR duplicate_object OR unique_violation THEN
         NULL;  -- the user may not make roles, or another process makes this one
     END;
+    IF EXISTS (SELECT FROM pg_roles WHERE rolname = keeper AND rolbypassrls AND NOT rolsuper AND NOT rolcanlogin) THEN
+        BEGIN
+            IF NOT pg_has_role(tables, keeper, 'USAGE') THEN
+                EXECUTE format('GRANT %I TO %I', keeper, pg_get_userbyid(tables));
+            END IF;
+            FOR entry IN
+                SELECT format(
+                    CASE relkind WHEN 'r' THEN 'GRANT SELECT, INSERT, UPDATE, DELETE ON %I TO %I'
+                        ELSE 'GRANT USAGE ON SEQUENCE %I TO %I' END, relname, keeper
+                ) AS privileges
+                FROM pg_class WHERE relnamespace = schema::regnamespace AND relowner = tables AND relname <> 'tokens'
+                  AND CASE relkind WHEN 'r' THEN NOT has_table_privilege(keeper, oid, 'DELETE')
+                      WHEN 'S' THEN NOT has_sequence_privilege(keeper, oid, 'USAGE') END
+            LOOP
+                EXECUTE entry.privileges;
+            END LOOP;
+            kept := true;
+        EXCEPTION WHEN insufficient_privilege THEN
+            NULL;
+        END;
+    END IF;
     FOR entry IN
         SELECT oid::regprocedure AS signature, kept AND proowner = tables AS moves,
             (prosecdef OR prorettype = 'trigger'::regtype) AND 'search_path=' || path <> ALL(coalesce(proconfig, '{}'))
@@ -127,12 +140,15 @@ BEGIN
             proacl IS NULL OR EXISTS (SELECT FROM aclexplode(proacl) WHERE grantee = 0) AS open
         FROM pg_proc
         WHERE pronamespace = schema::regnamespace AND proowner IN (tables, to_regrole(quote_ident(keeper)))
-          AND NOT OF_EXTENSION
+          AND proname = ANY(ours)
     LOOP
         IF entry.searches THEN
             EXECUTE format('ALTER FUNCTION %s SET search_path = %s', entry.signature, path);
         END IF;
         IF entry.moves THEN
+            IF NOT has_schema_privilege(keeper, schema, 'CREATE') THEN  -- the next command demands it of the new owner
+                EXECUTE format('GRANT USAGE, CREATE ON SCHEMA %I TO %I', schema, keeper);
+            END IF;
             EXECUTE format('ALTER FUNCTION %s OWNER TO %I', entry.signature, keeper);
         END IF;
         IF entry.open THEN
@@ -167,10 +183,7 @@ BEGIN
     END LOOP;
 END
 $$
-""".replace("CALLED", ",".join(CALLED)).replace(
-    "OF_EXTENSION",
-    "EXISTS (SELECT FROM pg_depend WHERE classid = 'pg_proc'::regclass AND objid = pg_proc.oid AND deptype = 'e')",
-)
+""".replace("{CALLED}", f"{{{','.join(CALLED)}}}").replace("{OURS}", f"{{{','.join((*CALLED, *INNER))}}}")
 # What is missing of it, for the role $1.
 _GAPS = """
 WITH functions AS (
@@ -183,14 +196,15 @@ SELECT gap, remedy FROM (VALUES
         has_database_privilege($1, current_database(), 'TEMPORARY')),
     ('it may create in the schema', format('REVOKE CREATE ON SCHEMA %I FROM PUBLIC', current_schema()),
         has_schema_privilege($1, current_schema(), 'CREATE')),
-    ('functions of the tables run as a superuser or as a role with a login', 'let the user of DATABASE_URL make roles with'
-        ' BYPASSRLS, or make the role of docs/operations.md (The second wall)',
+    ('functions of the tables run as a superuser or as a role with a login',
+        'let the user of DATABASE_URL make roles with BYPASSRLS, or make it (docs/operations.md, The second wall)',
         EXISTS (SELECT FROM functions WHERE rolsuper OR rolcanlogin))
 ) AS each (gap, remedy, is_so) WHERE is_so
 """
 _TABLES = """
 SELECT relname, pg_has_role($1, relowner, 'MEMBER') AS owned,
-    has_table_privilege($1, pg_class.oid, 'SELECT') AS reads, has_table_privilege($1, pg_class.oid, 'INSERT') AS inserts,
+    has_table_privilege($1, pg_class.oid, 'SELECT') AS reads,
+    has_table_privilege($1, pg_class.oid, 'INSERT') AS inserts,
     has_any_column_privilege($1, pg_class.oid, 'UPDATE') AS updates,
     has_table_privilege($1, pg_class.oid, 'UPDATE') AS updates_all,
     has_table_privilege($1, pg_class.oid, 'DELETE') AS deletes
@@ -239,7 +253,9 @@ async def admit(url: str, api_url: str) -> SigningKey:
         for table in tables:
             for change in _changes(table):
                 await connection.execute(_CHANGE.format(role=quoted, change=change))
-        missing = [f"EXECUTE ON FUNCTION {each['signature']}" for each in await connection.fetch(_UNCALLABLE, name, CALLED)]
+        missing = [
+            f"EXECUTE ON FUNCTION {each['signature']}" for each in await connection.fetch(_UNCALLABLE, name, CALLED)
+        ]
         if not await connection.fetchval(_SEES_LEASES, name):
             missing.append("SELECT (id, lease_until) ON replicas")
         if not await connection.fetchval(_REACHES, name):
@@ -251,8 +267,8 @@ async def admit(url: str, api_url: str) -> SigningKey:
 
 
 async def gaps(url: str, api_url: str) -> Sequence[str]:
-    """What the role of `api_url` could turn against the wall, with its remedy; nothing is changed. Raises ConfigError as
-    `admit` does.
+    """What the role of `api_url` could use against the wall, with its remedy; nothing is changed. Raises ConfigError
+    as `admit` does.
     """
     async with _checked(url, api_url) as (connection, name, _):
         return [f"{row['gap']}: {row['remedy']}" for row in await connection.fetch(_GAPS, name)]

@@ -1,6 +1,6 @@
 """signed owners: the owner and the actor of a statement are values that a server has signed
 
-Revision: 0044, after: 0041
+Revision: 0044, after: 0042
 
 Row-level security compares rows with the setting `turnstream.owner`, and the audit trail names `turnstream.actor`. Any
 role may set both, so each carries an HMAC-SHA256 with a key that the API's role cannot read. A replica of the version
@@ -13,14 +13,15 @@ import sqlalchemy as sa
 from alembic import op
 
 revision = "0044"
-down_revision = "0041"
+down_revision = "0042"
 branch_labels = None
 depends_on = None
 
-# Both refuse a value that is not signed: a wrong key makes an error, not a chat that seems to be gone.
+# The first one has the rights of the others, which call it. A value that is not signed is refused: a wrong key makes an
+# error, not a chat that seems to be gone.
 FUNCTIONS = {
     "signed_value(text, text)": """
-CREATE FUNCTION signed_value(kind text, value text) RETURNS text LANGUAGE plpgsql STABLE AS_DEFINER AS $$
+CREATE FUNCTION signed_value(kind text, value text) RETURNS text LANGUAGE plpgsql STABLE AS $$
 BEGIN
     IF value IS NULL THEN
         RETURN NULL;
@@ -54,13 +55,36 @@ DECLARE
     actor text := nullif(current_setting('turnstream.actor', true), '');
 BEGIN
     IF NOT pg_has_role(session_user, current_user, 'MEMBER') THEN
-        actor := signed_value('actor', actor);
+        actor := signed_value('actor', coalesce(actor, ''));
     END IF;
     RETURN nullif(actor, '');
 END
 $$
 """,
 }
+# As in migration 0038, but that a role of the API takes places of the owner in its scope only.
+TAKE_PLACE = """
+CREATE OR REPLACE FUNCTION take_place(whose text, most_running integer, most_queued integer) RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+BEGIN{only_own}
+    PERFORM pg_advisory_xact_lock(hashtextextended(whose, 44));
+    IF most_queued IS NOT NULL THEN
+        RETURN most_queued > (SELECT count(*) FROM (
+            SELECT FROM turns WHERE status = 'queued' AND queue_owner = whose LIMIT most_queued
+        ) AS found);
+    END IF;
+    RETURN NOT EXISTS (SELECT FROM turns WHERE status = 'queued' AND queue_owner = whose)
+        AND most_running > (SELECT count(*) FROM (
+            SELECT FROM turns WHERE status = 'running' AND queue_owner = whose LIMIT most_running
+        ) AS found);
+END
+$$
+"""
+ONLY_OWN = """
+    IF NOT pg_has_role(session_user, current_user, 'MEMBER') AND whose IS DISTINCT FROM owner_in_scope() THEN
+        RETURN false;
+    END IF;"""
+KEY = "INSERT INTO signing_key VALUES (decode('{inner}', 'hex'), decode('{outer}', 'hex'))"
 # The calls that take the place of settings, in the functions that have read these so far.
 REPLACED = {
     "current_setting('turnstream.owner', true)": "(SELECT owner_in_scope())",
@@ -80,13 +104,42 @@ BEGIN
 END
 $$
 """
-# env.py makes them again.
+# All at once, before the first change: a replica that runs takes locks of these tables in orders of its own. If it cannot
+# have them all, this transaction keeps none.
+LOCK = """
+DO $$
+DECLARE
+    names text := (
+        SELECT string_agg(DISTINCT format('%I', relname), ', ') FROM pg_class
+        WHERE relkind = 'r' AND relnamespace = to_regnamespace(current_schema()) AND (
+            relname IN ('asks', 'grants', 'replicas') OR relrowsecurity AND EXISTS (
+                SELECT FROM pg_attribute WHERE attrelid = pg_class.oid AND attname IN ('owner', 'queue_owner')
+            )
+        )
+    );
+BEGIN
+    PERFORM set_config('lock_timeout', '500ms', true);
+    LOOP
+        BEGIN
+            EXECUTE format('LOCK TABLE %s IN ACCESS EXCLUSIVE MODE', names);
+            EXIT;
+        EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
+            PERFORM pg_sleep(0.1);
+        END;
+    END LOOP;
+    PERFORM set_config('lock_timeout', '0', true);
+END
+$$
+"""
+# Of the tables that have an owner themselves: env.py makes them again. The others follow from these.
 POLICIES_GONE = """
 DO $$
 DECLARE entry record;
 BEGIN
     FOR entry IN SELECT relname FROM pg_class JOIN pg_policy ON polrelid = pg_class.oid AND polname = 'by_owner'
-        WHERE relnamespace = to_regnamespace(current_schema()) ORDER BY relname
+        WHERE relnamespace = to_regnamespace(current_schema()) AND EXISTS (
+            SELECT FROM pg_attribute WHERE attrelid = pg_class.oid AND attname IN ('owner', 'queue_owner')
+        ) ORDER BY relname
     LOOP
         EXECUTE format('DROP POLICY by_owner ON %I', entry.relname);
     END LOOP;
@@ -99,6 +152,11 @@ CREATE TRIGGER approval_audited AFTER UPDATE OF answer ON asks FOR EACH ROW
 WHEN (NEW.kind = 'approval' AND {changed} AND NEW.answer->>'kind' IN ('approve', 'deny'))
 EXECUTE FUNCTION audit_approval()
 """
+# So is a grant that was revoked and is given again.
+REVOCATION = """
+CREATE TRIGGER grant_revoked_audited AFTER UPDATE OF revoked_at ON grants FOR EACH ROW
+WHEN ({changed}) EXECUTE FUNCTION audit_grant()
+"""
 
 
 def _padded(key: bytes, number: int) -> bytes:
@@ -106,6 +164,7 @@ def _padded(key: bytes, number: int) -> bytes:
 
 
 def upgrade() -> None:
+    op.execute(LOCK)
     op.create_table(
         "signing_key",
         sa.Column("inner_pad", sa.LargeBinary(), nullable=False),
@@ -113,7 +172,7 @@ def upgrade() -> None:
     )
     key = secrets.token_bytes(32)
     pads = {"inner": _padded(key, 0x36).hex(), "outer": _padded(key, 0x5C).hex()}
-    op.execute("INSERT INTO signing_key VALUES (decode('{inner}', 'hex'), decode('{outer}', 'hex'))".format(**pads))
+    op.execute(KEY.format(**pads))
     op.add_column("replicas", sa.Column("signs", sa.Boolean(), server_default=sa.text("false"), nullable=False))
     for function in FUNCTIONS.values():
         op.execute(function.replace("AS_DEFINER", "SECURITY DEFINER SET search_path FROM CURRENT"))
@@ -122,11 +181,18 @@ def upgrade() -> None:
     op.execute(POLICIES_GONE)
     op.execute("DROP TRIGGER approval_audited ON asks")
     op.execute(APPROVAL.format(changed="OLD.answer::text IS DISTINCT FROM NEW.answer::text"))
+    op.execute("DROP TRIGGER grant_revoked_audited ON grants")
+    op.execute(REVOCATION.format(changed="OLD.revoked_at IS DISTINCT FROM NEW.revoked_at"))
+    op.execute(TAKE_PLACE.format(only_own=ONLY_OWN))
 
 
 def downgrade() -> None:
+    op.execute(LOCK)
     op.execute("DROP TRIGGER approval_audited ON asks")
     op.execute(APPROVAL.format(changed="OLD.answer IS NULL"))
+    op.execute("DROP TRIGGER grant_revoked_audited ON grants")
+    op.execute(REVOCATION.format(changed="OLD.revoked_at IS NULL AND NEW.revoked_at IS NOT NULL"))
+    op.execute(TAKE_PLACE.format(only_own=""))
     op.execute(POLICIES_GONE)
     for before, after in REPLACED.items():
         op.execute(REPLACE.format(before=_quoted(after), after=_quoted(before)))

@@ -44,6 +44,7 @@ LEFT = (
     "replicas",
     "sweeps",
     "token_requirement",
+    "signing_key",
 )
 DEPARTED = departed_name(OWNER, "08")
 ARRIVING = arriving_name(OWNER)
