@@ -16,12 +16,15 @@ def tar_member(name: str, content: bytes) -> bytes:
     return head + content + bytes(-len(content) % tarfile.BLOCKSIZE)
 
 
-def tar_members(file: IO[bytes]) -> Iterator[tuple[str, bytes]]:
-    """Name and content of each file in an archive, which may be a pipe. Raises tarfile.TarError where it is cut off."""
+def tar_members(file: IO[bytes], most: int) -> Iterator[tuple[str, bytes]]:
+    """Name and content of each file in an archive, which may be a pipe. Raises tarfile.TarError if it is cut off, and
+    ValueError for a file of more than `most` bytes, and for a sparse one: few bytes of the archive are many of it.
+    """
     with tarfile.open(fileobj=file, mode="r|") as archive:
         for info in archive:
-            content = archive.extractfile(info)
-            if content is not None:
+            if info.issparse() or info.size > most:
+                raise ValueError(f"{info.name} is sparse, or has more than {most:,} bytes")
+            if info.isfile() and (content := archive.extractfile(info)) is not None:
                 yield info.name, content.read()
 
 
