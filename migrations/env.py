@@ -1,4 +1,6 @@
-"""Alembic's way to the database: one asyncpg connection, one transaction, one process at a time."""
+"""Alembic's way to the database: one asyncpg connection, one process at a time. All migrations are one transaction, but
+for an index that is built concurrently: what comes before it is committed first.
+"""
 
 import asyncio
 import os
@@ -19,9 +21,11 @@ LOCK = 7_481_516_342
 _DIALECT = "postgresql+asyncpg://"
 # Those that this version of Postgres has.
 _NO_TIMEOUTS = text(
-    "SELECT set_config(name, '0', true) FROM pg_settings WHERE name IN ('statement_timeout', 'lock_timeout',"
-    " 'transaction_timeout', 'idle_in_transaction_session_timeout')"
+    "SELECT set_config(name, '0', false) FROM pg_settings WHERE name IN ('statement_timeout', 'lock_timeout',"
+    " 'transaction_timeout', 'idle_in_transaction_session_timeout', 'idle_session_timeout')"
 )
+_TAKE_LOCK = text("SELECT pg_try_advisory_lock(:lock)")
+_PAUSE = 0.1  # seconds between two tries
 
 
 def _url() -> str:
@@ -35,22 +39,22 @@ def _url() -> str:
 
 
 def _migrate(connection: Connection) -> None:
-    # A limit of the database's own would end the migration, or the wait for a replica that migrates at the same time.
-    connection.execute(_NO_TIMEOUTS)
-    connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": LOCK})
-    schema, is_there = schema_of(_url()), text("SELECT to_regnamespace(quote_ident(:schema)) IS NOT NULL")
-    if schema is not None and not connection.scalar(is_there, {"schema": schema}):
-        connection.execute(CreateSchema(schema))
+    tables = {*connection.scalars(text(RELATIONS))}
+    connection.commit()
     context.configure(
         connection=connection,
         target_metadata=metadata,
-        version_table=version_table({*connection.scalars(text(RELATIONS))}),
+        version_table=version_table(tables),
         compare_type=True,
         transactional_ddl=True,
     )
-    context.run_migrations()
-    connection.exec_driver_sql(policies_of(metadata.tables))
-    connection.exec_driver_sql(HARDEN)
+    schema, is_there = schema_of(_url()), text("SELECT to_regnamespace(quote_ident(:schema)) IS NOT NULL")
+    with context.begin_transaction():
+        if schema is not None and not connection.scalar(is_there, {"schema": schema}):
+            connection.execute(CreateSchema(schema))
+        context.run_migrations()
+        connection.exec_driver_sql(policies_of(metadata.tables))
+        connection.exec_driver_sql(HARDEN)
 
 
 async def _online() -> None:
@@ -60,7 +64,16 @@ async def _online() -> None:
     engine = create_async_engine(
         _DIALECT, async_creator=lambda: open_connection(url, timeout=ANSWER_TIMEOUT), poolclass=pool.NullPool
     )
-    async with engine.begin() as connection:
+    async with engine.connect() as connection:
+        await connection.execution_options(isolation_level="AUTOCOMMIT")
+        # A limit of the database's own would end the migration.
+        await connection.execute(_NO_TIMEOUTS)
+        # A statement that waits for the lock has a snapshot. If the session that has the lock builds an index concurrently,
+        # it waits for every snapshot.
+        while not await connection.scalar(_TAKE_LOCK, {"lock": LOCK}):  # noqa: ASYNC110, Postgres tells nobody
+            await asyncio.sleep(_PAUSE)
+        await connection.commit()
+        await connection.execution_options(isolation_level="READ COMMITTED")
         await connection.run_sync(_migrate)
     await engine.dispose()
 

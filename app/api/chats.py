@@ -19,7 +19,6 @@ from app.api.services import path_for, services_and_owner
 from app.api.views import chat_out, json_response, listed_chat
 from app.domain.chats import Chat
 from app.kit.moments import from_microseconds, microseconds_of
-from app.stream.feed import FeedCursor
 
 _TOKEN = re.compile("([0-9]{1,16})_([0-9a-f]{32})")
 
@@ -45,7 +44,7 @@ async def list_chats(request: Request) -> Response:
 
     async def read(storage: ReadStorage) -> ChatPage:
         # Taken before the chats are read, so that the feed from there misses nothing.
-        feed = None if before else FeedCursor(storage.time) if storage.time else await services.live.feed.cursor()
+        feed = None if before else await services.live.feed.cursor(storage.time)
         page = await storage.chats.page(owner, limit + 1, _position(before) if before else None)
         chats = [listed_chat(chat) for chat in page]
         last = chats[limit - 1] if len(chats) > limit else None

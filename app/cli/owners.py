@@ -43,8 +43,6 @@ from app.storage.runs.queue import CANCEL, NOTIFY
 # Seconds that running turns get to end after they were cancelled.
 _PATIENCE = 15.0
 _LOOK = 0.2  # seconds
-# Bytes. The longest one that an export writes has one row more than 4 MB: the text of a long answer, as JSON.
-_LARGEST_FILE = 128_000_000
 
 
 @click.group()
@@ -178,12 +176,12 @@ async def _import(settings: Settings, archive: Path, owner: str | None, *, trust
 
 def _parts_in(file: IO[bytes]) -> Iterator[ArchivePart]:
     """The parts up to where the file is cut off; an import without an end is reported as such."""
-    try:
-        with suppress(tarfile.TarError):
-            for name, content in tar_members(file, _LARGEST_FILE):
+    with suppress(tarfile.TarError):
+        try:
+            for name, content in tar_members(file):
                 yield ArchivePart(name, content)
-    except ValueError as error:
-        raise ConfigError(f"The archive cannot be imported: {error}.") from None
+        except ValueError as error:
+            raise ConfigError(f"The archive cannot be imported: {error}.") from None
 
 
 def _check_chat(row: Mapping[str, Any]) -> None:

@@ -18,7 +18,8 @@ import uvloop
 from app.api.http.connection import connections
 from app.api.neighbours import FromNeighbours
 from app.cli.allocator import give_back_freed_memory
-from app.cli.workers import notify_supervisor, serve_in_processes
+from app.cli.notices import READY, STOPPING, notify_supervisor, send_signs_of_life
+from app.cli.workers import serve_in_processes
 from app.config import Settings, read_settings
 from app.domain.errors import ConfigError
 from app.main import application, running
@@ -63,7 +64,7 @@ class Server(uvicorn.Server):
         if self.started:
             if self._is_alone:
                 click.echo(_welcome(self._settings, self.servers[0].sockets[0].getsockname()[1]), err=True)
-            notify_supervisor("READY=1")
+            notify_supervisor(READY)
             self._settling = asyncio.ensure_future(self._settle())
 
     async def _settle(self) -> None:
@@ -101,7 +102,7 @@ class Server(uvicorn.Server):
 
     def _drain(self) -> None:
         if self._draining is None:
-            notify_supervisor("STOPPING=1")
+            notify_supervisor(STOPPING)
             self._draining = asyncio.ensure_future(self._drain_turns())
             self._draining.add_done_callback(lambda _task: self._stop())
 
@@ -127,12 +128,13 @@ def serve(workers: int | None, process: str | None) -> None:
         if count > 1:
             with bound(settings, shared=True) as reserved:
                 welcome = _welcome(settings, reserved.getsockname()[1])
-                sys.exit(runner.run(serve_in_processes(reserved, count, welcome)))
+                sys.exit(runner.run(serve_in_processes(reserved, count, settings.lease, welcome)))
         number, _, folder = (process or "").partition(":")
         runner.run(_serve(settings, ServerProcess(int(number), Path(folder)) if process else None))
 
 
 async def _serve(settings: Settings, process: ServerProcess | None) -> None:
+    signs = asyncio.create_task(send_signs_of_life())
     with bound(settings, shared=process is not None) as own_socket:
         async with running(settings, process=process) as services, AsyncExitStack() as stack:
             app = application(settings, services)
@@ -156,6 +158,7 @@ async def _serve(settings: Settings, process: ServerProcess | None) -> None:
             failure = asyncio.create_task(server.stop_after(services.failed))
             await server.serve(sockets)
             failure.cancel()
+    signs.cancel()
     if services.failed.is_set():
         sys.exit(1)  # a supervisor takes any other status for an end that was asked for
 

@@ -166,6 +166,7 @@ class TurnError:
 class Turn:
     """One turn with its rounds and blocks, as the rows hold it. `steers` are those that it has not taken in yet, and
     `preliminary` is what running tools have shown, of which the rows may be a second behind.
+    `recoveries` counts interruptions without progress, `deaths` the deaths of processes that it may have caused.
     `arrivals` counts the answers and steers that reached it while it was open, `hook_failures` the hooks that failed.
     `forked_from` is the turn that it is a copy of. `lineage` has the numbers of its attempts, from the one that it was
     made with, or had when they began to be kept; it is empty while that is the only one.
@@ -180,6 +181,7 @@ class Turn:
     request: TurnRequest | None = None
     cancel_requested: bool = False
     recoveries: int = 0
+    deaths: int = 0
     arrivals: int = 0
     hook_failures: int = 0
     stop_reason: str | None = None

@@ -61,6 +61,10 @@ from app.tools.tool import Outcome
 
 log = structlog.get_logger(__name__)
 
+# The most deaths of processes that a turn may have caused. Text before each of them is progress, so `recoveries` do not
+# bound such a turn.
+_MOST_DEATHS = 10
+
 
 class Executor:
     """One claimed turn, from its rows to its end or to a wait for a person."""
@@ -72,7 +76,7 @@ class Executor:
         self._models = models
         self._requests = Requests(context.ancestors, context.entries, context.uploads, models.policy.fitting)
         self._token_counter = TokenCounts(context.ancestors, self._requests)
-        self._route = ModelRoute(models, self.request.model)
+        self._route = ModelRoute(models, self.request.model, context.owner)
         self._reply: Reply | None = None
         self._summary_model_failed = False
         self._stall: StallTimeout | None = None
@@ -228,7 +232,8 @@ class Executor:
         model that the operator chose for it fails, the turn's own one does it.
         """
         chosen = self._models.policy.summary_model
-        if chosen is not None and not self._summary_model_failed and not self._models.is_open(chosen):
+        owner = self._context.owner
+        if chosen is not None and not self._summary_model_failed and not self._models.is_open(chosen, owner):
             try:
                 await self._stream_round(step, chosen)
                 return
@@ -256,7 +261,7 @@ class Executor:
         """Calls the model of the route, or the `chosen` one, once. Raises BudgetSpent where the plan has no room."""
         if self._context.spending.limits_models or self._context.spending.reached is not None:
             await self._reserve(chosen or self._route.model)
-        with self._route.call() if chosen is None else self._models.call(chosen) as provider:
+        with self._route.call() if chosen is None else self._models.call(chosen, self._context.owner) as provider:
             opened = await self._models.openings.enter()
             request = await self._requests.build(self.turn, step, chosen or self._route.model)
             label = self._models.policy.label(request.model if chosen is None else chosen)
@@ -422,6 +427,8 @@ class Executor:
         crash = TransientError("interrupted", "The server stopped while the answer was being written.")
         if self.turn.recoveries > self.request.limits.max_recoveries:
             raise PermanentError(crash.type, f"{crash.message} That happened too often without progress.")
+        if self.turn.deaths > _MOST_DEATHS:
+            raise PermanentError(crash.type, f"{crash.message} That happened {self.turn.deaths} times.")
         # It was charged already, when the lease expired.
         await self._settle_open_round(crash, recoveries=self.turn.recoveries)
 

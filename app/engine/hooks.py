@@ -167,5 +167,5 @@ async def _await(method: Callable[[Any], Coroutine[Any, Any, None]], event: obje
     """Awaits in the hook's own task: a method that is not async fails there, as a failure of the hook."""
     try:
         await method(event)
-    except SystemExit as error:  # asyncio lets it through, and the process would end
-        raise RuntimeError("a hook has raised SystemExit") from error
+    except (SystemExit, KeyboardInterrupt) as error:  # asyncio lets them through, and the process would end
+        raise RuntimeError(f"a hook has raised {type(error).__name__}") from error

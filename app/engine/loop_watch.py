@@ -17,6 +17,7 @@ log = structlog.get_logger(__name__)
 PAUSE = 0.05  # seconds between two signs of life that the loop is asked for
 LIMIT = 0.02  # seconds without one after which the watch looks at what the loop's thread does
 _LOGGED = 0.1  # seconds
+_LONG = 1.0  # seconds after which it is logged before its end, which may never come
 
 
 class LoopWatch:
@@ -49,13 +50,19 @@ class LoopWatch:
                 return
             if not answered.wait(LIMIT):
                 where = _place(sys._current_frames().get(self._watched), self._package)
-                while not answered.wait(1.0):
+                if not answered.wait(_LONG) and not self._stopped.is_set():
+                    self._log(perf_counter() - asked, _processor_seconds(self._watched) - used, where)
+                while not answered.wait(_LONG):
                     if self._stopped.is_set():
                         return  # a loop that has ended answers no more, and is held by nothing
                 held, used = perf_counter() - asked, _processor_seconds(self._watched) - used
                 LOOP_HELD_SECONDS.labels(where).observe(held)
                 if held >= _LOGGED:
-                    log.warning("loop.held", seconds=round(held, 3), processor_seconds=round(used, 3), where=where)
+                    self._log(held, used, where)
+
+    @staticmethod
+    def _log(held: float, used: float, where: str) -> None:
+        log.warning("loop.held", seconds=round(held, 3), processor_seconds=round(used, 3), where=where)
 
 
 def _processor_seconds(thread: int) -> float:

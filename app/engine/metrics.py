@@ -34,7 +34,15 @@ _STOP_REASONS = frozenset(
     | {"model_context_window_exceeded", ASSEMBLED, MAX_TOOL_ROUNDS, MAX_CALLS, BUDGET}
 )
 _RETRY_REASONS = frozenset(
-    {"api_error", "bad_stream", "connection_error", "incomplete_stream", "interrupted", "overloaded_error"}
+    {
+        "api_error",
+        "bad_content_type",
+        "bad_stream",
+        "connection_error",
+        "incomplete_stream",
+        "interrupted",
+        "overloaded_error",
+    }
     | {"provider_error", "rate_limit_error", "rate_limit_exceeded", "server_error", "stall_timeout", "timeout_error"}
 )
 

@@ -15,7 +15,7 @@ from app.engine.frame_clock import FrameClock
 from app.engine.metrics import count_provider_error
 from app.engine.openings import Openings
 from app.engine.retries import Retries, RetryPolicy
-from app.kit.circuit import Circuit
+from app.kit.circuit import OwnersCircuit
 from app.kit.text import sentence
 from app.llm.provider import Provider, kept_open
 from app.telemetry import MODEL_BREAKER_OPEN, PROVIDER_CALL_SECONDS
@@ -30,10 +30,11 @@ _OF_THE_REPLY = frozenset({"empty_summary", "no_summary", "tool_use_failed"})
 @dataclass(frozen=True, slots=True)
 class ModelPolicy:
     """The limits of model calls. `stall_timeout` is in seconds; `fallbacks` of a model are tried when it is down, with
-    those of the turn's parameters that are `fitting` for them. After `breaker` failed calls in a row, of all turns of
-    the replica, they are called at once for `breaker_pause` seconds. `summary_model` writes summaries of
-    conversations and of results; without one it is the turn's own. A longer reply than `max_reply_chars` is cut off.
-    `prices` of a model are the present ones, `longest_reply` is in tokens. `label` stands for a model in metrics.
+    those of the turn's parameters that are `fitting` for them. After `breaker` failed calls in a row, of an owner or of
+    several, they are called at once for `breaker_pause` seconds, by the turns of that owner or by all of the replica.
+    `summary_model` writes summaries of conversations and of results; without one it is the turn's own. A longer reply
+    than `max_reply_chars` is cut off. `prices` of a model are the present ones, `longest_reply` is in tokens. `label`
+    stands for a model in metrics.
     """
 
     retries: RetryPolicy = field(default_factory=RetryPolicy)
@@ -55,43 +56,45 @@ class ModelPolicy:
 
 
 class ModelBreakers:
-    """The breakers of the models that have failed lately, by provider and model. All turns of a replica share them."""
+    """The breakers of the models that have failed lately, by provider and model, for the turns of a replica."""
 
     def __init__(self, policy: ModelPolicy, clock: Callable[[], float] = monotonic) -> None:
         self._policy = policy
         self._clock = clock
-        self._circuits: dict[tuple[str, str], Circuit] = {}
+        self._circuits: dict[tuple[str, str], OwnersCircuit] = {}
 
-    def is_open(self, provider: str, model: str) -> bool:
+    def is_open(self, provider: str, model: str, owner: str) -> bool:
         circuit = self._circuits.get((provider, model))
-        return circuit is not None and circuit.wait is not None
+        return circuit is not None and circuit.wait(owner) is not None
 
     @contextmanager
-    def call(self, provider: str, model: str) -> Iterator[None]:
+    def call(self, provider: str, model: str, owner: str) -> Iterator[None]:
         """Encloses a call. Only a failure that may pass counts: any other is about the request or the account."""
-        circuit = self._circuits.get((provider, model)) or Circuit(
+        circuit = self._circuits.get((provider, model)) or OwnersCircuit(
             self._policy.breaker, self._policy.breaker_pause, self._clock
         )
-        with circuit.trial():
+        with circuit.trial(owner):
             try:
                 yield
             except (TransientError, TimeoutError) as error:
                 if not isinstance(error, TransientError) or error.type not in _OF_THE_REPLY:
-                    self._failed(provider, model, circuit)
+                    self._failed(provider, model, owner, circuit)
                 raise
-        if circuit.succeeded():
+        if circuit.succeeded(owner):
             log.info("model.breaker_closed", provider=provider, model=model)
-            MODEL_BREAKER_OPEN.labels(provider, self._policy.label(model)).set(0)
-        if self._circuits.get((provider, model)) is circuit:
+            MODEL_BREAKER_OPEN.labels(provider, self._policy.label(model)).set(circuit.tripped)
+        if not circuit.failing and self._circuits.get((provider, model)) is circuit:
             del self._circuits[provider, model]
 
-    def _failed(self, provider: str, model: str, circuit: Circuit) -> None:
+    def _failed(self, provider: str, model: str, owner: str, circuit: OwnersCircuit) -> None:
         self._circuits.setdefault((provider, model), circuit)
         if len(self._circuits) > _MOST_BREAKERS:  # users may name any model of some providers
             del self._circuits[next(iter(self._circuits))]
-        if circuit.failed():
+        if failures := circuit.failed(owner):
             pause = self._policy.breaker_pause
-            log.warning("model.breaker_open", provider=provider, model=model, failures=circuit.failures, pause=pause)
+            log.warning(
+                "model.breaker_open", provider=provider, model=model, owner=owner, failures=failures, pause=pause
+            )
             MODEL_BREAKER_OPEN.labels(provider, self._policy.label(model)).set(1)
 
 
@@ -105,16 +108,16 @@ class ModelAccess:
     breakers: ModelBreakers
     openings: Openings = field(default_factory=Openings)
 
-    def is_open(self, model: str) -> bool:
-        """True while the breaker of a model is open."""
-        return self.breakers.is_open(self.provider_for(model).name, model)
+    def is_open(self, model: str, owner: str) -> bool:
+        """True while the breaker of a model is open for an owner."""
+        return self.breakers.is_open(self.provider_for(model).name, model, owner)
 
     @contextmanager
-    def call(self, model: str) -> Iterator[Provider]:
-        """Encloses a call of a model."""
+    def call(self, model: str, owner: str) -> Iterator[Provider]:
+        """Encloses a call of a model for an owner."""
         provider, label, start = self.provider_for(model), self.policy.label(model), perf_counter()
         try:
-            with self.breakers.call(provider.name, model):
+            with self.breakers.call(provider.name, model, owner):
                 yield provider
         except (ProviderError, TimeoutError) as error:
             count_provider_error(provider.name, label, error)
@@ -146,8 +149,9 @@ class ModelRoute:
     a later run tries the first one again.
     """
 
-    def __init__(self, access: ModelAccess, model: str) -> None:
+    def __init__(self, access: ModelAccess, model: str, owner: str) -> None:
         self._access = access
+        self._owner = owner
         self._left = [model, *access.policy.fallbacks(model)]
         self._retries = Retries(access.policy.retries)
         self._failures: list[_Failures] = []
@@ -177,13 +181,15 @@ class ModelRoute:
         """Encloses a call of the present model. One whose breaker is open is left for the next one that may be called;
         where none may, it is called all the same: nothing else can answer.
         """
-        first = next((place for place, model in enumerate(self._left) if not self._access.is_open(model)), 0)
+        first = next(
+            (place for place, model in enumerate(self._left) if not self._access.is_open(model, self._owner)), 0
+        )
         for _ in range(first):
             if not self.calls:
                 self._failures.append(_Failures(self.model, monotonic()))
             self._leave("breaker_open")
         failures = self._present_failures()
-        with self._access.call(self.model) as provider:
+        with self._access.call(self.model, self._owner) as provider:
             try:
                 yield provider
             except ProviderError as error:
@@ -198,7 +204,7 @@ class ModelRoute:
         try and no model is left.
         """
         try:
-            if len(self._left) == 1 or not self._access.is_open(self.model):
+            if len(self._left) == 1 or not self._access.is_open(self.model, self._owner):
                 return self._retries.delay(error, charged=charged)
         except PermanentError as spent:
             if len(self._left) == 1:

@@ -45,7 +45,7 @@ from app.tracing import TRACING
 
 log = structlog.get_logger(__name__)
 
-
+_MAX_PROGRESS = 1000  # characters of what a tool shows of its progress
 _LOOK_FOR_ANSWER = 5.0  # seconds
 
 
@@ -260,13 +260,13 @@ class ToolRuns:
         text = outcome.text if outcome.whole is None else outcome.whole
         if policy is None or outcome.is_error or outcome.more or len(text) <= policy.above:
             return outcome
-        model = policy.model or self._models.policy.summary_model or self._request.model
+        owner, model = self._context.owner, policy.model or self._models.policy.summary_model or self._request.model
         try:
-            if self._models.is_open(model):
+            if self._models.is_open(model, owner):
                 raise TransientError("breaker_open", "The last calls of this model have failed.")
-            with self._models.call(model) as provider:
+            with self._models.call(model, owner) as provider:
                 prompt, turn = prompt_for(name, input_json, text), self._recorder.turn
-                answer = await self._side_calls.ask("summary", self._context.owner, turn, provider, model, prompt)
+                answer = await self._side_calls.ask("summary", owner, turn, provider, model, prompt)
         except (ProviderError, TimeoutError) as error:
             reason = error.type if isinstance(error, ProviderError) else "timeout"
             log.warning("tool.not_summarised", tool=name, model=model, error=reason)
@@ -329,7 +329,7 @@ class ToolRuns:
             tool_use_id=call.tool_use_id,
             idempotency_key=f"{turn.id}:{call.round}:{call.tool_use_id}",
             progress=lambda message: self._recorder.notify(
-                "tool_progress", tool_use_id=call.tool_use_id, name=call.name, message=message
+                "tool_progress", tool_use_id=call.tool_use_id, name=call.name, message=message[:_MAX_PROGRESS]
             ),
             preliminary=outputs.show,
             ask=partial(self._ask_person, call),

@@ -24,7 +24,7 @@ from app.llm.provider import Provider
 from app.storage.database import FINAL_WRITE_TIMEOUT, OF_REQUEST, OWNER, Database
 from app.storage.owners.accounts import Accounts
 from app.storage.owners.charges import Charges
-from app.storage.runs.queue import CANCEL, DRAIN, QUEUED, UPDATED, Queue
+from app.storage.runs.queue import CANCEL, DRAIN, QUEUED, SUSPICIOUS, UPDATED, Claim, Queue
 from app.stream.directory import Directory
 from app.telemetry import TURNS_RUNNING
 from app.tools.toolset import Toolset
@@ -35,7 +35,10 @@ log = structlog.get_logger(__name__)
 _CLAIM = 50
 _ANY_NUMBER = 2**31 - 1
 
-
+# Seconds in which nothing begins beside suspects; twice as many after each further death, up to the longest. Most turns
+# that end their process do so at once: they run the same call again.
+_APART = 3.0
+_LONGEST_APART = 60.0
 # Seconds after which a turn whose runs fail is run again, at most.
 _LONGEST_PAUSE = 300.0
 
@@ -68,6 +71,42 @@ class FailedRuns:
     def keep(self, turns: Collection[UUID]) -> None:
         """Forgets all others: they have ended, or run elsewhere."""
         self._of = {turn: failed for turn, failed in self._of.items() if turn in turns}
+
+
+class Isolation:
+    """Suspects, which may end the process, begin apart from all other turns: for some seconds nothing is claimed beside
+    them, and a death counts for them only. For as long again only other turns are claimed. An idle replica takes a
+    suspect at once. Each time that the process outlives them it takes twice as many: after faults that had other causes
+    many turns are suspects. Times are those of one clock, in seconds.
+    """
+
+    def __init__(self, now: float) -> None:
+        self._suspects: Collection[UUID] = ()
+        self._until = now
+        self._next = now + _APART
+        self._at_once = 1
+
+    def room(self, now: float, *, is_idle: bool) -> int:
+        """How many suspects may be claimed."""
+        return self._at_once if is_idle or now >= self._next else 0
+
+    def begin(self, suspects: Collection[UUID], deaths: int, now: float) -> float:
+        """Returns for how many seconds nothing else begins."""
+        seconds = min(_APART * 2.0 ** (deaths - SUSPICIOUS), _LONGEST_APART)
+        self._suspects, self._until, self._next = suspects, now + seconds, now + 2 * seconds
+        self._at_once *= 2
+        return seconds
+
+    def end(self) -> None:
+        """To be called when no suspect was found."""
+        self._at_once = 1
+
+    def holds(self, running: Collection[UUID], now: float) -> bool:
+        """Whether nothing may begin now."""
+        return now < self._until and any(turn in running for turn in self._suspects)
+
+    def includes(self, turn: UUID) -> bool:
+        return turn in self._suspects
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +163,7 @@ class Worker:
         self._reserved = 0  # turns that are being written, to begin here
         self._not_run: Set[UUID] = frozenset()  # turns that this replica owned at the last comparison, and did not run
         self._failed = FailedRuns(policy.poll_interval)
+        self._isolation = Isolation(monotonic())
 
     @property
     def draining(self) -> bool:
@@ -244,7 +284,8 @@ class Worker:
         where it has to go through the queue: few slots are free, and other turns may wait for them.
         """
         free = self._policy.concurrent_turns - len(self._runs) - self._reserved
-        if self._group is None or self._draining or free <= _CLAIM:
+        isolates = self._isolation.holds(self._runs.keys(), monotonic())
+        if self._group is None or self._draining or isolates or free <= _CLAIM:
             yield None
             return
         self._reserved += 1
@@ -286,24 +327,34 @@ class Worker:
     async def _claim(self, group: asyncio.TaskGroup) -> bool:
         """Returns whether there may be more turns: as many were claimed as there was room for."""
         free = self._policy.concurrent_turns - len(self._runs) - self._reserved
-        room = 0 if self._draining else min(_CLAIM, free)
+        now = monotonic()
+        room = 0 if self._draining or self._isolation.holds(self._runs.keys(), now) else min(_CLAIM, free)
         # Where there is room for all, the order between owners does not matter, and counting would cost every claim.
         plans = self._policy.plans
         most = plans.default.running_turns or (_ANY_NUMBER if free <= _CLAIM or plans.vary else None)
-        claimed: Sequence[UUID] = ()
+        suspects = min(room, self._isolation.room(now, is_idle=not self._runs and not self._reserved))
+        claim = Claim()
         try:
             if room > 0:
-                claimed = await self._queue.claim(room, most)
+                claim = await self._queue.take(room, most, suspects=suspects)
             elif self._notify_when_full:
                 self._notify_when_full = False
                 await self._notify_replicas(QUEUED)
         except StorageError as error:
             log.error("queue.unavailable", error=str(error))
-        for turn in claimed:
+        for turn in claim.turns:
             self._start(group, turn)
             if self._draining:  # the order came while they were claimed
                 self._runs[turn].stop("release")
-        return len(claimed) == room > 0
+        if claim.deaths:
+            seconds = self._isolation.begin(claim.turns, claim.deaths, monotonic())
+            for pause in (seconds, 2 * seconds):  # first for others, then for the next suspects
+                asyncio.get_running_loop().call_later(pause, self._woken.set)
+            turns, beside = [str(turn) for turn in claim.turns], len(self._runs) - len(claim.turns)
+            log.warning("turns.isolated", turns=turns, deaths=claim.deaths, seconds=seconds, beside=beside)
+        elif suspects:
+            self._isolation.end()
+        return len(claim.turns) == room > 0
 
     async def _compare_with_rows(self, group: asyncio.TaskGroup) -> None:
         """Repairs what was lost: a notification, the answer to a claim, the claim itself, or, where Postgres has failed
@@ -354,7 +405,11 @@ class Worker:
             log.exception("turn.abandoned", again_after=self._failed.note(run.turn, monotonic()))
         finally:
             TURNS_RUNNING.dec()
-            if len(self._runs) >= self._policy.concurrent_turns or self._shares_slots:
+            if (
+                len(self._runs) >= self._policy.concurrent_turns
+                or self._shares_slots
+                or self._isolation.includes(run.turn)
+            ):
                 self._woken.set()  # turns may wait for this slot
             if self._runs.get(run.turn) is run:
                 del self._runs[run.turn]

@@ -1,5 +1,6 @@
 """The time of the database: the clocks of machines differ, so rows are written and aged by the clock of Postgres."""
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from time import monotonic, time
 
@@ -11,6 +12,7 @@ class DatabaseClock:
 
     def __init__(self) -> None:
         self._ahead = time() - monotonic()  # of the monotonic clock, in seconds
+        self._steps: Sequence[tuple[datetime, datetime]] = ()
 
     @property
     def ahead(self) -> float:
@@ -32,6 +34,19 @@ class DatabaseClock:
         """
         at = read.timestamp()
         self._ahead = min(max(self._ahead, at - answered), at - asked)
+
+    def learn_steps(self, steps: Sequence[tuple[datetime, datetime]]) -> None:
+        """Postgres has shown these periods twice, because its clock was set back, the earliest first."""
+        self._steps = steps
+
+    def in_order(self, moment: datetime) -> datetime:
+        """The last time up to `moment` that Postgres has shown once only: nothing that was written after it has an
+        earlier time.
+        """
+        for began, until in reversed(self._steps):
+            if began < moment < until:
+                moment = began
+        return moment
 
 
 # One for the process: so is its machine's clock, whose error this makes good.

@@ -96,6 +96,7 @@ def turn_from(
         request=None if request is None else requests.get(request) or _request_from(request),
         cancel_requested=row["cancel_requested"],
         recoveries=row["recoveries"],
+        deaths=row["deaths"],
         arrivals=row["arrivals"],
         hook_failures=row["hook_failures"],
         stop_reason=row["stop_reason"],

@@ -162,6 +162,8 @@ turns = Table(
     Column("request", JSON),
     Column("attempt", Integer, nullable=False, server_default=text("0")),
     Column("recoveries", SmallInteger, nullable=False, server_default=text("0")),
+    # The deaths of processes that it may have caused.
+    Column("deaths", SmallInteger, nullable=False, server_default=text("0")),
     Column("replica", Uuid),
     Column("cancel_requested", Boolean, nullable=False, server_default=text("false")),
     # How many calls ever waited for a person, and how many answers and steers have arrived while the turn was open.
@@ -629,6 +631,8 @@ replicas = Table(
     Column("lease_until", DateTime(timezone=True), nullable=False),
     # The kinds of webhooks that turns leave while this replica lives.
     Column("webhooks", ARRAY(Text), nullable=False, server_default=text("'{}'")),
+    # The turns beside which it claims nothing, because they may end the process.
+    Column("suspects", ARRAY(Uuid)),
     # When an operator has ordered that it drains.
     Column("draining_since", DateTime(timezone=True)),
     # False for a version that does not sign the owners of its statements.
@@ -651,6 +655,15 @@ activity = Table(
     Column("reported_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
     Column("turns", JSON, nullable=False),
     prefixes=["UNLOGGED"],
+)
+
+# Periods that the clock of Postgres has shown twice, because it was set back or another machine took over. A time
+# within one has no place in the order of changes.
+clock_steps = Table(
+    "clock_steps",
+    metadata,
+    Column("began", DateTime(timezone=True), primary_key=True),
+    Column("until", DateTime(timezone=True), nullable=False),
 )
 
 # Sweeps, and when each is due again. The replica that does one keeps moving that time on.

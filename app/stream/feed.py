@@ -14,6 +14,7 @@ from uuid import UUID
 
 from app.domain.chats import Chat
 from app.domain.turns import OPEN
+from app.kit.clock import CLOCK
 from app.storage.database import retry_while_unavailable
 from app.storage.owners.owner_changes import DELETIONS_KEPT, OVERLAP, OwnerChanges, OwnerUpdate, TurnStatus
 from app.stream.broadcast import Broadcast, CountedWakeup
@@ -80,10 +81,9 @@ class OwnerFeed:
         """Wakes the readers of the owner's feed on every replica, after a change was committed."""
         self.broadcast.notify(_key(owner))
 
-    async def cursor(self) -> FeedCursor:
-        """The cursor of a client that reads all chats now."""
-        _, settled = await self._changes.time()
-        return FeedCursor(settled)
+    async def cursor(self, time: datetime | None = None) -> FeedCursor:
+        """The cursor of a client that reads all chats as they were at `time`, or now."""
+        return FeedCursor((await self._changes.time())[1] if time is None else CLOCK.in_order(time))
 
     async def open(self, owner: str, cursor: FeedCursor | None, encode: EncodeFeed) -> "FeedReader":
         """A reader from `cursor` on, or from now on."""
@@ -116,7 +116,11 @@ class FeedReader:
         """Finds what has happened since `cursor`, and the turns that are open."""
         now, settled = await self._changes.time()
         open_turns = await self._changes.open_turns(self._owner)
-        if cursor and cursor.open is not None and now - DELETIONS_KEPT < cursor.time < now + OVERLAP:
+        # A time that the clock has shown twice does not tell which of the changes since then the client has.
+        is_known = (
+            cursor and now - DELETIONS_KEPT < cursor.time < now + OVERLAP and CLOCK.in_order(cursor.time) == cursor.time
+        )
+        if cursor and cursor.open is not None and is_known:
             turns = {*cursor.open, *open_turns}
             # While a transaction is open, a new list has a cursor from before that began: to read it helps only clients
             # whose cursors are older.

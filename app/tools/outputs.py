@@ -12,6 +12,7 @@ from pydantic_core import from_json
 from app.domain.blocks import Block
 from app.domain.output import VALUE, schema_for_model
 from app.domain.turns import OutputSpec, ToolRole, ToolSpec
+from app.tools.running.tries import is_cancelled
 from app.tools.schemas import InputSchema
 from app.tools.tool import Outcome, ToolContext
 
@@ -74,7 +75,9 @@ class Outputs:
         try:
             async with asyncio.timeout(self.timeout):
                 return await self._validate(role, spec, draft, context)
-        except Exception as error:  # the functions of a program may raise anything
+        except BaseException as error:
+            if isinstance(error, asyncio.CancelledError) and is_cancelled():
+                raise
             log.error("output.failed", role=role, exc_info=error)
             return Outcome("The output could not be judged. Try again.", is_error=True)
 

@@ -116,7 +116,7 @@ class Toolset:
             return approval == "always"
         try:
             return bool(approval(_parse(input_json)))
-        except Exception as error:
+        except BaseException as error:
             log.error("tool.approval_undecided", tool=name, exc_info=error)
             return True
 
@@ -182,7 +182,7 @@ class Toolset:
             try:
                 if fallback.changes_input:
                     changed = storable(serialize(input_of(fallback, _parse(input_json)), "json"))
-            except Exception as error:  # the function of a program may raise anything
+            except BaseException as error:
                 log.error("tool.failed", exc_info=error)
                 second = Outcome(f"Its input could not be made ({type(error).__name__}).", is_error=True)
             else:

@@ -2,8 +2,7 @@
 
 Revision: 0038, after: 0037
 
-A trigger gives open turns of a version that still runs their owner. Writes of turns wait while the index is built: about
-a second for a million turns.
+A trigger gives open turns of a version that still runs their owner. The index is built by the migration 0045.
 """
 
 import sqlalchemy as sa
@@ -68,12 +67,6 @@ $$
 def upgrade() -> None:
     op.add_column("turns", sa.Column("queue_owner", sa.Text(), nullable=True))
     op.execute(FILL)
-    op.create_index(
-        "ix_turns_owners",
-        "turns",
-        ["status", "queue_owner", "created_at", "id"],
-        postgresql_where=sa.text("status IN ('queued', 'running')"),
-    )
     op.execute(KEEP_OWNER)
     op.execute(TRIGGER)
     op.execute(FOLLOW_OWNER)
@@ -87,5 +80,4 @@ def downgrade() -> None:
     op.execute("DROP FUNCTION follow_owner_of_chat()")
     op.execute("DROP TRIGGER owner_of_turn ON turns")
     op.execute("DROP FUNCTION keep_owner_of_turn()")
-    op.drop_index("ix_turns_owners", table_name="turns")
     op.drop_column("turns", "queue_owner")

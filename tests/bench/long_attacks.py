@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -27,6 +28,8 @@ ATTACKER = "attacker"
 SAID = "What was said in a chat, as long as such things are. " * 8
 _READERS = 1000
 _UPLOAD = 19_900_000
+_BURST = 1500  # messages, which is more than an owner may have queued
+_AT_ONCE = 40
 _POLL = 0.2  # seconds
 _BLOCK = {"type": "text", "text": "Begin."}
 
@@ -96,17 +99,21 @@ def _all_pages(client: httpx2.Client, chat: str) -> Sequence[Outcome]:
 
 def _history(path: str, client: httpx2.Client, _chat: str) -> Sequence[Outcome]:
     """A message behind 5,000 others, all of which are sent along."""
-    name, places = secrets.token_hex(8), range(CHAT_TURNS + 1)
-    roles = [("user", "assistant")[number % 2] for number in places]
-    pairs = [{"role": role, "content": SAID} for role in roles]
-    parts = [{"type": "text", "text": SAID}]
-    bodies: Mapping[str, Mapping[str, Any]] = {
+    messages = [(("user", "assistant")[number % 2], SAID) for number in range(CHAT_TURNS + 1)]
+    return [client.post(path, json=_bodies(messages)[path]).status_code]
+
+
+def _bodies(messages: Sequence[tuple[str, str]]) -> Mapping[str, Mapping[str, Any]]:
+    """By path, the body of each dialect that sends these messages (role, text) in a new chat."""
+    name = secrets.token_hex(8)
+    pairs = [{"role": role, "content": text} for role, text in messages]
+    parts = [{"role": role, "parts": [{"type": "text", "text": text}]} for role, text in messages]
+    return {
         "/api/ag-ui": {"threadId": name, "runId": "1", "messages": pairs},
-        "/api/ai-sdk/chat": {"id": name, "messages": [{"role": role, "parts": parts} for role in roles]},
+        "/api/ai-sdk/chat": {"id": name, "messages": parts},
         "/v1/chat/completions": {"model": "claude-sonnet-5-5", "messages": pairs},
         "/v1/responses": {"model": "claude-sonnet-5-5", "input": pairs},
     }
-    return [client.post(path, json=bodies[path]).status_code]
 
 
 def _connect(client: httpx2.Client, chat: str) -> Sequence[Outcome]:
@@ -149,6 +156,32 @@ def _readers(client: httpx2.Client, _chat: str) -> Sequence[Outcome]:
         statuses = [int(connection.recv(64).split()[1]) for connection in sockets]
         ended = _ended(client, made)
     return [*statuses, *ended]
+
+
+def _at_once(client: httpx2.Client, requests: Sequence[tuple[str, Mapping[str, Any], str]]) -> Sequence[Outcome]:
+    """The statuses of posts (path, body, idempotency key), many of them at once. What is refused is not sent again."""
+
+    def post(sent: tuple[str, Mapping[str, Any], str]) -> Outcome:
+        path, body, key = sent
+        return other.post(path, json=body, headers={"Idempotency-Key": key}).status_code
+
+    with (
+        httpx2.Client(base_url=client.base_url, headers=client.headers, trust_env=False, timeout=300) as other,
+        ThreadPoolExecutor(_AT_ONCE) as pool,
+    ):
+        return list(pool.map(post, requests))
+
+
+def _burst(client: httpx2.Client, _chat: str) -> Sequence[Outcome]:
+    return _at_once(client, [("/api/turns", {"blocks": [_BLOCK]}, secrets.token_hex(8)) for _ in range(_BURST)])
+
+
+def _one_key(client: httpx2.Client, _chat: str) -> Sequence[Outcome]:
+    """One key, with many posts at once, in each dialect."""
+    requests = list[tuple[str, Mapping[str, Any], str]]()
+    for path, body in _bodies([("user", "Begin.")]).items():
+        requests += [(path, body, secrets.token_hex(8))] * _AT_ONCE
+    return _at_once(client, requests)
 
 
 def _archives(_client: httpx2.Client, chat: str) -> Sequence[Outcome]:
@@ -197,5 +230,7 @@ LONG_ATTACKS: Mapping[str, LongAttack] = {
     "5,000 items sent to responses": LongAttack(partial(_history, "/v1/responses"), {400}),
     "uploads of 20 MB": LongAttack(_uploads, {200, 201, "complete"}),
     "1,000 readers of one turn": LongAttack(_readers, {200, 201, 503, "complete"}),
+    "1,500 messages, 40 at once": LongAttack(_burst, {201}),
+    "one key 40 times at once, in each dialect": LongAttack(_one_key, {200}),
     "its export and import": LongAttack(_archives, {"imported"}),
 }

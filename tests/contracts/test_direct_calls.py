@@ -487,7 +487,7 @@ async def posted(provider: Adapter, body: bytes) -> None:
     else:
         post = provider._post(provider.path, body, "text/event-stream")
     async with post as response:
-        await response.whole()
+        await response.whole(1_000_000)
 
 
 # --- TLS and proxies -------------------------------------------------------------------------------------------------

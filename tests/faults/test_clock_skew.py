@@ -1,5 +1,8 @@
-"""A replica whose clock is ten minutes ahead, or behind, beside one whose clock is right."""
+"""A replica whose clock is ten minutes ahead, or behind, beside one whose clock is right; a Postgres whose clock is set
+back.
+"""
 
+import asyncio
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -10,7 +13,10 @@ import asyncpg
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from app.storage.embedded import cluster
+from app.stream.feed import FeedCursor
 from tests.faults.model import Call, Gate, Model, Step, Use, model_api
+from tests.faults.postgres import Postgres
 from tests.faults.replicas import replicas_with
 from tests.faults.wrong_clock import clock_off_by
 from tests.support.effort import FULL
@@ -99,3 +105,67 @@ async def _asks_and_tokens_expire_in_time(of_wrong: Client, of_right: Client, no
 async def _post(client: Client, words: str, **body: Any) -> Json:
     posted: Json = (await client.json("POST", "/api/turns", 201, json={**said(words), **body}))["assistant_turn"]
     return posted
+
+
+async def test_a_clock_of_postgres_that_is_set_back_hides_nothing_from_a_feed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    postgres = Postgres(tmp_path)
+    await _start_with_clock_off_by(600, postgres, monkeypatch)
+    try:
+        async with (
+            model_api(script) as model,
+            replicas_with(postgres.url, tmp_path, model, {"TURNSTREAM_LEASE": "3"}) as (replica,),
+            Client(replica.url) as client,
+        ):
+            before = await _cursor(client)
+            await postgres.stop()
+            await _start_with_clock_off_by(0, postgres, monkeypatch)  # ten minutes back
+            await _until_ready(client)
+            while not await _is_noticed(postgres, client):  # noqa: ASYNC110, the next renewals notice it
+                await asyncio.sleep(0.05)
+            during = await _cursor(client)
+            made = await client.json("POST", "/api/chats", 201, json={"title": "Made in the period"})
+            await _check_feed(client, before, during, made)
+            await postgres.stop()
+            await _start_with_clock_off_by(1200, postgres, monkeypatch)  # later than all that it has shown
+            await _until_ready(client)
+            await _check_feed(client, before, during, made)
+    finally:
+        await postgres.leave()
+
+
+async def _start_with_clock_off_by(seconds: int, postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The program that starts Postgres gets a clean environment, so another one in its place sets the clock."""
+    clock = " ".join(f"{name}={value}" for name, value in clock_off_by(seconds).items())
+    starter = postgres.folder.with_name(f"start-with-clock-off-by-{seconds}")
+    starter.write_text(f'#!/bin/sh\nexec env {clock} {cluster.program("pg_ctl")} "$@"\n')
+    starter.chmod(0o755)
+    with monkeypatch.context() as programs:
+        found = cluster.program
+        programs.setattr(cluster, "program", lambda name: str(starter) if name == "pg_ctl" else found(name))
+        await postgres.start()
+
+
+async def _check_feed(client: Client, before: str, during: str, made: Json) -> None:
+    async with client.follow("/api/stream", before) as events:
+        assert (await anext(events)).name == "reset"
+    async with client.follow("/api/stream", during) as events:
+        event = await anext(events)
+        assert (event.name, event.data["id"]) == ("chat", made["id"])
+
+
+async def _cursor(client: Client) -> str:
+    cursor: str = (await client.json("GET", "/api/chats"))["cursor"]
+    return cursor
+
+
+async def _until_ready(client: Client) -> None:
+    while (await client.get("/readyz")).status_code != 200:  # noqa: ASYNC110, it has no event
+        await asyncio.sleep(0.05)
+
+
+async def _is_noticed(postgres: Postgres, client: Client) -> bool:
+    async with postgres.connected() as connection:
+        began = await connection.fetchval("SELECT began FROM clock_steps")
+    return began is not None and FeedCursor.parse(await _cursor(client)).time == began

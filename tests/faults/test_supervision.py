@@ -1,17 +1,22 @@
-"""What belongs to a server, and what does not: the turns of another server, and the Postgres of its own."""
+"""What belongs to a server: its own turns and no others, its own Postgres, and its processes."""
 
 import asyncio
+import os
+import socket
 from collections.abc import Iterable
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 
 import psutil
 import pytest
 
-from tests.faults.model import Call, Gate, Step, model_api
+from tests.faults.model import Call, Gate, Step, Use, model_api
 from tests.faults.replicas import replica_with
+from tests.faults.two_processes import TwoProcesses, running, until_both_serve
 from tests.faults.watch import Watch
-from tests.support.http_client import Client, said, turn_url
+from tests.support.http_client import Client, Json, said, turn_url
 from tests.support.reading import Reader
+from tests.support.server_process import Server
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -113,3 +118,169 @@ async def test_an_embedded_postgres_that_is_killed_is_started_again_under_its_tu
 
 def _postmaster(folder: Path) -> psutil.Process:
     return psutil.Process(int((folder / "data" / "postgres" / "postmaster.pid").read_text().split()[0]))
+
+
+BUSY = '''
+import asyncio, time
+from app.tools.tool import tool
+from app.tools.toolset import Toolset
+
+@tool(timeout=60)
+async def compute() -> str:
+    """Holds the event loop most of the time, and never for a lease."""
+    for _ in range(12):
+        time.sleep(0.5)
+        await asyncio.sleep(0)
+    return "done"
+
+toolset = Toolset([compute])
+'''
+
+
+def asks_to_compute(call: Call) -> Iterable[Step]:
+    return ("ok",) if call.rounds else (Use("compute", {}),)
+
+
+async def test_a_process_that_is_frozen_is_replaced_and_its_turns_end_whole(database_url: str, tmp_path: Path) -> None:
+    async with model_api(held) as model, AsyncExitStack() as stack:
+        key = {"ANTHROPIC_API_KEY": "none", "ANTHROPIC_BASE_URL": model.url}
+        server = TwoProcesses(database_url, tmp_path, {**key, "TURNSTREAM_LEASE": "3"})
+        stack.push_async_callback(server.close)
+        await server.start()
+        async with Client(server.url) as client:
+            await until_both_serve(client)
+            posted: list[Json] = []
+            while not posted or not all((await running(client)).values()):
+                async with Client(server.url) as other:  # a connection of its own, for either
+                    posted.append(await other.json("POST", "/api/turns", 201, json=said("Go")))
+            readers = [Reader(client, f"{turn_url(each['assistant_turn'])}/stream") for each in posted]
+            async with asyncio.TaskGroup() as group:
+                for reader in readers:
+                    group.create_task(reader.follow())
+                    await reader.until(lambda reader: reader.text() == "first ")
+                frozen, other_process = server.processes()
+                frozen.suspend()
+                await asyncio.to_thread(psutil.wait_procs, [frozen])
+                model.open("held")
+            await until_both_serve(client)
+            for reader, each in zip(readers, posted, strict=True):
+                reader.check_whole(await client.json("GET", turn_url(each["assistant_turn"])))
+        assert {reader.turn.end for reader in readers} == {"turn_complete"}
+        assert server.logs.count("process.silent") == 1
+        assert [each.pid for each in server.processes()].count(other_process.pid) == 1
+        assert await server.terminate() == 0
+
+
+async def test_a_process_that_is_frozen_while_all_are_stopped_does_not_keep_the_server(
+    database_url: str, tmp_path: Path
+) -> None:
+    server = TwoProcesses(database_url, tmp_path, {})
+    await server.start()
+    try:
+        async with Client(server.url) as client:
+            await until_both_serve(client)
+        server.processes()[0].suspend()
+        assert await server.terminate() == 0
+    finally:
+        await server.close()
+
+
+async def test_processes_that_stood_still_together_with_the_one_that_watches_are_kept(
+    database_url: str, tmp_path: Path
+) -> None:
+    """As on a machine that is suspended: each has sent no sign of life."""
+    server = TwoProcesses(database_url, tmp_path, {"TURNSTREAM_LEASE": "2"})
+    await server.start()
+    try:
+        async with Client(server.url) as client:
+            await until_both_serve(client)
+        processes = server.processes()
+        for _ in range(3):
+            for each in (*processes, psutil.Process(server.pid)):
+                each.suspend()
+            await asyncio.sleep(3)  # longer than a lease
+            for each in (psutil.Process(server.pid), *processes):
+                each.resume()
+            await asyncio.sleep(0.5)  # a part of one
+        await asyncio.sleep(2)
+        assert server.processes() == processes
+        assert "process.silent" not in server.logs
+    finally:
+        await server.close()
+
+
+async def test_a_process_that_is_busy_is_kept(database_url: str, tmp_path: Path) -> None:
+    (tmp_path / "busy.py").write_text(BUSY, encoding="utf-8")
+    async with model_api(asks_to_compute) as model:
+        key = {"ANTHROPIC_API_KEY": "none", "ANTHROPIC_BASE_URL": model.url, "TURNSTREAM_TOOLSET": "busy:toolset"}
+        server = TwoProcesses(database_url, tmp_path, {**key, "TURNSTREAM_LEASE": "3"})
+        await server.start()
+        try:
+            async with Client(server.url) as client:
+                await until_both_serve(client)
+                processes = server.processes()
+                posted = await client.json("POST", "/api/turns", 201, json=said("Go"))
+                reader = Reader(client, f"{turn_url(posted['assistant_turn'])}/stream")
+                await reader.follow()
+                assert reader.turn.end == "turn_complete"
+            assert "loop.held" in server.logs
+            assert "process.silent" not in server.logs
+            assert server.processes() == processes
+        finally:
+            await server.close()
+
+
+@pytest.mark.parametrize("kind", [Server, TwoProcesses])
+async def test_systemd_gets_signs_of_life_for_as_long_as_a_process_is_not_frozen(
+    kind: type[Server], database_url: str, tmp_path: Path
+) -> None:
+    loop = asyncio.get_running_loop()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind(str(tmp_path / "notify"))
+        systemd.setblocking(False)
+
+        async def received(state: bytes) -> None:
+            while await loop.sock_recv(systemd, 100) != state:
+                pass
+
+        async def silence() -> None:
+            with suppress(TimeoutError):
+                while True:
+                    await asyncio.wait_for(loop.sock_recv(systemd, 100), 2)
+
+        watchdog = {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "400000"}
+        server = kind(database_url, tmp_path, {**watchdog, "TURNSTREAM_LEASE": "600"})
+        try:
+            await server.start()
+            await received(b"READY=1")
+            for _ in range(10):
+                await received(b"WATCHDOG=1")
+            frozen = server.processes() if isinstance(server, TwoProcesses) else [psutil.Process(server.pid)]
+            for each in frozen:
+                each.suspend()
+            await silence()
+            for each in frozen:
+                each.resume()
+            await received(b"WATCHDOG=1")
+            assert await server.terminate() == 0
+            await received(b"STOPPING=1")
+        finally:
+            await server.close()
+
+
+async def test_signs_of_life_of_another_process_are_not_sent(database_url: str, tmp_path: Path) -> None:
+    """WATCHDOG_PID names the process that systemd watches; its children have the variables, too."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind(str(tmp_path / "notify"))
+        watchdog = {
+            "NOTIFY_SOCKET": str(tmp_path / "notify"),
+            "WATCHDOG_USEC": "1000",
+            "WATCHDOG_PID": str(os.getpid()),
+        }
+        server = Server(database_url, tmp_path, watchdog)
+        try:
+            await server.start()
+            assert await server.terminate() == 0
+        finally:
+            await server.close()
+        assert [systemd.recv(100), systemd.recv(100)] == [b"READY=1", b"STOPPING=1"]

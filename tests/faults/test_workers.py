@@ -7,7 +7,6 @@ from pathlib import Path
 
 import psutil
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from app.cli import workers
 from app.cli.workers import Processes
@@ -15,36 +14,17 @@ from app.domain.identity import Identity
 from app.storage.database import connect
 from app.storage.owners.tokens import Tokens
 from tests.faults.model import Call, Gate, Model, Step, model_api
+from tests.faults.two_processes import TwoProcesses, running, until_both_serve
 from tests.support.http_client import Client, Said, said
 from tests.support.reading import Reader
-from tests.support.server_process import TURNSTREAM, Server
 
 pytestmark = pytest.mark.timeout(240)
 
 MANY = 16  # all of them at one process is one chance in 32,768
 
 
-class TwoProcesses(Server):
-    command = (TURNSTREAM, "serve", "--workers", "2")
-
-    def processes(self) -> list[psutil.Process]:
-        return [each for each in psutil.Process(self.pid).children() if "--process" in " ".join(each.cmdline())]
-
-
 def held(call: Call) -> Iterable[Step]:
     return ("first ", Gate("held"), *(f"{number} " for number in range(20)))
-
-
-async def running(client: Client) -> dict[str, float]:
-    """The number of turns that each process runs."""
-    families = text_string_to_metric_families((await client.get("/metrics")).text)
-    samples = [sample for family in families for sample in family.samples]
-    return {s.labels["process"]: s.value for s in samples if s.name == "turnstream_turns_running"}
-
-
-async def until_both_serve(client: Client) -> None:
-    while len(await running(client)) < 2:  # noqa: ASYNC110, the start of a process has no event here
-        await asyncio.sleep(0.05)
 
 
 @pytest.fixture
@@ -185,7 +165,7 @@ async def test_a_process_that_the_system_cannot_start_again_takes_no_other_along
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(workers, "_PAUSE", 0)
-    processes, tries = Processes(0, tmp_path, 1), []
+    processes, tries = Processes(0, tmp_path, count=1, lease=10), []
 
     async def start(number: int) -> asyncio.subprocess.Process:
         tries.append(number)

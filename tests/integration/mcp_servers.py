@@ -29,9 +29,9 @@ def process_of(server: McpServer) -> psutil.Process:
 
 
 @asynccontextmanager
-async def time_over_http(port: int, *options: str) -> AsyncIterator[psutil.Process]:
+async def time_over_http(port: int, *options: str, module: str = "mcp_time_over_http") -> AsyncIterator[psutil.Process]:
     """Listens when it is entered. It may be killed before it is left."""
-    command = [sys.executable, "-m", "tests.integration.mcp_time_over_http", str(port), *options]
+    command = [sys.executable, "-m", f"tests.integration.{module}", str(port), *options]
     process = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stderr=asyncio.subprocess.PIPE)
     assert process.stderr is not None
     while b"Uvicorn running" not in (line := await process.stderr.readline()):

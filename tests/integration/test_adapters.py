@@ -231,3 +231,33 @@ async def test_when_to_try_again_and_whether_is_the_servers_word(talk: Talk) -> 
 async def test_a_closed_provider_refuses_rather_than_hangs(talk: Talk) -> None:
     await talk.provider.aclose()
     assert (await talk.failure()).type == "connection_error"
+
+
+# --- other content types ---------------------------------------------------------------------------------------------
+
+LOGIN = b"<!DOCTYPE html>\n<html><head><title>Log in</title></head><body>" + b"\n\n" * 100 + b"</body></html>"
+
+
+@pytest.mark.parametrize("kind", ["text/html; charset=utf-8", "", "text/plain"])
+@pytest.mark.parametrize("size", [3, 65_536])
+async def test_a_page_with_status_200_is_a_transient_failure(talk: Talk, kind: str, size: int) -> None:
+    headers = {talk.api.request_id: "req_1"} | ({"content-type": kind} if kind else {})
+    talk.answers(LOGIN, headers=headers, sizes=[size])
+    error = await talk.failure()
+    assert (type(error), error.type, error.request_id) == (TransientError, "bad_content_type", "req_1")
+    assert error.message == "The server answered with a page of HTML: Log in. It is no answer of a model."
+
+
+async def test_another_content_type_is_named(talk: Talk) -> None:
+    talk.answers(b"Service is sleeping.", headers={"content-type": "text/plain"})
+    assert (await talk.failure()).message == "The server answered with text/plain, which is no answer of a model."
+    talk.answers(b"\x89PNG", headers={"content-type": "image/png"})
+    assert (await talk.failure()).message == "The server answered with image/png, which is no answer of a model."
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "application/octet-stream", ""])
+@pytest.mark.parametrize("size", [1, 65_536])
+async def test_events_of_another_content_type_are_read_all_the_same(talk: Talk, kind: str, size: int) -> None:
+    body = talk.api.begun + talk.api.said + talk.api.end
+    talk.answers(body, headers={"content-type": kind} if kind else {}, sizes=[size])
+    assert texts(await talk.heard()) == "Hi"

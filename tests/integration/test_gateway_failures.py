@@ -80,3 +80,31 @@ async def test_people_read_what_the_provider_behind_it_said(harness: Harness) ->
         "http_429",
         "BaseTen: m is temporarily rate-limited upstream. scripted was called 2 times within one second.",
     )
+
+
+@dataclass
+class Portal(Gateway):
+    """Sends a log-in page in the place of the first `pages` answers."""
+
+    pages: int = 1
+
+    def answer_to(self, asked: Asked) -> Answer:
+        self.pages -= 1
+        if self.pages >= 0:
+            return Answer(b"<html><title>Log in</title></html>", 200, {"content-type": "text/html"})
+        return super().answer_to(asked)
+
+
+async def test_a_page_with_status_200_is_tried_again(harness: Harness) -> None:
+    async with behind(Portal(pages=2)) as provider, harness.replica(provider) as replica:
+        turn = await harness.finish(replica, await harness.ask())
+    assert (turn.status, texts_of(turn)) == ("complete", ["word " * 200])
+
+
+async def test_a_page_with_status_200_is_never_an_empty_answer(harness: Harness) -> None:
+    policy = replace(POLICY, model=replace(POLICY.model, retries=replace(QUICK, most=1)))
+    async with behind(Portal(pages=99)) as provider, harness.replica(provider, policy=policy) as replica:
+        turn = await harness.finish(replica, await harness.ask(limits=Limits(max_recoveries=0)))
+    assert turn.error is not None
+    assert (turn.error.type, turn.status) == ("bad_content_type", "error")
+    assert "a page of HTML: Log in." in turn.error.message

@@ -23,6 +23,7 @@ from app.tools.mcp.servers import McpServers, McpTiming
 from app.tools.mcp.tool import McpTool, outcome_of, tool_name, tool_of
 from app.tools.policy import Policy
 from app.tools.running.fit import Sizes, fit
+from app.tools.schemas import SchemaRoom
 from app.tools.tool import File, Outcome, Tool, ToolError, ToolUnavailable
 from app.tools.toolset import Toolset
 from tests.integration.mcp_servers import (
@@ -343,7 +344,9 @@ def test_the_example_of_an_address_is_one(tmp_path: Path) -> None:
 )
 def test_a_server_is_believed_only_where_it_is_trusted(server: McpServer, read_only: bool, retry_safe: bool) -> None:
     hints = types.ToolAnnotations(read_only_hint=True, idempotent_hint=True)
-    spec = tool_of(server, types.Tool(name="walk", input_schema={}, annotations=hints), _never).spec
+    spec = tool_of(
+        server, types.Tool(name="walk", input_schema={"type": "object"}, annotations=hints), _never, SchemaRoom()
+    ).spec
     assert (spec.read_only, spec.retry_safe) == (read_only, retry_safe)
 
 

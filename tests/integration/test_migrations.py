@@ -19,7 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from app.domain.errors import ConfigError
 from app.storage.migrations import FOLDER, alembic_config, downgrade, newest_revision, upgrade, upgrade_in_thread
 from app.storage.tables import metadata
-from tests.support.locks import Locker
+from tests.support.locks import Locker, waiting_to_migrate
 
 COLUMNS = """
 SELECT relname, relpersistence, attname, format_type(atttypid, atttypmod) AS type, attnotnull, attgenerated,
@@ -64,6 +64,10 @@ async def look(url: str, *queries: str) -> list[list[tuple[Any, ...]]]:
 
 def schema(url: str) -> list[list[tuple[Any, ...]]]:
     return asyncio.run(look(url, COLUMNS, CONSTRAINTS, INDEXES))
+
+
+async def migrating(url: str) -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(sys.executable, "-c", MIGRATE, url, cwd=FOLDER.parent)
 
 
 def engine(url: str) -> AsyncEngine:
@@ -152,9 +156,8 @@ async def test_two_processes_that_migrate_at_once_do_it_once_whatever_the_limits
     found = re.search(r"^LOCK = ([\d_]+)$", (FOLDER / "env.py").read_text(), re.MULTILINE)
     assert found
     async with locker.holding(f"SELECT pg_advisory_xact_lock({int(found[1])})"):
-        command = (sys.executable, "-c", MIGRATE, empty_database_url)
-        both = [await asyncio.create_subprocess_exec(*command, cwd=FOLDER.parent) for _ in range(2)]
-        await locker.waiting(2)
+        both = [await migrating(empty_database_url) for _ in range(2)]
+        await waiting_to_migrate(locker.watcher, 2)
         await locker.connection.execute("SELECT pg_sleep(0.5)")  # for longer than a statement has
     assert [await process.wait() for process in both] == [0, 0]
     for query in (COLUMNS, CONSTRAINTS, INDEXES, "SELECT * FROM turnstream_alembic_version"):
@@ -175,6 +178,7 @@ NO_VACUUM_OF_THEIR_OWN = {
         "browser_tokens",
         "chat_uploads",
         "chats",
+        "clock_steps",
         "deleted_chats",
         "deleted_turns",
         "documents",

@@ -43,6 +43,7 @@ LEFT = (
     "search_documents",
     "replicas",
     "sweeps",
+    "clock_steps",
     "token_requirement",
     "signing_key",
 )

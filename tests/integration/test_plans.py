@@ -88,7 +88,8 @@ CASES: Mapping[str, tuple[Statement, Mapping[str, Any], int]] = {
         {"owner": OWNER, "since": NOW, "most": None, "known": [], "known_at": []},
         100,
     ),
-    "the queue": (queue.CLAIM_TURNS, {"replica": new_id(), "step": 1, "limit": 50}, 20),
+    "the queue": (queue.CLAIM_TURNS, {"replica": new_id(), "step": 1, "limit": 50, "suspects": 0}, 20),
+    "the queue with suspects": (queue.CLAIM_TURNS, {"replica": new_id(), "step": 1, "limit": 50, "suspects": 1}, 40),
     # An owner of 51 chats; of 51 of which one is long; of 120 segments, of which one search looks at a hundred.
     "a search for nothing": (search.SEARCH_CHATS, searched(OWNER, "nothing"), 200),
     "a search for nothing where all words must be read": (search.SEARCH_CHATS, searched("owner-0", "nothing"), 2500),
@@ -205,7 +206,7 @@ async def test_a_claim_shares_out_a_queue_with_thousands_of_turns_of_one_owner(
     try:
         await connection.execute(QUEUE)
         await connection.execute(f"SET plan_cache_mode = {mode}")
-        values = {"replica": new_id(), "step": 1, "limit": 50, "most": 100}
+        values = {"replica": new_id(), "step": 1, "limit": 50, "most": 100, "suspects": 1}
         statement = queue.CLAIM_TURNS_FAIRLY
         explain = f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {statement.sql}"
         (row,) = await connection.fetch(explain, *statement.arguments(dict(values)))

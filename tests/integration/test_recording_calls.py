@@ -118,7 +118,7 @@ async def test_a_refusal_is_recorded_without_key_or_cookie(make: Make, tmp_path:
         server.answer = OVERLOADED
         then = await recorded(make, server, tmp_path)
     (path,) = (tmp_path / str(TURN)).iterdir()
-    assert path.name == "attempt-001-round-002-try-01.jsonl"
+    assert path.name == "attempt-000000001-round-002-try-01.jsonl"
     assert path.stat().st_mode & 0o777 == 0o600
     assert KEY not in path.read_text()
     assert "who=me" not in path.read_text()
@@ -176,7 +176,7 @@ async def test_calls_are_numbered_and_those_without_a_turn_have_a_folder_too(tmp
                 await parts_of(CallPublisher(provider))
             await parts_of(CallPublisher(provider), ModelRequest("claude-x", REQUEST.messages))
     names = sorted(path.name for path in (tmp_path / str(TURN)).iterdir())
-    assert names == ["attempt-001-round-002-try-01.jsonl", "attempt-001-round-002-try-02.jsonl"]
+    assert names == ["attempt-000000001-round-002-try-01.jsonl", "attempt-000000001-round-002-try-02.jsonl"]
     assert len(list((tmp_path / "other").iterdir())) == 1
 
 
@@ -274,8 +274,8 @@ async def test_a_folder_that_cannot_be_read_fails_no_sweep(tmp_path: Path, monke
 def test_a_file_that_is_no_recording_is_named(tmp_path: Path) -> None:
     folder = tmp_path / str(TURN)
     folder.mkdir()
-    (folder / "attempt-001-round-001-try-01.jsonl").write_text("{}")
-    with pytest.raises(ConfigError, match="attempt-001-round-001-try-01"):
+    (folder / "attempt-000000001-round-001-try-01.jsonl").write_text("{}")
+    with pytest.raises(ConfigError, match="attempt-000000001-round-001-try-01"):
         Recordings(tmp_path).read(TURN)
 
 

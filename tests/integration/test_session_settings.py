@@ -12,6 +12,7 @@ from app.storage.database import Statement, _sorted, connect, single_connection
 from app.storage.hosts import SESSION_SETTINGS
 from app.storage.migrations import newest_revision, present_revision
 from tests.support.http_client import Client, said
+from tests.support.locks import waiting_to_migrate
 from tests.support.reading import Reader
 from tests.support.server_process import Server
 
@@ -29,10 +30,6 @@ ODD = {
     "transform_null_equals": "on",
 }
 MIGRATION_LOCK = 7_481_516_342
-WAITING = """
-    SELECT count(*) FROM pg_locks JOIN pg_database ON pg_database.oid = database
-    WHERE locktype = 'advisory' AND NOT granted AND datname = current_database()
-"""
 
 
 async def set_defaults(url: str, **settings: str) -> None:
@@ -79,8 +76,7 @@ async def test_two_servers_start_at_once_on_an_empty_database_with_odd_defaults(
         async with asyncio.TaskGroup() as group:
             for server in servers:
                 group.create_task(server.start())
-            while await holder.fetchval(WAITING) < len(servers):  # noqa: ASYNC110, a lock has no event here
-                await asyncio.sleep(0.02)
+            await waiting_to_migrate(holder, len(servers))
             await holder.execute("SELECT pg_advisory_unlock($1)", MIGRATION_LOCK)
         assert await present_revision(empty_database_url) == newest_revision()
         for server in servers:

@@ -59,8 +59,10 @@ ENDS: Sequence[Values] = [
     for known, status in product((0, 1), STATUSES)
 ]
 WRITES: Mapping[str, Write] = {
-    "CLAIM_TURNS": Write({("queued", "running")}, [{"replica": REPLICA, "step": 1, "limit": 10}]),
-    "CLAIM_TURNS_FAIRLY": Write({("queued", "running")}, [{"replica": REPLICA, "step": 1, "limit": 10, "most": 5}]),
+    "CLAIM_TURNS": Write({("queued", "running")}, [{"replica": REPLICA, "step": 1, "limit": 10, "suspects": 1}]),
+    "CLAIM_TURNS_FAIRLY": Write(
+        {("queued", "running")}, [{"replica": REPLICA, "step": 1, "limit": 10, "most": 5, "suspects": 1}]
+    ),
     "TAKE_OVER": Write({("running", "queued")}, [{"gone": [REPLICA]}]),
     "RELEASE_TURN": Write({("running", "queued")}, [columns_of_rounds([], [])]),
     "GIVE_BACK": Write({("running", "queued")}, [{"replica": REPLICA, "every": True}]),

@@ -150,6 +150,7 @@ VALID: list[tuple[str, Row]] = [
     ("accounts", ACCOUNT),
     ("reservations", RESERVATION),
     ("sweeps", {"name": "s", "due_at": NOW}),
+    ("clock_steps", {"began": NOW, "until": NOW}),
     ("token_requirement", {"single": True}),
     ("signing_key", {"inner_pad": b"inner", "outer_pad": b"outer"}),
     ("moves", {"owner": "eve", "cell": "08", "state": "gone"}),
@@ -187,6 +188,7 @@ WRONG: dict[str, list[Row]] = {
     "ck_moves_state": [{"owner": "ada", "cell": "08", "state": "lost"}],
     "ck_moves_leaving_is_held": [{"owner": "ada", "cell": "08", "state": "leaving"}],
     "pk_sweeps": [{"name": "s", "due_at": NOW}],
+    "pk_clock_steps": [{"began": NOW, "until": NOW}],
     "pk_token_requirement": [{"single": True}],
     "pk_search_owners": [{"owner": "ada"}],
     "pk_search_segments": [{"id": 1000, "owner": "bob", "chats": 1}],
@@ -500,7 +502,7 @@ async def test_whoever_claims_does_not_wait_for_others_and_gets_what_they_leave(
     turns = await queue_up(database_url, 5)
     async with connect(database_url, size=2) as database:
         async with database.transaction() as slow:
-            taken = await slow.rows(CLAIM_TURNS, replica=REPLICA, step=1, limit=2)
+            taken = await slow.rows(CLAIM_TURNS, replica=REPLICA, step=1, limit=2, suspects=1)
             rest = await Queue(database, NEW, "there", 2).claim(10)
         assert sorted([row["id"] for row in taken]) == turns[:2]
         assert rest == turns[2:]
@@ -512,7 +514,7 @@ async def test_a_claim_that_is_rolled_back_was_none(database_url: str) -> None:
     async with connect(database_url, size=2) as database:
         with suppress(RuntimeError):
             async with database.transaction() as connection:
-                assert await connection.rows(CLAIM_TURNS, replica=REPLICA, step=1, limit=1)
+                assert await connection.rows(CLAIM_TURNS, replica=REPLICA, step=1, limit=1, suspects=1)
                 raise RuntimeError
         assert await Queue(database, NEW, "there", 2).claim(10) == [turn]
         assert await Queue(database, NEW, "there", 2).claimed() == {turn: False}

@@ -11,10 +11,12 @@ from structlog.testing import capture_logs
 from app.domain.chats import title_from
 from app.domain.errors import TransientError
 from app.domain.plans import Plans
+from app.engine.hooks import TurnEnded
 from app.engine.side_calls import SideCalls
 from app.engine.upkeep.titles import TitleWriter
 from app.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text
 from app.storage.chats.chats import Chats
+from app.storage.chats.turns import Turns
 from app.storage.owners.accounts import Accounts
 from app.storage.owners.charges import Charges
 from tests.support.harness import OWNER, POLICY, Asked, Harness, Replica
@@ -98,3 +100,34 @@ async def test_a_model_that_fails_leaves_the_beginning_of_the_message(harness: H
             pause.go.set()
     assert [await title_of(harness, each) for each in (asked, other)] == [title_from(QUESTION)] * 2
     assert [line["event"] for line in lines if line["event"].startswith("title")] == ["title.failed"]
+
+
+async def test_an_owner_whose_titles_take_long_keeps_no_other_owner_waiting(harness: Harness) -> None:
+    slow: list[Reply] = [[Pause(), *message_of(text("Late"))] for _ in range(4)]
+    prompt: Reply = message_of(text("At once"))
+    work = Titles(ScriptedProvider([*slow[:2], prompt]))
+    writer = TitleWriter(
+        harness.database,
+        lambda _: work.model,
+        "small",
+        SideCalls(Charges(harness.database), Accounts(harness.database), Plans(), POLICY.model),
+        lambda *whom: work.notified.put_nowait(whom),
+    )
+    answers = ScriptedProvider([message_of(text("At noon.")) for _ in range(9)])
+    async with harness.replica(answers) as replica:
+        theirs = [await say(harness, replica) for _ in range(8)]
+        mine = await say(harness, replica)
+    async with harness.locker() as locker:
+        await locker.connection.execute("UPDATE chats SET owner = 'ben' WHERE id = $1", mine.chat)
+    for asked in theirs:
+        await writer.turn_ended(TurnEnded(OWNER, await harness.turn(asked)))
+    working = asyncio.create_task(writer.run())
+    for pause in slow[:2]:
+        assert isinstance(pause, list)
+        assert isinstance(pause[0], Pause)
+        await pause[0].reached.wait()
+    turn = await Turns(harness.database).get("ben", mine.chat, mine.turn)
+    await writer.turn_ended(TurnEnded("ben", turn))
+    assert await work.notified.get() == ("ben", mine.chat), "all titles of the first owner still wait"
+    working.cancel()
+    await asyncio.wait({working})

@@ -11,6 +11,17 @@ _WAITING = """
 SELECT count(*) FROM pg_stat_activity
 WHERE datname = current_database() AND wait_event_type = 'Lock' AND pid <> pg_backend_pid()
 """
+# One that waits to migrate tries to take the lock again and again, and is in no transaction in between.
+_WAITING_TO_MIGRATE = """
+SELECT count(*) FROM pg_stat_activity
+WHERE datname = current_database() AND query ~ '^SELECT pg_try_advisory_lock' AND pid <> pg_backend_pid()
+"""
+
+
+async def waiting_to_migrate(watcher: "asyncpg.Connection[Any]", count: int) -> None:
+    """Returns when `count` others do."""
+    while await watcher.fetchval(_WAITING_TO_MIGRATE) < count:  # noqa: ASYNC110, Postgres tells nobody
+        await asyncio.sleep(0.01)
 
 
 class Locker:
@@ -18,7 +29,7 @@ class Locker:
 
     def __init__(self, connection: "asyncpg.Connection[Any]", watcher: "asyncpg.Connection[Any]") -> None:
         self.connection = connection
-        self._watcher = watcher
+        self.watcher = watcher
 
     @asynccontextmanager
     async def holding(self, sql: str, *values: object, commit: bool = False) -> AsyncIterator[None]:
@@ -33,5 +44,5 @@ class Locker:
 
     async def waiting(self, count: int = 1) -> None:
         """Returns when `count` others wait for a lock."""
-        while await self._watcher.fetchval(_WAITING) < count:  # noqa: ASYNC110, Postgres tells nobody
+        while await self.watcher.fetchval(_WAITING) < count:  # noqa: ASYNC110, Postgres tells nobody
             await asyncio.sleep(0.002)

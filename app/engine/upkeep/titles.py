@@ -1,6 +1,7 @@
 """Titles of chats by a model that the operator chose: after the first answer, where no person has given one."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from uuid import UUID
 
@@ -17,6 +18,7 @@ from app.llm.provider import Provider
 from app.storage.chats.chats import Chats
 from app.storage.chats.turns import Turns
 from app.storage.database import Database
+from app.tools.running.slots import Slots
 
 log = structlog.get_logger(__name__)
 
@@ -26,12 +28,15 @@ _PROMPT = (
 )
 _MOST_READ = 2000  # characters of the question, and of the answer
 _MAX_TOKENS = 200
-_MOST_WAITING = 100  # a chat that comes when so many wait keeps the title that it has
+_AT_ONCE = 4
+# A chat that comes when so many wait, of its owner or of all, keeps the title that it has.
+_MOST_OF_OWNER = 50
+_MOST_WAITING = 1000
 
 
 class TitleWriter(Hooks):
-    """As a hook it learns of first answers; `run` asks `model` for their titles, one after the other. `notify` wakes
-    the readers of an owner and a chat.
+    """As a hook it learns of first answers; `run` asks `model` for their titles. Owners share the calls that are made
+    at once: none waits for the chats of another one. `notify` wakes the readers of an owner and a chat.
     """
 
     def __init__(
@@ -47,20 +52,30 @@ class TitleWriter(Hooks):
         self._model = model
         self._side_calls = side_calls
         self._notify = notify
-        self._waiting: asyncio.Queue[TurnEnded] = asyncio.Queue(_MOST_WAITING)
+        self._slots = Slots(_AT_ONCE, reserved=True)
+        self._waiting: Counter[str] = Counter()
+        self._ended: asyncio.Queue[TurnEnded] = asyncio.Queue()
 
     async def turn_ended(self, event: TurnEnded) -> None:
-        if event.turn.status == "complete" and not self._waiting.full():
-            self._waiting.put_nowait(event)
+        has_room = self._waiting[event.owner] < _MOST_OF_OWNER and self._waiting.total() < _MOST_WAITING
+        if event.turn.status == "complete" and has_room:
+            self._waiting[event.owner] += 1
+            self._ended.put_nowait(event)
 
     async def run(self) -> None:
         """Writes titles for ever."""
-        while True:
-            event = await self._waiting.get()
+        async with asyncio.TaskGroup() as group:
+            while True:
+                group.create_task(self._try(await self._ended.get()))
+
+    async def _try(self, event: TurnEnded) -> None:
+        async with self._slots.slot(event.owner):
             try:
                 await self._write(event.owner, event.turn)
             except (ProviderError, TimeoutError, NotFound, StorageUnavailable) as error:
                 log.warning("title.failed", chat=str(event.turn.chat_id), model=self._model, error=str(error))
+            finally:
+                self._waiting -= Counter({event.owner: 1})  # without those that are 0
 
     async def _write(self, owner: str, answer: Turn) -> None:
         chat = await self._chats.get(owner, answer.chat_id)

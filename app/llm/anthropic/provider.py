@@ -11,7 +11,7 @@ from app.llm.anthropic.wire import AnthropicWire
 from app.llm.provider import ModelRequest
 from app.llm.transport.direct import Calls
 from app.llm.transport.failures import LOST, Unanswered, connection_error, provider_error
-from app.llm.transport.http import MAX_EVENT_BYTES, Adapter, decode_token_count, http_client
+from app.llm.transport.http import MAX_EVENT_BYTES, Adapter, http_client, read_token_count
 from app.llm.transport.interceptor import Interceptor
 from app.llm.transport.response import ModelResponse
 from app.llm.transport.wire import Wire
@@ -58,7 +58,7 @@ class AnthropicProvider(Adapter):
         path = "/v1/messages/count_tokens"
         body = await offload(request.size, render_count, request)
         async with self._post(path, body, request, "application/json", by_sdk=True) as response:
-            return decode_token_count(await response.whole())
+            return await read_token_count(response)
 
     @asynccontextmanager
     async def _post(

@@ -18,7 +18,7 @@ from app.llm.openai.responses.wire import ResponsesWire
 from app.llm.provider import ModelRequest
 from app.llm.transport.direct import Calls
 from app.llm.transport.failures import LOST, Unanswered, connection_error, provider_error
-from app.llm.transport.http import MAX_EVENT_BYTES, Adapter, decode_token_count, http_client
+from app.llm.transport.http import MAX_EVENT_BYTES, Adapter, http_client, read_token_count
 from app.llm.transport.interceptor import Interceptor
 from app.llm.transport.response import ModelResponse
 from app.llm.transport.wire import Wire
@@ -121,7 +121,7 @@ class OpenAIResponsesProvider(OpenAIProvider):
     async def count(self, request: ModelRequest) -> int:
         body = await offload(request.size, responses_render.render_count, request, self.quirks)
         async with self._post(f"{self.path}/input_tokens", body, "application/json", by_sdk=True) as response:
-            return decode_token_count(await response.whole())
+            return await read_token_count(response)
 
 
 def _request_id(headers: Mapping[str, str]) -> str | None:

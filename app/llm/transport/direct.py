@@ -22,7 +22,7 @@ from yarl import URL
 from app.llm.transport.failures import LOST, Unanswered
 from app.llm.transport.kept_open import kept_open
 from app.llm.transport.pausing import PausingReader
-from app.llm.transport.response import ModelResponse, open_response
+from app.llm.transport.response import ModelResponse, cut_failure, open_response
 from app.tracing import TRACING
 
 _MAX_TEMPLATES = 100  # of one client; a template is for a path and its headers
@@ -63,6 +63,7 @@ class Calls:
             self.client = httpx2.AsyncClient(
                 transport=_BelowSdk(network), timeout=network.timeout, follow_redirects=network.follow_redirects
             )
+        self.client.event_hooks = {"response": [cut_failure]}
 
     @asynccontextmanager
     async def post(

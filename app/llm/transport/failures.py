@@ -152,6 +152,19 @@ def provider_error(
     )
 
 
+def content_type_error(kind: str, body: bytes, request_id: str | None) -> TransientError:
+    """Returns the error for a success of another content type, such as the log-in page of a proxy. The provider itself
+    did not answer, so a later try or another provider may succeed.
+    """
+    text = body.decode("utf-8", "replace").strip()
+    log.warning("provider.unreadable", reason=f"{kind or 'no content type'}: {text[:200]!r}")
+    if text.startswith("<"):
+        message = f"{_page(text)} It is no answer of a model."
+    else:
+        message = f"The server answered with {kind or 'a body without a content type'}, which is no answer of a model."
+    return TransientError("bad_content_type", message[:MAX_MESSAGE], request_id=request_id)
+
+
 def _kind(
     layers: list[Mapping[str, Any]], statuses: list[int], should_retry: str | None
 ) -> type[TransientError] | type[PermanentError]:
@@ -212,11 +225,15 @@ def _message(layers: list[Mapping[str, Any]]) -> str | None:
         return None
     message = _text(layers[found])
     if message.startswith("<"):  # an error page of a proxy
-        title = _TITLE.search(message)
-        return f"The server answered with a page of HTML{f': {title[1]}' if title else ''}."
+        return _page(message)
     names = (_metadata(members).get("provider_name") for members in reversed(layers[:found]))
     upstream = next((name for name in names if isinstance(name, str) and name), None)
     return f"{upstream}: {message}" if upstream and upstream not in message else message
+
+
+def _page(html: str) -> str:
+    title = _TITLE.search(html)
+    return f"The server answered with a page of HTML{f': {title[1]}' if title else ''}."
 
 
 def _text(members: Mapping[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import re
 import ssl
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
@@ -14,11 +15,12 @@ import msgspec
 import structlog
 
 from app.domain.errors import PermanentError, TransientError
+from app.kit.json_values import weight_of
 from app.llm.provider import ModelRequest, Part
-from app.llm.transport.failures import LOST, provider_error
+from app.llm.transport.failures import LOST, content_type_error, provider_error
 from app.llm.transport.interceptor import InterceptingTransport, Interceptor
-from app.llm.transport.response import ModelResponse
-from app.llm.transport.wire import BadStream, Wire, weight_of
+from app.llm.transport.response import MAX_FAILURE_BYTES, ModelResponse
+from app.llm.transport.wire import BadStream, Wire
 
 log = structlog.get_logger(__name__)
 
@@ -26,6 +28,10 @@ _MAX_DRAIN = 1.0  # seconds
 # Seconds of silence that are allowed after the reason to stop: some servers never send the event that ends a stream.
 _MAX_TAIL = 5.0
 MAX_EVENT_BYTES = 8_000_000
+MAX_COUNT_BYTES = 10_000
+# How an event begins, and as many bytes as show it.
+_EVENT = re.compile(rb"(?:\xef\xbb\xbf)?\s*(?:data|event|id|retry)?:")
+_ENOUGH = 16
 # Bytes that are parsed and recorded at once. They hold five hundred deltas, which take some milliseconds; a read of a
 # busy server returns six times as many.
 _PIECE = 65_536
@@ -88,8 +94,9 @@ class Adapter(ABC):
     async def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[Part], None]:
         """Yields the parts of the answer until its last event, or until its reason to stop and then silence."""
         async with self._open(request) as (response, wire):
-            read = _Pieces(response.read).read
-            if "json" in response.headers.get("content-type", ""):
+            pieces = _Pieces(response.read)
+            read = pieces.read
+            if await _is_whole(pieces, response, wire):
                 whole, weight = bytearray(), 0
                 while chunk := await read():
                     whole += chunk
@@ -136,12 +143,34 @@ class Adapter(ABC):
         """
 
 
+async def _is_whole(pieces: "_Pieces", response: ModelResponse, wire: Wire) -> bool:
+    """Whether the answer is one JSON value, and no stream of events. The beginning of the body decides where the type
+    is another one: some servers send events as text. Raises TransientError for a body that is neither.
+    """
+    kind = response.headers.get("content-type", "").lower()
+    if "json" in kind or "event-stream" in kind:
+        return "json" in kind
+    beginning = await pieces.peek(_ENOUGH)
+    if not beginning or _EVENT.match(beginning):
+        return False
+    if beginning.lstrip().startswith((b"{", b"[")):
+        return True
+    page = await response.whole(MAX_FAILURE_BYTES)
+    raise content_type_error(kind, beginning + page, wire.request_id)
+
+
 class _Pieces:
     """Reader of a body in pieces, between which others get their turn on the event loop."""
 
     def __init__(self, read: Callable[[], Awaitable[bytes]]) -> None:
         self._read = read
         self._rest = b""
+
+    async def peek(self, size: int) -> bytes:
+        """Returns the first bytes, at least `size` where there are as many, and leaves them to be read."""
+        while len(self._rest) < size and (chunk := await self._read()):
+            self._rest += chunk
+        return self._rest
 
     async def read(self) -> bytes:
         if self._rest:
@@ -176,9 +205,9 @@ class _TokenCount(msgspec.Struct):
     input_tokens: int
 
 
-def decode_token_count(body: bytes) -> int:
+async def read_token_count(response: ModelResponse) -> int:
     """Returns the tokens that a provider counted. Raises TransientError if the body is not such a count."""
     try:
-        return msgspec.json.decode(body, type=_TokenCount).input_tokens
+        return msgspec.json.decode(await response.whole(MAX_COUNT_BYTES), type=_TokenCount).input_tokens
     except msgspec.DecodeError as error:
         raise TransientError("bad_count", "The provider's count of tokens could not be read.") from error

@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 import httpx2
 
+# Of the body of a failure, decompressed: the reason stands in its beginning.
+MAX_FAILURE_BYTES = 65_536
+
 
 @dataclass(frozen=True, slots=True)
 class ModelResponse:
@@ -15,11 +18,12 @@ class ModelResponse:
     headers: Mapping[str, str]
     read: Callable[[], Awaitable[bytes]]
 
-    async def whole(self) -> bytes:
+    async def whole(self, max_bytes: int) -> bytes:
+        """Returns the body, or its first bytes where it is longer."""
         body = bytearray()
-        while chunk := await self.read():
+        while len(body) < max_bytes and (chunk := await self.read()):
             body += chunk
-        return bytes(body)
+        return bytes(body[:max_bytes])
 
 
 @asynccontextmanager
@@ -29,3 +33,29 @@ async def open_response(response: httpx2.Response) -> AsyncIterator[ModelRespons
     assert isinstance(chunks, AsyncGenerator)
     async with aclosing(chunks):
         yield ModelResponse(response.status_code, response.headers, lambda: anext(chunks, b""))
+
+
+async def cut_failure(response: httpx2.Response) -> None:
+    """A hook of the client of an SDK, which reads the whole body of a response that is no success."""
+    if not response.is_success:
+        unread = httpx2.Response(response.status_code, headers=response.headers, stream=response.stream)
+        response.headers.pop("content-encoding", None)
+        response.stream = _Beginning(unread)
+
+
+class _Beginning(httpx2.AsyncByteStream):
+    """The first bytes of a body, decompressed."""
+
+    def __init__(self, response: httpx2.Response) -> None:
+        self._response = response
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        left = MAX_FAILURE_BYTES
+        async for chunk in self._response.aiter_bytes():
+            yield chunk[:left]
+            left -= len(chunk)
+            if left <= 0:
+                break
+
+    async def aclose(self) -> None:
+        await self._response.aclose()

@@ -5,19 +5,12 @@ from typing import Any
 
 import msgspec
 
+from app.kit.json_values import weight_of
 from app.llm.provider import Part
 from app.llm.raw_json import repaired_json
 
 # Bytes of an event from which on it is weighed, and not only measured.
 _WEIGHED = 65_536
-# As many bytes of plain text are decoded while an escape, a string or an item is; while an object or a list is made.
-_SIGN, _OBJECT = 9, 100
-
-
-def weight_of(json: bytes) -> int:
-    """The size of JSON in bytes of plain text, by the time that it takes to decode."""
-    signs, objects = sum(map(json.count, (b"\\", b'"', b","))), json.count(b"{") + json.count(b"[")
-    return len(json) + _SIGN * signs + _OBJECT * objects
 
 
 class EventSplitter:

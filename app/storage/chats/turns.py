@@ -29,7 +29,7 @@ WHOLE_PATH = 1_000_000
 _PAGE_BYTES = 8_000_000
 
 _COLUMNS = f"""turns.id, turns.chat_id, turns.parent_id, turns.role, turns.status, turns.request, turns.attempt,
-    turns.cancel_requested, turns.recoveries, turns.asked, turns.arrivals,
+    turns.cancel_requested, turns.recoveries, turns.deaths, turns.asked, turns.arrivals,
     turns.hook_failures, turns.stop_reason, turns.error, turns.usage, turns.created_at,
     turns.started_at, turns.ended_at, turns.forked_from, turns.lineage, {PRELIMINARY}"""
 

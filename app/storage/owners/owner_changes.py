@@ -2,7 +2,8 @@
 
 Rows carry the time of the statement that wrote them, and become visible when their transaction commits, which may be
 minutes later: a commit waits for its synchronous standby. A reader therefore reads again from the time before which no
-transaction is still open (`OwnerChanges.time`), and leaves out what it has already sent.
+transaction is still open (`OwnerChanges.time`), and leaves out what it has already sent. While the clock shows a period
+for the second time, because it was set back, that is the beginning of the period.
 """
 
 from collections import deque
@@ -14,6 +15,7 @@ from uuid import UUID
 
 from app.domain.chats import Chat
 from app.domain.turns import DELETED, Status
+from app.kit.clock import CLOCK
 from app.storage.chats.chats import chat_from
 from app.storage.database import Database, Row, Statement
 from app.storage.retention import NO_ID, ROWS, walk, walk_of
@@ -179,7 +181,7 @@ class OwnerChanges:
             TurnStatus(row["id"], row["chat_id"], row["status"], row["stop_reason"], row["waiting"]) for row in found
         ]
         # What was written before `seen_at` was seen then, whether or not this replica knows it of the transactions.
-        settled = max(self._settled(rows[0]), min(seen_at, rows[0]["now"]))
+        settled = CLOCK.in_order(max(self._settled(rows[0]), min(seen_at, rows[0]["now"])))
         return OwnerUpdate(settled, changed, chats, gone, statuses)
 
     async def _mark(self) -> None:
@@ -199,7 +201,7 @@ class OwnerChanges:
         # Backwards: nearly always it is the last mark. One is after `now` where the database's clock was set back, or
         # where another look came in between.
         ended = (time for time, number in reversed(self._marks) if number < moment["oldest"])
-        return min(max(next(ended, oldest), oldest), now)
+        return CLOCK.in_order(min(max(next(ended, oldest), oldest), now))
 
     def sweep(self) -> AsyncGenerator[int, None]:
         """Forgets old deletions."""

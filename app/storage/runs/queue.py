@@ -24,6 +24,9 @@ CANCEL = "cancel"
 UPDATED = "told"  # the rows have an answer or words of a user; older replicas, which run beside, know this word
 DRAIN = "drain"
 
+# Deaths of processes after which a turn that was running in them is a suspect: it may have ended them.
+SUSPICIOUS = 2
+
 # A turn that was enqueued behind an open one is not claimed before that one has ended, nor one of an owner who is held.
 CLAIMABLE = f"""
     status = 'queued' AND NOT EXISTS (
@@ -33,17 +36,33 @@ CLAIMABLE = f"""
         SELECT FROM moves JOIN chats USING (owner) WHERE chats.id = next.chat_id AND held_until > now()
     )
 """
+# Suspects are claimed before all others and apart from them, those of the fewest deaths first, so that faults of others
+# are not counted for one turn again and again. Those of more deaths are claimed one at a time, which finds the one. The
+# replica's row names those of the last claim.
+_SUSPECTS = f"""
+    fewest AS (
+        SELECT min(deaths) AS deaths FROM turns AS next WHERE :suspects > 0 AND deaths >= {SUSPICIOUS} AND {CLAIMABLE}
+    ), suspects AS (
+        SELECT id FROM turns AS next WHERE deaths = (SELECT deaths FROM fewest) AND {CLAIMABLE}
+        ORDER BY created_at, id FOR UPDATE SKIP LOCKED
+        LIMIT (SELECT CASE deaths WHEN {SUSPICIOUS} THEN :suspects ELSE least(:suspects, 1) END FROM fewest)
+    ), named AS (
+        UPDATE replicas SET suspects = found.ids FROM (SELECT array_agg(id) AS ids FROM suspects) AS found
+        WHERE id = :replica AND replicas.suspects IS DISTINCT FROM found.ids
+    )
+"""
+_CALM = f"{CLAIMABLE} AND deaths < {SUSPICIOUS} AND NOT EXISTS (SELECT FROM suspects)"
 _CLAIM = f"""
     UPDATE turns
     SET status = 'running', attempt = {NEXT_ATTEMPT}, replica = :replica, started_at = coalesce(started_at, now())
-    WHERE id IN (SELECT id FROM chosen)
-    RETURNING id, created_at
+    WHERE id IN (SELECT id FROM chosen UNION ALL SELECT id FROM suspects)
+    RETURNING id, created_at, deaths
 """
 # By the time of the database: ids have the time of the replica that made them.
 CLAIM_TURNS = Statement(
     f"""
-    WITH chosen AS (
-        SELECT id FROM turns AS next WHERE {CLAIMABLE}
+    WITH {_SUSPECTS}, chosen AS (
+        SELECT id FROM turns AS next WHERE {_CALM}
         ORDER BY created_at, id FOR UPDATE SKIP LOCKED LIMIT :limit
     )
     {_CLAIM}
@@ -55,7 +74,7 @@ CLAIM_TURNS = Statement(
 # queue is read in the order of an index: else a long queue makes the planner read the whole table for it.
 CLAIM_TURNS_FAIRLY = Statement(
     f"""
-    WITH first_queued AS (
+    WITH {_SUSPECTS}, first_queued AS (
         SELECT id FROM turns WHERE status = 'queued' ORDER BY created_at, id LIMIT 1
     ), shares AS (
         SELECT queue_owner AS owner, count(*) FILTER (WHERE status = 'running') AS running,
@@ -68,13 +87,13 @@ CLAIM_TURNS_FAIRLY = Statement(
             SELECT owner, running, coalesce(running_turns, CAST(:most AS int)) - running AS room
             FROM shares LEFT JOIN accounts USING (owner) WHERE oldest IS NOT NULL ORDER BY running, oldest
         ) AS in_order, LATERAL (
-            SELECT FROM turns AS next WHERE queue_owner = owner AND {CLAIMABLE} LIMIT 1
+            SELECT FROM turns AS next WHERE queue_owner = owner AND {_CALM} LIMIT 1
         ) AS any_turn
         WHERE room > 0 LIMIT :limit
     ), ranked AS (
         SELECT next.id, running + row_number() OVER (PARTITION BY owner ORDER BY next.created_at, next.id) AS rank
         FROM owners, LATERAL (
-            SELECT id, created_at FROM turns AS next WHERE queue_owner = owner AND {CLAIMABLE}
+            SELECT id, created_at FROM turns AS next WHERE queue_owner = owner AND {_CALM}
             ORDER BY created_at, id LIMIT least(room, :limit)
         ) AS next
     ), chosen AS (
@@ -102,12 +121,22 @@ GIVE_BACK = Statement(
     """
 )
 GET_CLAIMED = Statement("SELECT id, cancel_requested FROM turns WHERE replica = :replica AND status = 'running'")
+# The row has the time of the renewal before, also after a failover: if that is later than now, the clock was set back.
+# What was written between the two renewals has a time from a lease before now to a lease after the renewal before.
 RENEW_LEASE = Statement(
     """
+    WITH noticed AS (
+        INSERT INTO clock_steps (began, until)
+        SELECT now() - CAST(:lease AS interval), lease_until FROM replicas
+        WHERE id = :replica AND lease_until - CAST(:lease AS interval) > now() + interval '1 second'
+        ON CONFLICT DO NOTHING
+    )
     INSERT INTO replicas (id, address, session, lease_until, webhooks, signs)
-    VALUES (:replica, :address, :session, now() + :lease, :webhooks, true)
+    VALUES (:replica, :address, :session, now() + :lease, :webhooks, signs)
     ON CONFLICT (id) DO UPDATE SET lease_until = EXCLUDED.lease_until
-    RETURNING clock_timestamp() AS time, now() AS began, lease_until, draining_since IS NOT NULL AS draining
+    RETURNING clock_timestamp() AS time, now() AS began, lease_until, draining_since IS NOT NULL AS draining,
+        ARRAY(SELECT clock_steps.began FROM clock_steps ORDER BY 1) AS steps,
+        ARRAY(SELECT until FROM clock_steps ORDER BY clock_steps.began) AS ends
     """
 )
 GET_PEERS = Statement(
@@ -122,15 +151,32 @@ GET_PEERS = Statement(
 )
 # The attempt stays: the next claim raises it, which fences off an owner that is only slow. What such an owner still
 # appends to its log is read by nobody: the turn's row names no replica, or the next one.
+#
+# At most one turn ended the process. If nothing was claimed after suspects, the death counts for them only, else for
+# all. Only a turn that ran alone is charged a recovery. Text that is kept is progress, after which the recoveries are
+# counted from the beginning; the last second of it, which no checkpoint has stored, is not seen.
 TAKE_OVER = Statement(
     f"""
     WITH gone AS (
         DELETE FROM replicas WHERE id = ANY(CAST(:gone AS uuid[]))
+    ), lost AS (
+        SELECT turns.id, replica, count(*) OVER process = 1 AS alone,
+            coalesce(turns.id = ANY(suspects) OR NOT bool_or(turns.id = ANY(suspects)) OVER process, true) AS counts,
+            request->'limits'->>'recovery' IS DISTINCT FROM 'retry' AND (
+                EXISTS (SELECT FROM open_text AS text WHERE turn_id = turns.id AND text.attempt = turns.attempt)
+                OR EXISTS (
+                    SELECT FROM rounds AS last JOIN blocks ON blocks.turn_id = last.turn_id AND round = number
+                    WHERE last.turn_id = turns.id AND sealed_by IS NULL AND last.stop_reason IS DISTINCT FROM 'voided'
+                )
+            ) AS has_new_text
+        FROM turns LEFT JOIN replicas ON replicas.id = replica
+        WHERE status = 'running' AND (replica = ANY(CAST(:gone AS uuid[])) OR replicas.id IS NULL)
+        WINDOW process AS (PARTITION BY replica)
     ), taken AS (
-        UPDATE turns SET status = 'queued', replica = NULL, recoveries = recoveries + 1
-        WHERE status = 'running'
-          AND (replica = ANY(CAST(:gone AS uuid[])) OR NOT EXISTS (SELECT FROM replicas WHERE id = turns.replica))
-        RETURNING id, attempt
+        UPDATE turns SET status = 'queued', replica = NULL, deaths = deaths + CAST(counts AS int),
+            recoveries = CASE WHEN has_new_text THEN 0 ELSE recoveries END + CAST(alone AS int)
+        FROM lost WHERE turns.id = lost.id AND turns.replica = lost.replica AND status = 'running'
+        RETURNING turns.id, attempt
     ), {END_LOGS}
     SELECT id FROM taken
     """
@@ -149,6 +195,14 @@ LEAVE = Statement(
 )
 # Where the schema is out of reach for a while there is no channel either.
 NOTIFY = Statement(f"SELECT pg_notify({CHANNEL}, :payload) WHERE current_schema() IS NOT NULL")
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """The claimed turns, oldest first. If they are suspects, `deaths` are the most of any of them; else it is 0."""
+
+    turns: Sequence[UUID] = ()
+    deaths: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,15 +239,22 @@ class Queue:
         self._webhooks = sorted(webhooks)
 
     async def claim(self, limit: int, most_of_owner: int | None = None) -> Sequence[UUID]:
-        """Claims up to `limit` queued turns for this replica, oldest first. With `most_of_owner` they are shared out
-        between their owners, of whom none has more than that running.
+        """Claims queued turns for this replica, as `take` does."""
+        return (await self.take(limit, most_of_owner)).turns
+
+    async def take(self, limit: int, most_of_owner: int | None = None, *, suspects: int = 1) -> Claim:
+        """Claims queued turns for this replica: up to `suspects` of the suspects or, if there is none, up to `limit` of
+        the others, oldest first. With `most_of_owner` these are shared out between their owners, of whom none has more
+        than that running.
         """
-        claim = {"replica": self.replica, "step": attempts.draw_step(), "limit": limit}
+        claim = {"replica": self.replica, "step": attempts.draw_step(), "limit": limit, "suspects": suspects}
         if most_of_owner is None:
             rows = await self._database.rows(CLAIM_TURNS, **claim)
         else:
             rows = await self._database.rows(CLAIM_TURNS_FAIRLY, **claim, most=most_of_owner)
-        return [row["id"] for row in sorted(rows, key=lambda row: (row["created_at"], row["id"]))]
+        rows = sorted(rows, key=lambda row: (row["created_at"], row["id"]))
+        deaths = max((row["deaths"] for row in rows), default=0)
+        return Claim([row["id"] for row in rows], deaths if deaths >= SUSPICIOUS else 0)
 
     async def claim_again(self, turns: Collection[UUID]) -> Collection[UUID]:
         """Claims those of these turns that this replica owns by their rows, for a new run."""
@@ -213,8 +274,8 @@ class Queue:
         return {row["id"]: row["cancel_requested"] for row in rows}
 
     async def renew_lease(self, seconds: float) -> bool:
-        """Renews the lease, and learns the time of Postgres. Returns whether an operator has ordered that this replica
-        drains.
+        """Renews the lease, and learns the time of Postgres and when its clock was set back. Returns whether an
+        operator has ordered that this replica drains.
         """
         asked = monotonic()
         row = await self._database.row(
@@ -227,6 +288,7 @@ class Queue:
         )
         assert row is not None
         CLOCK.learn(row["time"], asked, monotonic())
+        CLOCK.learn_steps(list(zip(row["steps"], row["ends"], strict=True)))
         self.renewals.note(row["lease_until"], Renewal(asked, row["began"]))
         is_draining: bool = row["draining"]
         return is_draining

@@ -151,11 +151,20 @@ SEAL_ROUND = Statement(
     """
 )
 
-# The new attempt is a parameter, so that a write whose answer was lost can be repeated: its number shows that it was
-# written. The turn is locked in a statement before, so that the first try, which may still be under way, is waited for.
+# The new attempt is a parameter, so that a write whose answer was lost can be repeated. The voided round shows that it
+# was written: the number alone does not, since a claim may draw it too, perhaps of this replica. The turn is locked in
+# a statement before, so that the first try, which may still be under way, is waited for.
 LOCK_TURN = Statement("SELECT id FROM turns WHERE id = :turn FOR NO KEY UPDATE")
 VOID_ROUND = Statement(
-    _fence("status = 'running' AND attempt IN (:attempt, :next_attempt)", columns="id, chat_id")
+    _fence(
+        """
+        replica = :replica AND status = 'running' AND (attempt = :attempt OR attempt = :next_attempt AND EXISTS (
+            SELECT FROM rounds
+            WHERE turn_id = :turn AND number = :number AND rounds.attempt = :round_attempt AND stop_reason = 'voided'
+        ))
+        """,
+        columns="id, chat_id",
+    )
     + _CLEAR_TEXT
     + _CHARGE_ROUNDS
     + """
@@ -374,7 +383,9 @@ class Records:
             **_fenced_by(kept),
             **_sums(turn),
             **self._sealed(round, turn),
+            "replica": self._replica,
             "number": round.number,
+            "round_attempt": round.attempt,
             "next_attempt": next_attempt(self.attempt),
         }
         await self._until_whole(lambda: self._void_round(values))

@@ -23,9 +23,9 @@ from app.storage.runs.journal import (
 # Without the request, which never changes and may be long.
 GET_TURNS = Statement(
     f"""
-    SELECT id, chat_id, parent_id, role, status, NULL AS request, attempt, cancel_requested, recoveries, asked,
-        arrivals, hook_failures, stop_reason, error, usage, created_at, started_at, ended_at, forked_from, lineage,
-        replica, {PRELIMINARY}
+    SELECT id, chat_id, parent_id, role, status, NULL AS request, attempt, cancel_requested, recoveries, deaths,
+        asked, arrivals, hook_failures, stop_reason, error, usage, created_at, started_at, ended_at, forked_from,
+        lineage, replica, {PRELIMINARY}
     FROM turns WHERE id = ANY(CAST(:turns AS uuid[]))
     """
 )

@@ -17,12 +17,16 @@ from app.tools.declared.declarations import McpServer
 from app.tools.mcp.session import McpSession, session_with
 from app.tools.mcp.tool import McpTool, tool_of
 from app.tools.policy import repeatable
+from app.tools.schemas import SchemaRoom
 from app.tools.tool import Tool, ToolError, ToolUnavailable
 
 log = structlog.get_logger(__name__)
 
 _STEADY = 10.0  # a connection that lasted for so many seconds is made again at once
 _LONGEST_PAUSE = 60.0
+MAX_TOOLS = 500  # of one server
+_NAMED, _NAMED_CHARS = 10, 100  # of tools that are left out, in the log
+_MAX_REASON = 1000  # characters of an error that the server may have written
 # Errors inside a client leave its task groups as an ExceptionGroup.
 _FAILURES = (OSError, ValueError, MCPError, ExceptionGroup)
 
@@ -45,8 +49,9 @@ class Changes:
 @dataclass(frozen=True, slots=True)
 class McpTiming:
     """In seconds. A server has `start_timeout` to start, and `answer_timeout` to list its tools again. After two
-    failures in a row there is a pause before each further try: `pause` at first, then twice that, and so on. The start
-    of this program, and a call, wait up to `connect_timeout` for a try to connect that is under way.
+    failures in a row there is a pause before each further try: `pause` at first, then twice that, and so on. Between
+    two lists of tools there is a `pause`, too. The start of this program, and a call, wait up to `connect_timeout` for
+    a try to connect that is under way.
     """
 
     connect_timeout: float = 5.0
@@ -88,6 +93,9 @@ class McpConnection:
                     await self._keep(session)
             except _FAILURES as error:
                 self._log_failure(error)
+                task = asyncio.current_task()
+                if task is not None and task.cancelling():  # a group of the SDK reports the other error alone
+                    raise asyncio.CancelledError from None
             failures = 0 if self._was_steady() else failures + 1
             if failures >= 2:  # the first is forgiven: a server that was there a moment ago is probably back
                 self._pausing = True
@@ -110,15 +118,31 @@ class McpConnection:
                     async with asyncio.timeout(self._timing.answer_timeout):
                         await self._list_tools(session)
                     self._publish()
+                    await asyncio.sleep(self._timing.pause)  # a server may notify changes all the time
         finally:
             self._session = None
             self._publish()
 
     async def _list_tools(self, session: McpSession) -> None:
-        names = self.server.tools
-        listed = await session.list_tools()
-        tools = [tool_of(self.server, tool, self.call) for tool in listed if names is None or tool.name in names]
-        self.tools = {tool.spec.name: tool for tool in tools}
+        names, room = self.server.tools, SchemaRoom()
+        tools: dict[str, McpTool] = {}
+        left_out: dict[str, str] = {}
+        async for page in session.pages():
+            for listed in page:
+                if names is not None and listed.name not in names:
+                    continue
+                try:
+                    tool = tool_of(self.server, listed, self.call, room)
+                    if len(tools) == MAX_TOOLS:
+                        raise ValueError(f"the server has more than {MAX_TOOLS} tools")
+                except ValueError as problem:
+                    if len(left_out) < _NAMED:
+                        left_out[listed.name[:_NAMED_CHARS]] = str(problem)
+                else:
+                    tools[tool.spec.name] = tool
+        if left_out:
+            log.warning("mcp.tools_left_out", server=self.server.name, tools=left_out)
+        self.tools = tools
 
     def _was_steady(self) -> bool:
         return self._connected_at is not None and monotonic() - self._connected_at > _STEADY
@@ -131,7 +155,7 @@ class McpConnection:
     def _log_failure(self, error: BaseException) -> None:
         while isinstance(error, BaseExceptionGroup):
             error = error.exceptions[0]
-        self.failure = reason = f"{type(error).__name__}: {error}".removesuffix(": ")
+        self.failure = reason = f"{type(error).__name__}: {error}".removesuffix(": ")[:_MAX_REASON]
         if self._connected_at is None:
             log.warning("mcp.failed", server=self.server.name, reason=reason)
         else:

@@ -1,42 +1,35 @@
 """One connection to an MCP server, from its handshake to its end, as a child process or over HTTP."""
 
 import asyncio
-import sys
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
-from contextvars import Context, ContextVar
+from contextvars import ContextVar
 from importlib.metadata import version
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 from urllib.parse import urlsplit
 
-import httpx2
 import structlog
-from mcp import MCPError, StdioServerParameters, stdio_client, types
+from mcp import MCPError, types
 from mcp.client import (
     Client,
     ClientRequestContext,
     IncomingMessage,
 )
-from mcp.client._transport import ReadStream, TransportStreams
-from mcp.client.streamable_http import streamable_http_client
 from mcp.client.subscriptions import ListenNotSupportedError, SubscriptionLost
 from mcp.shared.dispatcher import ProgressFnT
-from mcp.shared.message import SessionMessage
 from msgspec.json import encode as to_json
 
 from app.kit.text import storable
 from app.tools.declared.declarations import McpServer
+from app.tools.mcp.transport import TOO_LONG, transport
 from app.tools.schemas import InputSchema
-from app.tools.tool import AskPerson, PersonQuestion
+from app.tools.tool import AskPerson, PersonQuestion, ToolError
 
 log = structlog.get_logger(__name__)
 
 _MAX_PAGES = 100
+_MAX_QUESTION = 10_000  # characters of the message, and of the URL, that a person is shown
 _LISTEN_AGAIN = 5.0  # seconds
-_TIMEOUT = httpx2.Timeout(30, read=None)  # no limit for reading: the policy of a tool limits its calls
-_GOODBYE = httpx2.Timeout(2)
-
 
 # The way to ask the person about the call that is being made. A request of the server is handled in the context of the
 # call, unless the server is one over stdio from before 2026-07-28.
@@ -73,16 +66,17 @@ class McpSession:
         if self._ended:
             raise ConnectionResetError("the server ended the connection")
 
-    async def list_tools(self) -> list[types.Tool]:
-        page = await self.client.list_tools()
-        tools = page.tools
+    async def pages(self) -> AsyncIterator[list[types.Tool]]:
+        """The tools of the server, page by page. Raises ValueError for a list of too many pages."""
+        cursor: str | None = None
         for _ in range(_MAX_PAGES):
-            if page.next_cursor is None:
-                break
-            page = await self.client.list_tools(cursor=page.next_cursor)
-            tools += page.tools
-        self.doubted = False
-        return tools
+            page = await self.client.list_tools(cursor=cursor)
+            yield page.tools
+            cursor = page.next_cursor
+            if cursor is None:
+                self.doubted = False
+                return
+        raise ValueError(f"the list of tools has more than {_MAX_PAGES} pages")
 
     async def listen(self) -> None:
         """Keeps a subscription open: some servers announce changes of their tools in no other way."""
@@ -126,6 +120,9 @@ class McpSession:
         try:
             return await self.client.call_tool(tool, dict(arguments), progress_callback=progress)
         except MCPError as error:
+            if TOO_LONG in error.message:
+                log.warning("mcp.too_long", server=self._server.name, error=TOO_LONG)
+                raise ToolError(f"The answer of {tool} was too long to be read. Ask for less.") from error
             if error.code != types.INVALID_PARAMS:
                 self.doubted = True
                 self._refresh.set()
@@ -141,8 +138,10 @@ class McpSession:
 
 
 def _question_of(sent: types.ElicitRequestParams, seconds: float) -> PersonQuestion | None:
-    """None for a schema that is not valid, or a URL that no person should open."""
+    """None for a schema that is not valid, a URL that no person should open, or a text that is too long to be read."""
     message = storable(sent.message)
+    if max(len(message), len(getattr(sent, "url", ""))) > _MAX_QUESTION:
+        return None
     if isinstance(sent, types.ElicitRequestURLParams):
         is_web = urlsplit(sent.url).scheme in {"http", "https"}
         return PersonQuestion(message, seconds, url=storable(sent.url)) if is_web else None
@@ -158,7 +157,7 @@ async def session_with(server: McpServer) -> AsyncIterator[McpSession]:
     """Must be left in the task that entered it."""
     session = McpSession(server)
     client = Client(
-        _transport(server, session.end),
+        transport(server, session.end),
         message_handler=session.receive,
         elicitation_callback=None if server.elicitation is None else session.elicit,
         client_info=types.Implementation(name="turnstream", version=version("turnstream")),
@@ -166,68 +165,3 @@ async def session_with(server: McpServer) -> AsyncIterator[McpSession]:
     )
     async with client as session.client:
         yield session
-
-
-@asynccontextmanager
-async def _transport(server: McpServer, ended: Callable[[], None]) -> AsyncIterator[TransportStreams]:
-    if server.url is not None:
-        streams = _over_http(server.url, dict(server.headers))
-    else:
-        # The process gets a group of its own. It ends when its standard input does, or is killed.
-        command, arguments = server.command or "", list(server.args)
-        parameters = StdioServerParameters(command=command, args=arguments, env=dict(server.env), cwd=server.cwd)
-        streams = stdio_client(parameters, errlog=sys.__stderr__ or sys.stderr)
-    async with streams as (read, write):
-        yield _WatchedStream(read, ended), write
-
-
-@asynccontextmanager
-async def _over_http(url: str, headers: dict[str, str]) -> AsyncIterator[TransportStreams]:
-    async def limit_goodbye(request: httpx2.Request) -> None:
-        """The DELETE at the end of a session may go to a server that no longer answers."""
-        if request.method == "DELETE":
-            request.extensions["timeout"] = _GOODBYE.as_dict()
-
-    async with (
-        httpx2.AsyncClient(headers=headers, timeout=_TIMEOUT, event_hooks={"request": [limit_goodbye]}) as client,
-        streamable_http_client(url, http_client=client) as streams,
-    ):
-        yield streams
-
-
-class _WatchedStream:
-    """A read stream that reports its end: the SDK's client notices the end only when it is used again."""
-
-    def __init__(self, stream: ReadStream[SessionMessage | Exception], ended: Callable[[], None]) -> None:
-        self._stream = stream
-        self._ended = ended
-
-    @property
-    def last_context(self) -> Context | None:
-        """The SDK's client handles a message in this context, where the stream has one."""
-        return getattr(self._stream, "last_context", None)
-
-    async def receive(self) -> SessionMessage | Exception:
-        return await self._stream.receive()
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> SessionMessage | Exception:
-        try:
-            return await anext(self._stream)
-        except StopAsyncIteration:
-            self._ended()
-            raise
-
-    async def aclose(self) -> None:
-        await self._stream.aclose()
-
-    async def __aenter__(self) -> Self:
-        await self._stream.__aenter__()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> bool | None:
-        return await self._stream.__aexit__(kind, error, traceback)

@@ -17,11 +17,13 @@ from app.kit.text import storable
 from app.tools.declared.declarations import McpServer
 from app.tools.mcp.session import asking
 from app.tools.policy import Policy, ResultForm
+from app.tools.schemas import InputSchema, SchemaRoom
 from app.tools.serialize import serialize
 from app.tools.tool import RETURNED_NOTHING, File, Outcome, OutcomePart, ToolContext, is_name, join_texts
 
 _INVALID_CHARACTERS = re.compile(r"[^a-zA-Z0-9_-]")
 _KEPT_OF_A_NAME = 55
+MAX_DESCRIPTION = 10_000  # characters: they stand in each request to the model
 _PROTOCOL = "io.modelcontextprotocol/"  # of metadata about the connection, such as the server's version
 
 McpCall = Callable[["McpTool", Mapping[str, Any], ProgressFnT], Awaitable[types.CallToolResult]]
@@ -45,12 +47,16 @@ class McpTool:
         return outcome_of(result, self.policy.results)
 
 
-def tool_of(server: McpServer, tool: types.Tool, call: McpCall) -> McpTool:
+def tool_of(server: McpServer, tool: types.Tool, call: McpCall, room: SchemaRoom) -> McpTool:
+    """Raises ValueError for a tool whose texts are too long, or whose schema is not valid or has no `room`."""
     hints = tool.annotations if server.trusted else None
+    description = storable(tool.description or tool.title or tool.name)
+    if max(len(tool.name), len(description)) > MAX_DESCRIPTION:
+        raise ValueError(f"its name or its description has more than {MAX_DESCRIPTION:,} characters")
     spec = ToolSpec(
         name=tool_name(server.name_prefix, tool.name),
-        description=storable(tool.description or tool.title or tool.name),
-        input_schema=msgspec.json.encode(tool.input_schema).decode(),
+        description=description,
+        input_schema=InputSchema.checked(storable(msgspec.json.encode(tool.input_schema).decode()), room).text,
         read_only=tool.name in server.read_only or bool(hints and hints.read_only_hint),
         retry_safe=bool(hints and hints.idempotent_hint),
     )

@@ -10,7 +10,7 @@ from time import monotonic
 import structlog
 
 from app.domain.turns import ToolSpec
-from app.kit.circuit import Circuit
+from app.kit.circuit import OwnersCircuit
 from app.tools.policy import Policy
 from app.tools.running.slots import Slots
 from app.tools.running.tries import Backoff, Notes, Try, broken, retry
@@ -27,7 +27,7 @@ _Key = tuple[str, str | None, str | None]
 
 @dataclass(slots=True)
 class ToolState:
-    circuit: Circuit
+    circuit: OwnersCircuit
     slots: Slots | None
     calls: int = 0
 
@@ -52,14 +52,14 @@ class ToolStates:
             slots = None if policy.concurrency is None else Slots(policy.concurrency)
             breaker = policy.breaker
             limit, pause = (breaker.failures, breaker.pause) if breaker else (None, 0.0)
-            state = ToolState(Circuit(limit, pause, self._clock), slots)
+            state = ToolState(OwnersCircuit(limit, pause, self._clock), slots)
         self._states[key] = state  # at the end: the first one in the dict is the one unused for longest
         state.calls += 1
         try:
             yield state
         finally:
             state.calls -= 1
-            if not state.calls and not state.circuit.failures:
+            if not state.calls and not state.circuit.failing:
                 del self._states[key]
             elif spec.http is not None and len(self._states) > self._limit:
                 idle = (key for key, each in self._states.items() if not each.calls and key[1] is not None)
@@ -123,24 +123,25 @@ class Limiter:
     async def call(self, tool: Tool, input_json: str, context: ToolContext) -> Outcome:
         """Calls a tool within its limits. Raises only CancelledError, after the tool has stopped or was abandoned."""
         notes: Notes = {}
-        with self._states.of(tool.spec, tool.policy, context.owner) as state:
-            if (wait := state.circuit.wait) is None:
+        owner = context.owner
+        with self._states.of(tool.spec, tool.policy, owner) as state:
+            if (wait := state.circuit.wait(owner)) is None:
                 start = self._clock()
                 # The tool's own slot first: a call that waits for it keeps no other tool from running.
                 slots = self._slots if tool.spec.http is None else self._declared
-                own = nullcontext() if state.slots is None else state.slots.slot(context.owner)
-                async with own, slots.slot(context.owner):
+                own = nullcontext() if state.slots is None else state.slots.slot(owner)
+                async with own, slots.slot(owner):
                     if (waited := self._clock() - start) >= _SHORTEST_NOTED_WAIT:
                         notes["waited"] = round(waited, 1)
-                    if (wait := state.circuit.wait) is None:  # again: it may have opened while this call waited
-                        with state.circuit.trial():
+                    if (wait := state.circuit.wait(owner)) is None:  # again: it may have opened while this call waited
+                        with state.circuit.trial(owner):
                             last = await self._time(tool, input_json, context, notes)
                         if last.broke:
-                            if state.circuit.failed():
-                                pause = ceil(state.circuit.wait or 0.0)
-                                log.warning("tool.breaker_open", failures=state.circuit.failures, pause=pause)
+                            if failures := state.circuit.failed(owner):
+                                pause = ceil(state.circuit.wait(owner) or 0.0)
+                                log.warning("tool.breaker_open", owner=owner, failures=failures, pause=pause)
                         # A bad input is no failure of the tool.
-                        elif last.outcome.kind != "bad_input" and state.circuit.succeeded():
+                        elif last.outcome.kind != "bad_input" and state.circuit.succeeded(owner):
                             log.info("tool.breaker_closed")
                         return replace(last.outcome, notes={**last.outcome.notes, **notes})
         when = f"in {ceil(wait)} s" if wait else "in a moment"

@@ -39,10 +39,8 @@ async def retry(tool: Tool, input_json: str, context: ToolContext, notes: Notes,
     while True:
         last = await try_once(tool, input_json, context)
         tries += 1
-        task = asyncio.current_task()
         # Some tools turn their cancellation into an error: they must not start again.
-        cancelled = task is not None and task.cancelling() > 0
-        if not last.broke or tries > retries or last.outcome.kind == "timeout" or cancelled:
+        if not last.broke or tries > retries or last.outcome.kind == "timeout" or is_cancelled():
             break
         notes["retries"] = tries  # at once: a timeout or a cancellation may end the next try
         log.warning("tool.retry", retry=tries)
@@ -62,8 +60,16 @@ async def try_once(tool: Tool, input_json: str, context: ToolContext) -> Try:
         away = isinstance(error, ToolUnavailable)
         text = storable(str(error)) or f"The tool {tool.spec.name} failed."
         return Try(Outcome(text, kind="unavailable" if away else "error"), broke=away)
-    except (Exception, SystemExit) as error:  # noqa: BLE001, SystemExit would end the process
+    except asyncio.CancelledError:
+        raise  # the limiter finds out whose it was
+    except BaseException as error:  # noqa: BLE001, asyncio ends the process after KeyboardInterrupt and SystemExit
         return broken(tool, error)
+
+
+def is_cancelled() -> bool:
+    """Whether the running task was cancelled. If not, a CancelledError was raised by the code that runs in it."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def broken(tool: Tool, error: BaseException) -> Try:

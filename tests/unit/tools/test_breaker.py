@@ -1,12 +1,14 @@
 import asyncio
 from contextlib import AbstractContextManager
+from dataclasses import replace
 
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from app.domain.turns import HttpCall, ToolSpec
-from app.kit.circuit import Circuit
+from app.kit import circuit as circuits
+from app.kit.circuit import Circuit, OwnersCircuit
 from app.tools.policy import Breaker, Policy
 from app.tools.tool import Outcome, Tool, ToolContext, ToolError, ToolUnavailable
 from app.tools.toolset import Toolset
@@ -162,6 +164,62 @@ async def test_two_addresses_or_two_owners_do_not_share_a_breaker(context: ToolC
     other = ToolContext("eve", context.chat_id, context.turn_id, "toolu_2", "key-2", context.progress)
     theirs = await tools.run("tide", "{}", other, offered=offered("https://down.example"))
     assert [up.kind, own.kind, theirs.kind] == ["ok", "ok", "error"]
+
+
+def for_owner(context: ToolContext, owner: str) -> ToolContext:
+    return replace(context, owner=owner)
+
+
+async def test_failing_inputs_of_one_owner_leave_the_tool_to_all_others(context: ToolContext) -> None:
+    """A server's own tool, which all owners share."""
+    tools = Toolset([Script(SPEC, POLICY, [AWAY] * 2)], clock=Clock())
+    assert await kinds(tools, for_owner(context, "eve"), 6) == ["error"] * 2 + ["unavailable"] * 4
+    assert await kinds(tools, for_owner(context, "ben"), 2) == ["ok"] * 2
+    assert await kinds(tools, for_owner(context, "eve"), 1) == ["unavailable"], "its own inputs still fail"
+
+
+async def test_a_tool_that_fails_for_several_owners_is_left_alone_by_all(context: ToolContext) -> None:
+    clock, tide = Clock(), Script(SPEC, POLICY, [AWAY] * 3)
+    tools = Toolset([tide], clock=clock)
+    seen = [await kinds(tools, for_owner(context, owner), 1) for owner in ("ada", "ben", "cid", "dan")]
+    assert seen == [["error"], ["error"], ["error"], ["unavailable"]]
+    clock.now += 30
+    assert await kinds(tools, for_owner(context, "eve"), 2) == ["ok", "ok"], "the trial of any owner closes it"
+    assert await kinds(tools, for_owner(context, "dan"), 1) == ["ok"]
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 5, 10])
+def test_no_two_owners_open_a_breaker_for_a_third_one(limit: int) -> None:
+    circuit = OwnersCircuit(limit, 10.0, Clock())
+    for _ in range(10 * limit):
+        circuit.failed("ada")
+        circuit.failed("ben")
+        assert circuit.wait("cid") is None
+    for _ in range(limit):
+        circuit.failed("cid")
+    assert circuit.wait("dan") is not None
+
+
+def test_a_trial_that_fails_opens_a_breaker_for_all_again() -> None:
+    clock = Clock()
+    circuit = OwnersCircuit(1, 10.0, clock)
+    for owner in ("ada", "ben", "cid"):
+        circuit.failed(owner)
+    clock.now += 10
+    with circuit.trial("ada"):
+        assert circuit.wait("dan") == 0, "one at a time, of all owners"
+        assert circuit.failed("ada")
+    assert circuit.wait("dan") == 10
+
+
+def test_only_so_many_owners_have_a_breaker_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(circuits, "_MOST_OWNERS", 2)
+    circuit = OwnersCircuit(1, 10.0, Clock())
+    for owner in ("ada", "ben"):
+        circuit.failed(owner)
+    circuit.succeeded("none")
+    circuit.failed("cid")
+    assert [circuit.wait(owner) is None for owner in ("ada", "ben", "cid")] == [True, False, False]
 
 
 class Breaking(RuleBasedStateMachine):

@@ -106,7 +106,7 @@ def test_a_healthy_idle_tool_has_no_state() -> None:
     for number in range(10):
         with states.of(spec("a", f"https://{number}.example"), Policy(), "ada") as state:
             assert len(states) == 1
-            state.circuit.succeeded()
+            state.circuit.succeeded("ada")
     assert len(states) == 0
 
 
@@ -124,7 +124,7 @@ def test_the_number_of_remembered_failed_tools_is_limited() -> None:
 
     def fail(name: str, url: str | None) -> None:
         with states.of(spec(name, url), policy, "ada") as state:
-            state.circuit.failed()
+            state.circuit.failed("ada")
 
     fail("own", None)
     with states.of(spec("a", "https://busy.example"), policy, "ada") as busy:

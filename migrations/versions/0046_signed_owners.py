@@ -1,6 +1,6 @@
 """signed owners: the owner and the actor of a statement are values that a server has signed
 
-Revision: 0044, after: 0042
+Revision: 0046, after: 0045
 
 Row-level security compares rows with the setting `turnstream.owner`, and the audit trail names `turnstream.actor`. Any
 role may set both, so each carries an HMAC-SHA256 with a key that the API's role cannot read. A replica of the version
@@ -12,8 +12,8 @@ import secrets
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0044"
-down_revision = "0042"
+revision = "0046"
+down_revision = "0045"
 branch_labels = None
 depends_on = None
 

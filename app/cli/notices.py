@@ -1,0 +1,39 @@
+"""Notices to what supervises this process, in the protocol of systemd (sd_notify). For each of the processes of `serve
+--workers` that is the process that watches over them.
+"""
+
+import asyncio
+import os
+import socket
+from contextlib import suppress
+
+READY, STOPPING, ALIVE = "READY=1", "STOPPING=1", "WATCHDOG=1"
+_SIGNS = 10  # within the silence after which the supervisor kills this process
+
+
+def notify_supervisor(state: str) -> None:
+    address = os.environ.get("NOTIFY_SOCKET")  # noqa: TID251, of the supervisor's protocol and no setting
+    if not address:
+        return
+    # A supervisor that does not listen any more is not waited for. If it is stopped, the queue of its socket fills up:
+    # only the notice of the start, which must arrive, waits for room there.
+    with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as supervisor:
+        supervisor.setblocking(state == READY)
+        # An @ stands for the zero byte of an abstract socket.
+        supervisor.sendto(state.encode(), "\0" + address[1:] if address.startswith("@") else address)
+
+
+def patience_of_supervisor() -> float | None:
+    """The seconds without a sign of life after which the supervisor kills this process; None if it expects none."""
+    microseconds, process = (os.environ.get(name) for name in ("WATCHDOG_USEC", "WATCHDOG_PID"))  # noqa: TID251
+    if not microseconds or process not in {None, str(os.getpid())}:
+        return None
+    return int(microseconds) / 1e6
+
+
+async def send_signs_of_life() -> None:
+    """Runs in the event loop for as long as that lives: a sign shows that the loop is not held."""
+    if patience := patience_of_supervisor():
+        while True:
+            notify_supervisor(ALIVE)
+            await asyncio.sleep(patience / _SIGNS)

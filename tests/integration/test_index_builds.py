@@ -1,0 +1,141 @@
+"""Indexes that migrations build on tables that exist: while the tables are written, and again after an interruption."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import asyncpg
+import pytest
+from alembic.script import ScriptDirectory
+from sqlalchemy import Engine, event
+
+from app.storage.migrations import FOLDER, alembic_config, downgrade, upgrade
+from app.storage.row_security import policies_of
+from app.storage.tables import metadata
+from tests.integration.test_migrations import INDEXES, look, migrating
+from tests.support.locks import waiting_to_migrate
+
+pytestmark = pytest.mark.timeout(180)
+
+SINCE = "0037"  # earlier ones were built in transactions
+PRESENT = """
+SELECT indrelid::regclass::text AS of, indexrelid::regclass::text AS index FROM pg_index
+WHERE indrelid IN (SELECT oid FROM pg_class WHERE relnamespace = 'public'::regnamespace)
+"""
+VALID = "SELECT bool_and(indisvalid) FROM pg_index"
+BUILDER = "SELECT pid FROM pg_stat_progress_create_index WHERE datname = current_database() AND phase ~ '^waiting'"
+
+
+@contextmanager
+def executed() -> Iterator[list[str]]:
+    """The statements of migrations that change something."""
+    statements: list[str] = []
+    policies = policies_of(metadata.tables).strip()
+
+    def note(*arguments: Any) -> None:
+        statement = arguments[2].strip()
+        if statement != policies and not statement.startswith(("SELECT", "UPDATE turnstream_alembic_version")):
+            statements.append(statement)
+
+    event.listen(Engine, "before_cursor_execute", note)
+    try:
+        yield statements
+    finally:
+        event.remove(Engine, "before_cursor_execute", note)
+
+
+def revisions() -> Sequence[str]:
+    """From the last one before SINCE."""
+    names = sorted(path.name[:4] for path in FOLDER.glob("versions/*.py"))
+    return names[names.index(SINCE) - 1 :]
+
+
+def test_each_new_index_of_a_table_that_existed_is_built_concurrently_by_a_migration_that_does_nothing_else(
+    database_url: str,
+) -> None:
+    first, *later = revisions()
+    downgrade(database_url, first)
+    [present] = asyncio.run(look(database_url, PRESENT))
+    found = []
+    for revision in later:
+        tables, before = {table for table, _ in present}, present
+        with executed() as statements:
+            upgrade(database_url, revision)
+        [present] = asyncio.run(look(database_url, PRESENT))
+        concurrently = [each for each in statements if each.startswith("CREATE INDEX CONCURRENTLY")]
+        for table, index in set(present) - set(before):
+            if table in tables:
+                assert any(f" {index} ON {table} " in each for each in concurrently), f"{revision}: {index} of {table}"
+                found.append(index)
+        if concurrently:
+            assert statements == concurrently, f"{revision}: after an interruption the others would be done twice"
+    assert found, "or this test looks at nothing"
+
+
+@pytest.fixture
+async def before_index(database_url: str) -> str:
+    """The newest migration that builds an index is still to come."""
+    scripts = ScriptDirectory.from_config(alembic_config(""))
+    newest = max(
+        path.name[:4] for path in FOLDER.glob("versions/*.py") if "create_index_concurrently(" in path.read_text()
+    )
+    revision = scripts.get_revision(newest)
+    assert revision is not None
+    assert isinstance(revision.down_revision, str)
+    await asyncio.to_thread(downgrade, database_url, revision.down_revision)
+    return database_url
+
+
+@pytest.fixture
+async def reader(before_index: str) -> AsyncIterator["asyncpg.Connection[Any]"]:
+    """It is in a transaction that has read something: until that ends, an index is built and not ready."""
+    connection = await asyncpg.connect(before_index)
+    await connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT FROM turns")
+    yield connection
+    await connection.close()
+
+
+@pytest.fixture
+async def watcher(before_index: str) -> AsyncIterator["asyncpg.Connection[Any]"]:
+    connection = await asyncpg.connect(before_index)
+    yield connection
+    await connection.close()
+
+
+async def builder(watcher: "asyncpg.Connection[Any]") -> int:
+    """The backend that builds an index, as soon as it waits for the reader."""
+    while (pid := await watcher.fetchval(BUILDER)) is None:  # noqa: ASYNC110, Postgres tells nobody
+        await asyncio.sleep(0.01)
+    return int(pid)
+
+
+async def test_a_table_is_written_while_its_index_is_built_and_a_second_migration_waits(
+    before_index: str,
+    other_database_url: str,
+    reader: "asyncpg.Connection[Any]",
+    watcher: "asyncpg.Connection[Any]",
+) -> None:
+    first = await migrating(before_index)
+    await builder(watcher)
+    second = await migrating(before_index)
+    await waiting_to_migrate(watcher, 1)
+    await watcher.execute("SET lock_timeout = '20s'; DELETE FROM turns WHERE attempt < 0")  # the lock of any write
+    await reader.execute("COMMIT")
+    assert [await process.wait() for process in (first, second)] == [0, 0]
+    assert await look(before_index, INDEXES, VALID) == await look(other_database_url, INDEXES, VALID)
+
+
+async def test_an_index_whose_build_was_interrupted_is_built_again(
+    before_index: str,
+    other_database_url: str,
+    reader: "asyncpg.Connection[Any]",
+    watcher: "asyncpg.Connection[Any]",
+) -> None:
+    interrupted = await migrating(before_index)
+    await watcher.execute("SELECT pg_terminate_backend($1)", await builder(watcher))
+    assert await interrupted.wait() != 0
+    assert not await watcher.fetchval(VALID)
+    await reader.execute("COMMIT")
+    assert await (await migrating(before_index)).wait() == 0
+    assert await look(before_index, INDEXES, VALID) == await look(other_database_url, INDEXES, VALID)
