@@ -157,7 +157,7 @@ async def running(
             background(engine.failed, stored.record_uses, StreamWatch(streams).run, cell.follow)
         )
         storage = Storage.of(api, database, plans.default.running_turns, settings.cell)
-        copy = await stack.enter_async_context(standby_database(settings))
+        copy = await stack.enter_async_context(standby_database(settings, api))
         standby = Standby(copy, engine.replica, engine.renewals) if copy else None
         yield Services(
             authenticator=Authenticator(ways),

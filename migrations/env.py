@@ -14,7 +14,7 @@ from sqlalchemy.schema import CreateSchema
 from app.storage.database import ANSWER_TIMEOUT, in_schema, plain_url, schema_of
 from app.storage.hosts import open_connection
 from app.storage.migrations import RELATIONS, present_revision, version_table
-from app.storage.row_security import policies_of
+from app.storage.row_security import HARDEN, policies_of
 from app.storage.tables import metadata
 
 LOCK = 7_481_516_342
@@ -54,6 +54,7 @@ def _migrate(connection: Connection) -> None:
             connection.execute(CreateSchema(schema))
         context.run_migrations()
         connection.exec_driver_sql(policies_of(metadata.tables))
+        connection.exec_driver_sql(HARDEN)
 
 
 async def _online() -> None:

@@ -26,7 +26,7 @@ from app.setup.policies import allowances, webhook_receiver
 from app.storage.database import Database, Row, Statement, connect
 from app.storage.inspection import inspect_postgres, standby_lag
 from app.storage.migrations import newest_revision, present_revision
-from app.storage.row_security import admit
+from app.storage.row_security import gaps
 from app.telemetry import configure_logging
 from app.tools.toolset import Toolset
 
@@ -196,17 +196,28 @@ async def _database(settings: Settings, stack: AsyncExitStack) -> AsyncIterator[
     else:
         differ = f"Postgres is {abs(ahead):.0f} seconds {'ahead of' if ahead > 0 else 'behind'} this machine"
         yield Finding("clock", "fault", f"{differ}: let both follow one time server (NTP)")
-    if settings.api_database_url is not None and revision == newest_revision():
-        api_url = addressed(settings, settings.api_database_url.get_secret_value(), "TURNSTREAM_API_DATABASE_URL")
-        found: list[Finding] = []
-        with _tried("API role", found):
-            await admit(direct, api_url, grant=False)
-        for finding in found:
+    if settings.database_url is not None and revision == newest_revision():
+        for finding in await _second_wall(settings, direct):
             yield finding
     if settings.standby_url is not None:
         yield await _standby(settings, direct)
     if revision is not None:
         yield opened
+
+
+async def _second_wall(settings: Settings, url: str) -> list[Finding]:
+    """Whether row-level security holds the API. The embedded Postgres has it always."""
+    if settings.api_database_url is None:
+        text = (
+            "row-level security is off: make a role for the API, and name it in TURNSTREAM_API_DATABASE_URL"
+            " (docs/operations.md, The second wall)"
+        )
+        return [Finding("API role", "note", text)]
+    api_url = addressed(settings, settings.api_database_url.get_secret_value(), "TURNSTREAM_API_DATABASE_URL")
+    found: list[Finding] = []
+    with _tried("API role", found):
+        found += [Finding("API role", "note", gap) for gap in await gaps(url, api_url)]
+    return found if len(found) == 1 else found[:-1]
 
 
 async def _standby(settings: Settings, primary: str) -> Finding:

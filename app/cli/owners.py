@@ -8,12 +8,13 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, Any, cast
 from uuid import UUID
 
 import click
 
 from app.api.identity.way import BELIEVED
+from app.api.schemas.requests import NewChat
 from app.cli.tokens import checked_owner
 from app.config import Settings, read_settings
 from app.domain.errors import ConfigError, NotFound
@@ -143,7 +144,8 @@ def _place_to_continue(file: IO[bytes], archive: Path, head: bytes) -> tuple[Sec
 @owners.command("import")
 @click.argument("archive", type=click.Path(dir_okay=False, exists=True, allow_dash=True, path_type=Path))
 @click.option("--owner", callback=checked_owner, help="Owner of what is imported.  [default: that of the archive]")
-def import_archive(archive: Path, owner: str | None) -> None:
+@click.option("--trusted", is_flag=True, help="Nobody has changed the archive: import its approvals and grants too.")
+def import_archive(archive: Path, owner: str | None, trusted: bool) -> None:
     """Import the file ARCHIVE of `owners export`.
 
     `-` is the standard input. Ids stay as they are. Where another owner has one of them, a chat gets new ids, which
@@ -151,7 +153,7 @@ def import_archive(archive: Path, owner: str | None) -> None:
     queued or running when the archive was made end as cancelled.
     """
     settings = read_settings()
-    counts = asyncio.run(_import(settings, archive, owner))
+    counts = asyncio.run(_import(settings, archive, owner, trusted=trusted))
     for before, now in counts.moved.items():
         click.echo(f"chat {before} is now {now}")
     for kind, number in counts.made.items():
@@ -162,12 +164,13 @@ def import_archive(archive: Path, owner: str | None) -> None:
         raise ConfigError(f"{archive} ends too early: the export was cut off; continue it, and import again")
 
 
-async def _import(settings: Settings, archive: Path, owner: str | None) -> ImportCounts:
+async def _import(settings: Settings, archive: Path, owner: str | None, *, trusted: bool = False) -> ImportCounts:
     keep = Recordings(settings.record).keep if settings.record else lambda _turn, _name, _content: False
     with click.open_file(str(archive), "rb") as file:
         async with open_database(settings) as database:
-            counts = await OwnerImport(database, owner, keep).run(_parts_in(file))
-            await AuditTrail(database).note("owner.imported", counts.owner, {**counts.made, "whole": counts.whole})
+            counts = await OwnerImport(database, owner, keep, _check_chat, trusted=trusted).run(_parts_in(file))
+            detail = {**counts.made, "whole": counts.whole, "trusted": trusted}
+            await AuditTrail(database).note("owner.imported", counts.owner, detail)
             return counts
 
 
@@ -179,6 +182,11 @@ def _parts_in(file: IO[bytes]) -> Iterator[ArchivePart]:
                 yield ArchivePart(name, content)
         except ValueError as error:
             raise ConfigError(f"The archive cannot be imported: {error}.") from None
+
+
+def _check_chat(row: Mapping[str, Any]) -> None:
+    """Raises ValueError for options of a chat that the API would not have taken."""
+    NewChat.model_validate({name: row[name] for name in ("title", "system_prompt", "settings") if row.get(name)})
 
 
 # --- move ------------------------------------------------------------------------------------------------------------

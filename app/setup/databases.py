@@ -82,20 +82,21 @@ async def api_database(settings: Settings, url: str, everything: Database, **opt
     else:
         yield everything
         return
-    await admit(url, api_url)
-    async with connect(api_url, by_owner=True, **options) as database:
+    key = await admit(url, api_url)
+    async with connect(api_url, key=key, **options) as database:
         yield database
 
 
 @asynccontextmanager
-async def standby_database(settings: Settings) -> AsyncIterator[Database | None]:
-    """The standby of the settings, to which nothing connects before the first read; None where there is none."""
+async def standby_database(settings: Settings, api: Database) -> AsyncIterator[Database | None]:
+    """The standby of the settings, to which nothing connects before the first read; None where there is none. It knows
+    owners as `api` does, the database of the API.
+    """
     url = standby_url(settings)
     if url is None:
         yield None
         return
-    by_owner = settings.api_database_url is not None
-    async with connect_standby(url, settings.pool_size, PATIENCE, settings.statement_cache, by_owner) as database:
+    async with connect_standby(url, settings.pool_size, PATIENCE, settings.statement_cache, api.key) as database:
         yield database
 
 

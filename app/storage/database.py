@@ -11,9 +11,11 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
+from dataclasses import dataclass
 from functools import partial
+from hashlib import sha256
 from time import monotonic, perf_counter
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Literal, TypeVar
 from urllib.parse import parse_qs, urlsplit
 from weakref import WeakValueDictionary
 
@@ -79,6 +81,20 @@ _BY_POLICY = frozenset({"ExecWithCheckOptions", "check_enable_rls"})
 _ERRORS = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 
 
+@dataclass(frozen=True, slots=True)
+class SigningKey:
+    """Signs what Postgres believes of a statement of the API's role: the function `signed_value` there has the same
+    key. These are its padded halves, as in HMAC-SHA256.
+    """
+
+    inner_pad: bytes
+    outer_pad: bytes
+
+    def sign(self, kind: Literal["owner", "actor"], value: str) -> str:
+        inner = sha256(self.inner_pad + f"{kind}:{value}".encode()).digest()
+        return f"{sha256(self.outer_pad + inner).hexdigest()}:{value}"
+
+
 # The owner for whom the statements of a request are. Without one they see no row, where row-level security is on.
 OWNER: ContextVar[str] = ContextVar("owner", default="")
 # Whether a statement is one of a request, and not of a turn that runs or of the server's own work.
@@ -117,12 +133,12 @@ class Statement:
 class Transaction:
     """Statements inside one transaction."""
 
-    def __init__(self, raw: Any, by_owner: bool = False) -> None:
+    def __init__(self, raw: Any, key: SigningKey | None = None) -> None:
         self._raw = raw
-        self._by_owner = by_owner
+        self._key = key
 
     async def rows(self, statement: Statement, **values: Any) -> Sequence[Row]:
-        sql, arguments = _prepared(statement, values, self._by_owner)
+        sql, arguments = _prepared(statement, values, self._key)
         with _limit_of(statement, self._raw):
             rows: Sequence[Row] = await self._raw.fetch(sql, *arguments, timeout=statement.timeout)
         return rows
@@ -135,7 +151,7 @@ class Transaction:
         self, target: "Transaction", table: str, columns: Sequence[str], statement: Statement, **values: Any
     ) -> int:
         """Copies the rows of `statement` into `table` of another database; how many they were."""
-        sql, arguments = _prepared(statement, values, self._by_owner)
+        sql, arguments = _prepared(statement, values, self._key)
         chunks: asyncio.Queue[bytes | None] = asyncio.Queue(maxsize=8)
 
         async def read() -> None:
@@ -163,7 +179,7 @@ class Transaction:
 
     async def batches(self, statement: Statement, size: int, **values: Any) -> AsyncIterator[Sequence[Row]]:
         """The rows in portions of `size`, however many there are; none is kept here."""
-        sql, arguments = _prepared(statement, values, self._by_owner)
+        sql, arguments = _prepared(statement, values, self._key)
         with _limit_of(statement, self._raw):
             cursor = await self._raw.cursor(sql, *arguments, timeout=statement.timeout)
         while True:
@@ -176,27 +192,33 @@ class Transaction:
 
 class Database:
     """A pool of connections. A statement called on it directly is a transaction of its own. A connection is waited for
-    up to `timeout` seconds. `by_owner`: row-level security holds each statement to the rows of OWNER. `name` is that of
-    the pool in metrics.
+    up to `timeout` seconds. With a `key`, by which OWNER is signed, row-level security holds each statement to the rows
+    of that owner. `name` is that of the pool in metrics.
 
     Raises StorageUnavailable when Postgres cannot be reached, does not answer in time, or cannot do it now, and
     StatementRefused when it never will.
     """
 
-    def __init__(self, pool: Pool, timeout: float, by_owner: bool = False, name: str | None = None) -> None:
+    key: SigningKey | None = None
+
+    def __init__(self, pool: Pool, timeout: float, key: SigningKey | None = None, name: str | None = None) -> None:
         self._pool = pool
         self._timeout = timeout
-        self._by_owner = by_owner
-        name = name or ("api" if by_owner else "engine")
+        self.key = key
+        name = name or ("api" if key else "engine")
         self._in_use, self._wait_seconds = POOL_IN_USE.labels(name), POOL_WAIT_SECONDS.labels(name)
         self._refusals = POOL_REFUSALS.labels(name)
         # However many requests there are, some connections are left for the turns that run.
         self._requests = _Line(max(1, pool.size - max(1, pool.size // 4)))
         self._shares: WeakValueDictionary[str, _Line] = WeakValueDictionary()
 
+    def signed_actor(self, actor: str) -> str:
+        """The credential of a request, as the audit trail believes it."""
+        return self.key.sign("actor", actor) if self.key else actor
+
     async def rows(self, statement: Statement, **values: Any) -> Sequence[Row]:
         async with self._connection() as raw:
-            return await _fetch(raw, statement, *_prepared(statement, values, self._by_owner))
+            return await _fetch(raw, statement, *_prepared(statement, values, self.key))
 
     async def row(self, statement: Statement, **values: Any) -> Row | None:
         rows = await self.rows(statement, **values)
@@ -207,7 +229,7 @@ class Database:
         """Commits when the block ends, rolls back when it raises. In a `snapshot` all reads see one moment."""
         isolation = "repeatable_read" if snapshot else None
         async with self._connection() as raw, raw.transaction(isolation=isolation, readonly=snapshot):
-            yield Transaction(raw, self._by_owner)
+            yield Transaction(raw, self.key)
 
     def _lines(self) -> Sequence["_Line"]:
         """The lines in which a request waits before it is lent a connection. Half of them at most are for the requests
@@ -302,9 +324,12 @@ class _Line:
         self._places.release()
 
 
-def _prepared(statement: Statement, values: dict[str, Any], by_owner: bool) -> tuple[str, list[Any]]:
+def _prepared(statement: Statement, values: dict[str, Any], key: SigningKey | None) -> tuple[str, list[Any]]:
     arguments = statement.arguments(values)
-    return (statement.for_owner, [*arguments, OWNER.get()]) if by_owner else (statement.sql, arguments)
+    if key is None:
+        return statement.sql, arguments
+    owner = OWNER.get()
+    return statement.for_owner, [*arguments, key.sign("owner", owner) if owner else ""]
 
 
 @contextmanager
@@ -428,18 +453,18 @@ async def connect(
     statement_timeout: float = 30.0,
     statement_cache: int = 100,
     actor: str = "",
-    by_owner: bool = False,
+    key: SigningKey | None = None,
     schema: str | None = None,
     pooled: bool = False,
 ) -> AsyncIterator[Database]:
     """A database at `url` (postgresql://…) with up to `size` connections, closed at the end. A statement has
     `statement_timeout` seconds. Each connection keeps up to `statement_cache` statements prepared; a pooler that gives
     each transaction another connection may allow none. `actor` is the operator whom the audit trail names; such a
-    connection does not pass a pooler. `by_owner`: its user is one of row-level security (row_security.py). `schema` is
+    connection does not pass a pooler. With a `key` its user is one of row-level security (row_security.py). `schema` is
     where the tables must be found. `pooled`: each transaction may get another session, so its isolation is the default
     of the role. Raises ConfigError where it cannot be opened, leads to another schema, or has another isolation.
     """
-    name = "TURNSTREAM_API_DATABASE_URL" if by_owner else "DATABASE_URL"
+    name = "TURNSTREAM_API_DATABASE_URL" if key else "DATABASE_URL"
     pool = Pool(partial(_opened, url, statement_timeout, statement_cache, actor), size)
     try:
         try:
@@ -464,21 +489,21 @@ async def connect(
                 f" {_ISOLATION!r}: its user needs that default (ALTER ROLE … IN DATABASE … SET"
                 f" default_transaction_isolation = '{_ISOLATION}'; then new connections)."
             )
-        yield Database(pool, statement_timeout, by_owner)
+        yield Database(pool, statement_timeout, key)
     finally:
         await _close(pool)
 
 
 @asynccontextmanager
 async def connect_standby(
-    url: str, size: int, statement_timeout: float, statement_cache: int, by_owner: bool
+    url: str, size: int, statement_timeout: float, statement_cache: int, key: SigningKey | None
 ) -> AsyncIterator[Database]:
     """The same at a standby. Nothing is connected before the first statement: a standby that is away keeps no server
     from starting.
     """
     pool = Pool(partial(_opened, url, statement_timeout, statement_cache, ""), size)
     try:
-        yield Database(pool, statement_timeout, by_owner, "standby")
+        yield Database(pool, statement_timeout, key, "standby")
     finally:
         await _close(pool)
 

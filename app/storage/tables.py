@@ -635,6 +635,16 @@ replicas = Table(
     Column("suspects", ARRAY(Uuid)),
     # When an operator has ordered that it drains.
     Column("draining_since", DateTime(timezone=True)),
+    # False for a version that does not sign the owners of its statements.
+    Column("signs", Boolean, nullable=False, server_default=text("false")),
+)
+
+# One row: the key of HMAC-SHA256 by which Postgres knows an owner that a server has named, as its two padded halves.
+signing_key = Table(
+    "signing_key",
+    metadata,
+    Column("inner_pad", LargeBinary, nullable=False),
+    Column("outer_pad", LargeBinary, nullable=False),
 )
 
 # What the replicas report about the turns that they run, every few seconds: for people who ask, and for nothing else.

@@ -23,6 +23,7 @@ from app.config import Settings
 from app.storage.embedded.cluster import program
 from app.storage.embedded.server import EmbeddedPostgres
 from app.storage.migrations import upgrade
+from app.storage.row_security import admit, gaps
 from tests.faults.replicas import ROOT
 from tests.support.http_client import Client, said
 from tests.support.programs import path_of
@@ -74,7 +75,7 @@ def test_every_service_has_a_version_and_a_check_of_its_health() -> None:
             assert "\nHEALTHCHECK " in (ROOT / "Dockerfile").read_text(), name
         else:
             assert "healthcheck" in service, name
-            assert re.fullmatch(r"[\w/]+:v?\d+(\.\d+)*", service["image"]), name
+            assert re.fullmatch(r"[\w/]+:(v?\d+\.\d+\.\d+|1[0-9]\.\d+)", service["image"]), name
 
 
 async def test_the_compose_file_gives_the_server_a_database_and_an_ordinary_role(tmp_path: Path) -> None:
@@ -86,14 +87,29 @@ async def test_the_compose_file_gives_the_server_a_database_and_an_ordinary_role
             "PGHOST": host,
             "PGPORT": port,
             "TURNSTREAM_POSTGRES_PASSWORD": "it's secret",
+            "TURNSTREAM_API_POSTGRES_PASSWORD": "it's 'another'",
         }
-        subprocess.run([DEPLOY / "create-database.sh"], env=environment, check=True, stdout=subprocess.DEVNULL)
+        for _ in range(2):  # a database from before the role of the API gets it so
+            subprocess.run([DEPLOY / "create-database.sh"], env=environment, check=True, stdout=subprocess.DEVNULL)
         url = server._replace(netloc="turnstream@", path="/turnstream").geturl()
         await asyncio.to_thread(upgrade, url)
         connection = await asyncpg.connect(url)
         assert await connection.fetchval("SELECT rolsuper FROM pg_roles WHERE rolname = current_user") is False
         assert await connection.fetchval("SELECT count(*) FROM turns") == 0
         await connection.close()
+        api_url = server._replace(netloc="turnstream_api@", path="/turnstream").geturl()
+        await admit(url, api_url)
+        assert await gaps(url, api_url) == []
+
+
+def test_no_password_has_a_default_and_every_deployment_has_a_role_for_the_api() -> None:
+    text = (ROOT / "docker-compose.yml").read_text()
+    assert re.findall(r"\$\{\w+:-[^}]*\}", text) == []
+    for service in compose().values():
+        if "build" in service:
+            assert "//turnstream_api:${" in service["environment"]["TURNSTREAM_API_DATABASE_URL"]
+    config, *_ = yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text())
+    assert {"DATABASE_URL_FILE", "TURNSTREAM_API_DATABASE_URL_FILE"} <= config["data"].keys()
 
 
 def test_the_kubernetes_manifests_follow_the_schema() -> None:

@@ -1,4 +1,6 @@
-"""A replica of the version before and one of this version on one database: a stage for deploys with a migration."""
+"""A replica of the version before and one of this version on one database, with row-level security: a stage for deploys
+with a migration.
+"""
 
 import asyncio
 import itertools
@@ -10,6 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from app.engine.tool_gate import OUTCOME_UNKNOWN
+from app.storage.row_security import embedded_api_url
 from tests.faults.fifty_turns import LEASE, answer_of, begin, until_all
 from tests.faults.model import Call, Gate, Model, Step, Use, model_api
 from tests.faults.replicas import Replica, replica_with
@@ -252,7 +255,8 @@ class Fleet:
 @asynccontextmanager
 async def two_versions(before: VersionBefore, url: str, folder: Path, **more: str) -> AsyncIterator[Fleet]:
     """The old replica has migrated the database of `url`, in which nothing was before; the new one is not started."""
-    settings = {"TURNSTREAM_LEASE": str(LEASE * slowdown()), **more}
+    api_url = await embedded_api_url(url)
+    settings = {"TURNSTREAM_LEASE": str(LEASE * slowdown()), "TURNSTREAM_API_DATABASE_URL": api_url, **more}
     async with model_api(script) as model, AsyncExitStack() as stack:
         old = replica_with(url, folder, model, {**settings, "PYTHONPATH": str(before.folder)})
         new = replica_with(url, folder, model, settings)

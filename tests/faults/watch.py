@@ -11,14 +11,14 @@ import asyncpg
 # random steps, so each one is recorded when it begins.
 _NOTES = """
     CREATE TABLE charged (turn_id uuid, attempt int);
-    CREATE FUNCTION note_charge() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+    CREATE FUNCTION note_charge() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$ BEGIN
         INSERT INTO charged VALUES (NEW.id, NEW.attempt);
         RETURN NEW;
     END $$;
     CREATE TRIGGER charges AFTER UPDATE ON turns FOR EACH ROW
         WHEN (NEW.recoveries > OLD.recoveries) EXECUTE FUNCTION note_charge();
     CREATE TABLE begun (turn_id uuid);
-    CREATE FUNCTION note_attempt() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+    CREATE FUNCTION note_attempt() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$ BEGIN
         INSERT INTO begun VALUES (NEW.id);
         RETURN NEW;
     END $$;

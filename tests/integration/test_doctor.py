@@ -22,6 +22,7 @@ from app.main import running
 from app.storage import migrations
 from app.storage.database import connect
 from app.storage.migrations import newest_revision
+from app.storage.row_security import admit, embedded_api_url
 from app.telemetry import OLDEST_TRANSACTION_SECONDS
 from tests.integration.mcp_servers import TIME
 from tests.support.canned import Answer, canned_server
@@ -153,6 +154,32 @@ async def test_it_changes_nothing_where_serve_would(empty_database_url: str, tmp
     checks = await found(Settings(_env_file=None, **NO_KEYS, data_dir=tmp_path / ".data", port=free_port()))
     assert (checks["database"][0].status, faults(checks)) == ("note", [])
     assert not (tmp_path / ".data").exists()
+
+
+async def test_it_notes_that_row_level_security_is_off_or_has_gaps(database_url: str) -> None:
+    checks = await found(settings(database_url))
+    assert (checks["API role"][0].status, faults(checks)) == ("note", [])
+    assert "row-level security is off" in checks["API role"][0].text
+    api_url = await embedded_api_url(database_url)
+    await admit(database_url, api_url)
+    assert [each.status for each in (await found(settings(database_url, api_database_url=api_url)))["API role"]] == [
+        "ok"
+    ]
+    connection = await asyncpg.connect(database_url)
+    try:
+        await connection.execute(
+            "ALTER FUNCTION keep_webhook() OWNER TO CURRENT_USER; GRANT CREATE ON SCHEMA public TO PUBLIC"
+        )
+        name = await connection.fetchval("SELECT current_database()")
+        await connection.execute(f"GRANT TEMPORARY ON DATABASE {name} TO PUBLIC")
+    finally:
+        await connection.close()
+    noted = (await found(settings(database_url, api_database_url=api_url)))["API role"]
+    assert [(each.status, each.text.partition(":")[0]) for each in noted] == [
+        ("note", "it may make temporary tables"),
+        ("note", "it may create in the schema"),
+        ("note", "functions of the tables run as a superuser or as a role with a login"),
+    ]
 
 
 async def test_too_few_connections_and_a_wrong_address_are_faults(database_url: str) -> None:

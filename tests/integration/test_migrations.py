@@ -185,8 +185,8 @@ NO_VACUUM_OF_THEIR_OWN = {
         "grants",
         "idempotency_keys",
     ),
-    *("moves", "search_backlog", "search_chats", "search_documents", "search_owners", "search_segments", "steers"),
-    *("sweeps", "token_requirement", "tokens", "tool_cache", "uploads", "waiting_webhooks", "webhooks"),
+    *("moves", "search_backlog", "search_chats", "search_documents", "search_owners", "search_segments", "signing_key"),
+    *("steers", "sweeps", "token_requirement", "tokens", "tool_cache", "uploads", "waiting_webhooks", "webhooks"),
 }
 
 

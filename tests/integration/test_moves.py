@@ -45,6 +45,7 @@ LEFT = (
     "sweeps",
     "clock_steps",
     "token_requirement",
+    "signing_key",
 )
 DEPARTED = departed_name(OWNER, "08")
 ARRIVING = arriving_name(OWNER)

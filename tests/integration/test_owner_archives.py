@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+import json
 import os
 import tarfile
 from contextlib import suppress
@@ -74,7 +75,7 @@ async def test_an_archive_restores_what_was_erased(
     await _export(settings, OWNER, tmp_path / "ada.tar", None)
     await _erase(settings, OWNER)
     assert not any((tmp_path / "recordings").iterdir())
-    counts = await _import(settings, tmp_path / "ada.tar", None)
+    counts = await _import(settings, tmp_path / "ada.tar", None, trusted=True)
     assert counts.made == {"documents": 1, "uploads": 1, "chats": 2, "recordings": 1}
     assert counts.whole
     # A line break between two tokens of JSON is the one thing that an archive does not keep.
@@ -123,7 +124,16 @@ async def test_every_table_with_an_owner_is_erased(harness: Harness) -> None:
         if name not in reached and key.column.table.name in reached and key.ondelete == "CASCADE"
     }:
         reached |= more
-    others = {"activity", "clock_steps", "journal_ticks", "open_text", "replicas", "sweeps", "token_requirement"}
+    others = {
+        "activity",
+        "clock_steps",
+        "journal_ticks",
+        "open_text",
+        "replicas",
+        "signing_key",
+        "sweeps",
+        "token_requirement",
+    }
     assert metadata.tables.keys() - reached == others
 
 
@@ -163,9 +173,9 @@ async def test_an_import_that_was_cut_off_anywhere_is_repeated(
     for length in range(3000, len(whole) - 1024, 4000):
         await _erase(settings, OWNER)
         part.write_bytes(whole[:length])
-        counts = await _import(settings, part, None)
+        counts = await _import(settings, part, None, trusted=True)
         assert not counts.whole
-        again = await _import(settings, archive, None)
+        again = await _import(settings, archive, None, trusted=True)
         assert again.whole
         assert {kind: counts.made[kind] + again.made[kind] for kind in ("documents", "uploads")} == {
             "documents": 1,
@@ -181,7 +191,7 @@ async def test_ids_that_another_owner_has_are_new(
     harness: Harness, asked: Asked, settings: Settings, tmp_path: Path
 ) -> None:
     await _export(settings, OWNER, tmp_path / "ada.tar", None)
-    counts = await _import(settings, tmp_path / "ada.tar", "bob")
+    counts = await _import(settings, tmp_path / "ada.tar", "bob", trusted=True)
     assert counts.made == {"documents": 1, "uploads": 1, "chats": 2, "recordings": 1}
     moved = counts.moved[asked.chat]
     await _export(settings, "bob", tmp_path / "bob.tar", None)
@@ -257,7 +267,7 @@ async def test_an_archive_reaches_no_other_chat(
         ]
         forged.write_bytes(b"".join(tar_member(*each) for each in changed) + END)
         with pytest.raises(ConfigError, match=f"a row of {table} is not of this chat"):
-            await _import(settings, forged, None)
+            await _import(settings, forged, None, trusted=True)
         assert await rows_of(harness.url, without=files) == before
 
 
@@ -277,6 +287,44 @@ async def test_other_files_are_refused(settings: Settings, tmp_path: Path) -> No
         (tmp_path / "file").write_bytes(content)
         with pytest.raises(ConfigError, match=reason):
             await _import(settings, tmp_path / "file", None)
+
+
+async def test_settings_that_the_api_would_not_take_are_not_imported(
+    harness: Harness, asked: Asked, settings: Settings, tmp_path: Path
+) -> None:
+    await _export(settings, OWNER, tmp_path / "ada.tar", None)
+    await _erase(settings, OWNER)
+    content = (tmp_path / "ada.tar").read_bytes()
+    parts = [*tar_members(io.BytesIO(content))]
+    for forged in ({"tools": 5}, {"limits": {"max_rounds": -1}}, {"unknown": 1}):
+        changed = [
+            (name, json.dumps({**json.loads(data), "settings": forged}).encode() if "-chats-" in name else data)
+            for name, data in parts
+        ]
+        (tmp_path / "forged.tar").write_bytes(b"".join(tar_member(*each) for each in changed) + END)
+        with pytest.raises(ConfigError, match="cannot be stored"):
+            await _import(settings, tmp_path / "forged.tar", None)
+    assert "chats" not in await rows_of(harness.url)
+
+
+async def test_approvals_and_grants_of_an_archive_count_only_if_it_is_trusted(
+    harness: Harness, asked: Asked, settings: Settings, tmp_path: Path
+) -> None:
+    answered = "SELECT count(*) FROM asks WHERE answer IS NOT NULL"
+    async with harness.locker() as locker:
+        await locker.connection.execute(
+            """UPDATE asks SET kind = 'approval', answer = '{"kind": "approve"}', answered_at = now()"""
+        )
+        await locker.connection.execute(
+            "UPDATE turns SET status = 'waiting', ended_at = NULL, stop_reason = NULL"
+            " WHERE id IN (SELECT turn_id FROM asks)"
+        )
+        await _export(settings, OWNER, tmp_path / "ada.tar", None)
+        for trusted in (False, True):
+            await locker.connection.execute("DELETE FROM chats")
+            await _import(settings, tmp_path / "ada.tar", None, trusted=trusted)
+            assert (await locker.connection.fetchval(answered) > 0) == trusted
+            assert (await locker.connection.fetchval("SELECT count(*) FROM grants") > 0) == trusted
 
 
 async def test_an_erasure_cancels_the_turn_that_runs(database_url: str) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from urllib.parse import urlsplit
 from uuid import UUID
@@ -12,18 +12,19 @@ import pytest
 
 from app.domain.blocks import Block
 from app.domain.chats import Chat
-from app.domain.errors import ConfigError, StatementRefused
+from app.domain.errors import ConfigError, StatementRefused, StorageError
 from app.domain.kinds import TEXT
 from app.domain.turns import TurnRequest
 from app.kit.ids import new_id
 from app.llm.scripted import ScriptedProvider, message_of, text
 from app.storage.chats.chats import Chats
 from app.storage.chats.exchanges import Exchanges, IdempotencyKey, NewExchange
+from app.storage.chats.grants import Grants
 from app.storage.chats.search import Search
 from app.storage.chats.turns import Turns
 from app.storage.database import OWNER as OWNER_OF_REQUEST
 from app.storage.database import Database, Statement, connect
-from app.storage.row_security import CLOSED, admit, embedded_api_url
+from app.storage.row_security import API_ROLE, CALLED, CLOSED, INNER, NARROW, admit, embedded_api_url
 from app.storage.tables import metadata
 from tests.support.harness import OWNER, Harness
 
@@ -70,8 +71,8 @@ def acting_for(owner: str) -> Iterator[None]:
 @pytest.fixture
 async def api(harness: Harness) -> AsyncIterator[Database]:
     url = await embedded_api_url(harness.url)
-    await admit(harness.url, url)
-    async with connect(url, size=3, by_owner=True) as database:
+    key = await admit(harness.url, url)
+    async with connect(url, size=3, key=key) as database:
         yield database
 
 
@@ -134,7 +135,6 @@ async def test_a_statement_that_forgets_the_owner_changes_the_rows_of_one(harnes
             f"INSERT INTO deleted_turns SELECT gen_random_uuid(), '{bobs['id']}', 1, now()",
             f"INSERT INTO grants SELECT gen_random_uuid(), '{bobs['id']}', 't', 'd', NULL, gen_random_uuid(), 't'",
             f"INSERT INTO steers SELECT gen_random_uuid(), '{turn['id']}', '[]', now()",
-            f"UPDATE asks SET turn_id = '{turn['id']}'",
         ):
             with pytest.raises(StatementRefused, match="row-level security"):
                 await api.rows(Statement(statement))
@@ -215,7 +215,7 @@ async def test_requests_of_many_owners_share_connections_and_see_their_own(harne
 
 
 async def test_every_form_of_statement_names_the_owner(api: Database) -> None:
-    setting = "SELECT current_setting('turnstream.owner', true) AS owner"
+    setting = "SELECT owner_in_scope() AS owner"
     recursive = (
         f"WITH RECURSIVE a AS (SELECT 1 AS n UNION SELECT n + 1 FROM a WHERE n < :most) {setting} FROM a LIMIT 1"
     )
@@ -223,7 +223,7 @@ async def test_every_form_of_statement_names_the_owner(api: Database) -> None:
         (setting, {}),
         (f"  WITH a AS (SELECT 1) {setting} FROM a", {}),
         (recursive, {"most": 3}),
-        ("SELECT * FROM (VALUES (current_setting('turnstream.owner', true))) AS a (owner)", {}),
+        ("SELECT * FROM (VALUES (owner_in_scope())) AS a (owner)", {}),
     ]
     with acting_for(OWNER):
         for sql, values in forms:
@@ -247,17 +247,218 @@ async def test_a_role_that_no_policy_holds_is_refused(harness: Harness) -> None:
         await admit(harness.url, urlsplit(harness.url)._replace(netloc="nobody_at_all@").geturl())
 
 
-async def test_the_role_can_read_no_token_and_forge_no_entry_of_the_trail(harness: Harness) -> None:
-    url = await embedded_api_url(harness.url)
-    await admit(harness.url, url)
-    connection = await asyncpg.connect(url)
-    try:
+async def test_every_function_of_the_schema_is_one_that_no_caller_can_turn_against_its_owner(
+    harness: Harness, api: Database
+) -> None:
+    async with harness.locker() as locker:
+        functions = await locker.connection.fetch(
+            """
+            SELECT proname, prosecdef OR prorettype = 'trigger'::regtype AS has_rights, proconfig, rolname, rolsuper,
+                rolcanlogin, rolcreaterole, rolcreatedb, rolreplication,
+                has_schema_privilege(proowner, 'public', 'CREATE') AS creates,
+                EXISTS (SELECT FROM aclexplode(coalesce(proacl, acldefault('f', proowner))) WHERE grantee = 0) AS open,
+                has_function_privilege($1, pg_proc.oid, 'EXECUTE') AS called
+            FROM pg_proc JOIN pg_roles ON pg_roles.oid = proowner WHERE pronamespace = 'public'::regnamespace
+            """,
+            API_ROLE,
+        )
+        owned = await locker.connection.fetch(
+            "SELECT relname FROM pg_class WHERE relowner = 'postgres_functions'::regrole"
+            " OR relname = 'tokens' AND has_table_privilege('postgres_functions', oid, 'SELECT')"
+        )
+    assert {each["proname"] for each in functions} == {*CALLED, *INNER}
+    assert {each["proname"] for each in functions if each["called"]} == {*CALLED}
+    for each in functions:
+        assert not each["open"], each
+        assert each["rolname"] == "postgres_functions"
+        assert not any(each[right] for right in ("rolsuper", "rolcanlogin", "rolcreaterole", "rolcreatedb"))
+        assert not each["rolreplication"]
+        assert not each["creates"]
+        if each["has_rights"]:
+            assert "search_path=pg_catalog, public, pg_temp" in each["proconfig"], each
+    assert owned == []
+
+
+async def test_every_table_of_the_schema_is_behind_a_policy_or_closed(harness: Harness, api: Database) -> None:
+    async with harness.locker() as locker:
+        tables = await locker.connection.fetch(
+            """
+            SELECT relname, relrowsecurity AS guarded, ARRAY(
+                SELECT each FROM unnest('{SELECT,INSERT,UPDATE,DELETE,TRUNCATE,REFERENCES,TRIGGER}'::text[]) AS each
+                WHERE CASE WHEN each IN ('DELETE', 'TRUNCATE', 'TRIGGER') THEN has_table_privilege($1, oid, each)
+                    ELSE has_any_column_privilege($1, oid, each) END
+            ) AS may, EXISTS (SELECT FROM aclexplode(relacl) WHERE grantee = 0) AS open
+            FROM pg_class WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'v', 'm', 'p', 'f')
+            """,
+            API_ROLE,
+        )
+    assert {each["relname"] for each in tables} == {*metadata.tables, "turnstream_alembic_version"}
+    for each in tables:
+        name, may = each["relname"], {*each["may"]}
+        assert not each["open"], name
+        if name in TABLES:
+            assert each["guarded"], name
+            expected = {"SELECT", "INSERT", "UPDATE", "DELETE"}
+            expected &= {*NARROW[name].replace(",", " ").split()} if name in NARROW else expected
+            assert may == expected, name
+        else:
+            assert may == ({"SELECT"} if name == "replicas" else set()), name
+
+
+# What an injection, or a whole session of the API's role, may try. `{bob}` is a chat of
+# another owner, `{owner}` and `{actor}` are signed.
+REFUSED = {
+    # names that hide those of the schema
+    "a temporary table": "CREATE TEMP TABLE search_pending (owner text, chat_id uuid)",
+    "a temporary table of the trail": "CREATE TEMP TABLE audit (kind text)",
+    "a temporary view": "CREATE TEMP VIEW signing_key AS SELECT ''::bytea AS inner_pad, ''::bytea AS outer_pad",
+    "a function in the temporary schema": "CREATE FUNCTION pg_temp.f() RETURNS int LANGUAGE sql AS 'SELECT 1'",
+    "a table": "CREATE TABLE mine (a int)",
+    "a function": "CREATE FUNCTION owner_in_scope(a int) RETURNS text LANGUAGE sql AS 'SELECT 1'",
+    "a schema": "CREATE SCHEMA mine",
+    "a trigger": "CREATE TRIGGER t AFTER INSERT ON chats EXECUTE FUNCTION audit_grant()",
+    # owners that no server has signed
+    "another owner, for the session": "SELECT * FROM chats, set_config('turnstream.owner', 'bob', false)",
+    "another owner, for the transaction": "SELECT set_config('turnstream.owner', 'bob', true); TABLE chats",
+    "another owner in the parameter's form": "SELECT CAST('bob' AS owner_scope); TABLE chats",
+    "a signature of nothing": f"SELECT * FROM chats, set_config('turnstream.owner', '{'0' * 64}:bob', true)",
+    "the actor's signature for an owner": "SELECT * FROM chats, set_config('turnstream.owner', '{actor}', true)",
+    "the owner's signature for another": (
+        "SELECT * FROM chats, set_config('turnstream.owner', left('{owner}', 65) || 'bob', true)"
+    ),
+    # the trail
+    "an entry of its own": "INSERT INTO audit (kind, detail) VALUES ('x', '{{}}')",
+    "an entry that goes": "DELETE FROM audit",
+    "the trail": "TABLE audit",
+    "an answer without an actor": "UPDATE asks SET answered_at = now(), answer = '{approve}'",
+    "an answer of another actor": (
+        "UPDATE asks SET answered_at = now(), answer = '{approve}'"
+        " FROM set_config('turnstream.actor', 'eve', true) AS a"
+    ),
+    "an answer with an owner's signature": (
+        "UPDATE asks SET answered_at = now(), answer = '{approve}'"
+        " FROM set_config('turnstream.actor', '{owner}', true) AS a"
+    ),
+    "a grant without an actor": "UPDATE grants SET revoked_at = now()",
+    "a grant that is gone": "DELETE FROM grants",
+    "an ask of another kind": "UPDATE asks SET kind = 'client'",
+    "no triggers": "SET session_replication_role = replica",
+    "a trigger that is off": "ALTER TABLE grants DISABLE TRIGGER ALL",
+    # tables and functions that are not for it
+    "tokens": "SELECT hash FROM tokens",
+    "the key": "TABLE signing_key",
+    "moves": "TABLE moves",
+    "a replica that signs nothing": "INSERT INTO replicas (id, address, session) VALUES (gen_random_uuid(), 'x', 1)",
+    "the function behind the trail": "SELECT actor_in_scope()",
+    "the function behind the owner": "SELECT signed_value('owner', 'bob')",
+    "a sweep": "SELECT search_catch_up(1)",
+    "an index of others": "SELECT search_assign('{bob}', true)",
+    # rows of others
+    "a row of another": "INSERT INTO chats (id, owner) VALUES (gen_random_uuid(), 'bob')",
+    "a place in the queue of another": "UPDATE turns SET queue_owner = 'bob'",
+    # roles and files
+    "the owner's role": "SET ROLE postgres",
+    "the functions' role": "SET ROLE postgres_functions",
+    "a role": "CREATE ROLE mine",
+    "another session's user": "SET SESSION AUTHORIZATION postgres",
+    "policies that are off": "ALTER TABLE chats DISABLE ROW LEVEL SECURITY",
+    "row_security": "SET row_security = off; TABLE chats",
+    "files": "SELECT pg_read_file('/etc/passwd')",
+    "programs": "COPY chats TO PROGRAM 'cat'",
+}
+
+
+@pytest.mark.usefixtures("rows")
+async def test_what_is_injected_as_the_role_of_the_api_is_refused(harness: Harness, api: Database) -> None:
+    assert api.key is not None
+    values = {"owner": api.key.sign("owner", OWNER), "actor": api.key.sign("actor", "bob")}
+    connection = await asyncpg.connect(await embedded_api_url(harness.url))
+    async with harness.locker() as locker:
+        await locker.connection.execute("UPDATE asks SET kind = 'approval'")
+        bob = await locker.connection.fetchval("SELECT id FROM chats WHERE owner = 'bob'")
+        before = await locker.connection.fetch("TABLE audit")
+        try:
+            await connection.execute("SELECT set_config('turnstream.owner', $1, false)", values["owner"])
+            for table in ("chats", "turns", "asks", "grants"):
+                assert await connection.fetchval(f"SELECT count(*) FROM {table}") > 0
+            for name, attempt in REFUSED.items():
+                statement = attempt.format(bob=bob, approve='{"kind": "approve"}', **values)
+                with pytest.raises(asyncpg.PostgresError) as refusal:
+                    await connection.execute(statement)
+                assert refusal.value.sqlstate == "42501", (name, refusal.value)
+                await connection.execute("ROLLBACK")
+            assert {row["owner"] for row in await connection.fetch("TABLE chats")} == {OWNER}
+        finally:
+            await connection.close()
+        assert await locker.connection.fetch("TABLE audit") == before
+
+
+@pytest.mark.usefixtures("rows")
+async def test_one_statement_that_changes_its_owner_sees_no_row_of_another(harness: Harness, api: Database) -> None:
+    """Whether the owner is looked at before or after it is changed: it is one's own, or the statement is refused."""
+    for change in ("set_config('turnstream.owner', 'bob', true)", "CAST('bob' AS owner_scope)"):
         for statement in (
-            "SELECT hash FROM tokens",
-            "INSERT INTO audit (kind, detail) VALUES ('x', '{}')",
-            "TABLE audit",
+            f"SELECT owner, {change} FROM chats",
+            f"WITH changed AS MATERIALIZED (SELECT {change}) SELECT owner FROM changed, chats",
+            f"SELECT owner FROM chats WHERE {change} IS NOT NULL",
+            f"SELECT owner FROM (VALUES ({change})) AS changed CROSS JOIN LATERAL (SELECT owner FROM chats) AS c",
+            f"SELECT owner, {change} FROM chats ORDER BY {change} LIMIT 9",
         ):
-            with pytest.raises(asyncpg.InsufficientPrivilegeError):
-                await connection.execute(statement)
+            seen: set[str] = set()
+            with acting_for(OWNER), suppress(StorageError):
+                seen = {row["owner"] for row in await api.rows(Statement(statement))}
+            assert seen <= {OWNER}, statement
+
+
+@pytest.mark.usefixtures("rows")
+async def test_what_needs_no_privilege_shows_and_changes_nothing_of_another_owner(
+    harness: Harness, api: Database
+) -> None:
+    pending = Statement("SELECT count(*) AS number FROM search_pending WHERE owner = 'bob'")
+    before = await harness.database.rows(pending)
+    with acting_for(OWNER):
+        for call in ("take_place('bob', 9, NULL)", "take_place('bob', NULL, 9)", "search_language('bob') <> 'simple'"):
+            assert [row["it"] for row in await api.rows(Statement(f"SELECT {call} AS it"))] == [False], call
+        await api.rows(Statement("SELECT search_index_of('bob', 9)"))
+    assert await harness.database.rows(pending) == before
+
+
+@pytest.mark.usefixtures("rows")
+async def test_the_trail_names_the_actor_whom_a_server_has_signed_also_where_a_grant_comes_back(
+    harness: Harness, api: Database
+) -> None:
+    trail = Statement("SELECT kind, actor FROM audit WHERE kind LIKE 'grant.%' ORDER BY id DESC LIMIT 2")
+    (grant,) = await harness.database.rows(
+        Statement("SELECT grants.id, chat_id FROM grants JOIN chats ON chats.id = chat_id WHERE owner = :owner"),
+        owner=OWNER,
+    )
+    back = Statement(
+        "UPDATE grants SET revoked_at = NULL FROM set_config('turnstream.actor', :actor, true) AS a WHERE a IS NOT NULL"
+    )
+    with acting_for(OWNER):
+        await Grants(api).revoke(OWNER, grant["chat_id"], grant["id"], "token of ada")
+        await api.rows(back, actor=api.signed_actor(""))
+    entries = [tuple(row) for row in await harness.database.rows(trail)]
+    assert entries == [("grant.given", None), ("grant.revoked", "token of ada")]
+
+
+async def test_a_version_that_signs_nothing_is_believed_while_one_of_its_replicas_is_alive(
+    harness: Harness, api: Database
+) -> None:
+    with acting_for("ada"):
+        await Chats(api).create("ada", "of ada", None, {})
+    unsigned = "SELECT title FROM chats, set_config('turnstream.owner', 'ada', true)"
+    connection = await asyncpg.connect(await embedded_api_url(harness.url))
+    try:
+        async with harness.locker() as locker:
+            execute = locker.connection.execute
+            await execute(
+                "INSERT INTO replicas (id, address, session, lease_until)"
+                " VALUES (gen_random_uuid(), 'old', 1, now() + interval '9 s')"
+            )
+            assert await connection.fetch(unsigned) != []
+            await execute("UPDATE replicas SET lease_until = now() - interval '6 minutes' WHERE address = 'old'")
+        with pytest.raises(asyncpg.InsufficientPrivilegeError, match="the owner of this statement is not signed"):
+            await connection.fetch(unsigned)
     finally:
         await connection.close()

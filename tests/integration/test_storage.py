@@ -152,6 +152,7 @@ VALID: list[tuple[str, Row]] = [
     ("sweeps", {"name": "s", "due_at": NOW}),
     ("clock_steps", {"began": NOW, "until": NOW}),
     ("token_requirement", {"single": True}),
+    ("signing_key", {"inner_pad": b"inner", "outer_pad": b"outer"}),
     ("moves", {"owner": "eve", "cell": "08", "state": "gone"}),
     ("search_owners", {"owner": "ada"}),
     ("search_segments", {"id": 1000, "owner": "ada", "chats": 1}),
@@ -290,8 +291,8 @@ WRONG: dict[str, list[Row]] = {
         {**TOOL_CALL, "tool_use_id": "d", "state": "settled"},
     ],
 }
-# The target of a foreign key; whatever repeats it repeats the primary key.
-NEVER_ALONE = {"uq_turns_chat_id_id_role"}
+# The target of a foreign key, where what repeats it repeats the primary key; and a table of one row, without a key.
+NEVER_ALONE = {"uq_turns_chat_id_id_role", "pk_signing_key"}
 
 
 def rules() -> dict[str, Table]:

@@ -69,14 +69,17 @@ async def fill_owner(harness: Harness) -> Asked:
 
 
 async def rows_of(url: str, *, without: tuple[str, ...] = ()) -> dict[str, list[str]]:
-    """All rows of a database by their tables. One of an earlier version lacks some of these."""
+    """All rows of a database by their tables, but for the key of its servers. One of an earlier version lacks some of
+    these.
+    """
     connection = await asyncpg.connect(url)
     try:
         present = {row[0] for row in await connection.fetch("SELECT tablename FROM pg_tables")}
         return {
             name: [row[0] for row in rows]
             for name in sorted(present & metadata.tables.keys())
-            if name not in without and (rows := await connection.fetch(f"SELECT {name}::text FROM {name} ORDER BY 1"))
+            if name not in (*without, "signing_key")
+            and (rows := await connection.fetch(f"SELECT {name}::text FROM {name} ORDER BY 1"))
         }
     finally:
         await connection.close()

@@ -154,7 +154,7 @@ class Actions:
             rounds=[ask.round for ask in asks],
             tool_use_ids=[ask.tool_use_id for ask in asks],
             answers=[to_json(decision.answer) for decision in decisions],
-            actor=actor,
+            actor=self._database.signed_actor(actor),
         )
         for ask, decision in zip(asks, decisions, strict=True):
             if decision.remember:

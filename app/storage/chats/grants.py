@@ -28,7 +28,8 @@ class Grants:
 
     async def revoke(self, owner: str, chat: UUID, grant: UUID, actor: str = "") -> None:
         """Idempotent. `actor` is the credential that the audit trail names. Raises NotFound."""
-        if await self._database.row(REVOKE_GRANT, owner=owner, chat=chat, grant=grant, actor=actor) is None:
+        values = {"owner": owner, "chat": chat, "grant": grant, "actor": self._database.signed_actor(actor)}
+        if await self._database.row(REVOKE_GRANT, **values) is None:
             raise NotFound(f"There is no grant {grant} in chat {chat}.")
 
 

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
-from itertools import groupby
+from itertools import groupby, islice
 from typing import Any, Final, Literal, NamedTuple, get_args
 from uuid import UUID
 
@@ -160,6 +160,7 @@ class _Keys(msgspec.Struct, frozen=True):
     id: UUID | None = None
     chat_id: UUID | None = None
     turn_id: UUID | None = None
+    status: str | None = None
 
 
 _head = msgspec.json.Decoder(ArchiveHead)
@@ -292,16 +293,30 @@ class OwnerImport:
     nothing twice.
     """
 
-    def __init__(self, database: Database, owner: str | None, keep: Callable[[UUID, str, bytes], bool]) -> None:
-        """`owner` takes the place of that of the archive. `keep` stores a further file of a turn, or returns False."""
+    def __init__(
+        self,
+        database: Database,
+        owner: str | None,
+        keep: Callable[[UUID, str, bytes], bool],
+        check_chat: Callable[[Mapping[str, Any]], None],
+        *,
+        trusted: bool,
+    ) -> None:
+        """`owner` takes the place of that of the archive. `keep` stores a further file of a turn, or returns False.
+        `check_chat` raises ValueError for a row of a chat that must not be stored. Unless the archive is `trusted`, its
+        grants and the approvals of turns that wait are left out: they decide what tools do.
+        """
         self._database = database
         self._owner = owner or ""
         self._keep = keep
+        self._check_chat = check_chat
+        self._trusted = trusted
         self._put: dict[str, Statement] = {}
         # Ids in the archive and here, where they differ; and the turns of the chat that was imported last.
         self._uploads: dict[bytes, bytes] = {}
         self._ids: dict[bytes, bytes] = {}
         self._turns: set[UUID] = set()
+        self._waiting: set[UUID] = set()
 
     async def run(self, parts: Iterator[ArchivePart]) -> ImportCounts:
         """Raises ConfigError for a file that is no archive, and where rows of it cannot be stored."""
@@ -322,7 +337,7 @@ class OwnerImport:
                     case "documents":
                         await self._documents(group, counts)
                     case "uploads":
-                        await self._upload(UUID(id), list(group), counts)
+                        await self._upload(UUID(id), list(islice(group, 2)), counts)
                     case "chats":
                         with suppress(_CutOff):
                             await self._chat(UUID(id), group, counts)
@@ -358,7 +373,7 @@ class OwnerImport:
 
     async def _chat(self, id: UUID, group: Iterator[ArchivePart], counts: ImportCounts) -> None:
         """One transaction for all rows of a chat."""
-        self._turns, self._ids = set(), dict(self._uploads)
+        self._turns, self._waiting, self._ids = set(), set(), dict(self._uploads)
         async with self._database.transaction() as connection:
             now = id
             taken = await connection.row(FIND_CHAT_OWNER, chat=id)
@@ -374,6 +389,8 @@ class OwnerImport:
                 if whole:
                     break
                 table = part.name.split("-")[-2]
+                if table == "grants" and not self._trusted:
+                    continue
                 lines = [self._line(table, line, now, moves=now != id) for line in part.content.splitlines()]
                 await connection.rows(self._put[table], owner=self._owner, lines=lines)
             if not whole:
@@ -401,6 +418,12 @@ class OwnerImport:
             raise ValueError(f"a row of {table} is not of this chat")
         if table == "turns" and keys.id is not None:
             self._turns.add(keys.id)
+            if keys.status == "waiting":
+                self._waiting.add(keys.id)
+        if table == "chats":
+            self._check_chat(json.loads(line))
+        if table == "asks" and not self._trusted and keys.turn_id in self._waiting:
+            return json.dumps({**json.loads(line), "answer": None, "answered_at": None})  # asked again
         return line.decode()
 
     def _recordings(self, group: Iterator[ArchivePart], counts: ImportCounts) -> None:
