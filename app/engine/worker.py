@@ -21,7 +21,7 @@ from app.engine.side_calls import SideCalls
 from app.engine.turn_run import RunServices, TurnRun
 from app.engine.warm_paths import WarmPaths
 from app.llm.provider import Provider
-from app.storage.database import FINAL_WRITE_TIMEOUT, OF_REQUEST, OWNER, Database
+from app.storage.database import FINAL_WRITE_TIMEOUT, OF_REQUEST, OWNER, Database, retry_while_unavailable
 from app.storage.owners.accounts import Accounts
 from app.storage.owners.charges import Charges
 from app.storage.runs.queue import CANCEL, DRAIN, QUEUED, SUSPICIOUS, UPDATED, Claim, Queue
@@ -153,6 +153,7 @@ class Worker:
             plans=plans,
             side_calls=side_calls,
             notify_owner=notify_owner,
+            decline=lambda turn: retry_while_unavailable(lambda: queue.decline(turn)),
             warm_paths=WarmPaths(policy.warm_bytes),
         )
         self._runs: dict[UUID, TurnRun] = {}
