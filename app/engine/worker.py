@@ -112,7 +112,8 @@ class Isolation:
 @dataclass(frozen=True, slots=True)
 class WorkerPolicy:
     """`poll_interval` and `grace_period` are seconds. `plans` limit the running turns of an owner, on all replicas. The
-    paths of ended turns are kept in up to `warm_bytes`.
+    paths of ended turns are kept in up to `warm_bytes`. Without `declines` a turn runs even where its model or a tool is
+    missing.
     """
 
     concurrent_turns: int = 1000
@@ -120,6 +121,7 @@ class WorkerPolicy:
     poll_interval: float = 1.0
     grace_period: float = 10.0
     warm_bytes: int = 64_000_000
+    declines: bool = True
     model: ModelPolicy = field(default_factory=ModelPolicy)
 
 
@@ -153,7 +155,7 @@ class Worker:
             plans=plans,
             side_calls=side_calls,
             notify_owner=notify_owner,
-            decline=lambda turn: retry_while_unavailable(lambda: queue.decline(turn)),
+            decline=self._decline,
             warm_paths=WarmPaths(policy.warm_bytes),
         )
         self._runs: dict[UUID, TurnRun] = {}
@@ -165,6 +167,9 @@ class Worker:
         self._not_run: Set[UUID] = frozenset()  # turns that this replica owned at the last comparison, and did not run
         self._failed = FailedRuns(policy.poll_interval)
         self._isolation = Isolation(monotonic())
+
+    async def _decline(self, turn: Turn) -> bool:
+        return self._policy.declines and await retry_while_unavailable(lambda: self._queue.decline(turn))
 
     @property
     def draining(self) -> bool:
