@@ -112,7 +112,7 @@ class Isolation:
 @dataclass(frozen=True, slots=True)
 class WorkerPolicy:
     """`poll_interval` and `grace_period` are seconds. `plans` limit the running turns of an owner, on all replicas. The
-    paths of ended turns are kept in up to `warm_bytes`. Without `declines` a turn runs even where its model or a tool is
+    paths of ended turns are kept in up to `warm_bytes`. Without `declines` a turn runs even if its model or a tool is
     missing.
     """
 

@@ -1,4 +1,4 @@
-"""What turns can observe of a replica's configuration, as digests: replicas that differ are found by them."""
+"""Digests of what turns can observe of a replica's configuration: replicas that differ are found by them."""
 
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import fields, is_dataclass
