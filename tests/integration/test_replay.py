@@ -223,7 +223,7 @@ SAY_ANOTHER_THING = Statement(
 async def test_a_round_without_a_recording_is_reported(harness: Harness, target: Database, tmp_path: Path) -> None:
     async with scripted(harness, tmp_path, [call("look"), ANSWER], look) as (replica, asked):
         await harness.finish(replica, asked)
-    (tmp_path / str(asked.turn) / "attempt-001-round-002-try-01.jsonl").unlink()
+    (tmp_path / str(asked.turn) / "attempt-000000001-round-002-try-01.jsonl").unlink()
     told = divergences_of(await again(harness, target, tmp_path, asked))
     assert told[0].startswith("round 2 of attempt 1 has no recording")
     assert told[1] == "1 requests were recorded, now there were 2"
