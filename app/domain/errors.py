@@ -160,6 +160,9 @@ class TransientError(ProviderError):
     """
 
 
+MODEL_NOT_AVAILABLE = "model_not_available"  # no provider of a model is configured
+
+
 class PermanentError(ProviderError):
     """Trying again will not help."""
 

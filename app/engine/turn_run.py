@@ -1,7 +1,7 @@
 """One run of a claimed turn: loaded, composed of its parts, and carried out until it ends or is stopped."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal, assert_never
@@ -9,7 +9,7 @@ from uuid import UUID
 
 import structlog
 
-from app.domain.errors import ClaimLost
+from app.domain.errors import MODEL_NOT_AVAILABLE, ClaimLost, PermanentError
 from app.domain.plans import Plans
 from app.domain.turns import Status, Turn, TurnError, TurnRequest
 from app.domain.why import Activity
@@ -51,7 +51,7 @@ StopCause = Literal["cancel", "release", "lost"]
 @dataclass(frozen=True, slots=True)
 class RunServices:
     """The parts of the replica that every run uses. `replica` is the id under which turns are claimed. `notify_owner`
-    wakes the readers of an owner's feed.
+    wakes the readers of an owner's feed. `decline` leaves a turn to other replicas, and returns whether it has.
     """
 
     database: Database
@@ -64,6 +64,7 @@ class RunServices:
     plans: Plans
     side_calls: SideCalls
     notify_owner: Callable[[str], None]
+    decline: Callable[[Turn], Awaitable[bool]]
     warm_paths: WarmPaths
 
 
@@ -107,6 +108,10 @@ class TurnRun:
         self.owner, path, entries = await self._load_path(turns)
         owner, turn = self.owner, path[-1]
         structlog.contextvars.bind_contextvars(chat=str(turn.chat_id), attempt=turn.attempt)
+        # Where it was written, it was checked.
+        if self._loaded is None and (reason := self._lacks(turn)) and await services.decline(turn):
+            log.warning("turn.declined", reason=reason)
+            return False
         view = LiveView(turn)
         started_before = await retry_while_unavailable(lambda: self._load_leftovers(turns, view))
         assert turn.request is not None
@@ -155,6 +160,22 @@ class TurnRun:
                 count_ended_turn(view.turn, tool_runs.first_started)
                 services.warm_paths.keep((*path[:-1], view.turn), entries)
         return recorder.leaves_work
+
+    def _lacks(self, turn: Turn) -> str | None:
+        """What this replica lacks to run the turn. One that is only to be cancelled needs nothing."""
+        request = turn.request
+        if request is None or turn.cancel_requested or self.stop_cause is not None:
+            return None
+        try:
+            self._services.models.provider_for(request.model)
+            if request.output is not None:
+                self._services.toolset.outputs.find(request.output)
+        except PermanentError as error:
+            return error.message if error.type == MODEL_NOT_AVAILABLE else None
+        except ValueError as error:
+            return str(error)
+        lacking = self._services.toolset.lacking(request.tools)
+        return f"there are no such tools: {', '.join(lacking)}" if lacking else None
 
     async def _load_path(self, turns: Turns) -> tuple[str, Sequence[Turn], KnownEntries]:
         """The owner of the turn and its path. What stands before it has ended, and may be known."""

@@ -21,7 +21,7 @@ from app.engine.side_calls import SideCalls
 from app.engine.turn_run import RunServices, TurnRun
 from app.engine.warm_paths import WarmPaths
 from app.llm.provider import Provider
-from app.storage.database import FINAL_WRITE_TIMEOUT, OF_REQUEST, OWNER, Database
+from app.storage.database import FINAL_WRITE_TIMEOUT, OF_REQUEST, OWNER, Database, retry_while_unavailable
 from app.storage.owners.accounts import Accounts
 from app.storage.owners.charges import Charges
 from app.storage.runs.queue import CANCEL, DRAIN, QUEUED, SUSPICIOUS, UPDATED, Claim, Queue
@@ -112,7 +112,8 @@ class Isolation:
 @dataclass(frozen=True, slots=True)
 class WorkerPolicy:
     """`poll_interval` and `grace_period` are seconds. `plans` limit the running turns of an owner, on all replicas. The
-    paths of ended turns are kept in up to `warm_bytes`.
+    paths of ended turns are kept in up to `warm_bytes`. Without `declines` a turn runs even if its model or a tool is
+    missing.
     """
 
     concurrent_turns: int = 1000
@@ -120,6 +121,7 @@ class WorkerPolicy:
     poll_interval: float = 1.0
     grace_period: float = 10.0
     warm_bytes: int = 64_000_000
+    declines: bool = True
     model: ModelPolicy = field(default_factory=ModelPolicy)
 
 
@@ -153,6 +155,7 @@ class Worker:
             plans=plans,
             side_calls=side_calls,
             notify_owner=notify_owner,
+            decline=self._decline,
             warm_paths=WarmPaths(policy.warm_bytes),
         )
         self._runs: dict[UUID, TurnRun] = {}
@@ -164,6 +167,9 @@ class Worker:
         self._not_run: Set[UUID] = frozenset()  # turns that this replica owned at the last comparison, and did not run
         self._failed = FailedRuns(policy.poll_interval)
         self._isolation = Isolation(monotonic())
+
+    async def _decline(self, turn: Turn) -> bool:
+        return self._policy.declines and await retry_while_unavailable(lambda: self._queue.decline(turn))
 
     @property
     def draining(self) -> bool:

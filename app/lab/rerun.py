@@ -95,7 +95,7 @@ async def _worker(
         fitting=models.fitting,
         breaker=None,
     )
-    policy = replace(policy, grace_period=0.0, model=model)
+    policy = replace(policy, grace_period=0.0, declines=False, model=model)
     queue = Queue(database, new_id(), "replay", secrets.randbits(62))
     await queue.renew_lease(_LEASE)
     worker = Worker(database, queue, Directory(), models.provider_for, toolset, policy, FrameClock())

@@ -32,6 +32,7 @@ from app.engine.upkeep.webhooks import Receiver, WebhookDeliveries, WebhookPolic
 from app.engine.worker import Worker
 from app.kit.ids import new_id
 from app.lab.recordings import Recordings
+from app.setup.configuration import digests_of
 from app.setup.parts import Parts
 from app.setup.policies import worker_policy
 from app.storage.activities import Activities
@@ -103,7 +104,7 @@ async def started(parts: Parts, url: str, api: Database, process: ServerProcess 
     directory, clock = Directory(), FrameClock(settings.frames)
     session_key, failed = secrets.randbits(62), asyncio.Event()
     kinds = sorted(parts.receiver.kinds) if parts.receiver else ()
-    queue = Queue(database, new_id(), _address(settings, process), session_key, kinds)
+    queue = Queue(database, new_id(), _address(settings, process), session_key, kinds, digests_of(parts))
 
     async def notify_peers(payload: str) -> None:
         if not monitor.is_alone:

@@ -1,7 +1,8 @@
 """Facts about a Postgres, read without changing anything, and whether turnstream can live with them."""
 
 import asyncio
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from time import monotonic
@@ -37,12 +38,15 @@ _LONG_OPEN = 600.0  # seconds
 _SYSTEM = "SELECT system_identifier FROM pg_control_system()"
 _POSITION = "SELECT pg_current_wal_insert_lsn()"
 _HAS_REPLAYED = "SELECT pg_last_wal_replay_lsn() >= CAST($1 AS pg_lsn)"
-_REPLICAS = "SELECT count(*) FROM replicas WHERE lease_until > now()"
+# Of a column that tables of an older version do not have.
+_REPLICAS = "SELECT to_jsonb(replicas)->>'configuration' AS configuration FROM replicas WHERE lease_until > now()"
 
 
 @dataclass(frozen=True, slots=True)
 class PostgresFacts:
-    """`connections` are those that ordinary users share. `clock_ahead` is in seconds, negative where it is behind."""
+    """`connections` are those that ordinary users share. `unlike` is in what live replicas are configured differently.
+    `clock_ahead` is in seconds, negative where it is behind.
+    """
 
     version: str
     encoding: str
@@ -55,6 +59,7 @@ class PostgresFacts:
     connections: int
     clock_ahead: float
     replicas: int
+    unlike: Sequence[str]
     oldest_transaction: float  # seconds
 
     def faults(self) -> Mapping[str, str]:
@@ -70,6 +75,10 @@ class PostgresFacts:
     def notes(self) -> Mapping[str, str]:
         """What costs something, with its remedy."""
         odd = {
+            f"the live replicas differ in their {', '.join(self.unlike)}": (
+                "start all with the same configuration; it is right only during a deploy",
+                bool(self.unlike),
+            ),
             "a crash of its machine may damage it": ("set fsync and full_page_writes to on", not self.durable),
             "a crash of its machine loses the last moments": (
                 "set synchronous_commit to on",
@@ -95,12 +104,15 @@ async def inspect_postgres(url: str) -> PostgresFacts:
             facts = dict((await connection.fetch(_FACTS))[0])
             middle = before + (datetime.now(UTC) - before) / 2
             has_tables = await connection.fetchval("SELECT to_regclass('replicas') IS NOT NULL")
-            replicas = await connection.fetchval(_REPLICAS) if has_tables else 0
+            replicas = await connection.fetch(_REPLICAS) if has_tables else []
             oldest = await connection.fetchval(_OLDEST)
     except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
         raise ConfigError(f"Postgres does not answer: {error}.") from error
     ahead = (facts.pop("clock") - middle).total_seconds()
-    return PostgresFacts(**facts, clock_ahead=ahead, replicas=replicas, oldest_transaction=oldest)
+    published = [json.loads(row["configuration"]) for row in replicas if row["configuration"] is not None]
+    kinds = sorted({kind for each in published for kind in each})
+    unlike = [kind for kind in kinds if len({each.get(kind) for each in published}) > 1]
+    return PostgresFacts(**facts, clock_ahead=ahead, replicas=len(replicas), unlike=unlike, oldest_transaction=oldest)
 
 
 async def standby_lag(url: str, primary: str, most: float) -> float | None:

@@ -165,6 +165,9 @@ turns = Table(
     # The deaths of processes that it may have caused.
     Column("deaths", SmallInteger, nullable=False, server_default=text("0")),
     Column("replica", Uuid),
+    # The replicas that cannot run it, one several times if none can, and until when the last one leaves it alone.
+    Column("declined", ARRAY(Uuid)),
+    Column("declined_until", DateTime(timezone=True)),
     Column("cancel_requested", Boolean, nullable=False, server_default=text("false")),
     # How many calls ever waited for a person, and how many answers and steers have arrived while the turn was open.
     Column("asked", Integer, nullable=False, server_default=text("0")),
@@ -633,6 +636,8 @@ replicas = Table(
     Column("webhooks", ARRAY(Text), nullable=False, server_default=text("'{}'")),
     # The turns beside which it claims nothing, because they may end the process.
     Column("suspects", ARRAY(Uuid)),
+    # Digests of what turns can observe of its configuration; null for the version before.
+    Column("configuration", JSON),
     # When an operator has ordered that it drains.
     Column("draining_since", DateTime(timezone=True)),
     # False for a version that does not sign the owners of its statements.

@@ -61,6 +61,10 @@ class Outputs:
     def check(self, spec: OutputSpec) -> None:
         """Raises ValueError for a schema that is not valid, or a name that is not registered."""
         InputSchema.checked(schema_for_model(spec))
+        self.find(spec)
+
+    def find(self, spec: OutputSpec) -> None:
+        """Raises ValueError for a name that is not registered."""
         for kind, name, known in (
             ("validator", spec.validator, self.validators),
             ("handler", spec.handler, self.handlers),

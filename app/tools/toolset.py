@@ -96,6 +96,12 @@ class Toolset:
                 raise ValueError(_unknown(name, tools))
         return tuple(tools[name].spec for name in names)
 
+    def lacking(self, specs: Iterable[ToolSpec]) -> Sequence[str]:
+        """The names of those that this server is to run and does not have."""
+        tools = self._tools
+        own = (spec.name for spec in specs if not spec.client and spec.http is None and spec.role is None)
+        return [name for name in own if name not in tools]
+
     def check(self, spec: ToolSpec) -> None:
         """Raises ValueError for a tool that came with a request and cannot be called by this server."""
         if spec.http is None:

@@ -173,16 +173,6 @@ async def test_a_permanent_error_is_not_tried_again(harness: Harness) -> None:
     assert len(provider.requests) == 1
 
 
-async def test_a_model_that_nobody_serves_any_more_ends_the_turn(harness: Harness) -> None:
-    def unavailable(model: str) -> ScriptedProvider:
-        raise PermanentError("model_not_available", f"no provider for {model}")
-
-    async with harness.replica(unavailable) as replica:
-        turn = await harness.finish(replica, await harness.ask(model="gone"))
-    assert turn.error is not None
-    assert (turn.error.type, turn.error.message) == ("model_not_available", "no provider for gone")
-
-
 # --- in mid-sentence -------------------------------------------------------------------------------------------------
 
 

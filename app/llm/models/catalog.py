@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from app.domain.errors import PermanentError, RequestRefused
+from app.domain.errors import MODEL_NOT_AVAILABLE, PermanentError, RequestRefused
 from app.domain.kinds import DOCUMENT, IMAGE
 from app.domain.rounds import Prices
 from app.llm.conversation.attachments import without_files
@@ -99,7 +99,7 @@ class Models:
         """Raises PermanentError if no provider serves it: a turn may be older than the present configuration."""
         found = self._find(name)
         if found is None:
-            raise PermanentError("model_not_available", f"No provider of the model {name!r} is configured here.")
+            raise PermanentError(MODEL_NOT_AVAILABLE, f"No provider of the model {name!r} is configured here.")
         entry, model = found
         provider = ThinkTagFilter(entry.provider) if model.think_tags else entry.provider
         if unreadable := [type for type, ability in _NEEDED.items() if not model.supports(ability)]:

@@ -21,9 +21,9 @@ GET_PLACE = Statement("SELECT owner, chat_id FROM turns JOIN chats ON chats.id =
 # A row as its text keeps every byte; the columns of both databases are those of the same migrations.
 GET_CHAT = Statement("SELECT chats::text AS line FROM chats WHERE id = :chat")
 PUT_CHAT = Statement("INSERT INTO chats SELECT (CAST(CAST(:line AS text) AS chats)).*")
-_COLUMNS: Final = """id, chat_id, parent_id, role, status, request, attempt, recoveries, deaths, replica,
-    cancel_requested, asked, arrivals, hook_failures, stop_reason, error, usage, created_at, started_at, ended_at,
-    forked_from, lineage"""
+_COLUMNS: Final = """id, chat_id, parent_id, role, status, request, attempt, recoveries, deaths, replica, declined,
+    declined_until, cancel_requested, asked, arrivals, hook_failures, stop_reason, error, usage, created_at, started_at,
+    ended_at, forked_from, lineage"""
 GET_ROW = Statement("SELECT turns::text AS line FROM turns WHERE id = :turn")
 PUT_ROW = Statement(
     f"INSERT INTO turns ({_COLUMNS}) SELECT {_COLUMNS} FROM (SELECT (CAST(CAST(:line AS text) AS turns)).*) AS turn"

@@ -27,7 +27,18 @@ _OF_TURNS: Final = _copied(
     tables.turns,
     *("id", "chat_id", "parent_id", "parent_role", "status", "stop_reason", "error", "created_at", "ended_at"),
     # What only an open turn has, and what the original has cost: nothing is paid for a copy.
-    *("recoveries", "deaths", "replica", "cancel_requested", "asked", "arrivals", "usage", "forked_from"),
+    *(
+        "recoveries",
+        "deaths",
+        "replica",
+        "declined",
+        "declined_until",
+        "cancel_requested",
+        "asked",
+        "arrivals",
+        "usage",
+        "forked_from",
+    ),
 )
 _OF_BLOCKS: Final = _copied(tables.blocks, "turn_id")
 _OF_ROUNDS: Final = _copied(tables.rounds, "turn_id", "stop_reason")

@@ -8,9 +8,10 @@ from time import monotonic
 from uuid import UUID
 
 from app.domain.errors import StorageError
+from app.domain.turns import Turn
 from app.kit.clock import CLOCK
 from app.storage.database import Database, Statement
-from app.storage.rows import OPEN_STATUSES
+from app.storage.rows import OPEN_STATUSES, to_json
 from app.storage.runs import attempts
 from app.storage.runs.attempts import NEXT_ATTEMPT
 from app.storage.runs.journal import END_LOGS
@@ -27,6 +28,10 @@ DRAIN = "drain"
 # Deaths of processes after which a turn that was running in them is a suspect: it may have ended them.
 SUSPICIOUS = 2
 
+# Seconds between two looks at a turn that all live replicas have declined, and the most looks.
+_PAUSE_OF_DECLINED = timedelta(seconds=30)
+_MOST_LOOKS = 4
+
 # A turn that was enqueued behind an open one is not claimed before that one has ended, nor one of an owner who is held.
 CLAIMABLE = f"""
     status = 'queued' AND NOT EXISTS (
@@ -36,14 +41,25 @@ CLAIMABLE = f"""
         SELECT FROM moves JOIN chats USING (owner) WHERE chats.id = next.chat_id AND held_until > now()
     )
 """
+# A replica that has no such model or tool declines a turn, and does not claim it again while another one may have them.
+# After all have declined it, one looks again after each pause: a replica that has them may be starting. After so many
+# looks it runs the turn, which then ends as an error.
+_FOR_THIS_REPLICA = f"""
+    {CLAIMABLE} AND (
+        declined IS NULL OR cancel_requested OR :replica <> ALL(declined) OR declined_until < now() AND NOT EXISTS (
+            SELECT FROM replicas WHERE id <> ALL(declined) AND lease_until > now() AND draining_since IS NULL
+        )
+    )
+"""
 # Suspects are claimed before all others and apart from them, those of the fewest deaths first, so that faults of others
 # are not counted for one turn again and again. Those of more deaths are claimed one at a time, which finds the one. The
 # replica's row names those of the last claim.
 _SUSPECTS = f"""
     fewest AS (
-        SELECT min(deaths) AS deaths FROM turns AS next WHERE :suspects > 0 AND deaths >= {SUSPICIOUS} AND {CLAIMABLE}
+        SELECT min(deaths) AS deaths FROM turns AS next
+        WHERE :suspects > 0 AND deaths >= {SUSPICIOUS} AND {_FOR_THIS_REPLICA}
     ), suspects AS (
-        SELECT id FROM turns AS next WHERE deaths = (SELECT deaths FROM fewest) AND {CLAIMABLE}
+        SELECT id FROM turns AS next WHERE deaths = (SELECT deaths FROM fewest) AND {_FOR_THIS_REPLICA}
         ORDER BY created_at, id FOR UPDATE SKIP LOCKED
         LIMIT (SELECT CASE deaths WHEN {SUSPICIOUS} THEN :suspects ELSE least(:suspects, 1) END FROM fewest)
     ), named AS (
@@ -51,7 +67,7 @@ _SUSPECTS = f"""
         WHERE id = :replica AND replicas.suspects IS DISTINCT FROM found.ids
     )
 """
-_CALM = f"{CLAIMABLE} AND deaths < {SUSPICIOUS} AND NOT EXISTS (SELECT FROM suspects)"
+_CALM = f"{_FOR_THIS_REPLICA} AND deaths < {SUSPICIOUS} AND NOT EXISTS (SELECT FROM suspects)"
 _CLAIM = f"""
     UPDATE turns
     SET status = 'running', attempt = {NEXT_ATTEMPT}, replica = :replica, started_at = coalesce(started_at, now())
@@ -120,6 +136,17 @@ GIVE_BACK = Statement(
     RETURNING id
     """
 )
+DECLINE = Statement(
+    """
+    UPDATE turns SET status = 'queued', replica = NULL, declined_until = now() + :pause,
+        declined = coalesce(declined, '{}') || CAST(:replica AS uuid),
+        started_at = CASE WHEN EXISTS (SELECT FROM rounds WHERE turn_id = :turn) THEN started_at END
+    WHERE id = :turn AND replica = :replica AND attempt = :attempt AND status = 'running' AND (
+        SELECT count(*) - count(DISTINCT each) FROM unnest(declined) AS each
+    ) < :looks
+    RETURNING id
+    """
+)
 GET_CLAIMED = Statement("SELECT id, cancel_requested FROM turns WHERE replica = :replica AND status = 'running'")
 # The row has the time of the renewal before, also after a failover: if that is later than now, the clock was set back.
 # What was written between the two renewals has a time from a lease before now to a lease after the renewal before.
@@ -131,8 +158,8 @@ RENEW_LEASE = Statement(
         WHERE id = :replica AND lease_until - CAST(:lease AS interval) > now() + interval '1 second'
         ON CONFLICT DO NOTHING
     )
-    INSERT INTO replicas (id, address, session, lease_until, webhooks, signs)
-    VALUES (:replica, :address, :session, now() + :lease, :webhooks, true)
+    INSERT INTO replicas (id, address, session, lease_until, webhooks, signs, configuration)
+    VALUES (:replica, :address, :session, now() + :lease, :webhooks, true, :configuration)
     ON CONFLICT (id) DO UPDATE SET lease_until = EXCLUDED.lease_until
     RETURNING clock_timestamp() AS time, now() AS began, lease_until, draining_since IS NOT NULL AS draining,
         ARRAY(SELECT clock_steps.began FROM clock_steps ORDER BY 1) AS steps,
@@ -220,7 +247,8 @@ class Peer:
 
 class Queue:
     """The queue as one replica uses it. `session` is the key of this replica's advisory lock
-    (app.storage.runs.session). Turns leave rows for `webhooks` as long as the replica lives.
+    (app.storage.runs.session). Turns leave rows for `webhooks` as long as the replica lives. `configuration` is digests
+    that `doctor` compares.
     """
 
     def __init__(
@@ -230,6 +258,7 @@ class Queue:
         address: str,
         session: int,
         webhooks: Collection[WebhookKind] = (),
+        configuration: Mapping[str, str] | None = None,
     ) -> None:
         self._database = database
         self.replica = replica
@@ -237,6 +266,7 @@ class Queue:
         self._address = address
         self._session = session
         self._webhooks = sorted(webhooks)
+        self._configuration = None if configuration is None else to_json(configuration)
 
     async def claim(self, limit: int, most_of_owner: int | None = None) -> Sequence[UUID]:
         """Claims queued turns for this replica, as `take` does."""
@@ -268,6 +298,19 @@ class Queue:
         rows = await self._database.rows(GIVE_BACK, turns=turns, replica=self.replica, every=every)
         return {row["id"] for row in rows}
 
+    async def decline(self, turn: Turn) -> bool:
+        """Puts a claimed turn back into the queue for other replicas, because this one lacks what it needs. Returns
+        False if no live replica has had it for minutes, or the claim is lost.
+        """
+        return None is not await self._database.row(
+            DECLINE,
+            turn=turn.id,
+            replica=self.replica,
+            attempt=turn.attempt,
+            pause=_PAUSE_OF_DECLINED,
+            looks=_MOST_LOOKS,
+        )
+
     async def claimed(self) -> Mapping[UUID, bool]:
         """The turns that this replica owns by their rows; true for those whose cancellation is requested."""
         rows = await self._database.rows(GET_CLAIMED, replica=self.replica)
@@ -285,6 +328,7 @@ class Queue:
             session=self._session,
             lease=timedelta(seconds=seconds),
             webhooks=self._webhooks,
+            configuration=self._configuration,
         )
         assert row is not None
         CLOCK.learn(row["time"], asked, monotonic())
