@@ -14,6 +14,7 @@ from app.api.ai_sdk.schemas import UiChatOut, UiRequest, UiStopped
 from app.api.codec import to_json
 from app.api.http.endpoint import Endpoint, Limit, Query
 from app.api.http.openapi import Version, openapi
+from app.api.openai.routes import ENDPOINTS as OPENAI_ENDPOINTS
 from app.api.schemas.operations import ActedTurnOut, OverviewOut, ReplicaOut
 from app.api.schemas.requests import (
     BrowserTokenIn,
@@ -69,7 +70,7 @@ async def get_openapi(request: Request) -> Response:
 
 @cache
 def _document(server: str, version: Version) -> bytes:
-    return to_json({**openapi(ENDPOINTS, version), "servers": [{"url": server}]})
+    return to_json({**openapi((*ENDPOINTS, *OPENAI_ENDPOINTS), version), "servers": [{"url": server}]})
 
 
 def _limit(default: int, most: int) -> Query:

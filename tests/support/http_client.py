@@ -75,7 +75,7 @@ class Client(httpx2.AsyncClient):
         if response.headers.get("content-type", "").startswith(STREAM):
             assert isinstance(response.stream, httpx2.AsyncByteStream)
             name = self._document.stream_of(response.request)
-            if name not in {"UiMessageStream", "AgUiRun"}:  # which their own clients check, in tests/node
+            if name not in {"UiMessageStream", "AgUiRun", "OpenAI"}:  # which their own clients check
                 response.stream = _CheckedStream(response.stream, self._document, name)
         else:
             await response.aread()

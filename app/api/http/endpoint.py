@@ -95,6 +95,10 @@ class Endpoint:
         return self.call.partition(" ")[2]
 
     @property
+    def is_openai(self) -> bool:
+        return self.path.startswith("/v1/")
+
+    @property
     def checks_query(self) -> bool:
         """Whether parameters of the query that are not among `queries` are refused."""
         return not self.open and not self.path.startswith(_DIALECTS)

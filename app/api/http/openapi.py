@@ -72,6 +72,10 @@ _TEXTS = {
     "path": "the document's path, such as notes/today.md; its slashes need not be encoded",
     "tool_use_id": "the id of a call",
     "id": "the chat's own id, or any that the client made for it",
+    "conversation": "the id of a conversation: `conv_` and the chat's id",
+    "item": "the id of an item",
+    "model": "the name of a model; its slashes need not be encoded",
+    "response": "the id of a response",
 }
 # By the module of the handler.
 _TAGS = {
@@ -83,6 +87,7 @@ _TAGS = {
     "waiting": ("Waiting calls", "The calls of all chats that wait for the owner"),
     "ai_sdk": ("AI SDK", "The same chats in the protocol of Vercel's AI SDK"),
     "ag_ui": ("AG-UI", "The same chats in the protocol AG-UI"),
+    "openai": ("OpenAI", "The same chats in the protocols of OpenAI: responses, conversations, chat completions"),
     "usage": ("Usage", "What the calls of models have used"),
     "tokens": ("Tokens", "What a credential allows; short-lived tokens for browsers"),
     "catalog": ("Catalog", "The models and tools of this server"),
@@ -107,6 +112,32 @@ _STREAMS = {
     "UiMessageStream": ("Chunks of the AI SDK's UI message stream, protocol v1. They have neither names nor ids.", {}),
     "AgUiRun": ("Events of one run of AG-UI, protocol 1.0. They have neither names nor ids.", {}),
 }
+# The objects of calls under /v1 are OpenAI's, which publishes their description.
+_OPENAI_OBJECT: Json = {"type": "object", "description": "An object of OpenAI's API", "additionalProperties": True}
+_OPENAI_REFUSAL: Json = {
+    "description": "A refusal in OpenAI's form, with the status of its HTTP answer",
+    "content": {JSON: {"schema": {"$ref": "#/components/schemas/OpenAiError"}}},
+}
+
+
+class OpenAiRefusal(BaseModel):
+    """Why a call was refused, in OpenAI's words. `param` is the path of the field that is wrong, `limit` the limit of
+    an owner that is reached.
+    """
+
+    model_config = ConfigDict(json_schema_extra=without_defaults)
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+    limit: str | Absent = None
+
+
+class OpenAiError(BaseModel):
+    """The body of every refusal under /v1."""
+
+    error: OpenAiRefusal
 
 
 class _Frame(BaseModel):
@@ -163,23 +194,38 @@ Refs = dict[type[BaseModel], Json]
 def _schemas(endpoints: Sequence[Endpoint]) -> tuple[Refs, Json]:
     of_streams = [*EVENTS.values(), *CHAT_EVENTS.values(), *FEED_EVENTS.values(), *OVERVIEW_EVENTS.values()]
     events = [*of_streams, *_event_schemas().values()]
-    modes: dict[type[BaseModel], JsonSchemaMode] = dict.fromkeys([Problem, *events], "validation")
+    modes: dict[type[BaseModel], JsonSchemaMode] = dict.fromkeys([Problem, OpenAiError, *events], "validation")
     for endpoint in endpoints:
         if isinstance(endpoint.takes, type):
             modes[endpoint.takes] = "validation"
         if isinstance(endpoint.gives, type):
             modes[endpoint.gives] = "serialization"
     refs, schemas = models_json_schema(list(modes.items()), ref_template="#/components/schemas/{model}")
+    _open_choices(schemas["$defs"])
     return {cast("type[BaseModel]", model): ref for (model, _), ref in refs.items()}, schemas["$defs"]
+
+
+def _open_choices(schema: Any) -> None:
+    """A choice without a tag that the document can name: more than one option may fit, so `oneOf` would be wrong."""
+    if isinstance(schema, dict):
+        if "oneOf" in schema and "discriminator" not in schema:
+            schema["anyOf"] = schema.pop("oneOf")
+        for value in schema.values():
+            _open_choices(value)
+    elif isinstance(schema, list):
+        for value in schema:
+            _open_choices(value)
 
 
 def _operation(endpoint: Endpoint, refs: Refs) -> Json:
     operation: Json = {
-        "operationId": endpoint.handler.__name__,
+        "operationId": f"openai_{endpoint.handler.__name__}" if endpoint.is_openai else endpoint.handler.__name__,
         "tags": [_TAGS[endpoint.handler.__module__.split(".")[2]][0]],
         "summary": endpoint.summary,
         "parameters": list(_parameters(endpoint)),
-        "responses": {str(status): answer for status, answer in sorted(_answers(endpoint, refs))},
+        "responses": {str(status): answer for status, answer in sorted(_answers(endpoint, refs))}
+        if not endpoint.is_openai
+        else _openai_answers(endpoint),
     }
     if endpoint.takes is not None:
         fields = endpoint.takes.model_fields.values() if isinstance(endpoint.takes, type) else ()
@@ -228,6 +274,13 @@ def _answers(endpoint: Endpoint, refs: Refs) -> Iterator[tuple[int, Json]]:
         yield status, {"$ref": f"#/components/responses/Problem{status}"}
 
 
+def _openai_answers(endpoint: Endpoint) -> Json:
+    content: Json = {JSON: {"schema": _OPENAI_OBJECT}}
+    if endpoint.streams:
+        content[STREAM] = {"schema": {"type": "string", "description": "Events of OpenAI's API, if `stream` is true"}}
+    return {"200": {"description": _REASONS[200], "content": content}, "default": _OPENAI_REFUSAL}
+
+
 def problems(endpoint: Endpoint) -> set[int]:
     """The refusals that a client must expect: the call's own, and those that every call of its kind has."""
     common = set() if endpoint.open else {401, 403, 421, 500, 503}
@@ -256,7 +309,7 @@ def _content(body: type[BaseModel] | str | None, refs: Refs) -> Json:
 
 def _shared_answers(endpoints: Sequence[Endpoint], refs: Refs, version: Version) -> Json:
     shared = {name: _stream(name, refs, version) for name in _STREAMS}
-    for status in sorted({status for endpoint in endpoints for status in problems(endpoint)}):
+    for status in sorted({status for each in endpoints if not each.is_openai for status in problems(each)}):
         answer: Json = {"description": _REASONS[status], "content": {PROBLEM: {"schema": refs[Problem]}}}
         if status in _PROBLEM_HEADERS:
             name, description = _PROBLEM_HEADERS[status]

@@ -61,7 +61,7 @@ async def test_a_generated_client_has_every_call_under_its_tag(document: Documen
     }
     for operation in operations:
         (tag,) = operation["tags"]
-        folder = re.sub("[ -]", "_", tag.lower())
+        folder = re.sub("[ -]|(?<=[a-z])(?=[A-Z])", "_", tag).lower()
         assert (generated / "api" / folder / f"{operation['operationId']}.py").exists()
     for path in generated.rglob("*.py"):
         importlib.import_module(".".join(path.relative_to(generated.parent).with_suffix("").parts))

@@ -48,7 +48,7 @@ class Place:
 
     server: Server
     ada: Client
-    openai: Client  # whose calls /openapi.json does not describe
+    openai: Client
     model: str
     chat: str  # with a running turn
 

@@ -20,6 +20,7 @@ from app.api.events import EVENTS, frame
 from app.api.http.endpoint import Endpoint
 from app.api.identity.authenticator import Authenticator
 from app.api.identity.stored import StoredTokens
+from app.api.openai.routes import ENDPOINTS as OPENAI_ENDPOINTS
 from app.api.plans import OwnerPlans
 from app.api.routes import ENDPOINTS
 from app.api.schemas.requests import BrowserTokenIn, ForkIn
@@ -84,7 +85,7 @@ async def test_a_version_of_openapi_that_is_not_offered_is_refused(api: Client) 
 
 async def test_every_endpoint_is_in_the_document_under_a_name_of_its_own(document: Document) -> None:
     written = {(method.upper(), path) for path, item in document.json["paths"].items() for method in item}
-    assert written == {(endpoint.method, path_of(endpoint)) for endpoint in ENDPOINTS}
+    assert written == {(endpoint.method, path_of(endpoint)) for endpoint in (*ENDPOINTS, *OPENAI_ENDPOINTS)}
     names = [operation["operationId"] for item in document.json["paths"].values() for operation in item.values()]
     assert len(names) == len(set(names))
 
@@ -442,6 +443,34 @@ async def test_without_the_database_everything_that_needs_it_says_so(
     async with proxied(database_url) as (url, proxy), serving(url) as server:
         proxy.cut()
         await failing(document, server, 503)
+
+
+async def test_calls_in_openais_words_take_and_give_what_is_listed(api: Client) -> None:
+    """The client holds each body and answer against the document."""
+    response = (await api.post("/v1/responses", json={"input": [{"role": "user", "content": "Hi"}]})).json()
+    place = f"/v1/responses/{response['id']}"
+    for path in (place, f"{place}?stream=true&starting_after=1", f"{place}/input_items?limit=5&order=asc"):
+        assert (await api.get(path)).is_success
+    items = [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Hi"}]}]
+    conversation = (await api.post("/v1/conversations", json={"items": items, "metadata": {"a": "b"}})).json()
+    place = f"/v1/conversations/{conversation['id']}"
+    assert (await api.post(place, json={"metadata": {"a": "c"}})).is_success
+    assert (await api.post(f"{place}/items", json={"items": items})).is_success
+    (first, *_) = (await api.get(f"{place}/items")).json()["data"]
+    assert (await api.get(f"{place}/items/{first['id']}")).is_success
+    function = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
+    body = {"model": "plain", "messages": [{"role": "user", "content": "Hi"}], "tools": [function]}
+    for stream in (False, True):
+        assert (await api.post("/v1/chat/completions", json=body | {"stream": stream})).is_success
+    assert (await api.get("/v1/models")).is_success
+    refused = [
+        await api.get("/v1/responses/resp_nothing"),
+        await api.post("/v1/responses", json={"input": 1}),
+        await api.post("/v1/chat/completions", json={"model": "of nobody", "messages": []}),
+        await api.get("/v1/models/of-nobody"),
+    ]
+    assert all(answer.is_error for answer in refused)
+    assert (await api.delete(place)).is_success
 
 
 # --- bounds and events -----------------------------------------------------------------------------------------------

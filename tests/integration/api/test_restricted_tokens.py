@@ -195,7 +195,7 @@ async def test_a_bound_token_reaches_no_other_chat_by_any_route(api: Client, ser
     more |= {"{item}": f"msg_{uuid4().hex}", "{model:path}": "plain"}
     async with restricted(world, server, bound) as client:
         for endpoint in ENDPOINTS:
-            named = other.body(endpoint.call, "image") if endpoint.takes is None else None
+            named = other.body(endpoint.call, "image") if endpoint.takes is None or endpoint.is_openai else None
             body = {"json": named} if named else body_of(endpoint)
             answer = await client.request(endpoint.method, filled(endpoint, other.ids | more), **body)
             if endpoint.call in {"GET /api/me", "GET /api/models", "GET /api/tools"}:
