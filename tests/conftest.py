@@ -28,6 +28,7 @@ settings.load_profile("patient")
 
 LIVE = os.environ.get("LIVE_TESTS") == "1"
 IMAGE = os.environ.get("IMAGE_TESTS") == "1"
+LARGE = os.environ.get("LARGE_TESTS") == "1"
 
 # Nobody here speaks TLS, but real providers. Loading all authorities of a system costs every client and every process
 # more than most tests.
@@ -136,13 +137,13 @@ def _limited(test: Callable[..., Awaitable[None]], seconds: float) -> Callable[.
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Live tests run only where they are asked for, because they cost money, and so do those of the image, which take
-    minutes, and those that are marked `full`; they are not skipped but deselected.
+    minutes, of large tables, and those that are marked `full`; they are not skipped but deselected.
 
     The modules of the tests that are given most time come first, so that no worker is left with one at the end. An
     async test that hangs fails after three quarters of its time; after the whole of it pytest-timeout ends the process,
     and with it what the tests before have covered.
     """
-    asked_for = {"live": LIVE, "image": IMAGE, "full": not _is_quick(config)}
+    asked_for = {"live": LIVE, "image": IMAGE, "large": LARGE, "full": not _is_quick(config)}
     left_out = {name for name, asked in asked_for.items() if not asked}
     if deselected := [item for item in items if any(map(item.get_closest_marker, left_out))]:
         config.hook.pytest_deselected(items=deselected)

@@ -7,8 +7,8 @@ from uuid import UUID
 
 import asyncpg
 
-# Progress resets a turn's count of recoveries, so each one is recorded when it is charged. Attempts are numbered by
-# random steps, so each one is recorded when it begins.
+# Progress resets the recoveries of a turn, so each one is recorded when it is charged, and each death, too. Attempts
+# are numbered by random steps, so each one is recorded when it begins.
 _NOTES = """
     CREATE TABLE charged (turn_id uuid, attempt int);
     CREATE FUNCTION note_charge() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$ BEGIN
@@ -16,7 +16,10 @@ _NOTES = """
         RETURN NEW;
     END $$;
     CREATE TRIGGER charges AFTER UPDATE ON turns FOR EACH ROW
-        WHEN (NEW.recoveries > OLD.recoveries) EXECUTE FUNCTION note_charge();
+        WHEN (
+            NEW.recoveries > OLD.recoveries
+            OR to_jsonb(NEW)->'deaths' > to_jsonb(OLD)->'deaths'  -- a column that the version before may not have
+        ) EXECUTE FUNCTION note_charge();
     CREATE TABLE begun (turn_id uuid);
     CREATE FUNCTION note_attempt() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$ BEGIN
         INSERT INTO begun VALUES (NEW.id);
@@ -38,7 +41,7 @@ class Watch:
             await connection.execute(_NOTES)
 
     async def charged(self) -> int:
-        """How many recoveries turns were charged."""
+        """How many recoveries and deaths turns were charged; both at once are one."""
         return int((await self._rows("SELECT count(*) AS number FROM charged"))[0]["number"])
 
     async def attempts(self) -> Mapping[UUID, int]:

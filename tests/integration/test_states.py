@@ -5,7 +5,7 @@ import pkgutil
 import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from itertools import product
 from typing import Any, get_args
 from uuid import UUID
@@ -66,6 +66,7 @@ WRITES: Mapping[str, Write] = {
     "TAKE_OVER": Write({("running", "queued")}, [{"gone": [REPLICA]}]),
     "RELEASE_TURN": Write({("running", "queued")}, [columns_of_rounds([], [])]),
     "GIVE_BACK": Write({("running", "queued")}, [{"replica": REPLICA, "every": True}]),
+    "DECLINE": Write({("running", "queued")}, [{"replica": REPLICA, "pause": timedelta(seconds=1), "looks": 4}]),
     "REQUEUE_TURN": Write({("running", "queued")}),
     "CANCEL_TURN": Write({("queued", "cancelled"), ("waiting", "queued")}),
     "ARRIVE": Write({("waiting", "queued")}),

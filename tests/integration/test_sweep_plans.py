@@ -164,7 +164,7 @@ async def test_no_statement_of_a_sweep_grows_with_its_table(large_database_url: 
         await _check(database, name)
 
 
-@pytest.mark.full
+@pytest.mark.large
 @pytest.mark.timeout(1800)
 async def test_no_statement_of_a_sweep_grows_with_a_table_of_a_million_rows(database_url: str) -> None:
     await _load(database_url, MANY)

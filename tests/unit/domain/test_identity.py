@@ -1,12 +1,13 @@
 """Who asks, and what their credential allows."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 import pytest
 
 from app.domain.errors import Forbidden
-from app.domain.identity import Identity, Scope, arriving_name, departed_name, known_scopes
+from app.domain.identity import Identity, Scope, arriving_name, departed_name, known_scopes, owner_name
 
 NOW = datetime(2026, 11, 23, tzinfo=UTC)
 
@@ -75,3 +76,21 @@ def test_a_bound_credential_reaches_its_chat_or_its_turn_alone() -> None:
 
 def test_scopes_of_a_later_version_are_left_out() -> None:
     assert known_scopes(["read", "fly"]) == {"read"}
+
+
+def test_what_no_token_can_fix_is_refused() -> None:
+    with pytest.raises(ValueError, match="not blocks"):
+        Identity("ada", fixed={"blocks": []})
+
+
+def test_a_restricted_credential_reaches_the_documents_of_its_folder() -> None:
+    assert Identity("ada", folder="notes").documents == ""
+    bound = Identity("ada", chat=UUID(int=1))
+    assert (bound.documents, replace(bound, folder="notes").documents) == (None, "notes/")
+
+
+def test_a_name_that_was_given_is_normalised_and_has_no_invisible_characters() -> None:
+    assert owner_name(" Zo\u0065\u0308 ") == "Zoë"
+    for name in ("a\u200bda", "a\nda"):
+        with pytest.raises(ValueError, match="invisible"):
+            owner_name(name)

@@ -97,9 +97,10 @@ async def test_nothing_is_read_after_a_failure(before: list[bytes]) -> None:
     assert (words(parts), wire.failure, read) == ("a", {"error": "No."}, len(before) + 1)
 
 
-async def test_an_answer_that_is_one_object_is_read_whole() -> None:
+@pytest.mark.parametrize("kind", ["application/json; charset=utf-8", "text/plain"])
+async def test_an_answer_that_is_one_object_is_read_whole(kind: str) -> None:
     body = b'{"choices":[{"message":{"content":"a"},"finish_reason":"stop"}]}'
-    parts, wire, _ = await read_all(body[:10], body[10:], kind="application/json; charset=utf-8")
+    parts, wire, _ = await read_all(body[:10], body[10:], kind=kind)
     assert (words(parts), wire.ended) == ("a", True)
     assert (await read_all(b"", kind="application/json"))[0] == []
 
