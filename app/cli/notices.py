@@ -19,7 +19,7 @@ def notify_supervisor(state: str) -> None:
     # only the notice of the start, which must arrive, waits for room there.
     with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as supervisor:
         supervisor.setblocking(state == READY)
-        # An @ stands for the zero byte of an abstract socket.
+        # The zero byte of an abstract socket is written as @.
         supervisor.sendto(state.encode(), "\0" + address[1:] if address.startswith("@") else address)
 
 

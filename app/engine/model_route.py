@@ -33,8 +33,8 @@ class ModelPolicy:
     those of the turn's parameters that are `fitting` for them. After `breaker` failed calls in a row, of an owner or of
     several, they are called at once for `breaker_pause` seconds, by the turns of that owner or by all of the replica.
     `summary_model` writes summaries of conversations and of results; without one it is the turn's own. A longer reply
-    than `max_reply_chars` is cut off. `prices` of a model are the present ones, `longest_reply` is in tokens. `label`
-    stands for a model in metrics.
+    than `max_reply_chars` is cut off. `prices` of a model are the present ones, `longest_reply` is in tokens. Metrics
+    name a model by its `label`.
     """
 
     retries: RetryPolicy = field(default_factory=RetryPolicy)

@@ -93,6 +93,7 @@ async def problems_of_dying_at(stage: Stage, policy: RecoveryPolicy, *deaths: st
         snapshots.append(await stage.rows(turn))
         problems += seen_too_early(snapshots[-1], show.reader)
     await (await show.server()).kill()
+    await stage.alone()  # a claim that it has sent could still take the next turn, after the next server has looked
     after = await stage.rows(turn)
     problems += problems_of(after, show.reader, stage.effects)
     return problems + [problem for before in snapshots for problem in lost(before, after, policy)]

@@ -1,4 +1,4 @@
-"""Postgres fails over: the primary dies, its standby is promoted, and both stand in DATABASE_URL."""
+"""Postgres fails over: the primary dies, its standby is promoted, and DATABASE_URL names both."""
 
 import asyncio
 import os
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.fifty_turns import TURNS, fifty_turns, finish, until_all
-from tests.faults.postgres import own_pair, own_postgres
+from tests.faults.postgres import Postgres, own_pair, own_postgres
 from tests.support.http_client import Client, said, turn_url
 from tests.support.reading import Reader
 from tests.support.server_process import Server
@@ -67,6 +67,18 @@ async def test_after_a_failover_that_lost_commits_every_turn_is_whole_or_gone(tm
     assert {site.model.effects[name] for name in over if name.startswith("text")} <= {1, 2}
 
 
+async def _until_commits_wait(postgres: Postgres) -> None:
+    """A process of Postgres applies the setting for all sessions, some time after the order to reload it."""
+    async with postgres.connected() as one, postgres.connected() as other:
+        committing: set[asyncio.Task[str]] = set()
+        while not await other.fetchval("SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"):
+            if all(task.done() for task in committing):
+                committing.add(asyncio.create_task(one.execute("SELECT pg_logical_emit_message(true, 'test', '')")))
+        for task in committing:
+            task.cancel()
+        await asyncio.gather(*committing, return_exceptions=True)
+
+
 async def test_a_request_is_not_acknowledged_while_its_commit_waits_for_a_standby(tmp_path: Path) -> None:
     """Postgres keeps such a commit on this machine when the wait is given up, where a repeated request finds it."""
     async with own_postgres(tmp_path) as postgres:
@@ -77,6 +89,7 @@ async def test_a_request_is_not_acknowledged_while_its_commit_waits_for_a_standb
                 await client.json("POST", "/api/turns", 201, json=said("text"))
                 await operator.execute("ALTER SYSTEM SET synchronous_standby_names = 'missing'")
                 await operator.execute("SELECT pg_reload_conf()")
+                await _until_commits_wait(postgres)
                 key = {"Idempotency-Key": "once"}
                 for _ in range(3):
                     refused = await client.post("/api/turns", json=said("text once"), headers=key)

@@ -612,6 +612,9 @@ async def test_a_turn_that_still_runs_other_calls_when_an_ask_expires_goes_on_af
             pass
         assert expired == [asked.turn]
         assert (await harness.turn(asked)).status == "running"
+        with pytest.raises(Conflict, match="the answer came too late") as late:
+            await decide(harness, asked, a=AskAnswer("approve"))
+        assert str(late.value.code) == "call_over"
         office.digging.go.set()
         turn = await ends(harness, replica, asked)
     assert results_of(turn)["a"].text == "This call was not run: nobody answered in time."

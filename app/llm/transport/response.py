@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import httpx2
 
-# Of the body of a failure, decompressed: the reason stands in its beginning.
+# Of the body of a failure, decompressed: the beginning has the reason.
 MAX_FAILURE_BYTES = 65_536
 
 

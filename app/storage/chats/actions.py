@@ -193,10 +193,10 @@ def _checked(decision: Decision, rows: Sequence[Row]) -> Ask:
             field=field,
         )
     ask = ask_from(row)
-    if ask.answer is not None:
+    if ask.answer is not None and ask.answer.kind != "expired":
         detail = f"Call {ask.tool_use_id} has its answer already ({ask.answer.kind}, {row['at']} UTC)."
         raise Conflict(detail, field=field, code="call_answered")
-    if row["expired"]:
+    if ask.answer is not None or row["expired"]:
         detail = f"Call {ask.tool_use_id} waited until {ask.expires_at}; the answer came too late."
         raise Conflict(detail, field=field, code="call_over")
     if row["gone"]:

@@ -23,7 +23,7 @@ from app.tools.tool import RETURNED_NOTHING, File, Outcome, OutcomePart, ToolCon
 
 _INVALID_CHARACTERS = re.compile(r"[^a-zA-Z0-9_-]")
 _KEPT_OF_A_NAME = 55
-MAX_DESCRIPTION = 10_000  # characters: they stand in each request to the model
+MAX_DESCRIPTION = 10_000  # characters: each request to the model has them
 _PROTOCOL = "io.modelcontextprotocol/"  # of metadata about the connection, such as the server's version
 
 McpCall = Callable[["McpTool", Mapping[str, Any], ProgressFnT], Awaitable[types.CallToolResult]]

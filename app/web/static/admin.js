@@ -189,7 +189,7 @@ function table(place, none, heads, items, cells) {
   const label = find('h2', find(place).parentElement).textContent
   const shown = h(
     'div',
-    { class: 'wide', tabindex: 0, role: 'region', 'aria-label': label },
+    { class: 'wide', tabindex: 0, role: 'group', 'aria-label': label },
     h('table', {}, head, h('tbody', {}, rows)),
   )
   find(place).replaceChildren(items.length ? shown : h('p', { class: 'hint' }, none))
