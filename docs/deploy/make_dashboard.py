@@ -9,7 +9,7 @@ from typing import Any
 
 from prometheus_client.metrics import MetricWrapperBase
 
-from app import telemetry
+from turnstream import telemetry
 
 FILE = Path(__file__).with_name("grafana.json")
 _WIDTH, _HEIGHT, _PER_ROW = 8, 7, 3

@@ -6,7 +6,7 @@ Revision: 0045, after: 0044
 import sqlalchemy as sa
 from alembic import op
 
-from app.storage.index_build import create_index_concurrently
+from turnstream.storage.index_build import create_index_concurrently
 
 revision = "0045"
 down_revision = "0044"

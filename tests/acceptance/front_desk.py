@@ -7,14 +7,14 @@ from uuid import uuid4
 
 import uvicorn
 
-from app.config import Settings
-from app.domain.kinds import TEXT, TOOL_RESULT
-from app.llm.models.catalog import Models, ProviderModels
-from app.llm.provider import Message, ModelRequest
-from app.llm.scripted import Reply, ScriptedProvider, message_of, text, thinking, tool_use
-from app.main import create_app
-from app.tools.tool import ToolContext, tool
-from app.tools.toolset import Toolset
+from turnstream.config import Settings
+from turnstream.domain.kinds import TEXT, TOOL_RESULT
+from turnstream.llm.models.catalog import Models, ProviderModels
+from turnstream.llm.provider import Message, ModelRequest
+from turnstream.llm.scripted import Reply, ScriptedProvider, message_of, text, thinking, tool_use
+from turnstream.main import create_app
+from turnstream.tools.tool import ToolContext, tool
+from turnstream.tools.toolset import Toolset
 
 MODEL = "clerk"
 BOTH = "Book a room for two nights and send me the invoice."

@@ -17,13 +17,13 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 from starlette.testclient import TestClient
 
-from app import Settings, create_app
-from app.api.schemas.blocks import _UPLOAD
-from app.storage.embedded.cluster import program
 from tests.support.http_client import Client, said
 from tests.support.pictures import PIXEL
 from tests.support.programs import path_of
 from tests.support.server_process import TURNSTREAM, Server, clean_environment
+from turnstream import Settings, create_app
+from turnstream.api.schemas.blocks import _UPLOAD
+from turnstream.storage.embedded.cluster import program
 
 PAGE = (Path(__file__).parents[2] / "docs/embedding.md").read_text(encoding="utf-8")
 

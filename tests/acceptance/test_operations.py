@@ -15,8 +15,8 @@ from tests.support.server_process import Server
 # `turnstream serve`, one of whose background tasks fails when there is a file `fail` in its folder.
 FAILING = """
 import pathlib
-from app.cli.serve import serve
-from app.engine.upkeep.journal_writer import JournalWriter
+from turnstream.cli.serve import serve
+from turnstream.engine.upkeep.journal_writer import JournalWriter
 
 tick = JournalWriter.tick
 

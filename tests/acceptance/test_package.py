@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-import app
+import turnstream
 from tests.support.http_client import Client, said
 from tests.support.server_process import Server
 
@@ -60,40 +60,40 @@ async def test_an_installed_wheel_serves_in_an_empty_folder(environment: Path, t
 
 
 def test_the_installed_package_is_not_this_source_tree_and_is_typed(environment: Path, tmp_path: Path) -> None:
-    where = _run(str(environment / "python"), "-c", "import app; print(app.__file__)", cwd=tmp_path)
+    where = _run(str(environment / "python"), "-c", "import turnstream; print(turnstream.__file__)", cwd=tmp_path)
     package = Path(where.strip()).parent
     assert not package.is_relative_to(ROOT)
     assert (package / "py.typed").is_file()
 
 
 def _names_for_type_checkers() -> dict[str, str]:
-    tree = ast.parse((ROOT / "app/__init__.py").read_text(encoding="utf-8"))
+    tree = ast.parse((ROOT / "app/turnstream/__init__.py").read_text(encoding="utf-8"))
     (guarded,) = (node for node in tree.body if isinstance(node, ast.If))
     imports = [node for node in guarded.body if isinstance(node, ast.ImportFrom)]
     return {alias.asname or "": node.module or "" for node in imports for alias in node.names}
 
 
 def test_type_checkers_and_programs_see_the_same_public_names() -> None:
-    assert sorted(_names_for_type_checkers()) == sorted(app.__all__)
+    assert sorted(_names_for_type_checkers()) == sorted(turnstream.__all__)
     for name, module in _names_for_type_checkers().items():
-        assert getattr(app, name) is getattr(sys.modules[module], name)
+        assert getattr(turnstream, name) is getattr(sys.modules[module], name)
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
-        getattr(app, "nothing")  # noqa: B009, as a program that misspells a name
-    assert set(app.__all__) <= set(dir(app))
+        getattr(turnstream, "nothing")  # noqa: B009, as a program that misspells a name
+    assert set(turnstream.__all__) <= set(dir(turnstream))
 
 
 def test_the_pages_import_public_names_only() -> None:
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
-        assert re.findall(r"^ *(?:from|import) app\.\S+.*$", text, re.MULTILINE) == [], page
+        assert re.findall(r"^ *(?:from|import) turnstream\.\S+.*$", text, re.MULTILINE) == [], page
         imported = {
             name.strip()
-            for names in re.findall(r"^ *from app import (.+)$", text, re.MULTILINE)
+            for names in re.findall(r"^ *from turnstream import (.+)$", text, re.MULTILINE)
             for name in names.split(",")
         }
-        assert imported <= set(app.__all__), page
+        assert imported <= set(turnstream.__all__), page
 
 
 def test_importing_the_package_loads_no_server() -> None:
-    loaded = _run(sys.executable, "-c", "import app, sys; print('starlette' in sys.modules)", cwd=ROOT)
+    loaded = _run(sys.executable, "-c", "import turnstream, sys; print('starlette' in sys.modules)", cwd=ROOT)
     assert loaded.strip() == "False"

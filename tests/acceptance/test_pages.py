@@ -8,10 +8,10 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from app.kit.signature import key_of
 from tests.acceptance.conftest import StartServer
 from tests.support.http_client import Client, said
 from tests.support.server_process import Server, clean_environment
+from turnstream.kit.signature import key_of
 
 DOCS = Path(__file__).parents[2] / "docs"
 ADDRESS = "http://127.0.0.1:8000"

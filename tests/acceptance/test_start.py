@@ -21,5 +21,5 @@ def imported(running: Server) -> set[str]:
 async def test_a_start_imports_no_library_that_it_does_not_need(server: StartServer, settings: dict[str, str]) -> None:
     running = await server(PYTHONPROFILEIMPORTTIME="1", **settings)
     modules = imported(running)
-    assert {"app.main", "asyncpg", "starlette"} <= modules
+    assert {"turnstream.main", "asyncpg", "starlette"} <= modules
     assert modules & LATER == set()

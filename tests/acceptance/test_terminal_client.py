@@ -8,12 +8,12 @@ from typing import Final
 
 import pytest
 
-from app.domain.identity import Identity
-from app.storage.database import connect
-from app.storage.owners.tokens import Tokens
 from tests.acceptance.conftest import StartServer
 from tests.acceptance.terminal_clients import Json, OpenTerminal, RunScript, TurnProbe, scripts, terminals
 from tests.support.server_process import free_port
+from turnstream.domain.identity import Identity
+from turnstream.storage.database import connect
+from turnstream.storage.owners.tokens import Tokens
 
 pytestmark = pytest.mark.timeout(180)
 

@@ -3,17 +3,17 @@
 import asyncio
 from collections.abc import Sequence
 
-from app.domain.rounds import Round
-from app.domain.turns import Limits, Turn
-from app.llm.anthropic.provider import AnthropicProvider
-from app.storage.database import connect
-from app.storage.migrations import upgrade
-from app.telemetry import configure_logging
-from app.tools.tool import tool
 from tests.bench.billing import billing
 from tests.bench.database import new_database
 from tests.bench.trials import Rows, Site
 from tests.support.harness import Harness
+from turnstream.domain.rounds import Round
+from turnstream.domain.turns import Limits, Turn
+from turnstream.llm.anthropic.provider import AnthropicProvider
+from turnstream.storage.database import connect
+from turnstream.storage.migrations import upgrade
+from turnstream.telemetry import configure_logging
+from turnstream.tools.tool import tool
 
 ROUNDS = 10
 TARGET = 95.0  # per cent

@@ -10,23 +10,23 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from statistics import median
 
-from app.api.exchange import post_message
-from app.api.schemas.requests import NewTurn
-from app.api.services import Services
-from app.config import Settings
-from app.domain.turns import TurnRequest
-from app.kit.ids import new_id
-from app.llm.anthropic.provider import AnthropicProvider
-from app.llm.models.catalog import Models, ProviderModels
-from app.main import running
-from app.setup.parts import Given
-from app.storage.chats.exchanges import Target
-from app.storage.database import Database, Statement, connect
-from app.storage.rows import to_json
-from app.telemetry import configure_logging, settle_garbage_collector
-from app.tools.toolset import Toolset
 from tests.bench.database import new_database
 from tests.bench.trials import Rows, Site
+from turnstream.api.exchange import post_message
+from turnstream.api.schemas.requests import NewTurn
+from turnstream.api.services import Services
+from turnstream.config import Settings
+from turnstream.domain.turns import TurnRequest
+from turnstream.kit.ids import new_id
+from turnstream.llm.anthropic.provider import AnthropicProvider
+from turnstream.llm.models.catalog import Models, ProviderModels
+from turnstream.main import running
+from turnstream.setup.parts import Given
+from turnstream.storage.chats.exchanges import Target
+from turnstream.storage.database import Database, Statement, connect
+from turnstream.storage.rows import to_json
+from turnstream.telemetry import configure_logging, settle_garbage_collector
+from turnstream.tools.toolset import Toolset
 
 _OWNER = "bench"
 _WARM = 5  # turns whose median is taken

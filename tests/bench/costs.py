@@ -11,7 +11,6 @@ server that chooses by its load. Another one checks the simulation, which has th
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from app.engine.frame_clock import TICK
 from tests.bench.candidates import Server
 from tests.bench.load import Load
 from tests.bench.processes import cpu_seconds
@@ -19,6 +18,7 @@ from tests.bench.scenarios import OPENINGS, RATE, faultless, ticks_of, warm_up
 from tests.bench.simulation import Cell, percentile
 from tests.bench.sizing import Costs, Traffic
 from tests.bench.trials import Rows, Site
+from turnstream.engine.frame_clock import TICK
 
 _SLOW = 10  # deltas a second
 _COMING = 25  # turns a second, of those that the simulation is compared with

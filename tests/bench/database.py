@@ -12,8 +12,8 @@ from urllib.parse import urlsplit, urlunsplit
 import asyncpg
 import psutil
 
-from app.storage.embedded.server import embedded_postgres
 from tests.bench.processes import TOOLS_CPU, family, on_cpu, own_cpu_seconds
+from turnstream.storage.embedded.server import embedded_postgres
 
 
 @dataclass(frozen=True, slots=True)

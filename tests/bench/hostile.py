@@ -22,12 +22,6 @@ from typing import NamedTuple
 import httpx2
 import psutil
 
-from app.domain.identity import OF_A_PERSON, Identity
-from app.domain.turns import TurnRequest
-from app.kit.ids import new_id
-from app.storage.database import connect
-from app.storage.owners.tokens import Tokens
-from app.storage.rows import to_json
 from tests.bench.adversary import adversary
 from tests.bench.candidates import Server
 from tests.bench.chats import HELD_TARGET, INSERT_TURNS
@@ -39,6 +33,12 @@ from tests.bench.provider import fake_provider
 from tests.bench.scenarios import RATE, FaultError, faultless, warm_up
 from tests.bench.trials import Rows, Site
 from tests.bench.watched_server import ON_PURPOSE
+from turnstream.domain.identity import OF_A_PERSON, Identity
+from turnstream.domain.turns import TurnRequest
+from turnstream.kit.ids import new_id
+from turnstream.storage.database import connect
+from turnstream.storage.owners.tokens import Tokens
+from turnstream.storage.rows import to_json
 
 _MEGABYTE = 1_000_000
 _SETTINGS = {"TURNSTREAM_MAX_UPLOAD_BYTES": "20000000"}

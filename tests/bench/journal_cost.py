@@ -1,7 +1,7 @@
 """What the journal costs: two servers side by side, of which one never writes it.
 
-They run calm: near its limit a server saves elsewhere what the journal takes (app/engine/frame_clock.py), which would
-hide it.
+They run calm: near its limit a server saves elsewhere what the journal takes (turnstream.engine.frame_clock), which
+would hide it.
 """
 
 from collections.abc import Callable

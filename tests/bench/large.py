@@ -12,14 +12,14 @@ from statistics import median
 
 import asyncpg
 
-from app.domain.identity import OF_A_PERSON, Identity
-from app.storage.database import connect
-from app.storage.owners.tokens import Tokens
 from tests.bench.candidates import Server
 from tests.bench.database import Postgres, new_database
 from tests.bench.scenarios import FaultError
 from tests.bench.trials import Rows, Site
 from tests.support.large_database import Size, load_sql, row_id
+from turnstream.domain.identity import OF_A_PERSON, Identity
+from turnstream.storage.database import connect
+from turnstream.storage.owners.tokens import Tokens
 
 SMALL = Size(pending=False)
 LARGE = Size(chats=99_500, owners=1_990, answer_blocks=7, pending=False)

@@ -11,8 +11,8 @@ from heapq import heappop, heappush, heapreplace
 from itertools import count
 from math import inf
 
-from app.engine.frame_clock import TICK
 from tests.bench.sizing import Costs, Traffic, work_of
+from turnstream.engine.frame_clock import TICK
 
 Process = Iterator[float]
 REPLACED = 30.0  # seconds until a replica that died has a successor

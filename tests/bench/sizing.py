@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from math import ceil
 
-from app.config import Settings
-from app.engine.frame_clock import TICK
+from turnstream.config import Settings
+from turnstream.engine.frame_clock import TICK
 
 PLANNED = 0.6  # of a replica's CPU: what is left is for peaks, and for the turns of a replica that died
 PLANNED_POSTGRES = 0.5

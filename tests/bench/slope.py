@@ -14,21 +14,21 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from app.domain.blocks import Block
-from app.domain.events import BlockStart
-from app.domain.turns import Turn
-from app.engine.upkeep import journal_writer
-from app.engine.upkeep.journal_writer import JournalWriter
-from app.kit.ids import new_id
-from app.storage.chats.turns import Turns
-from app.storage.database import Database, Statement, connect
-from app.storage.migrations import upgrade
-from app.storage.owners.owners import ERASE_OPEN_TEXT
-from app.storage.runs.journal import Journal, JournalEntry, OpenTexts
-from app.storage.runs.record import Records
-from app.stream.directory import Directory
-from app.stream.live import LiveView
 from tests.bench.database import Postgres, bench_database
+from turnstream.domain.blocks import Block
+from turnstream.domain.events import BlockStart
+from turnstream.domain.turns import Turn
+from turnstream.engine.upkeep import journal_writer
+from turnstream.engine.upkeep.journal_writer import JournalWriter
+from turnstream.kit.ids import new_id
+from turnstream.storage.chats.turns import Turns
+from turnstream.storage.database import Database, Statement, connect
+from turnstream.storage.migrations import upgrade
+from turnstream.storage.owners.owners import ERASE_OPEN_TEXT
+from turnstream.storage.runs.journal import Journal, JournalEntry, OpenTexts
+from turnstream.storage.runs.record import Records
+from turnstream.stream.directory import Directory
+from turnstream.stream.live import LiveView
 
 # Turns, and deltas of four characters in a second of each.
 LOADS = ((10, 10), (50, 10), (100, 10), (200, 50), (1000, 50))

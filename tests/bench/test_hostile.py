@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from app.engine import loop_watch
 from tests.bench.chats import HELD_TARGET
 from tests.bench.hostile import Attacked, Measured, check_watch, holds_in, rows
 from tests.bench.load import LoadResult, Times
 from tests.bench.long_attacks import Outcome
 from tests.bench.scenarios import FaultError
 from tests.bench.watched_server import ON_PURPOSE, ProvenWatch
+from turnstream.engine import loop_watch
 
 HEADER = "a header of 12 MB"
 CALM = LoadResult(

@@ -11,7 +11,7 @@ from opentelemetry.sdk.metrics.export import MetricExporter, MetricExportResult,
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 
-from app.cli import commands
+from turnstream.cli import commands
 
 
 class _DropSpans(SpanExporter):

@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from timeit import timeit
 
-from app.tracing import TRACING
 from tests.bench.side_by_side import Cpu, Start, both_sides, cpu_of
 from tests.bench.trials import Rows, Site
+from turnstream.tracing import TRACING
 
 STARTED: dict[bool, Start] = {
     True: lambda site: site.served({"TURNSTREAM_TRACES": "true"}, module="tests.bench.traced_server"),

@@ -8,8 +8,8 @@ import asyncio
 from time import thread_time
 from typing import Self
 
-from app.cli import commands
-from app.engine import loop_watch
+from turnstream.cli import commands
+from turnstream.engine import loop_watch
 
 ON_PURPOSE = 50.0
 

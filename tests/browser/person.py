@@ -8,8 +8,8 @@ from typing import Any
 
 from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Error, Locator, Page
 
-from app.domain.turns import ENDED
 from tests.support.http_client import Client
+from turnstream.domain.turns import ENDED
 
 PATIENCE = 20_000  # milliseconds, for a machine that is busy with other tests
 

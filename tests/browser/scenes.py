@@ -6,10 +6,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from app.llm.scripted import Pause, Reply, Step, message_of, text, thinking, tool_use
-from app.tools.tool import File, PersonQuestion, ToolContext, ToolError, tool, tools_of
-from app.tools.toolset import Toolset
 from tests.support.pictures import PIXEL
+from turnstream.llm.scripted import Pause, Reply, Step, message_of, text, thinking, tool_use
+from turnstream.tools.tool import File, PersonQuestion, ToolContext, ToolError, tool, tools_of
+from turnstream.tools.toolset import Toolset
 
 CREW = {
     "type": "object",

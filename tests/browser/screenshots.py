@@ -9,19 +9,19 @@ import asyncpg
 import structlog
 from playwright.async_api import Browser, Page, async_playwright
 
-from app.domain.errors import PermanentError
-from app.domain.rounds import Prices
-from app.llm.models.catalog import Model, ProviderModels
-from app.llm.provider import ModelRequest
-from app.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text
-from app.storage.embedded.server import EmbeddedPostgres
-from app.storage.migrations import upgrade
 from tests.browser.person import Person, sit_down
 from tests.browser.scenes import Harbour, one_call, paused, three_calls
 from tests.conftest import DISPOSABLE
 from tests.support.http_client import Client
 from tests.support.http_server import Server, serving
 from tests.support.programs import path_of
+from turnstream.domain.errors import PermanentError
+from turnstream.domain.rounds import Prices
+from turnstream.llm.models.catalog import Model, ProviderModels
+from turnstream.llm.provider import ModelRequest
+from turnstream.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text
+from turnstream.storage.embedded.server import EmbeddedPostgres
+from turnstream.storage.migrations import upgrade
 
 FOLDER = Path(__file__).parents[2] / "docs" / "screenshots"
 

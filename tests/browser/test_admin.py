@@ -6,13 +6,13 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Locator, expect
 
-from app.llm.scripted import Pause, message_of, text
 from tests.browser.conftest import SitDown
 from tests.browser.person import Person
 from tests.browser.scenes import one_call, paused
 from tests.browser.test_budgets import violations
 from tests.support.http_client import Client, Said
 from tests.support.http_server import Server
+from turnstream.llm.scripted import Pause, message_of, text
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

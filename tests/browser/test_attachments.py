@@ -8,8 +8,6 @@ from typing import Any
 import pytest
 from playwright.async_api import Page, Route, expect
 
-from app.llm.models.catalog import Model, ProviderModels
-from app.llm.scripted import ScriptedProvider, message_of, text
 from tests.browser.conftest import SitDown
 from tests.browser.person import Person
 from tests.browser.scenes import one_call
@@ -18,6 +16,8 @@ from tests.browser.test_talk import use
 from tests.support.http_client import Client
 from tests.support.http_server import Server
 from tests.support.pictures import PIXEL
+from turnstream.llm.models.catalog import Model, ProviderModels
+from turnstream.llm.scripted import ScriptedProvider, message_of, text
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

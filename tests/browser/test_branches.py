@@ -2,13 +2,13 @@
 
 import pytest
 
-from app.domain.fork import LEFT_OUT
-from app.llm.scripted import message_of, text, tool_use
 from tests.browser.conftest import SitDown
 from tests.browser.person import Person, new_tab
 from tests.browser.test_talk import use
 from tests.support.http_client import Client
 from tests.support.http_server import Server
+from turnstream.domain.fork import LEFT_OUT
+from turnstream.llm.scripted import message_of, text, tool_use
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

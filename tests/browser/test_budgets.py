@@ -12,14 +12,14 @@ import pytest
 from axe_playwright_python.async_playwright import Axe  # type: ignore[import-untyped]
 from playwright.async_api import Route, expect
 
-from app.llm.models.catalog import ProviderModels
-from app.llm.scripted import Pause, ScriptedProvider, message_of, text
 from tests.browser.conftest import SitDown
 from tests.browser.person import Person
 from tests.browser.scenes import Harbour, one_call, paused, three_calls
 from tests.browser.test_talk import use
 from tests.support.http_client import Client
 from tests.support.http_server import Server
+from turnstream.llm.models.catalog import ProviderModels
+from turnstream.llm.scripted import Pause, ScriptedProvider, message_of, text
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -6,13 +6,13 @@ import re
 import pytest
 from playwright.async_api import expect
 
-from app.llm.provider import Part
-from app.llm.scripted import message_of, text, tool_use
 from tests.browser.conftest import SitDown
 from tests.browser.person import Person
 from tests.browser.test_talk import use
 from tests.support.http_client import Client
 from tests.support.http_server import Server
+from turnstream.llm.provider import Part
+from turnstream.llm.scripted import message_of, text, tool_use
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

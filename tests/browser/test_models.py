@@ -3,9 +3,6 @@
 import pytest
 from playwright.async_api import expect
 
-from app.domain.errors import PermanentError, TransientError
-from app.llm.models.catalog import Model, ProviderModels
-from app.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text
 from tests.browser.conftest import SitDown
 from tests.browser.scenes import paused
 from tests.browser.test_budgets import violations
@@ -13,6 +10,9 @@ from tests.browser.test_talk import use
 from tests.integration.test_charges import PRICES
 from tests.support.http_client import Client
 from tests.support.http_server import Server
+from turnstream.domain.errors import PermanentError, TransientError
+from turnstream.llm.models.catalog import Model, ProviderModels
+from turnstream.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -6,12 +6,12 @@ import re
 import pytest
 from playwright.async_api import Route
 
-from app.llm.models.catalog import Model, ProviderModels
-from app.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text, tool_use
 from tests.browser.conftest import SitDown
 from tests.browser.test_talk import use
 from tests.support.http_client import Client
 from tests.support.http_server import Server, pausing
+from turnstream.llm.models.catalog import Model, ProviderModels
+from turnstream.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text, tool_use
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -14,9 +14,9 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
-from app.llm.scripted import Pause
 from tests.support.http_client import Client
 from tests.support.http_server import Server, answering, pausing, serving
+from turnstream.llm.scripted import Pause
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -88,8 +88,8 @@ async def test_a_page_that_is_not_named_is_kept_out(site: Server, page: Page) ->
 async def test_an_event_source_of_another_origin_goes_on_when_its_token_has_ended(
     server: Server, page: Page, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.api.streams.watch.PAUSE", 0.05)
-    monkeypatch.setattr("app.api.identity.stored.BELIEVED", 0.05)
+    monkeypatch.setattr("turnstream.api.streams.watch.PAUSE", 0.05)
+    monkeypatch.setattr("turnstream.api.identity.stored.BELIEVED", 0.05)
     section = FRONTENDS.partition("\n## Other origins\n")[2].partition("\n## ")[0]
     (example,) = re.findall(r"```js\n(.*?)```", section, re.DOTALL)
     pause, ended = Pause(), asyncio.Event()

@@ -13,9 +13,9 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
-from app.llm.scripted import Pause
 from tests.node.conftest import BINARIES, node, packages, run
 from tests.support.http_server import answering, pausing, serving
+from turnstream.llm.scripted import Pause
 
 __all__ = ["node", "packages"]
 

@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 from playwright.async_api import Request, expect
 
-from app.llm.scripted import message_of, text
 from tests.browser.conftest import SitDown
 from tests.browser.test_budgets import violations
 from tests.browser.test_talk import use
 from tests.support.http_client import Client
 from tests.support.http_server import Server
+from turnstream.llm.scripted import message_of, text
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -6,12 +6,12 @@ import re
 import pytest
 from playwright.async_api import Request, expect
 
-from app.llm.scripted import message_of, text
-from app.storage.database import Statement
 from tests.browser.conftest import SitDown
 from tests.browser.test_talk import use
 from tests.support.http_client import Client
 from tests.support.http_server import Server
+from turnstream.llm.scripted import message_of, text
+from turnstream.storage.database import Statement
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -4,15 +4,15 @@ import asyncio
 
 import pytest
 
-from app.llm.scripted import Pause
-from app.storage.owners.tokens import Tokens
-from app.telemetry import STREAMS_OPEN
 from tests.browser.conftest import SitDown
 from tests.browser.person import Person, new_tab
 from tests.browser.scenes import Harbour, one_call, paused
 from tests.browser.test_talk import use
 from tests.support.http_client import Client, said
 from tests.support.http_server import Server
+from turnstream.llm.scripted import Pause
+from turnstream.storage.owners.tokens import Tokens
+from turnstream.telemetry import STREAMS_OPEN
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -159,7 +159,7 @@ async def test_without_locks_each_tab_reads_the_feed_for_itself(people: SitDown,
 async def test_a_token_that_was_deleted_is_asked_for_again_and_every_tab_goes_on(
     people: SitDown, site: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.api.identity.stored.BELIEVED", 0.0)  # seconds: each call asks the table
+    monkeypatch.setattr("turnstream.api.identity.stored.BELIEVED", 0.0)  # seconds: each call asks the table
     old = await site.token("ada")
     ada = await people(f"{site.url}/static/theme.js")
     await ada.page.evaluate("(token) => localStorage.setItem('turnstream.token', token)", old)

@@ -5,13 +5,13 @@ from typing import Any
 import pytest
 from playwright.async_api import expect
 
-from app.domain.errors import TransientError
-from app.llm.scripted import Pause, Step, message_of, text
 from tests.browser.conftest import SitDown
 from tests.browser.person import new_tab
 from tests.browser.scenes import Harbour, paused, three_calls
 from tests.support.http_client import Client
 from tests.support.http_server import Server, serving
+from turnstream.domain.errors import TransientError
+from turnstream.llm.scripted import Pause, Step, message_of, text
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

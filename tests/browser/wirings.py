@@ -13,14 +13,14 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
-from app.llm.models.catalog import ProviderModels
-from app.llm.provider import ModelRequest
-from app.llm.scripted import Pause, Reply, ScriptedProvider
-from app.tools.toolset import Toolset
 from tests.node.conftest import BINARIES, ROOT, run
 from tests.node.server import explode, reply_to, send_mail, weather, word_of
 from tests.support.http_client import Client
 from tests.support.http_server import Server, answering, pausing, serving
+from turnstream.llm.models.catalog import ProviderModels
+from turnstream.llm.provider import ModelRequest
+from turnstream.llm.scripted import Pause, Reply, ScriptedProvider
+from turnstream.tools.toolset import Toolset
 
 SERVER = "https://chat.example"  # in the documentation
 

@@ -12,12 +12,14 @@ import httpx2
 import pytest
 from click.testing import CliRunner
 
-from app.cli import commands
-from app.client.assembler import Assembler
-from app.client.errors import RequestRejected
-from app.client.http import AsyncClient
-from app.conformance import server as servers
-from app.conformance.client import (
+from tests.support.http_server import serving
+from tests.support.programs import path_of
+from turnstream.cli import commands
+from turnstream.client.assembler import Assembler
+from turnstream.client.errors import RequestRejected
+from turnstream.client.http import AsyncClient
+from turnstream.conformance import server as servers
+from turnstream.conformance.client import (
     Asked,
     ScriptedServer,
     Session,
@@ -28,13 +30,11 @@ from app.conformance.client import (
     scripted_server,
     visitor,
 )
-from app.conformance.origin import Request, Response, origin
-from app.conformance.report import Failed, Report
-from app.conformance.scenarios import SCENARIOS, Stream
-from app.llm.demo.provider import DemoProvider
-from app.llm.models.catalog import ProviderModels
-from tests.support.http_server import serving
-from tests.support.programs import path_of
+from turnstream.conformance.origin import Request, Response, origin
+from turnstream.conformance.report import Failed, Report
+from turnstream.conformance.scenarios import SCENARIOS, Stream
+from turnstream.llm.demo.provider import DemoProvider
+from turnstream.llm.models.catalog import ProviderModels
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 50  # seconds, for a machine that is busy with other tests; the longest scenario takes seven

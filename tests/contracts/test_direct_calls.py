@@ -19,16 +19,16 @@ import openai
 import pytest
 from aiohttp.client_proto import ResponseHandler
 
-from app.domain.errors import ProviderError, TransientError
-from app.llm.anthropic.provider import AnthropicProvider
-from app.llm.provider import ModelRequest, Part, ProviderWrapper, kept_open
-from app.llm.transport import direct as direct_calls
-from app.llm.transport import kept_open as kept_open_module
-from app.llm.transport import pausing
 from tests.integration.adapters import APIS, JSON, REQUEST, Adapter, Api, texts
 from tests.integration.recordings import asked, manifest, needs_recordings, read, rounds_of, sessions, streams
 from tests.support.canned import Answer, Asked, CannedServer, canned_server, served
 from tests.support.certificates import Authority
+from turnstream.domain.errors import ProviderError, TransientError
+from turnstream.llm.anthropic.provider import AnthropicProvider
+from turnstream.llm.provider import ModelRequest, Part, ProviderWrapper, kept_open
+from turnstream.llm.transport import direct as direct_calls
+from turnstream.llm.transport import kept_open as kept_open_module
+from turnstream.llm.transport import pausing
 
 BOTH = {"direct": True, "by the SDK": False}
 

@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from app.domain.blocks import Block
-from app.domain.errors import PermanentError, ProviderError, TransientError
-from app.domain.turns import ToolSpec
-from app.llm.accumulator import Accumulator
-from app.llm.anthropic.provider import AnthropicProvider
-from app.llm.demo.provider import DemoProvider
-from app.llm.openai.provider import OpenAIChatProvider, OpenAIProvider, OpenAIResponsesProvider
-from app.llm.provider import BlockOpened, BlockText, Message, ModelRequest, Part, Provider
-from app.llm.scripted import ScriptedProvider, message_of, text, thinking, tool_use
 from tests.support.canned import Answer, canned_server
+from turnstream.domain.blocks import Block
+from turnstream.domain.errors import PermanentError, ProviderError, TransientError
+from turnstream.domain.turns import ToolSpec
+from turnstream.llm.accumulator import Accumulator
+from turnstream.llm.anthropic.provider import AnthropicProvider
+from turnstream.llm.demo.provider import DemoProvider
+from turnstream.llm.openai.provider import OpenAIChatProvider, OpenAIProvider, OpenAIResponsesProvider
+from turnstream.llm.provider import BlockOpened, BlockText, Message, ModelRequest, Part, Provider
+from turnstream.llm.scripted import ScriptedProvider, message_of, text, thinking, tool_use
 
 TOOLS = tuple(ToolSpec(name, "…", '{"type":"object"}') for name in ("doc_search", "doc_tree", "doc_view"))
 REQUEST = ModelRequest(

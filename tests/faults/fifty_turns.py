@@ -10,13 +10,13 @@ from uuid import UUID
 
 import httpx2
 
-from app.storage.migrations import upgrade_in_thread
 from tests.faults.model import USAGE, Call, Gate, Model, Step, Use, model_api
 from tests.faults.replicas import Replica, replicas_with
 from tests.faults.watch import Watch
 from tests.support.http_client import Client, Json, said, turn_url
 from tests.support.load import slowdown
 from tests.support.reading import Reader
+from turnstream.storage.migrations import upgrade_in_thread
 
 TURNS = 50
 AT_ONCE = TURNS * 3 // 5  # at one replica, so that the other has some too

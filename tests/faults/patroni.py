@@ -12,11 +12,11 @@ import httpx2
 import psutil
 import yaml  # type: ignore[import-untyped]
 
-from app.storage.embedded.account import Account, account_for
-from app.storage.embedded.cluster import program
 from tests.faults.replicas import ROOT
 from tests.support.programs import path_of
 from tests.support.server_process import free_port
+from turnstream.storage.embedded.account import Account, account_for
+from turnstream.storage.embedded.cluster import program
 
 EXAMPLE = ROOT / "docs/deploy/patroni.yml"
 # Those of the example let a loaded machine be late; a test would wait half a minute for a failover.

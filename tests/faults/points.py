@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from app.storage.database import Database, Row, Statement
-from app.storage.runs import journal, queue, record
+from turnstream.storage.database import Database, Row, Statement
+from turnstream.storage.runs import journal, queue, record
 
 # Everything that is committed while a turn runs, but for leases.
 OTHERS = {"APPEND_TICK", "CHECKPOINT", "STORE_TEXT", "CLAIM_TURNS", "TAKE_OVER"}

@@ -3,9 +3,9 @@
 import asyncio
 import json
 
-from app.client.assembler import ENDS, Assembler
-from app.domain.cursor import START, Cursor
 from tests.support.http_client import Event, Parser
+from turnstream.client.assembler import ENDS, Assembler
+from turnstream.domain.cursor import START, Cursor
 
 
 class Reader:

@@ -6,11 +6,11 @@ from functools import partial
 import httpx2
 import structlog
 
-from app.cli import serve
-from app.main import running
-from app.setup.parts import Given
-from app.tools.tool import ToolContext, tool
-from app.tools.toolset import Toolset
+from turnstream.cli import serve
+from turnstream.main import running
+from turnstream.setup.parts import Given
+from turnstream.tools.tool import ToolContext, tool
+from turnstream.tools.toolset import Toolset
 
 
 @tool(timeout=600)

@@ -6,23 +6,23 @@ from functools import reduce
 from typing import Any
 from uuid import UUID
 
-from app.api.codec import block_json
-from app.domain.blocks import Block, CallState
-from app.domain.identity import LOCAL_OWNER
-from app.domain.kinds import TOOL_RESULT
-from app.domain.log import end_cursor
-from app.domain.rounds import Round, add_usage
-from app.domain.steps import INTERRUPTED, open_round_number
-from app.domain.turns import RecoveryPolicy, Turn
-from app.engine.tool_gate import OUTCOME_UNKNOWN
-from app.llm.conversation.messages import build_messages
-from app.storage.chats.turns import Turns
-from app.storage.database import Database, Statement
-from app.storage.runs.snapshots import MirrorPosition, Snapshots
-from app.stream.live import LiveView
 from tests.faults.reader import Reader, told
 from tests.support.legal.anthropic import message_problems
 from tests.support.model_requests import rendered
+from turnstream.api.codec import block_json
+from turnstream.domain.blocks import Block, CallState
+from turnstream.domain.identity import LOCAL_OWNER
+from turnstream.domain.kinds import TOOL_RESULT
+from turnstream.domain.log import end_cursor
+from turnstream.domain.rounds import Round, add_usage
+from turnstream.domain.steps import INTERRUPTED, open_round_number
+from turnstream.domain.turns import RecoveryPolicy, Turn
+from turnstream.engine.tool_gate import OUTCOME_UNKNOWN
+from turnstream.llm.conversation.messages import build_messages
+from turnstream.storage.chats.turns import Turns
+from turnstream.storage.database import Database, Statement
+from turnstream.storage.runs.snapshots import MirrorPosition, Snapshots
+from turnstream.stream.live import LiveView
 
 Key = tuple[int, str]
 _GET_CALLS = Statement("SELECT round, tool_use_id, state FROM tool_calls WHERE turn_id = :turn")

@@ -17,9 +17,6 @@ from time import monotonic
 from typing import Literal, assert_never, get_args
 from uuid import UUID
 
-from app.domain.turns import RecoveryPolicy, Turn
-from app.storage.database import Statement, retry_while_unavailable
-from app.storage.migrations import upgrade_in_thread
 from tests.faults.postgres import Pair, own_pair
 from tests.faults.processes import Process
 from tests.faults.reader import Reader
@@ -27,6 +24,9 @@ from tests.faults.rows import problems_of
 from tests.faults.stage import Stage, staged
 from tests.faults.wrong_clock import clock_off_by
 from tests.support.server_process import free_port
+from turnstream.domain.turns import RecoveryPolicy, Turn
+from turnstream.storage.database import Statement, retry_while_unavailable
+from turnstream.storage.migrations import upgrade_in_thread
 
 FaultOfPostgres = Literal["freeze", "stall", "lock", "read-only", "impatient", "cut", "crash", "failover"]
 

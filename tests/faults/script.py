@@ -4,11 +4,11 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from app.domain.kinds import TOOL_RESULT
-from app.llm.conversation.messages import GO_ON
-from app.llm.provider import BlockOpened, ModelRequest, Part
-from app.llm.scripted import message_of, text, thinking, tool_use
-from app.tools.tool import Tool, ToolContext, tool
+from turnstream.domain.kinds import TOOL_RESULT
+from turnstream.llm.conversation.messages import GO_ON
+from turnstream.llm.provider import BlockOpened, ModelRequest, Part
+from turnstream.llm.scripted import message_of, text, thinking, tool_use
+from turnstream.tools.tool import Tool, ToolContext, tool
 
 MODEL = "script"
 

@@ -26,29 +26,29 @@ import structlog
 import uvicorn
 from starlette.applications import Starlette
 
-from app import main
-from app.config import Settings
-from app.domain.errors import PermanentError
-from app.domain.events import BlockStart
-from app.domain.turns import ToolSpec
-from app.engine.upkeep import journal_writer, recovery
-from app.engine.upkeep.round_writer import RoundWriter
-from app.engine.worker import Worker
-from app.llm.models.catalog import Models, ProviderModels
-from app.llm.provider import ModelRequest, Part
-from app.storage.database import Statement
-from app.storage.runs.journal import CHECKPOINT
-from app.storage.runs.queue import Queue
-from app.stream.live import LiveView
-from app.telemetry import configure_logging
-from app.tools.policy import Policy
-from app.tools.tool import Outcome, Tool, ToolContext
-from app.tools.toolset import Toolset
 from tests.faults.points import Points
 from tests.faults.script import MODEL, reply_to, tools
 from tests.faults.wrong_clock import take_clock_of_environment
 from tests.support.legal.anthropic import message_problems
 from tests.support.model_requests import rendered
+from turnstream import main
+from turnstream.config import Settings
+from turnstream.domain.errors import PermanentError
+from turnstream.domain.events import BlockStart
+from turnstream.domain.turns import ToolSpec
+from turnstream.engine.upkeep import journal_writer, recovery
+from turnstream.engine.upkeep.round_writer import RoundWriter
+from turnstream.engine.worker import Worker
+from turnstream.llm.models.catalog import Models, ProviderModels
+from turnstream.llm.provider import ModelRequest, Part
+from turnstream.storage.database import Statement
+from turnstream.storage.runs.journal import CHECKPOINT
+from turnstream.storage.runs.queue import Queue
+from turnstream.stream.live import LiveView
+from turnstream.telemetry import configure_logging
+from turnstream.tools.policy import Policy
+from turnstream.tools.tool import Outcome, Tool, ToolContext
+from turnstream.tools.toolset import Toolset
 
 Position = tuple[int, int, int]
 

@@ -18,10 +18,10 @@ from pathlib import Path
 from time import monotonic
 from traceback import format_exception
 
-from app.telemetry import configure_logging
 from tests.faults.churn import churn
 from tests.faults.schedules import problems_of_schedule, site_in
 from tests.support.other_postgres import use_other_postgres
+from turnstream.telemetry import configure_logging
 
 _SEEDS = Path(__file__).with_name("seeds.txt")
 

@@ -10,17 +10,17 @@ from pathlib import Path
 
 import asyncpg
 
-from app.domain.blocks import Block
-from app.domain.chats import Chat
-from app.domain.identity import LOCAL_OWNER
-from app.domain.turns import Limits, RecoveryPolicy, Turn, TurnRequest
-from app.kit.ids import new_id
-from app.storage.chats.exchanges import Exchanges
-from app.storage.database import Database, connect
 from tests.faults.processes import ForkServer, fork_server
 from tests.faults.reader import Reader
 from tests.faults.rows import Rows
 from tests.faults.script import MODEL, tools
+from turnstream.domain.blocks import Block
+from turnstream.domain.chats import Chat
+from turnstream.domain.identity import LOCAL_OWNER
+from turnstream.domain.turns import Limits, RecoveryPolicy, Turn, TurnRequest
+from turnstream.kit.ids import new_id
+from turnstream.storage.chats.exchanges import Exchanges
+from turnstream.storage.database import Database, connect
 
 _SERVER_CONNECTIONS = (
     "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'server'"

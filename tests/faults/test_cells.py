@@ -10,9 +10,6 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from app.domain.identity import Identity
-from app.storage.database import connect
-from app.storage.owners.tokens import Tokens
 from tests.faults.model import Call, Gate, Model, Step, model_api
 from tests.faults.proxy import haproxy, nginx
 from tests.faults.replicas import Replica, two_replicas
@@ -20,6 +17,9 @@ from tests.support.http_client import Client, said, turn_url
 from tests.support.issuer import AUDIENCE, TestIssuer, issuing
 from tests.support.reading import Reader
 from tests.support.server_process import TURNSTREAM
+from turnstream.domain.identity import Identity
+from turnstream.storage.database import connect
+from turnstream.storage.owners.tokens import Tokens
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(240), pytest.mark.needs("HAProxy", "nginx")]
 

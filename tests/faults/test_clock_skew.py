@@ -13,14 +13,14 @@ import asyncpg
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from app.storage.embedded import cluster
-from app.stream.feed import FeedCursor
 from tests.faults.model import Call, Gate, Model, Step, Use, model_api
 from tests.faults.postgres import Postgres
 from tests.faults.replicas import replicas_with
 from tests.faults.wrong_clock import clock_off_by
 from tests.support.effort import FULL
 from tests.support.http_client import Client, Json, said, turn_url
+from turnstream.storage.embedded import cluster
+from turnstream.stream.feed import FeedCursor
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.needs("a C compiler")]
 

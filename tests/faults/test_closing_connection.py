@@ -3,9 +3,9 @@
 import asyncpg
 import pytest
 
-from app.domain.errors import StatementRefused, StorageUnavailable
-from app.storage.database import Database, Statement
-from app.storage.pool import Pool
+from turnstream.domain.errors import StatementRefused, StorageUnavailable
+from turnstream.storage.database import Database, Statement
+from turnstream.storage.pool import Pool
 
 
 class ClosingConnection:

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from app.domain.turns import RecoveryPolicy, Turn
 from tests.faults.processes import Process
 from tests.faults.reader import Reader
 from tests.faults.rows import Rows, lost, problems_of, seen_too_early
 from tests.faults.stage import Stage, staged
 from tests.support.effort import FULL
 from tests.support.server_process import free_port
+from turnstream.domain.turns import RecoveryPolicy, Turn
 
 STRIDE = 1 if FULL else 41
 _TIME_LIMIT = 120  # seconds for one trial, which takes less than one: enough on a machine that is busy with other tests

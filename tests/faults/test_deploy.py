@@ -19,15 +19,15 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 from prometheus_client.parser import text_string_to_metric_families
 
-from app.config import Settings
-from app.storage.embedded.cluster import program
-from app.storage.embedded.server import EmbeddedPostgres
-from app.storage.migrations import upgrade
-from app.storage.row_security import admit, gaps
 from tests.faults.replicas import ROOT
 from tests.support.http_client import Client, said
 from tests.support.programs import path_of
 from tests.support.server_process import Server, free_port
+from turnstream.config import Settings
+from turnstream.storage.embedded.cluster import program
+from turnstream.storage.embedded.server import EmbeddedPostgres
+from turnstream.storage.migrations import upgrade
+from turnstream.storage.row_security import admit, gaps
 
 DEPLOY = ROOT / "docs/deploy"
 # When Prometheus has asked the server the last time.

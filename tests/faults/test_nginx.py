@@ -11,15 +11,15 @@ import httpx2
 import pytest
 import pytest_asyncio
 
-from app.domain.identity import Identity
-from app.storage.database import connect
-from app.storage.owners.tokens import Tokens
 from tests.faults.model import Call, Gate, Model, Step, model_api
 from tests.faults.proxy import Proxy, nginx
 from tests.faults.replicas import Replica, two_replicas
 from tests.support.certificates import Authority
 from tests.support.http_client import Client, Parser, Said, said
 from tests.support.reading import Reader
+from turnstream.domain.identity import Identity
+from turnstream.storage.database import connect
+from turnstream.storage.owners.tokens import Tokens
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(240), pytest.mark.needs("nginx")]
 

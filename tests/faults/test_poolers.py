@@ -10,14 +10,14 @@ import asyncpg
 import pytest
 from pydantic import SecretStr
 
-from app.config import Settings
-from app.domain.errors import ConfigError
-from app.main import running
-from app.storage.embedded.account import account_for
 from tests.faults.fifty_turns import TURNS, check_all_is_well, fifty_turns, until_all
 from tests.faults.postgres import Postgres, own_postgres
 from tests.support.programs import path_of
 from tests.support.server_process import free_port
+from turnstream.config import Settings
+from turnstream.domain.errors import ConfigError
+from turnstream.main import running
+from turnstream.storage.embedded.account import account_for
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.needs("PgBouncer")]
 

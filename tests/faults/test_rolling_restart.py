@@ -11,9 +11,6 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from app.domain.identity import Identity
-from app.storage.database import connect
-from app.storage.owners.tokens import Tokens
 from tests.faults.model import Call, Gate, Model, Step, Use, model_api
 from tests.faults.proxy import nginx
 from tests.faults.replicas import Replica, two_replicas
@@ -21,6 +18,9 @@ from tests.faults.watch import Watch
 from tests.support.http_client import Client, Json, said, turn_url
 from tests.support.load import slowdown
 from tests.support.reading import Reader
+from turnstream.domain.identity import Identity
+from turnstream.storage.database import connect
+from turnstream.storage.owners.tokens import Tokens
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -14,18 +14,18 @@ import pytest
 import pytest_asyncio
 from starlette.requests import Request
 
-from app.api.reads import ReadStorage
-from app.cli.doctor import Finding, examine
-from app.config import Settings
-from app.llm.scripted import Pause
-from app.storage import standby as standby_module
-from app.storage.database import OWNER, Statement
-from app.storage.migrations import upgrade_in_thread
-from app.storage.row_security import API_ROLE
-from app.telemetry import STANDBY_READS
 from tests.faults.postgres import Postgres, own_postgres
 from tests.support.http_client import Client, Json, turn_url
 from tests.support.http_server import Server, pausing, serving
+from turnstream.api.reads import ReadStorage
+from turnstream.cli.doctor import Finding, examine
+from turnstream.config import Settings
+from turnstream.llm.scripted import Pause
+from turnstream.storage import standby as standby_module
+from turnstream.storage.database import OWNER, Statement
+from turnstream.storage.migrations import upgrade_in_thread
+from turnstream.storage.row_security import API_ROLE
+from turnstream.telemetry import STANDBY_READS
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(180)]
 module_fixture = pytest_asyncio.fixture(scope="module", loop_scope="module")

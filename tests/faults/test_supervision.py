@@ -122,8 +122,8 @@ def _postmaster(folder: Path) -> psutil.Process:
 
 BUSY = '''
 import asyncio, time
-from app.tools.tool import tool
-from app.tools.toolset import Toolset
+from turnstream.tools.tool import tool
+from turnstream.tools.toolset import Toolset
 
 @tool(timeout=60)
 async def compute() -> str:

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from app.storage.migrations import downgrade_in_thread, newest_revision, present_revision
 from tests.faults.model import model_api
 from tests.faults.replicas import ROOT, Replica, replica_with
 from tests.faults.two_versions import KINDS, Version, script, two_versions
 from tests.faults.version_before import NoHistory, VersionBefore, unpack_version_before
 from tests.support.http_client import Client
 from tests.support.owner_rows import rows_of
+from turnstream.storage.migrations import downgrade_in_thread, newest_revision, present_revision
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.needs("git")]
 
@@ -80,7 +80,7 @@ async def test_a_deploy_is_taken_back_while_turns_run_on_the_version_before(
         await it.terminate("new")
         replaced = it.replicas["new"]
         with pytest.raises(AssertionError, match="the server ended with 1"):
-            await replaced.start(PYTHONPATH=str(before.folder))
+            await replaced.start(PYTHONPATH=before.python_path)
         assert await replaced.ended() == 1
         assert "turnstream migrate --to" in replaced.logs
         await downgrade_in_thread(empty_database_url, before.revision)
@@ -123,7 +123,7 @@ class Cell:
 async def two_cells(before: VersionBefore, urls: Sequence[str], folder: Path) -> AsyncIterator[tuple[Cell, Cell]]:
     """The first one is of the version before."""
     async with model_api(script) as model:
-        old = replica_with(urls[0], folder, model, {"TURNSTREAM_CELL": "07", "PYTHONPATH": str(before.folder)})
+        old = replica_with(urls[0], folder, model, {"TURNSTREAM_CELL": "07", "PYTHONPATH": before.python_path})
         new = replica_with(urls[1], folder, model, {"TURNSTREAM_CELL": "08"})
         try:
             await asyncio.gather(old.start(), new.start())

@@ -8,15 +8,15 @@ from pathlib import Path
 import psutil
 import pytest
 
-from app.cli import workers
-from app.cli.workers import Processes
-from app.domain.identity import Identity
-from app.storage.database import connect
-from app.storage.owners.tokens import Tokens
 from tests.faults.model import Call, Gate, Model, Step, model_api
 from tests.faults.two_processes import TwoProcesses, running, until_both_serve
 from tests.support.http_client import Client, Said, said
 from tests.support.reading import Reader
+from turnstream.cli import workers
+from turnstream.cli.workers import Processes
+from turnstream.domain.identity import Identity
+from turnstream.storage.database import connect
+from turnstream.storage.owners.tokens import Tokens
 
 pytestmark = pytest.mark.timeout(240)
 

@@ -11,8 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from app.engine.tool_gate import OUTCOME_UNKNOWN
-from app.storage.row_security import embedded_api_url
 from tests.faults.fifty_turns import LEASE, answer_of, begin, until_all
 from tests.faults.model import Call, Gate, Model, Step, Use, model_api
 from tests.faults.replicas import Replica, replica_with
@@ -21,6 +19,8 @@ from tests.faults.watch import Watch
 from tests.support.http_client import Client, Json, turn_url
 from tests.support.load import slowdown
 from tests.support.reading import Reader
+from turnstream.engine.tool_gate import OUTCOME_UNKNOWN
+from turnstream.storage.row_security import embedded_api_url
 
 Version = Literal["old", "new"]
 
@@ -258,7 +258,7 @@ async def two_versions(before: VersionBefore, url: str, folder: Path, **more: st
     api_url = await embedded_api_url(url)
     settings = {"TURNSTREAM_LEASE": str(LEASE * slowdown()), "TURNSTREAM_API_DATABASE_URL": api_url, **more}
     async with model_api(script) as model, AsyncExitStack() as stack:
-        old = replica_with(url, folder, model, {**settings, "PYTHONPATH": str(before.folder)})
+        old = replica_with(url, folder, model, {**settings, "PYTHONPATH": before.python_path})
         new = replica_with(url, folder, model, settings)
         for replica in (old, new):
             stack.push_async_callback(replica.close)

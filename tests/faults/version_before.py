@@ -9,7 +9,7 @@ import tarfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from app.storage.migrations import FOLDER, newest_revision, present_revision
+from turnstream.storage.migrations import FOLDER, newest_revision, present_revision
 
 ROOT = Path(__file__).parents[2]
 _PARTS = ("app", "migrations", "tests/__init__.py", "tests/faults/__init__.py", "tests/faults/replica.py")
@@ -25,6 +25,12 @@ class VersionBefore:
 
     folder: Path
     revision: str
+
+    @property
+    def python_path(self) -> str:
+        """The package was `app` itself before it was in that folder."""
+        source = self.folder / "app"
+        return f"{self.folder}:{source}" if (source / "turnstream").is_dir() else str(self.folder)
 
     async def check_revision(self, url: str) -> None:
         """A database that it alone has migrated: no server took the code of the tree instead."""

@@ -14,13 +14,13 @@ from typing import Any
 import psutil
 import pytest
 
-from app.domain.identity import Identity
-from app.storage.database import connect
-from app.storage.owners.tokens import Tokens
 from tests.integration.proxy import proxied
 from tests.support.http_client import Client, Parser, said
 from tests.support.programs import path_of
 from tests.support.server_process import DEFAULTS, Server
+from turnstream.domain.identity import Identity
+from turnstream.storage.database import connect
+from turnstream.storage.owners.tokens import Tokens
 
 pytestmark = [pytest.mark.image, pytest.mark.timeout(1500), pytest.mark.needs("buildah", "debootstrap")]
 

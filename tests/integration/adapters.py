@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from app.domain.blocks import Block
-from app.domain.errors import ProviderError
-from app.llm.anthropic.provider import AnthropicProvider
-from app.llm.openai.provider import OpenAIChatProvider, OpenAIResponsesProvider
-from app.llm.provider import BlockText, Message, ModelRequest, Part
 from tests.support.canned import Answer, CannedServer, canned_server
+from turnstream.domain.blocks import Block
+from turnstream.domain.errors import ProviderError
+from turnstream.llm.anthropic.provider import AnthropicProvider
+from turnstream.llm.openai.provider import OpenAIChatProvider, OpenAIResponsesProvider
+from turnstream.llm.provider import BlockText, Message, ModelRequest, Part
 
 Adapter = AnthropicProvider | OpenAIChatProvider | OpenAIResponsesProvider
 

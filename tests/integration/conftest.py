@@ -2,9 +2,9 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from app.storage.database import connect
-from app.storage.runs import attempts
 from tests.support.harness import Harness
+from turnstream.storage.database import connect
+from turnstream.storage.runs import attempts
 
 
 @pytest.fixture(autouse=True)

@@ -10,11 +10,11 @@ from uuid import uuid4
 
 import psutil
 
-from app.domain.turns import ToolSpec
-from app.tools.declared.declarations import McpServer
-from app.tools.mcp.servers import McpServers
-from app.tools.policy import Policy
-from app.tools.tool import Outcome, Tool, ToolContext
+from turnstream.domain.turns import ToolSpec
+from turnstream.tools.declared.declarations import McpServer
+from turnstream.tools.mcp.servers import McpServers
+from turnstream.tools.policy import Policy
+from turnstream.tools.tool import Outcome, Tool, ToolContext
 
 ROOT = str(Path(__file__).parents[2])
 TIME = McpServer("time", command=sys.executable, args=("-m", "mcp_server_time", "--local-timezone", "UTC"))

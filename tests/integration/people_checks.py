@@ -5,20 +5,20 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
-from app.domain.asks import Ask
-from app.domain.blocks import Block
-from app.domain.kinds import TEXT, TOOL_RESULT, USER_TEXT
-from app.domain.turns import Turn
-from app.kit.ids import new_id
-from app.llm.conversation.messages import GIVEN_UP, GO_ON, build_messages
-from app.storage.chats.turns import Turns
-from app.storage.database import Statement
 from tests.integration.people_model import Model, Said
 from tests.integration.people_talk import Talk
 from tests.integration.people_tools import SPECS, Run, needs_leave
 from tests.support.harness import OWNER, assert_is_whole
 from tests.support.legal.anthropic import message_problems
 from tests.support.model_requests import flattened, rendered
+from turnstream.domain.asks import Ask
+from turnstream.domain.blocks import Block
+from turnstream.domain.kinds import TEXT, TOOL_RESULT, USER_TEXT
+from turnstream.domain.turns import Turn
+from turnstream.kit.ids import new_id
+from turnstream.llm.conversation.messages import GIVEN_UP, GO_ON, build_messages
+from turnstream.storage.chats.turns import Turns
+from turnstream.storage.database import Statement
 
 REPEATABLE = {spec.name for spec in SPECS if spec.read_only or spec.retry_safe}
 HERE = {spec.name for spec in SPECS if not spec.client}

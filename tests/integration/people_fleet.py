@@ -8,12 +8,12 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
-from app.domain.turns import Turn
-from app.llm.provider import Provider
-from app.storage.chats.actions import Actions
-from app.storage.database import Database, Row, Statement, Transaction
 from tests.integration.people_tools import Workshop, toolset_of
 from tests.support.harness import POLICY, Asked, Harness, Replica
+from turnstream.domain.turns import Turn
+from turnstream.llm.provider import Provider
+from turnstream.storage.chats.actions import Actions
+from turnstream.storage.database import Database, Row, Statement, Transaction
 
 SIZE = 2
 # Rings get lost here, so everybody looks now and then. Who is asked to leave does so at once.

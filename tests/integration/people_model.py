@@ -6,13 +6,13 @@ from collections import Counter, defaultdict
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from random import Random
 
-from app.domain.errors import PermanentError, TransientError
-from app.llm.anthropic.render import render
-from app.llm.provider import BlockClosed, BlockOpened, BlockText, ModelRequest, Part
-from app.llm.scripted import message_of, text, thinking, tool_use
 from tests.integration.people_tools import NAMES
 from tests.support.legal.anthropic import request_problems
 from tests.support.model_requests import flattened
+from turnstream.domain.errors import PermanentError, TransientError
+from turnstream.llm.anthropic.render import render
+from turnstream.llm.provider import BlockClosed, BlockOpened, BlockText, ModelRequest, Part
+from turnstream.llm.scripted import message_of, text, thinking, tool_use
 
 Said = list[tuple[str, bytes]]
 

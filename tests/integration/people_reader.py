@@ -6,15 +6,15 @@ from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
 from random import Random
 
-from app.domain.degraded import degraded
-from app.domain.events import ActionRequired, Event, RoundStop
-from app.domain.log import marks_of
-from app.domain.turns import Turn
-from app.stream.directory import Directory
-from app.stream.reader import follow
 from tests.integration.people_fleet import Fleet
 from tests.support.harness import Asked
 from tests.support.stream_client import Client, encode
+from turnstream.domain.degraded import degraded
+from turnstream.domain.events import ActionRequired, Event, RoundStop
+from turnstream.domain.log import marks_of
+from turnstream.domain.turns import Turn
+from turnstream.stream.directory import Directory
+from turnstream.stream.reader import follow
 
 KEPT = 3
 

@@ -10,20 +10,20 @@ from itertools import count
 from random import Random
 from uuid import UUID
 
-from app.domain.asks import Ask, AskAnswer
-from app.domain.blocks import Block
-from app.domain.chats import OnBusy
-from app.domain.errors import Conflict, RequestRefused
-from app.domain.kinds import TEXT
-from app.domain.turns import Limits, Turn, TurnRequest
-from app.kit.ids import new_id
-from app.storage.chats.actions import Actions, Decision
-from app.storage.chats.exchanges import Draft, Exchanges, IdempotencyKey, KeyTaken, Target
-from app.storage.chats.turns import Turns
 from tests.integration.people_fleet import Fleet
 from tests.integration.people_reader import Reader
 from tests.integration.people_tools import SPECS
 from tests.support.harness import OWNER, Asked
+from turnstream.domain.asks import Ask, AskAnswer
+from turnstream.domain.blocks import Block
+from turnstream.domain.chats import OnBusy
+from turnstream.domain.errors import Conflict, RequestRefused
+from turnstream.domain.kinds import TEXT
+from turnstream.domain.turns import Limits, Turn, TurnRequest
+from turnstream.kit.ids import new_id
+from turnstream.storage.chats.actions import Actions, Decision
+from turnstream.storage.chats.exchanges import Draft, Exchanges, IdempotencyKey, KeyTaken, Target
+from turnstream.storage.chats.turns import Turns
 
 WAYS: list[OnBusy] = ["reject", "enqueue", "enqueue", "interrupt", "steer", "steer", "branch"]
 PEOPLE = 2

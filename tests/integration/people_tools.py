@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any, Literal
 
-from app.domain.turns import ToolSpec
-from app.tools.policy import Policy
-from app.tools.tool import Outcome, ToolContext, ToolError, ToolUnavailable
-from app.tools.toolset import Toolset
+from turnstream.domain.turns import ToolSpec
+from turnstream.tools.policy import Policy
+from turnstream.tools.tool import Outcome, ToolContext, ToolError, ToolUnavailable
+from turnstream.tools.toolset import Toolset
 
 SCHEMA = '{"type":"object"}'
 LARGE = 2  # an `n` above it wants leave, where an input decides

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Literal
 
-from app.kit.text import storable
 from tests.support.legal import anthropic as legal
 from tests.support.legal import openai as openai_legal
 from tests.support.legal import responses as responses_legal
+from turnstream.kit.text import storable
 
 Json = dict[str, Any]
 # A block as it begins, its deltas, and the text they make.

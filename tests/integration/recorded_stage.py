@@ -9,20 +9,20 @@ from dataclasses import dataclass, field
 from random import Random
 from uuid import UUID
 
-from app.domain.blocks import Block
-from app.domain.kinds import TEXT, TOOL_RESULT, TOOL_USE
-from app.domain.turns import ToolSpec, Turn, TurnRequest
-from app.llm.anthropic.provider import AnthropicProvider
-from app.storage.chats.chats import Chats
-from app.storage.chats.exchanges import Exchanges, Target
-from app.storage.owners.uploads import Uploads
-from app.tools.policy import Policy
-from app.tools.tool import File, Outcome, ToolContext
-from app.tools.toolset import Toolset
 from tests.integration.recordings import Json, asked, conversation, oracle, plain, read, rounds_of, sessions
 from tests.support import canned
 from tests.support.canned import Answer, CannedServer, served
 from tests.support.harness import OWNER, Asked, Harness, Replica
+from turnstream.domain.blocks import Block
+from turnstream.domain.kinds import TEXT, TOOL_RESULT, TOOL_USE
+from turnstream.domain.turns import ToolSpec, Turn, TurnRequest
+from turnstream.llm.anthropic.provider import AnthropicProvider
+from turnstream.storage.chats.chats import Chats
+from turnstream.storage.chats.exchanges import Exchanges, Target
+from turnstream.storage.owners.uploads import Uploads
+from turnstream.tools.policy import Policy
+from turnstream.tools.tool import File, Outcome, ToolContext
+from turnstream.tools.toolset import Toolset
 
 Conversation = list[tuple[str, list[Json]]]
 

@@ -11,15 +11,15 @@ from uuid import UUID
 
 import pytest
 
-from app.domain.blocks import Block
-from app.domain.errors import ProviderError
-from app.domain.results import ResultPart, joined_texts, layout_of
-from app.domain.rounds import Round
-from app.domain.turns import Turn, TurnRequest
-from app.llm.accumulator import Accumulator
-from app.llm.provider import Message, ModelRequest, Provider
-from app.llm.transport.wire import Wire
 from tests.support.canned import Answer
+from turnstream.domain.blocks import Block
+from turnstream.domain.errors import ProviderError
+from turnstream.domain.results import ResultPart, joined_texts, layout_of
+from turnstream.domain.rounds import Round
+from turnstream.domain.turns import Turn, TurnRequest
+from turnstream.llm.accumulator import Accumulator
+from turnstream.llm.provider import Message, ModelRequest, Provider
+from turnstream.llm.transport.wire import Wire
 
 Json = dict[str, Any]
 

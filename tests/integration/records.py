@@ -4,13 +4,13 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from uuid import UUID
 
-from app.domain.rounds import Round
-from app.domain.turns import Turn
-from app.kit.ids import new_id
-from app.storage.database import Statement
-from app.storage.runs.queue import Queue
-from app.storage.runs.record import Records, begin_rounds
 from tests.support.harness import Asked, Harness
+from turnstream.domain.rounds import Round
+from turnstream.domain.turns import Turn
+from turnstream.kit.ids import new_id
+from turnstream.storage.database import Statement
+from turnstream.storage.runs.queue import Queue
+from turnstream.storage.runs.record import Records, begin_rounds
 
 OWNER_OF_CLAIM = Statement("SELECT replica FROM turns WHERE id = :turn")
 

@@ -8,11 +8,11 @@ from contextlib import aclosing
 
 import pytest
 
-from app.domain.errors import PermanentError, ProviderError, TooLong, TransientError
-from app.llm.provider import MessageEnded, MessageStarted, Part
-from app.llm.transport import http
 from tests.integration.adapters import APIS, REQUEST, Talk, talking, texts
 from tests.support.canned import Ending
+from turnstream.domain.errors import PermanentError, ProviderError, TooLong, TransientError
+from turnstream.llm.provider import MessageEnded, MessageStarted, Part
+from turnstream.llm.transport import http
 
 LOST: list[Ending] = ["cut", "reset"]
 

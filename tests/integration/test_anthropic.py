@@ -5,9 +5,17 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from app.domain.errors import PermanentError, ProviderError, TransientError
-from app.llm.provider import BlockClosed, BlockOpened, MessageDelta, MessageEnded, MessageStarted, ModelRequest, Part
 from tests.integration.adapters import JSON, REQUEST, Talk, event, talking
+from turnstream.domain.errors import PermanentError, ProviderError, TransientError
+from turnstream.llm.provider import (
+    BlockClosed,
+    BlockOpened,
+    MessageDelta,
+    MessageEnded,
+    MessageStarted,
+    ModelRequest,
+    Part,
+)
 
 
 @pytest.fixture

@@ -10,19 +10,19 @@ import httpx2
 import pytest
 from click.testing import CliRunner
 
-from app.cli import commands
-from app.domain.asks import AskAnswer, digest_of
-from app.domain.blocks import Block
-from app.domain.identity import Identity
-from app.engine.upkeep.refusals import RefusedLogins
-from app.kit.ids import new_id
-from app.storage.chats.grants import Grants
-from app.storage.owners.audit import AuditEntry, AuditTrail
-from app.storage.owners.tokens import Tokens
-from app.storage.rows import to_json
 from tests.support.harness import OWNER, Harness
 from tests.support.http_server import serving
 from tests.support.sweeping import swept
+from turnstream.cli import commands
+from turnstream.domain.asks import AskAnswer, digest_of
+from turnstream.domain.blocks import Block
+from turnstream.domain.identity import Identity
+from turnstream.engine.upkeep.refusals import RefusedLogins
+from turnstream.kit.ids import new_id
+from turnstream.storage.chats.grants import Grants
+from turnstream.storage.owners.audit import AuditEntry, AuditTrail
+from turnstream.storage.owners.tokens import Tokens
+from turnstream.storage.rows import to_json
 
 
 async def _entries(harness: Harness, kind: str | None = None) -> Sequence[AuditEntry]:
@@ -138,7 +138,7 @@ async def test_the_command_prints_who_did_what(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("os.environ", {**os.environ, "DATABASE_URL": harness.url, "USER": "grace", "LOGNAME": "grace"})
-    monkeypatch.setattr("app.cli.owners.BELIEVED", 0)
+    monkeypatch.setattr("turnstream.cli.owners.BELIEVED", 0)
 
     async def call(*arguments: str) -> list[str]:
         done = await asyncio.to_thread(CliRunner().invoke, commands, arguments)

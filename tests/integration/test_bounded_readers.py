@@ -18,29 +18,29 @@ import httpx2
 import pytest
 import structlog
 
-from app.api.identity.issuer_keys import _MOST_BYTES, IssuerKeys
-from app.cli.owners import _parts_in
-from app.domain.blocks import Block
-from app.domain.errors import ConfigError, ProviderError
-from app.domain.turns import HttpCall, ToolSpec
-from app.engine.upkeep.webhooks import Receiver, post_signed
-from app.kit.tar import MAX_FILE_BYTES
-from app.llm.anthropic.provider import AnthropicProvider
-from app.llm.openai.provider import OpenAIChatProvider, OpenAIResponsesProvider
-from app.llm.provider import Message, ModelRequest
-from app.llm.transport.http import MAX_COUNT_BYTES, MAX_EVENT_BYTES, Adapter
-from app.llm.transport.response import MAX_FAILURE_BYTES
-from app.tools.declared.declarations import McpServer
-from app.tools.http.addresses import Allowed
-from app.tools.http.tool import HttpTools
-from app.tools.mcp.servers import MAX_TOOLS, McpServers, McpTiming
-from app.tools.mcp.tool import MAX_DESCRIPTION
-from app.tools.mcp.transport import MAX_MESSAGE_BYTES, LineSplitter, refusal_of
-from app.tools.policy import Policy
-from app.tools.tool import ToolError, ToolUnavailable
 from tests.integration.mcp_hostile import TOOLS
 from tests.integration.mcp_servers import ROOT, context_with, time_over_http
 from tests.support.server_process import free_port
+from turnstream.api.identity.issuer_keys import _MOST_BYTES, IssuerKeys
+from turnstream.cli.owners import _parts_in
+from turnstream.domain.blocks import Block
+from turnstream.domain.errors import ConfigError, ProviderError
+from turnstream.domain.turns import HttpCall, ToolSpec
+from turnstream.engine.upkeep.webhooks import Receiver, post_signed
+from turnstream.kit.tar import MAX_FILE_BYTES
+from turnstream.llm.anthropic.provider import AnthropicProvider
+from turnstream.llm.openai.provider import OpenAIChatProvider, OpenAIResponsesProvider
+from turnstream.llm.provider import Message, ModelRequest
+from turnstream.llm.transport.http import MAX_COUNT_BYTES, MAX_EVENT_BYTES, Adapter
+from turnstream.llm.transport.response import MAX_FAILURE_BYTES
+from turnstream.tools.declared.declarations import McpServer
+from turnstream.tools.http.addresses import Allowed
+from turnstream.tools.http.tool import HttpTools
+from turnstream.tools.mcp.servers import MAX_TOOLS, McpServers, McpTiming
+from turnstream.tools.mcp.tool import MAX_DESCRIPTION
+from turnstream.tools.mcp.transport import MAX_MESSAGE_BYTES, LineSplitter, refusal_of
+from turnstream.tools.policy import Policy
+from turnstream.tools.tool import ToolError, ToolUnavailable
 
 ADAPTERS = [AnthropicProvider, OpenAIChatProvider, OpenAIResponsesProvider]
 REQUEST = ModelRequest("a-model", (Message("user", (Block(0, 0, 0, "text", "Hello"),)),))

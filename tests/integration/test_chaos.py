@@ -11,18 +11,6 @@ from uuid import UUID
 
 import pytest
 
-from app.domain.blocks import Block
-from app.domain.kinds import TEXT
-from app.domain.turns import Limits, Turn
-from app.lab.chaos import FAULTS, ChaosInterceptor, ChaosPlan
-from app.llm.anthropic import render as anthropic_render
-from app.llm.anthropic.provider import AnthropicProvider
-from app.llm.conversation.messages import build_messages
-from app.llm.openai.chat import render as openai_render
-from app.llm.openai.provider import OpenAIChatProvider, OpenAIResponsesProvider
-from app.llm.openai.responses import render as responses_render
-from app.llm.provider import ModelRequest, Provider
-from app.tools.tool import tool
 from tests.integration.openai_plays import ChatAuthor, ResponsesAuthor
 from tests.integration.plays import Author, Play, Stage, playing
 from tests.support.effort import FULL
@@ -30,6 +18,18 @@ from tests.support.harness import POLICY, Asked, Harness, Replica, with_model
 from tests.support.legal import anthropic as legal
 from tests.support.legal import openai as openai_legal
 from tests.support.legal import responses as responses_legal
+from turnstream.domain.blocks import Block
+from turnstream.domain.kinds import TEXT
+from turnstream.domain.turns import Limits, Turn
+from turnstream.lab.chaos import FAULTS, ChaosInterceptor, ChaosPlan
+from turnstream.llm.anthropic import render as anthropic_render
+from turnstream.llm.anthropic.provider import AnthropicProvider
+from turnstream.llm.conversation.messages import build_messages
+from turnstream.llm.openai.chat import render as openai_render
+from turnstream.llm.openai.provider import OpenAIChatProvider, OpenAIResponsesProvider
+from turnstream.llm.openai.responses import render as responses_render
+from turnstream.llm.provider import ModelRequest, Provider
+from turnstream.tools.tool import tool
 
 TURNS = int(os.environ.get("CHAOS_TURNS", "1000" if FULL else "250"))
 SEED = int(os.environ.get("CHAOS_SEED", "5"))

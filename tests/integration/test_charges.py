@@ -6,25 +6,25 @@ from dataclasses import replace
 
 import pytest
 
-from app.domain.charges import Charge, charge_of_request
-from app.domain.errors import TransientError
-from app.domain.plans import Plan, Plans
-from app.domain.rounds import BilledTokens, Prices
-from app.domain.turns import Turn
-from app.engine.upkeep.round_writer import RoundWriter
-from app.llm.provider import Provider
-from app.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text, tool_use
-from app.storage.chats.chats import Chats
-from app.storage.database import Statement
-from app.storage.owners.accounts import Accounts
-from app.storage.owners.charges import Charges
-from app.stream.directory import Directory
-from app.stream.live import LiveView
-from app.tools.policy import Summarise
-from app.tools.tool import tool
 from tests.integration.records import begun, records_of, sealed
 from tests.support.harness import OWNER, POLICY, TICK, Harness, Replica, with_model
 from tests.support.sweeping import swept
+from turnstream.domain.charges import Charge, charge_of_request
+from turnstream.domain.errors import TransientError
+from turnstream.domain.plans import Plan, Plans
+from turnstream.domain.rounds import BilledTokens, Prices
+from turnstream.domain.turns import Turn
+from turnstream.engine.upkeep.round_writer import RoundWriter
+from turnstream.llm.provider import Provider
+from turnstream.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text, tool_use
+from turnstream.storage.chats.chats import Chats
+from turnstream.storage.database import Statement
+from turnstream.storage.owners.accounts import Accounts
+from turnstream.storage.owners.charges import Charges
+from turnstream.stream.directory import Directory
+from turnstream.stream.live import LiveView
+from turnstream.tools.policy import Summarise
+from turnstream.tools.tool import tool
 
 PRICES: dict[str, Prices] = {"scripted": Prices(1.0, 10.0), "small": Prices(0.5, 1.0)}
 USAGE = {"input_tokens": 100, "cache_read_input_tokens": 10, "cache_creation_input_tokens": 1, "output_tokens": 20}

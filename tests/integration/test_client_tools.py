@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from app.domain.turns import Turn
-from app.llm.anthropic.provider import AnthropicProvider
-from app.llm.openai.provider import OpenAIResponsesProvider
-from app.llm.provider import Provider
-from app.tools.tool import tool
 from tests.support.canned import Answer, Asked, CannedServer, served
 from tests.support.harness import Harness
 from tests.support.legal import anthropic as anthropic_legal
 from tests.support.legal import responses as responses_legal
+from turnstream.domain.turns import Turn
+from turnstream.llm.anthropic.provider import AnthropicProvider
+from turnstream.llm.openai.provider import OpenAIResponsesProvider
+from turnstream.llm.provider import Provider
+from turnstream.tools.tool import tool
 
 Json = Mapping[str, Any]
 

@@ -10,12 +10,12 @@ import pytest
 import structlog
 from click.testing import CliRunner
 
-from app.cli import commands
-from app.domain.identity import arriving_name
-from app.setup.samples import offer_samples
-from app.storage.database import connect
-from app.storage.owners.documents import Documents
 from tests.support.server_process import TURNSTREAM, clean_environment
+from turnstream.cli import commands
+from turnstream.domain.identity import arriving_name
+from turnstream.setup.samples import offer_samples
+from turnstream.storage.database import connect
+from turnstream.storage.owners.documents import Documents
 
 # A guard against a process that never ends. The default of a minute also counts the start of Postgres, the migrations
 # and up to three processes, which take longer when the machine is busy with other tests.

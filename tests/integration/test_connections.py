@@ -15,8 +15,8 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from app.api.http import connection
-from app.api.http.connection import LONGEST_HEAD, OUTLET, Connection, Outlet
+from turnstream.api.http import connection
+from turnstream.api.http.connection import LONGEST_HEAD, OUTLET, Connection, Outlet
 
 MEGABYTE = 1_000_000
 STALL = 0.6  # more than a busy machine keeps the reader of a test waiting

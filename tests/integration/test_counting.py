@@ -10,22 +10,22 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from app.domain.blocks import Block
-from app.domain.errors import ProviderError, TransientError
-from app.domain.history import COMPACTED
-from app.domain.turns import Limits, ToolSpec, Turn
-from app.engine import requests
-from app.lab.recordings import RecordingInterceptor, Recordings
-from app.lab.replay import ReplayInterceptor
-from app.llm.anthropic.provider import AnthropicProvider
-from app.llm.models.catalog import Model, Models, ProviderModels
-from app.llm.openai.provider import OpenAIResponsesProvider
-from app.llm.provider import Message, ModelCall, ModelRequest, count_tokens
-from app.llm.scripted import ScriptedProvider, message_of, text
-from app.llm.transport.interceptor import CallPublisher
 from tests.support.canned import Answer, CannedServer, canned_server
 from tests.support.harness import Asked, Harness, Replica
 from tests.support.turns import TURN
+from turnstream.domain.blocks import Block
+from turnstream.domain.errors import ProviderError, TransientError
+from turnstream.domain.history import COMPACTED
+from turnstream.domain.turns import Limits, ToolSpec, Turn
+from turnstream.engine import requests
+from turnstream.lab.recordings import RecordingInterceptor, Recordings
+from turnstream.lab.replay import ReplayInterceptor
+from turnstream.llm.anthropic.provider import AnthropicProvider
+from turnstream.llm.models.catalog import Model, Models, ProviderModels
+from turnstream.llm.openai.provider import OpenAIResponsesProvider
+from turnstream.llm.provider import Message, ModelCall, ModelRequest, count_tokens
+from turnstream.llm.scripted import ScriptedProvider, message_of, text
+from turnstream.llm.transport.interceptor import CallPublisher
 
 JSON = {"content-type": "application/json", "request-id": "req_1"}
 OVERLOADED = b'{"type":"error","error":{"type":"overloaded_error","message":"No."}}'

@@ -6,9 +6,9 @@ from typing import Any
 import asyncpg
 import pytest
 
-from app.domain.errors import StatementRefused, StorageUnavailable
-from app.storage import database
-from app.storage.database import Database, Statement, connect
+from turnstream.domain.errors import StatementRefused, StorageUnavailable
+from turnstream.storage import database
+from turnstream.storage.database import Database, Statement, connect
 
 NUMBER = Statement("SELECT CAST(:number AS int) AS number")
 # The server is shared with other tests, the database is not.

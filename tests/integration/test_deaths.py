@@ -7,15 +7,15 @@ from uuid import UUID
 import pytest
 from structlog.testing import capture_logs
 
-from app.domain.turns import Limits
-from app.engine import worker as worker_module
-from app.kit.ids import new_id
-from app.llm.provider import ModelRequest
-from app.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text, tool_use
-from app.storage.database import Statement
-from app.storage.runs.queue import Queue
-from app.tools.tool import tool
 from tests.support.harness import Asked, Harness, Replica
+from turnstream.domain.turns import Limits
+from turnstream.engine import worker as worker_module
+from turnstream.kit.ids import new_id
+from turnstream.llm.provider import ModelRequest
+from turnstream.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text, tool_use
+from turnstream.storage.database import Statement
+from turnstream.storage.runs.queue import Queue
+from turnstream.tools.tool import tool
 
 HERE = "here:8000"
 SET_DEATHS = Statement("UPDATE turns SET deaths = :deaths WHERE id = :turn RETURNING id")

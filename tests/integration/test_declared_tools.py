@@ -12,14 +12,14 @@ from uuid import UUID
 
 import pytest
 
-from app.config import Settings, read_environment
-from app.domain.errors import ConfigError
-from app.llm.models.catalog import Models, ProviderModels
-from app.llm.scripted import ScriptedProvider
-from app.main import running
-from app.setup.parts import Given
-from app.tools.assembly import ToolSettings, open_toolset
-from app.tools.tool import Tool, ToolContext, tool
+from turnstream.config import Settings, read_environment
+from turnstream.domain.errors import ConfigError
+from turnstream.llm.models.catalog import Models, ProviderModels
+from turnstream.llm.scripted import ScriptedProvider
+from turnstream.main import running
+from turnstream.setup.parts import Given
+from turnstream.tools.assembly import ToolSettings, open_toolset
+from turnstream.tools.tool import Tool, ToolContext, tool
 
 ROOT = Path(__file__).parents[2]
 CONTEXT = ToolContext("ada", UUID(int=1), UUID(int=2), "toolu_1", "key-1", progress=lambda words: None)

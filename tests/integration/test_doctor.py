@@ -13,20 +13,20 @@ import pytest
 import structlog
 from click.testing import CliRunner
 
-from app.cli import commands
-from app.cli.doctor import Finding, examine
-from app.config import Settings
-from app.domain.errors import ConfigError
-from app.engine.upkeep.transactions import TransactionWatch
-from app.main import running
-from app.storage import migrations
-from app.storage.database import connect
-from app.storage.migrations import newest_revision
-from app.storage.row_security import admit, embedded_api_url
-from app.telemetry import OLDEST_TRANSACTION_SECONDS
 from tests.integration.mcp_servers import TIME
 from tests.support.canned import Answer, canned_server
 from tests.support.server_process import clean_environment, free_port
+from turnstream.cli import commands
+from turnstream.cli.doctor import Finding, examine
+from turnstream.config import Settings
+from turnstream.domain.errors import ConfigError
+from turnstream.engine.upkeep.transactions import TransactionWatch
+from turnstream.main import running
+from turnstream.storage import migrations
+from turnstream.storage.database import connect
+from turnstream.storage.migrations import newest_revision
+from turnstream.storage.row_security import admit, embedded_api_url
+from turnstream.telemetry import OLDEST_TRANSACTION_SECONDS
 
 SECRET = base64.b64encode(b"a key of 24 bytes or more").decode()
 NO_KEYS: dict[str, Any] = {"anthropic_api_key": None, "openai_api_key": None}
@@ -38,7 +38,7 @@ def nothing_is_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("os.environ", clean_environment())
     before, silent = structlog.get_config(), structlog.make_filtering_bound_logger(logging.CRITICAL)
-    monkeypatch.setattr("app.cli.doctor.configure_logging", lambda _: structlog.configure(wrapper_class=silent))
+    monkeypatch.setattr("turnstream.cli.doctor.configure_logging", lambda _: structlog.configure(wrapper_class=silent))
     yield
     structlog.configure(**before)
 
@@ -204,7 +204,7 @@ async def test_what_postgres_costs_by_its_settings_is_a_note_with_its_remedy(dat
 
 
 async def test_a_postgres_that_is_silent_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.storage.database.ANSWER_TIMEOUT", 0.1)
+    monkeypatch.setattr("turnstream.storage.database.ANSWER_TIMEOUT", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as frozen:  # the system accepts connections, and nobody reads
         checks = await found(settings(f"postgresql://postgres@127.0.0.1:{frozen.getsockname()[1]}/postgres"))
     assert checks["database"][0].status == "fault"
@@ -255,7 +255,7 @@ async def test_ping_calls_providers_mcp_servers_and_the_webhook(database_url: st
 
 
 async def test_a_transaction_that_is_long_open_is_noted(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.storage.inspection._LONG_OPEN", 0.0)
+    monkeypatch.setattr("turnstream.storage.inspection._LONG_OPEN", 0.0)
     connection = await asyncpg.connect(database_url)
     async with connection.transaction():
         async with connect(database_url, size=1) as database:

@@ -14,20 +14,20 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from app.domain.asks import Ask, Steer
-from app.domain.blocks import Block, PreliminaryOutput
-from app.domain.errors import ClaimLost
-from app.domain.rounds import Round
-from app.domain.turns import Turn, TurnRequest
-from app.kit.ids import new_id
-from app.storage.chats.chats import Chats
-from app.storage.chats.exchanges import Exchanges, Target
-from app.storage.chats.turns import Turns
-from app.storage.database import Database, Transaction, connect
-from app.storage.runs.queue import Queue
-from app.storage.runs.record import Records, SettledCall, begin_rounds
-from app.storage.tables import metadata
 from tests.support.locks import Locker
+from turnstream.domain.asks import Ask, Steer
+from turnstream.domain.blocks import Block, PreliminaryOutput
+from turnstream.domain.errors import ClaimLost
+from turnstream.domain.rounds import Round
+from turnstream.domain.turns import Turn, TurnRequest
+from turnstream.kit.ids import new_id
+from turnstream.storage.chats.chats import Chats
+from turnstream.storage.chats.exchanges import Exchanges, Target
+from turnstream.storage.chats.turns import Turns
+from turnstream.storage.database import Database, Transaction, connect
+from turnstream.storage.runs.queue import Queue
+from turnstream.storage.runs.record import Records, SettledCall, begin_rounds
+from turnstream.storage.tables import metadata
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 CALL = Block(0, 1, 1, "tool_use", "{}", None, "call_1", "n")

@@ -7,16 +7,16 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from app.domain.kinds import TOOL_RESULT
-from app.domain.turns import OutputSpec, Turn
-from app.engine.hooks import AfterTool, BeforeTool, Hooks, TurnEnded
-from app.llm.scripted import Pause, ScriptedProvider, message_of, text, tool_use
-from app.tools.outputs import Outputs, output_tools
-from app.tools.policy import Fallback
-from app.tools.tool import Tool, ToolError, tool
-from app.tools.toolset import Toolset
 from tests.integration.test_loop_people import waits
 from tests.support.harness import TICK, Harness
+from turnstream.domain.kinds import TOOL_RESULT
+from turnstream.domain.turns import OutputSpec, Turn
+from turnstream.engine.hooks import AfterTool, BeforeTool, Hooks, TurnEnded
+from turnstream.llm.scripted import Pause, ScriptedProvider, message_of, text, tool_use
+from turnstream.tools.outputs import Outputs, output_tools
+from turnstream.tools.policy import Fallback
+from turnstream.tools.tool import Tool, ToolError, tool
+from turnstream.tools.toolset import Toolset
 
 SCHEMA = '{"type":"object"}'
 

@@ -11,7 +11,7 @@ import pytest
 PROGRAM = """
 import sys, psutil
 from concurrent.futures import ThreadPoolExecutor
-from app.cli.allocator import give_back_freed_memory
+from turnstream.cli.allocator import give_back_freed_memory
 
 if sys.argv[1:]:
     give_back_freed_memory()

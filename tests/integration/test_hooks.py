@@ -11,18 +11,18 @@ import pytest
 from prometheus_client import REGISTRY
 from structlog.testing import capture_logs
 
-from app.api.services import Services
-from app.config import Settings
-from app.domain.degraded import Degraded, degraded
-from app.domain.turns import Turn
-from app.engine.hooks import AfterRound, AfterTool, BeforeTool, Hooks, TurnEnded
-from app.llm.models.catalog import Models, ProviderModels
-from app.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text, tool_use
-from app.main import running
-from app.setup.parts import Given
-from app.tools.tool import Tool, ToolError, tool
-from app.tools.toolset import Toolset
 from tests.support.harness import OWNER, Asked, Harness, results_of, texts_of
+from turnstream.api.services import Services
+from turnstream.config import Settings
+from turnstream.domain.degraded import Degraded, degraded
+from turnstream.domain.turns import Turn
+from turnstream.engine.hooks import AfterRound, AfterTool, BeforeTool, Hooks, TurnEnded
+from turnstream.llm.models.catalog import Models, ProviderModels
+from turnstream.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text, tool_use
+from turnstream.main import running
+from turnstream.setup.parts import Given
+from turnstream.tools.tool import Tool, ToolError, tool
+from turnstream.tools.toolset import Toolset
 
 PAGE = Path(__file__).parents[2] / "docs/hooks.md"
 TOLD = ("before_tool", "after_tool", "after_round", "turn_ended")

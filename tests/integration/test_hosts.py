@@ -8,11 +8,11 @@ from urllib.parse import urlsplit
 import asyncpg
 import pytest
 
-from app.domain.errors import ConfigError
-from app.storage.database import Statement, connect, plain_url, single_connection
-from app.storage.hosts import _urls_of_hosts
-from app.storage.migrations import upgrade
 from tests.integration.proxy import proxied
+from turnstream.domain.errors import ConfigError
+from turnstream.storage.database import Statement, connect, plain_url, single_connection
+from turnstream.storage.hosts import _urls_of_hosts
+from turnstream.storage.migrations import upgrade
 
 
 @pytest.fixture

@@ -18,14 +18,14 @@ import pytest
 import structlog
 from aiohttp import web
 
-from app.domain.turns import HttpCall, ToolSpec
-from app.kit.signature import verify
-from app.tools.http.addresses import Allowed
-from app.tools.http.request_tools import OperatorSecret, RequestToolRules, read_secrets
-from app.tools.http.tool import HttpTool, HttpTools
-from app.tools.policy import Policy
-from app.tools.tool import Outcome, ToolContext
-from app.tools.toolset import Toolset
+from turnstream.domain.turns import HttpCall, ToolSpec
+from turnstream.kit.signature import verify
+from turnstream.tools.http.addresses import Allowed
+from turnstream.tools.http.request_tools import OperatorSecret, RequestToolRules, read_secrets
+from turnstream.tools.http.tool import HttpTool, HttpTools
+from turnstream.tools.policy import Policy
+from turnstream.tools.tool import Outcome, ToolContext
+from turnstream.tools.toolset import Toolset
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 KEY = "key-1"

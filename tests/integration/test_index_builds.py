@@ -10,11 +10,11 @@ import pytest
 from alembic.script import ScriptDirectory
 from sqlalchemy import Engine, event
 
-from app.storage.migrations import FOLDER, alembic_config, downgrade, upgrade
-from app.storage.row_security import HARDEN, policies_of
-from app.storage.tables import metadata
 from tests.integration.test_migrations import INDEXES, look, migrating
 from tests.support.locks import waiting_to_migrate
+from turnstream.storage.migrations import FOLDER, alembic_config, downgrade, upgrade
+from turnstream.storage.row_security import HARDEN, policies_of
+from turnstream.storage.tables import metadata
 
 pytestmark = pytest.mark.timeout(180)
 

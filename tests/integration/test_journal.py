@@ -10,25 +10,25 @@ from uuid import UUID
 import pytest
 from structlog.testing import capture_logs
 
-from app.domain.blocks import Block
-from app.domain.errors import StorageUnavailable
-from app.domain.events import BlockStart
-from app.domain.kinds import TEXT
-from app.domain.turns import Turn
-from app.engine.upkeep import journal_writer
-from app.engine.upkeep.journal_writer import JournalWriter
-from app.kit.ids import new_id
-from app.storage.database import Database, Row, Statement, Transaction
-from app.storage.runs.journal import GET_NEW_TEXT, Journal, JournalEntry, OpenTexts
-from app.storage.runs.queue import Queue
-from app.storage.runs.record import begin_rounds
-from app.storage.runs.snapshots import MirrorPosition, Snapshots
-from app.stream.directory import Directory
-from app.stream.live import LiveView
-from app.stream.mirror import Mirror
 from tests.integration.records import begun, claimed, first_round, records_of
 from tests.support.harness import OWNER, Asked, Harness
 from tests.support.sweeping import swept
+from turnstream.domain.blocks import Block
+from turnstream.domain.errors import StorageUnavailable
+from turnstream.domain.events import BlockStart
+from turnstream.domain.kinds import TEXT
+from turnstream.domain.turns import Turn
+from turnstream.engine.upkeep import journal_writer
+from turnstream.engine.upkeep.journal_writer import JournalWriter
+from turnstream.kit.ids import new_id
+from turnstream.storage.database import Database, Row, Statement, Transaction
+from turnstream.storage.runs.journal import GET_NEW_TEXT, Journal, JournalEntry, OpenTexts
+from turnstream.storage.runs.queue import Queue
+from turnstream.storage.runs.record import begin_rounds
+from turnstream.storage.runs.snapshots import MirrorPosition, Snapshots
+from turnstream.stream.directory import Directory
+from turnstream.stream.live import LiveView
+from turnstream.stream.mirror import Mirror
 
 EMPTY = Statement("TRUNCATE journal_ticks")
 TICKS = Statement("SELECT pieces FROM journal_ticks WHERE replica = :replica ORDER BY tick")

@@ -7,17 +7,17 @@ from datetime import UTC, datetime
 
 import pytest
 
-from app.api.resolve import Defaults, Resolver
-from app.api.schemas.requests import TurnOptions
-from app.domain.chats import Chat
-from app.domain.turns import Limits, RoundLimitPolicy, TurnRequest
-from app.kit.ids import new_id
-from app.llm.models.catalog import Models, ProviderModels
-from app.llm.provider import ModelRequest, Part
-from app.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text, thinking, tool_use
-from app.tools.tool import Outcome, ToolContext, ToolError, tool
-from app.tools.toolset import Toolset
 from tests.support.harness import Harness, results_of, texts_of
+from turnstream.api.resolve import Defaults, Resolver
+from turnstream.api.schemas.requests import TurnOptions
+from turnstream.domain.chats import Chat
+from turnstream.domain.turns import Limits, RoundLimitPolicy, TurnRequest
+from turnstream.kit.ids import new_id
+from turnstream.llm.models.catalog import Models, ProviderModels
+from turnstream.llm.provider import ModelRequest, Part
+from turnstream.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text, thinking, tool_use
+from turnstream.tools.tool import Outcome, ToolContext, ToolError, tool
+from turnstream.tools.toolset import Toolset
 
 EMPTY = '{"type":"object"}'
 

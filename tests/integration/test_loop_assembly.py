@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from app.domain.assembly import ASSEMBLED
-from app.domain.degraded import ASSEMBLED_ANSWER, FALLBACK_MODEL, degraded
-from app.domain.errors import PermanentError, ProviderError, TooLong, TransientError
-from app.domain.turns import Limits, OutputSpec, RecoveryPolicy
-from app.llm.provider import ModelRequest
-from app.llm.scripted import ScriptedProvider, Step, message_of, text, tool_use
-from app.tools.tool import tool
 from tests.support.harness import POLICY, QUICK, Harness, texts_of, with_model
+from turnstream.domain.assembly import ASSEMBLED
+from turnstream.domain.degraded import ASSEMBLED_ANSWER, FALLBACK_MODEL, degraded
+from turnstream.domain.errors import PermanentError, ProviderError, TooLong, TransientError
+from turnstream.domain.turns import Limits, OutputSpec, RecoveryPolicy
+from turnstream.llm.provider import ModelRequest
+from turnstream.llm.scripted import ScriptedProvider, Step, message_of, text, tool_use
+from turnstream.tools.tool import tool
 
 DOWN = TransientError("overloaded_error", "Overloaded", request_id="req_1")
 REFUSED = PermanentError("invalid_request_error", "The request is not valid")

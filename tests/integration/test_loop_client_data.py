@@ -3,11 +3,11 @@
 import json
 from dataclasses import asdict
 
-from app.api.codec import block_json
-from app.llm.scripted import ScriptedProvider, message_of, text, tool_use
-from app.tools.running.fit import MOST_DATA
-from app.tools.tool import Outcome, Tool, ToolResult, tool
 from tests.support.harness import Harness, results_of
+from turnstream.api.codec import block_json
+from turnstream.llm.scripted import ScriptedProvider, message_of, text, tool_use
+from turnstream.tools.running.fit import MOST_DATA
+from turnstream.tools.tool import Outcome, Tool, ToolResult, tool
 
 ROWS = {"rows": [{"city": "Brest", "high": 7.2}, {"city": "Saint-Malo", "high": 12.1}]}
 

@@ -6,18 +6,18 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from app.domain.blocks import Block
-from app.domain.errors import TooLong
-from app.domain.history import COMPACTED
-from app.domain.kinds import SUMMARY, TEXT, TOOL_RESULT
-from app.domain.steps import VOIDED
-from app.domain.turns import Limits, TurnRequest
-from app.llm.conversation.messages import SUMMARISE, SUMMARISED
-from app.llm.provider import Message, MessageDelta, MessageEnded, ModelRequest
-from app.llm.scripted import Reply, ScriptedProvider, message_of, text, tool_use
-from app.storage.chats.exchanges import Exchanges, Target
-from app.tools.tool import tool
 from tests.support.harness import OWNER, Asked, Harness, Replica, texts_of
+from turnstream.domain.blocks import Block
+from turnstream.domain.errors import TooLong
+from turnstream.domain.history import COMPACTED
+from turnstream.domain.kinds import SUMMARY, TEXT, TOOL_RESULT
+from turnstream.domain.steps import VOIDED
+from turnstream.domain.turns import Limits, TurnRequest
+from turnstream.llm.conversation.messages import SUMMARISE, SUMMARISED
+from turnstream.llm.provider import Message, MessageDelta, MessageEnded, ModelRequest
+from turnstream.llm.scripted import Reply, ScriptedProvider, message_of, text, tool_use
+from turnstream.storage.chats.exchanges import Exchanges, Target
+from turnstream.tools.tool import tool
 
 WINDOW = 3_000  # tokens
 LIMITS = Limits(context_window=WINDOW)

@@ -8,17 +8,27 @@ from typing import Any
 import pytest
 from prometheus_client import REGISTRY
 
-from app.domain.degraded import Degraded, degraded
-from app.domain.errors import PermanentError, TransientError
-from app.domain.events import Notice
-from app.domain.turns import Limits, RecoveryPolicy
-from app.engine.retries import Retries, RetryPolicy
-from app.llm.conversation.messages import GO_ON
-from app.llm.provider import BlockOpened, BlockText, MessageEnded, ModelRequest, Part
-from app.llm.scripted import Pause, Reply, ScriptedProvider, Step, message_blocks, message_of, text, thinking, tool_use
-from app.tools.tool import tool
 from tests.support.harness import POLICY, QUICK, Harness, Replica, results_of, texts_of, with_model
 from tests.support.stream_client import Client
+from turnstream.domain.degraded import Degraded, degraded
+from turnstream.domain.errors import PermanentError, TransientError
+from turnstream.domain.events import Notice
+from turnstream.domain.turns import Limits, RecoveryPolicy
+from turnstream.engine.retries import Retries, RetryPolicy
+from turnstream.llm.conversation.messages import GO_ON
+from turnstream.llm.provider import BlockOpened, BlockText, MessageEnded, ModelRequest, Part
+from turnstream.llm.scripted import (
+    Pause,
+    Reply,
+    ScriptedProvider,
+    Step,
+    message_blocks,
+    message_of,
+    text,
+    thinking,
+    tool_use,
+)
+from turnstream.tools.tool import tool
 
 ANSWER = "There."
 CONTINUE, RETRY = Limits(), Limits(recovery="retry")

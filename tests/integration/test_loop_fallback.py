@@ -4,12 +4,12 @@ from collections.abc import Sequence
 
 import pytest
 
-from app.domain.degraded import FALLBACK_MODEL, degraded
-from app.domain.errors import PermanentError, TransientError
-from app.llm.provider import ModelRequest, Provider
-from app.llm.scripted import ScriptedProvider, message_of, text, thinking, tool_use
-from app.tools.tool import tool
 from tests.support.harness import POLICY, QUICK, Harness, results_of, texts_of, with_model
+from turnstream.domain.degraded import FALLBACK_MODEL, degraded
+from turnstream.domain.errors import PermanentError, TransientError
+from turnstream.llm.provider import ModelRequest, Provider
+from turnstream.llm.scripted import ScriptedProvider, message_of, text, thinking, tool_use
+from turnstream.tools.tool import tool
 
 DOWN = TransientError("overloaded_error", "Overloaded", request_id="req_1")
 FALLBACKS = {"first": ("second", "third")}

@@ -6,21 +6,21 @@ from typing import Any
 
 import pytest
 
-from app.domain.blocks import Block
-from app.domain.results import parts_of
-from app.domain.turns import Turn
-from app.llm.conversation.attachments import GONE, LEFT_OUT
-from app.llm.models.catalog import Model, Models, ProviderModels
-from app.llm.provider import ModelRequest
-from app.llm.scripted import Reply, ScriptedProvider, message_of, text, tool_use
-from app.storage.chats.chats import Chats
-from app.storage.owners.uploads import Uploads
-from app.tools.running.fit import MOST_FILES
-from app.tools.tool import File, Outcome, Tool, tool
-from app.tools.toolset import Toolset
 from tests.support.harness import OWNER, TICK, Harness, results_of
 from tests.support.pictures import PIXEL
 from tests.support.sweeping import swept
+from turnstream.domain.blocks import Block
+from turnstream.domain.results import parts_of
+from turnstream.domain.turns import Turn
+from turnstream.llm.conversation.attachments import GONE, LEFT_OUT
+from turnstream.llm.models.catalog import Model, Models, ProviderModels
+from turnstream.llm.provider import ModelRequest
+from turnstream.llm.scripted import Reply, ScriptedProvider, message_of, text, tool_use
+from turnstream.storage.chats.chats import Chats
+from turnstream.storage.owners.uploads import Uploads
+from turnstream.tools.running.fit import MOST_FILES
+from turnstream.tools.tool import File, Outcome, Tool, tool
+from turnstream.tools.toolset import Toolset
 
 PDF = b"%PDF-1.7 not really"
 

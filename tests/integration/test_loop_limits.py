@@ -5,15 +5,15 @@ from typing import Any
 
 import pytest
 
-from app.domain.degraded import Degraded, degraded
-from app.domain.rounds import Prices
-from app.domain.turns import Limits
-from app.engine.tool_gate import TOO_MANY_CALLS
-from app.llm.conversation.messages import NO_ROUND_LEFT, ONE_ROUND_LEFT, ROUNDS_LEFT
-from app.llm.scripted import Reply, ScriptedProvider, message_of, text, tool_use
-from app.telemetry import LIMITS_REACHED
-from app.tools.tool import tool
 from tests.support.harness import Harness, results_of, texts_of
+from turnstream.domain.degraded import Degraded, degraded
+from turnstream.domain.rounds import Prices
+from turnstream.domain.turns import Limits
+from turnstream.engine.tool_gate import TOO_MANY_CALLS
+from turnstream.llm.conversation.messages import NO_ROUND_LEFT, ONE_ROUND_LEFT, ROUNDS_LEFT
+from turnstream.llm.scripted import Reply, ScriptedProvider, message_of, text, tool_use
+from turnstream.telemetry import LIMITS_REACHED
+from turnstream.tools.tool import tool
 
 ran: list[str] = []
 

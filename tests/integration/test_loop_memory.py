@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from app.domain.blocks import Block
-from app.domain.degraded import ALL_TOOLS_FAILED, Degraded, degraded
-from app.domain.turns import Limits, Turn
-from app.llm.conversation.messages import GIVEN_UP
-from app.llm.provider import ModelRequest
-from app.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text, tool_use
-from app.storage.chats.turns import ToolResults
-from app.tools.library.results import result_tools
-from app.tools.tool import Tool, ToolError, tool, tools_of
 from tests.support.harness import OWNER, Harness, results_of, texts_of
+from turnstream.domain.blocks import Block
+from turnstream.domain.degraded import ALL_TOOLS_FAILED, Degraded, degraded
+from turnstream.domain.turns import Limits, Turn
+from turnstream.llm.conversation.messages import GIVEN_UP
+from turnstream.llm.provider import ModelRequest
+from turnstream.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text, tool_use
+from turnstream.storage.chats.turns import ToolResults
+from turnstream.tools.library.results import result_tools
+from turnstream.tools.tool import Tool, ToolError, tool, tools_of
 
 HERE = "this machine:8000"
 

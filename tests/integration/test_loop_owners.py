@@ -8,23 +8,23 @@ from typing import Any
 
 import pytest
 
-from app.domain.errors import TransientError
-from app.domain.turns import Limits, RecoveryPolicy, Turn
-from app.engine import worker
-from app.engine.tool_gate import OUTCOME_UNKNOWN
-from app.kit.ids import new_id
-from app.llm.provider import Part
-from app.llm.scripted import Pause, Reply, ScriptedProvider, Step, message_of, text, tool_use
-from app.storage.chats.turns import Turns
-from app.storage.database import connect
-from app.storage.runs.queue import QUEUED
-from app.storage.runs.session import ReplicaSession
-from app.tools.tool import Tool, tool
 from tests.integration.proxy import proxied
 from tests.support import harness as harness_module
 from tests.support.harness import OWNER, POLICY, Asked, Harness, Replica, results_of, rows_of, texts_of
 from tests.support.locks import Locker
 from tests.support.stream_client import Client
+from turnstream.domain.errors import TransientError
+from turnstream.domain.turns import Limits, RecoveryPolicy, Turn
+from turnstream.engine import worker
+from turnstream.engine.tool_gate import OUTCOME_UNKNOWN
+from turnstream.kit.ids import new_id
+from turnstream.llm.provider import Part
+from turnstream.llm.scripted import Pause, Reply, ScriptedProvider, Step, message_of, text, tool_use
+from turnstream.storage.chats.turns import Turns
+from turnstream.storage.database import connect
+from turnstream.storage.runs.queue import QUEUED
+from turnstream.storage.runs.session import ReplicaSession
+from turnstream.tools.tool import Tool, tool
 
 HERE = "this machine:8000"
 AT_ONCE = replace(POLICY, grace_period=0)

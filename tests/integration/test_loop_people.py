@@ -9,25 +9,25 @@ from typing import Any
 
 import pytest
 
-from app.domain.asks import Ask, AskAnswer, AskKind
-from app.domain.blocks import Block
-from app.domain.degraded import degraded
-from app.domain.errors import Conflict
-from app.domain.kinds import TEXT, USER_TEXT
-from app.domain.log import open_actions_of
-from app.domain.turns import Limits, ToolSpec, Turn
-from app.engine.hooks import AfterRound, Hooks
-from app.engine.tool_gate import OUTCOME_UNKNOWN
-from app.engine.upkeep.recovery import ReplicaMonitor
-from app.llm.conversation.messages import GIVEN_UP
-from app.llm.provider import ModelRequest
-from app.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text, tool_use
-from app.storage.chats.actions import Actions, Decision
-from app.storage.chats.exchanges import Exchanges, Target
-from app.storage.runs.record import Records
-from app.tools.tool import PersonQuestion, ToolContext, ToolError, tool, tools_of
 from tests.support.harness import OWNER, Asked, Harness, Replica, assert_is_whole, results_of
 from tests.support.stream_client import Client
+from turnstream.domain.asks import Ask, AskAnswer, AskKind
+from turnstream.domain.blocks import Block
+from turnstream.domain.degraded import degraded
+from turnstream.domain.errors import Conflict
+from turnstream.domain.kinds import TEXT, USER_TEXT
+from turnstream.domain.log import open_actions_of
+from turnstream.domain.turns import Limits, ToolSpec, Turn
+from turnstream.engine.hooks import AfterRound, Hooks
+from turnstream.engine.tool_gate import OUTCOME_UNKNOWN
+from turnstream.engine.upkeep.recovery import ReplicaMonitor
+from turnstream.llm.conversation.messages import GIVEN_UP
+from turnstream.llm.provider import ModelRequest
+from turnstream.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text, tool_use
+from turnstream.storage.chats.actions import Actions, Decision
+from turnstream.storage.chats.exchanges import Exchanges, Target
+from turnstream.storage.runs.record import Records
+from turnstream.tools.tool import PersonQuestion, ToolContext, ToolError, tool, tools_of
 
 HERE = "this machine:8000"
 FIND = ToolSpec("find", "Finds what the user sees.", '{"type":"object"}', client=True)

@@ -9,20 +9,20 @@ from uuid import UUID
 import pytest
 from structlog.testing import capture_logs
 
-from app.domain.charges import charge_of_request
-from app.domain.errors import PermanentError, TransientError
-from app.domain.plans import Plan, Plans
-from app.domain.rounds import Prices
-from app.engine.worker import WorkerPolicy
-from app.llm.provider import Provider
-from app.llm.scripted import Pause, ScriptedProvider, message_of, text, tool_use
-from app.storage.chats.chats import Chats
-from app.storage.database import Statement
-from app.storage.owners.accounts import Accounts
-from app.tools.policy import Summarise
-from app.tools.tool import tool
 from tests.support.harness import OWNER, POLICY, Harness, results_of, with_model
 from tests.support.sweeping import swept
+from turnstream.domain.charges import charge_of_request
+from turnstream.domain.errors import PermanentError, TransientError
+from turnstream.domain.plans import Plan, Plans
+from turnstream.domain.rounds import Prices
+from turnstream.engine.worker import WorkerPolicy
+from turnstream.llm.provider import Provider
+from turnstream.llm.scripted import Pause, ScriptedProvider, message_of, text, tool_use
+from turnstream.storage.chats.chats import Chats
+from turnstream.storage.database import Statement
+from turnstream.storage.owners.accounts import Accounts
+from turnstream.tools.policy import Summarise
+from turnstream.tools.tool import tool
 
 USAGE = {"input_tokens": 100, "output_tokens": 20}
 GET_ACCOUNT = Statement("SELECT tokens_per_day, cost_per_day, calls_per_day FROM accounts WHERE owner = :owner")

@@ -6,19 +6,19 @@ from itertools import pairwise
 
 import pytest
 
-from app.domain.blocks import Block
-from app.domain.errors import TooLong
-from app.domain.kinds import SHORTENED, TEXT, TOOL_RESULT
-from app.domain.turns import Limits, TurnRequest
-from app.llm.conversation.messages import SUMMARISE
-from app.llm.provider import ModelRequest
-from app.llm.scripted import Reply, ScriptedProvider, message_of, text, tool_use
-from app.storage.chats.exchanges import Exchanges, Target
-from app.storage.chats.turns import ToolResults
-from app.tools.library.results import result_tools
-from app.tools.tool import Tool, tool
-from app.tools.toolset import Toolset
 from tests.support.harness import OWNER, TICK, Asked, Harness, results_of
+from turnstream.domain.blocks import Block
+from turnstream.domain.errors import TooLong
+from turnstream.domain.kinds import SHORTENED, TEXT, TOOL_RESULT
+from turnstream.domain.turns import Limits, TurnRequest
+from turnstream.llm.conversation.messages import SUMMARISE
+from turnstream.llm.provider import ModelRequest
+from turnstream.llm.scripted import Reply, ScriptedProvider, message_of, text, tool_use
+from turnstream.storage.chats.exchanges import Exchanges, Target
+from turnstream.storage.chats.turns import ToolResults
+from turnstream.tools.library.results import result_tools
+from turnstream.tools.tool import Tool, tool
+from turnstream.tools.toolset import Toolset
 
 WINDOW = 6_000  # tokens
 LIMITS = Limits(context_window=WINDOW, max_rounds=20)

@@ -5,14 +5,6 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
-from app.domain.errors import TransientError
-from app.domain.turns import Turn
-from app.engine.retries import RetryPolicy
-from app.llm.provider import Part
-from app.llm.scripted import Pause, Reply, ScriptedProvider, Step, message_of, text, thinking, tool_use
-from app.storage.chats.chats import Chats
-from app.storage.chats.turns import Turns
-from app.tools.tool import tool
 from tests.support.harness import (
     OWNER,
     POLICY,
@@ -26,6 +18,14 @@ from tests.support.harness import (
     with_model,
 )
 from tests.support.stream_client import Client
+from turnstream.domain.errors import TransientError
+from turnstream.domain.turns import Turn
+from turnstream.engine.retries import RetryPolicy
+from turnstream.llm.provider import Part
+from turnstream.llm.scripted import Pause, Reply, ScriptedProvider, Step, message_of, text, thinking, tool_use
+from turnstream.storage.chats.chats import Chats
+from turnstream.storage.chats.turns import Turns
+from turnstream.tools.tool import tool
 
 NO_RESULT = "This call has no result: the turn ended (cancelled)."
 

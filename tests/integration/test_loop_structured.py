@@ -5,17 +5,17 @@ from typing import Any
 
 import pytest
 
-from app.domain.kinds import TOOL_RESULT
-from app.domain.output import output_of
-from app.domain.turns import OutputSpec, Turn
-from app.engine.hooks import AfterTool, BeforeAttempt, BeforeTool, Hooks, OutputRejected
-from app.llm.conversation.messages import NO_OUTPUT
-from app.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text, tool_use
-from app.tools.outputs import OUTPUT, Outputs, output_tools
-from app.tools.tool import ToolContext, tool
-from app.tools.toolset import Toolset
 from tests.support.harness import Asked, Harness, results_of
 from tests.support.stream_client import Client
+from turnstream.domain.kinds import TOOL_RESULT
+from turnstream.domain.output import output_of
+from turnstream.domain.turns import OutputSpec, Turn
+from turnstream.engine.hooks import AfterTool, BeforeAttempt, BeforeTool, Hooks, OutputRejected
+from turnstream.llm.conversation.messages import NO_OUTPUT
+from turnstream.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text, tool_use
+from turnstream.tools.outputs import OUTPUT, Outputs, output_tools
+from turnstream.tools.tool import ToolContext, tool
+from turnstream.tools.toolset import Toolset
 
 SCHEMA = '{"type":"object","properties":{"year":{"type":"integer"}},"required":["year"]}'
 PLAIN = OutputSpec(SCHEMA)

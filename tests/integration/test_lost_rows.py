@@ -7,19 +7,19 @@ from uuid import UUID
 
 import pytest
 
-from app.domain.asks import Ask, Steer
-from app.domain.blocks import Block, PreliminaryOutput
-from app.domain.errors import ClaimLost
-from app.domain.kinds import TEXT, TOOL_RESULT, TOOL_USE, USER_TEXT
-from app.domain.turns import Turn
-from app.kit.ids import new_id
-from app.llm.scripted import Pause, ScriptedProvider, message_of, text, thinking, tool_use
-from app.storage.database import Statement
-from app.storage.rows import to_json
-from app.storage.runs.record import Records, SettledCall, begin_rounds
-from app.tools.tool import tool
 from tests.integration.records import claimed, first_round, sealed
 from tests.support.harness import POLICY, Asked, Harness, assert_is_whole, rows_of, texts_of
+from turnstream.domain.asks import Ask, Steer
+from turnstream.domain.blocks import Block, PreliminaryOutput
+from turnstream.domain.errors import ClaimLost
+from turnstream.domain.kinds import TEXT, TOOL_RESULT, TOOL_USE, USER_TEXT
+from turnstream.domain.turns import Turn
+from turnstream.kit.ids import new_id
+from turnstream.llm.scripted import Pause, ScriptedProvider, message_of, text, thinking, tool_use
+from turnstream.storage.database import Statement
+from turnstream.storage.rows import to_json
+from turnstream.storage.runs.record import Records, SettledCall, begin_rounds
+from turnstream.tools.tool import tool
 
 # What was not replicated, as it is missing in the new primary.
 LOSSES = {

@@ -17,15 +17,6 @@ from mcp import types
 from mcp.types import CallToolResult
 from prometheus_client import REGISTRY
 
-from app.llm.scripted import Reply, ScriptedProvider, message_of, text, tool_use
-from app.tools.declared.declarations import McpServer, read_declarations
-from app.tools.mcp.servers import McpServers, McpTiming
-from app.tools.mcp.tool import McpTool, outcome_of, tool_name, tool_of
-from app.tools.policy import Policy
-from app.tools.running.fit import Sizes, fit
-from app.tools.schemas import SchemaRoom
-from app.tools.tool import File, Outcome, Tool, ToolError, ToolUnavailable
-from app.tools.toolset import Toolset
 from tests.integration.mcp_servers import (
     BERLIN,
     OLD_PACES,
@@ -40,6 +31,15 @@ from tests.integration.mcp_servers import (
 from tests.support.harness import Harness, results_of, texts_of
 from tests.support.pictures import PIXEL
 from tests.support.server_process import free_port
+from turnstream.llm.scripted import Reply, ScriptedProvider, message_of, text, tool_use
+from turnstream.tools.declared.declarations import McpServer, read_declarations
+from turnstream.tools.mcp.servers import McpServers, McpTiming
+from turnstream.tools.mcp.tool import McpTool, outcome_of, tool_name, tool_of
+from turnstream.tools.policy import Policy
+from turnstream.tools.running.fit import Sizes, fit
+from turnstream.tools.schemas import SchemaRoom
+from turnstream.tools.tool import File, Outcome, Tool, ToolError, ToolUnavailable
+from turnstream.tools.toolset import Toolset
 
 NOW = "time__get_current_time"
 # The older protocol has quick tests in tests/integration/api/test_elicitation.py.

@@ -16,10 +16,10 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
-from app.domain.errors import ConfigError
-from app.storage.migrations import FOLDER, alembic_config, downgrade, newest_revision, upgrade, upgrade_in_thread
-from app.storage.tables import metadata
 from tests.support.locks import Locker, waiting_to_migrate
+from turnstream.domain.errors import ConfigError
+from turnstream.storage.migrations import FOLDER, alembic_config, downgrade, newest_revision, upgrade, upgrade_in_thread
+from turnstream.storage.tables import metadata
 
 COLUMNS = """
 SELECT relname, relpersistence, attname, format_type(atttypid, atttypmod) AS type, attnotnull, attgenerated,
@@ -45,7 +45,7 @@ SELECT relname FROM pg_class WHERE relnamespace = 'public'::regnamespace AND rel
 UNION ALL SELECT proname FROM pg_proc WHERE pronamespace = 'public'::regnamespace
 UNION ALL SELECT typname FROM pg_type WHERE typnamespace = 'public'::regnamespace AND typname !~ 'turnstream_alembic'
 """
-MIGRATE = "import sys; from app.storage.migrations import upgrade; upgrade(sys.argv[1])"
+MIGRATE = "import sys; from turnstream.storage.migrations import upgrade; upgrade(sys.argv[1])"
 
 
 async def _execute(url: str, statement: str) -> None:
@@ -124,7 +124,7 @@ async def test_a_database_of_this_version_is_not_given_to_alembic(
     def refuse(*_arguments: object) -> None:
         raise AssertionError("one SELECT is enough")
 
-    monkeypatch.setattr("app.storage.migrations.upgrade", refuse)
+    monkeypatch.setattr("turnstream.storage.migrations.upgrade", refuse)
     await upgrade_in_thread(database_url)
 
 

@@ -11,9 +11,9 @@ import pytest
 from starlette.requests import Request
 from starlette.types import Message, Receive, Scope, Send
 
-from app.api import neighbours as module
-from app.api.neighbours import FromNeighbours, Neighbour, Neighbours, is_from_neighbour
-from app.kit.ids import new_id
+from turnstream.api import neighbours as module
+from turnstream.api.neighbours import FromNeighbours, Neighbour, Neighbours, is_from_neighbour
+from turnstream.kit.ids import new_id
 
 Answer = Callable[[bytes, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 STREAM = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"

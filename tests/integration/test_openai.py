@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from app.domain.errors import PermanentError, ProviderError, TransientError
-from app.llm.openai.provider import OpenAIChatProvider
-from app.llm.openai.quirks import Quirks
-from app.llm.provider import MessageEnded, Part
-from app.llm.transport import http
 from tests.integration.adapters import JSON, REQUEST, Talk, chunk, talking, texts
 from tests.support.canned import Ending
+from turnstream.domain.errors import PermanentError, ProviderError, TransientError
+from turnstream.llm.openai.provider import OpenAIChatProvider
+from turnstream.llm.openai.quirks import Quirks
+from turnstream.llm.provider import MessageEnded, Part
+from turnstream.llm.transport import http
 
 SAID = chunk({"role": "assistant", "content": "Hi"})
 STOP = chunk({}, "stop")

@@ -13,32 +13,32 @@ import pytest
 from click.testing import CliRunner
 from pydantic import SecretStr
 
-from app.cli import commands
-from app.cli.owners import _erase, _export, _import
-from app.config import Settings
-from app.domain.errors import ConfigError
-from app.domain.secret_headers import MASK
-from app.domain.turns import HttpCall, ToolSpec
-from app.kit.ids import new_id
-from app.kit.tar import END, tar_member, tar_members
-from app.llm.scripted import Pause, ScriptedProvider
-from app.storage.chats.chats import Chats
-from app.storage.owners.archives import OwnerExport
-from app.storage.owners.documents import Documents
-from app.storage.owners.owners import Owners
-from app.storage.owners.uploads import Uploads
-from app.storage.tables import metadata
 from tests.support.harness import OWNER, Asked, Harness
 from tests.support.http_client import Client
 from tests.support.http_server import pausing, serving
 from tests.support.openapi_document import Document
 from tests.support.owner_rows import HELLO, fill_owner, rows_of
+from turnstream.cli import commands
+from turnstream.cli.owners import _erase, _export, _import
+from turnstream.config import Settings
+from turnstream.domain.errors import ConfigError
+from turnstream.domain.secret_headers import MASK
+from turnstream.domain.turns import HttpCall, ToolSpec
+from turnstream.kit.ids import new_id
+from turnstream.kit.tar import END, tar_member, tar_members
+from turnstream.llm.scripted import Pause, ScriptedProvider
+from turnstream.storage.chats.chats import Chats
+from turnstream.storage.owners.archives import OwnerExport
+from turnstream.storage.owners.documents import Documents
+from turnstream.storage.owners.owners import Owners
+from turnstream.storage.owners.uploads import Uploads
+from turnstream.storage.tables import metadata
 
 
 @pytest.fixture(autouse=True)
 def no_token_is_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
     """No server runs in most of these tests, so an erasure need not wait for one."""
-    monkeypatch.setattr("app.cli.owners.BELIEVED", 0)
+    monkeypatch.setattr("turnstream.cli.owners.BELIEVED", 0)
 
 
 @pytest.fixture

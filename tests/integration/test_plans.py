@@ -12,13 +12,13 @@ from typing import Any
 import asyncpg
 import pytest
 
-from app.kit.ids import new_id
-from app.storage import activities, operations
-from app.storage.chats import chat_changes, chats, exchanges, search, turns
-from app.storage.database import Statement
-from app.storage.owners import document_search, owner_changes
-from app.storage.runs import queue
 from tests.support.large_database import Size, load_sql, row_id
+from turnstream.kit.ids import new_id
+from turnstream.storage import activities, operations
+from turnstream.storage.chats import chat_changes, chats, exchanges, search, turns
+from turnstream.storage.database import Statement
+from turnstream.storage.owners import document_search, owner_changes
+from turnstream.storage.runs import queue
 
 SIZE = Size()
 BIG = {

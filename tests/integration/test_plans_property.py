@@ -11,23 +11,23 @@ from typing import Any
 
 import pytest
 
-from app.domain.blocks import Block
-from app.domain.chats import Chat
-from app.domain.errors import TransientError
-from app.domain.kinds import TEXT
-from app.domain.plans import Plan, Plans
-from app.domain.rounds import billed_tokens
-from app.domain.turns import Turn, TurnRequest
-from app.kit.ids import new_id
-from app.llm.provider import ModelRequest
-from app.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text, tool_use
-from app.storage.chats.exchanges import Exchanges
-from app.storage.chats.turns import Turns
-from app.storage.database import Statement
-from app.storage.owners.accounts import Accounts
-from app.tools.tool import tool
 from tests.support.harness import POLICY, Harness, with_model
 from tests.support.sweeping import swept
+from turnstream.domain.blocks import Block
+from turnstream.domain.chats import Chat
+from turnstream.domain.errors import TransientError
+from turnstream.domain.kinds import TEXT
+from turnstream.domain.plans import Plan, Plans
+from turnstream.domain.rounds import billed_tokens
+from turnstream.domain.turns import Turn, TurnRequest
+from turnstream.kit.ids import new_id
+from turnstream.llm.provider import ModelRequest
+from turnstream.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text, tool_use
+from turnstream.storage.chats.exchanges import Exchanges
+from turnstream.storage.chats.turns import Turns
+from turnstream.storage.database import Statement
+from turnstream.storage.owners.accounts import Accounts
+from turnstream.tools.tool import tool
 
 OPEN = Statement("SELECT count(*) AS number FROM turns WHERE ended_at IS NULL")
 CHARGED = Statement(

@@ -10,12 +10,12 @@ from urllib.parse import urlsplit
 import asyncpg
 import pytest
 
-from app.domain.errors import StatementRefused, StorageError, StorageUnavailable
-from app.setup import engine
-from app.setup.engine import background
-from app.storage.database import OF_REQUEST, OWNER, Database, Statement, connect
-from app.storage.runs.session import ReplicaSession
 from tests.integration.proxy import proxied
+from turnstream.domain.errors import StatementRefused, StorageError, StorageUnavailable
+from turnstream.setup import engine
+from turnstream.setup.engine import background
+from turnstream.storage.database import OF_REQUEST, OWNER, Database, Statement, connect
+from turnstream.storage.runs.session import ReplicaSession
 
 BACKEND = Statement("SELECT pg_backend_pid()")
 RAISE = Statement("SELECT fail(:state)")

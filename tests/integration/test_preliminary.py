@@ -7,18 +7,18 @@ from typing import Any
 
 import pytest
 
-from app.api.events import frame
-from app.domain.blocks import PreliminaryOutput
-from app.domain.cursor import Cursor
-from app.engine import preliminary
-from app.llm.scripted import Pause, ScriptedProvider, message_of, text, tool_use
-from app.storage.runs.snapshots import Snapshots
-from app.stream.directory import Directory
-from app.stream.mirror import Mirror
-from app.stream.reader import TurnReader
-from app.tools.tool import ToolContext, ToolResult, tool, tools_of
-from app.tools.toolset import Toolset
 from tests.support.harness import TICK, Asked, Harness, Replica, results_of
+from turnstream.api.events import frame
+from turnstream.domain.blocks import PreliminaryOutput
+from turnstream.domain.cursor import Cursor
+from turnstream.engine import preliminary
+from turnstream.llm.scripted import Pause, ScriptedProvider, message_of, text, tool_use
+from turnstream.storage.runs.snapshots import Snapshots
+from turnstream.stream.directory import Directory
+from turnstream.stream.mirror import Mirror
+from turnstream.stream.reader import TurnReader
+from turnstream.tools.tool import ToolContext, ToolResult, tool, tools_of
+from turnstream.tools.toolset import Toolset
 
 FOUND = PreliminaryOutput(1, "toolu_1", "search", "2 of 4 are found.", {"rows": [1, 2]})
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from app.domain.turns import Limits
-from app.llm.anthropic.provider import AnthropicProvider
-from app.tools.tool import tool
 from tests.support.canned import Answer, CannedServer, served
 from tests.support.canned import Asked as Received
 from tests.support.harness import Harness
 from tests.support.legal.anthropic import request_problems
+from turnstream.domain.turns import Limits
+from turnstream.llm.anthropic.provider import AnthropicProvider
+from turnstream.tools.tool import tool
 
 Json = Mapping[str, Any]
 

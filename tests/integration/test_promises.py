@@ -11,13 +11,13 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from app.domain.errors import PermanentError, TransientError
-from app.domain.events import BlockStop, Mark, RoundStop, TurnEnd
-from app.llm.provider import Unknown
-from app.llm.scripted import Pause, Reply, Step, message_of, text, thinking, tool_use
 from tests.support.http_client import Client, Event, Json, Parser, Said, said
 from tests.support.http_server import Server, pausing, serving
 from tests.support.locks import Locker
+from turnstream.domain.errors import PermanentError, TransientError
+from turnstream.domain.events import BlockStop, Mark, RoundStop, TurnEnd
+from turnstream.llm.provider import Unknown
+from turnstream.llm.scripted import Pause, Reply, Step, message_of, text, thinking, tool_use
 
 ENDS = {"turn_complete", "turn_cancelled", "turn_error"}
 PROTOCOL = Path(__file__).parents[2] / "docs/protocol.md"

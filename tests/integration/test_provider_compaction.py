@@ -6,18 +6,18 @@ from typing import Any
 
 import pytest
 
-from app.api.views import round_out
-from app.domain.history import COMPACTED
-from app.domain.kinds import SHORTENED, SUMMARY
-from app.domain.rounds import Prices, Round
-from app.domain.turns import Limits, Turn, TurnError
-from app.llm.anthropic.provider import AnthropicProvider
-from app.tools.tool import tool
-from app.tools.toolset import Toolset
 from tests.integration.compacting import Compacting
 from tests.integration.recordings import needs_recordings, read
 from tests.support.canned import Answer, canned_server, served
 from tests.support.harness import TICK, Asked, Harness, Replica
+from turnstream.api.views import round_out
+from turnstream.domain.history import COMPACTED
+from turnstream.domain.kinds import SHORTENED, SUMMARY
+from turnstream.domain.rounds import Prices, Round
+from turnstream.domain.turns import Limits, Turn, TurnError
+from turnstream.llm.anthropic.provider import AnthropicProvider
+from turnstream.tools.tool import tool
+from turnstream.tools.toolset import Toolset
 
 MODEL = "claude-opus-5-5"
 LIMITS = Limits(

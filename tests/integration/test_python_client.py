@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from app.client import (
+from tests.support.http_server import Server, serving
+from turnstream.client import (
     Assembler,
     AsyncClient,
     BlockEnded,
@@ -27,12 +28,11 @@ from app.client import (
     TurnDone,
     TurnStarted,
 )
-from app.client.events import event_of
-from app.llm.demo.provider import DemoProvider
-from app.llm.models.catalog import ProviderModels
-from app.tools.tool import tool
-from app.tools.toolset import Toolset
-from tests.support.http_server import Server, serving
+from turnstream.client.events import event_of
+from turnstream.llm.demo.provider import DemoProvider
+from turnstream.llm.models.catalog import ProviderModels
+from turnstream.tools.tool import tool
+from turnstream.tools.toolset import Toolset
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/python-client.md").read_text(encoding="utf-8")
@@ -64,7 +64,9 @@ def _run(*command: str, cwd: Path | None = None) -> str:
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The Python of an environment with the wheel and the dependencies, and without this source tree."""
     folder = tmp_path_factory.mktemp("client")
-    _run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder), cwd=ROOT / "app/client")
+    _run(
+        sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder), cwd=ROOT / "app/turnstream/client"
+    )
     (wheel,) = folder.glob("*.whl")
     _run(sys.executable, "-m", "venv", "--without-pip", str(folder / "venv"))
     python = folder / "venv/bin/python"
@@ -116,7 +118,7 @@ async def main() -> None:
 
 asyncio.run(main())
 try:
-    import app.api
+    import turnstream.api
 except ModuleNotFoundError:
     print("without a server")
 """
@@ -130,7 +132,7 @@ with Client({server.url!r}) as client:
     print([block["text"] for block in blocks if block["type"] == "tool_result"])
 """
     assert await _output(installed, approves, tmp_path) == "['paid']\n"
-    (read_first,) = _examples((ROOT / "app/client/README.md").read_text(encoding="utf-8"))
+    (read_first,) = _examples((ROOT / "app/turnstream/client/README.md").read_text(encoding="utf-8"))
     asks = read_first.replace("http://127.0.0.1:8000", server.url).replace("How long does the battery last?", QUESTION)
     assert await _output(installed, asks, tmp_path) == "The tide 🌊 comes in.\n"
 

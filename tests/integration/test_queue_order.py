@@ -8,23 +8,23 @@ from uuid import UUID
 
 import pytest
 
-from app.domain.blocks import Block
-from app.domain.chats import OnBusy
-from app.domain.errors import Conflict
-from app.domain.kinds import TEXT
-from app.domain.turns import Status, Turn, TurnError, TurnRequest
-from app.kit.clock import DatabaseClock
-from app.kit.ids import new_id
-from app.llm.provider import ModelRequest
-from app.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text
-from app.storage.chats.chats import LOCK_CHAT
-from app.storage.chats.exchanges import Draft, Exchanges, Target
-from app.storage.chats.turns import Turns
-from app.storage.database import Row, Statement, Transaction, connect
-from app.storage.runs import queue
-from app.storage.runs.queue import Queue
 from tests.integration.records import records_of
 from tests.support.harness import OWNER, Asked, Harness, Replica, texts_of
+from turnstream.domain.blocks import Block
+from turnstream.domain.chats import OnBusy
+from turnstream.domain.errors import Conflict
+from turnstream.domain.kinds import TEXT
+from turnstream.domain.turns import Status, Turn, TurnError, TurnRequest
+from turnstream.kit.clock import DatabaseClock
+from turnstream.kit.ids import new_id
+from turnstream.llm.provider import ModelRequest
+from turnstream.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text
+from turnstream.storage.chats.chats import LOCK_CHAT
+from turnstream.storage.chats.exchanges import Draft, Exchanges, Target
+from turnstream.storage.chats.turns import Turns
+from turnstream.storage.database import Row, Statement, Transaction, connect
+from turnstream.storage.runs import queue
+from turnstream.storage.runs.queue import Queue
 
 
 async def say(harness: Harness, chat: Asked, words: str, on_busy: OnBusy) -> tuple[Asked, Draft]:

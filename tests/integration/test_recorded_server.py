@@ -8,12 +8,12 @@ import httpx2
 import pytest
 from structlog.testing import capture_logs
 
-from app.config import Settings
-from app.lab.recordings import Recordings
-from app.llm.scripted import text
-from app.main import application, running
 from tests.contracts.test_provider import stream_of
 from tests.integration.plays import Play, Stage, playing
+from turnstream.config import Settings
+from turnstream.lab.recordings import Recordings
+from turnstream.llm.scripted import text
+from turnstream.main import application, running
 
 ANSWER = stream_of(text("It is high.")).replace(b'"stop_reason": "tool_use"', b'"stop_reason": "end_turn"')
 

@@ -5,8 +5,6 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from app.domain.turns import Turn
-from app.storage.database import connect
 from tests.integration.recorded_stage import (
     Conversation,
     Stage,
@@ -30,6 +28,8 @@ from tests.integration.recordings import (
 )
 from tests.support.harness import Harness
 from tests.support.legal.anthropic import request_problems
+from turnstream.domain.turns import Turn
+from turnstream.storage.database import connect
 
 pytestmark = needs_recordings
 

@@ -13,22 +13,22 @@ import httpx2
 import pytest
 from structlog.testing import capture_logs
 
-from app.domain.blocks import Block
-from app.domain.errors import ConfigError, ProviderError, TransientError
-from app.lab import recordings as recordings_module
-from app.lab.chaos import ChaosInterceptor, ChaosPlan
-from app.lab.recording import RecordedChunk, Recording
-from app.lab.recordings import RecordingInterceptor, Recordings
-from app.lab.replay import ReplayInterceptor
-from app.llm.anthropic.provider import AnthropicProvider
-from app.llm.openai.provider import OpenAIChatProvider
-from app.llm.provider import Message, ModelCall, ModelRequest, Part, Provider
-from app.llm.scripted import text
-from app.llm.transport.http import http_client
-from app.llm.transport.interceptor import CallPublisher, Interceptor, Send
 from tests.contracts.test_provider import chat_stream_of, stream_of
 from tests.support.canned import Answer, CannedServer, canned_server
 from tests.support.sweeping import swept
+from turnstream.domain.blocks import Block
+from turnstream.domain.errors import ConfigError, ProviderError, TransientError
+from turnstream.lab import recordings as recordings_module
+from turnstream.lab.chaos import ChaosInterceptor, ChaosPlan
+from turnstream.lab.recording import RecordedChunk, Recording
+from turnstream.lab.recordings import RecordingInterceptor, Recordings
+from turnstream.lab.replay import ReplayInterceptor
+from turnstream.llm.anthropic.provider import AnthropicProvider
+from turnstream.llm.openai.provider import OpenAIChatProvider
+from turnstream.llm.provider import Message, ModelCall, ModelRequest, Part, Provider
+from turnstream.llm.scripted import text
+from turnstream.llm.transport.http import http_client
+from turnstream.llm.transport.interceptor import CallPublisher, Interceptor, Send
 
 KEY = "sk-very-secret"
 TURN = UUID(int=7)

@@ -7,13 +7,6 @@ from random import Random
 
 import pytest
 
-from app.domain.blocks import Block
-from app.domain.errors import PermanentError, TooLong, TransientError
-from app.llm.anthropic.provider import AnthropicProvider
-from app.llm.anthropic.render import render, render_block
-from app.llm.anthropic.wire import AnthropicWire
-from app.llm.conversation.messages import build_messages
-from app.llm.provider import ModelRequest
 from tests.integration.recordings import (
     CLIENT_EDITS,
     Heard,
@@ -38,6 +31,13 @@ from tests.integration.recordings import (
 )
 from tests.support.canned import Answer, CannedServer, canned_server
 from tests.support.legal.anthropic import request_problems
+from turnstream.domain.blocks import Block
+from turnstream.domain.errors import PermanentError, TooLong, TransientError
+from turnstream.llm.anthropic.provider import AnthropicProvider
+from turnstream.llm.anthropic.render import render, render_block
+from turnstream.llm.anthropic.wire import AnthropicWire
+from turnstream.llm.conversation.messages import build_messages
+from turnstream.llm.provider import ModelRequest
 
 pytestmark = needs_recordings
 

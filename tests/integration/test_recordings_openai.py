@@ -9,13 +9,6 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from app.domain.blocks import Block
-from app.domain.errors import PermanentError, TooLong, TransientError
-from app.llm.accumulator import Accumulator
-from app.llm.openai.chat.render import render
-from app.llm.openai.chat.wire import STOP_REASONS, ChatWire
-from app.llm.openai.provider import OpenAIChatProvider
-from app.llm.provider import Message, ModelRequest
 from tests.integration.recordings import (
     Heard,
     Json,
@@ -32,6 +25,13 @@ from tests.integration.recordings import (
 )
 from tests.support.canned import Answer, CannedServer, canned_server
 from tests.support.legal.openai import request_problems
+from turnstream.domain.blocks import Block
+from turnstream.domain.errors import PermanentError, TooLong, TransientError
+from turnstream.llm.accumulator import Accumulator
+from turnstream.llm.openai.chat.render import render
+from turnstream.llm.openai.chat.wire import STOP_REASONS, ChatWire
+from turnstream.llm.openai.provider import OpenAIChatProvider
+from turnstream.llm.provider import Message, ModelRequest
 
 pytestmark = needs_recordings
 

@@ -9,22 +9,24 @@ from uuid import UUID
 
 import pytest
 
-from app.domain.asks import Ask, AskAnswer, Steer
-from app.domain.blocks import Block
-from app.domain.errors import ClaimLost, StorageUnavailable
-from app.domain.kinds import TEXT, TOOL_RESULT, TOOL_USE, USER_TEXT
-from app.domain.steps import VOIDED
-from app.domain.turns import Turn, TurnError, TurnRequest
-from app.engine.tool_gate import OUTCOME_UNKNOWN
-from app.kit.ids import new_id
-from app.llm.scripted import Pause, ScriptedProvider, message_of, text, tool_use
-from app.storage.chats.actions import Actions, Decision
-from app.storage.chats.exchanges import Exchanges, Target
-from app.storage.chats.turns import Turns
-from app.storage.database import Database, Row, Statement
-from app.storage.rows import to_json
-from app.storage.runs.queue import CLAIM_TURNS, Queue
-from app.storage.runs.record import (
+from tests.integration.records import begun, claimed, first_round, records_of, sealed
+from tests.support.harness import OWNER, POLICY, Asked, Harness, results_of, rows_of
+from turnstream.domain.asks import Ask, AskAnswer, Steer
+from turnstream.domain.blocks import Block
+from turnstream.domain.errors import ClaimLost, StorageUnavailable
+from turnstream.domain.kinds import TEXT, TOOL_RESULT, TOOL_USE, USER_TEXT
+from turnstream.domain.steps import VOIDED
+from turnstream.domain.turns import Turn, TurnError, TurnRequest
+from turnstream.engine.tool_gate import OUTCOME_UNKNOWN
+from turnstream.kit.ids import new_id
+from turnstream.llm.scripted import Pause, ScriptedProvider, message_of, text, tool_use
+from turnstream.storage.chats.actions import Actions, Decision
+from turnstream.storage.chats.exchanges import Exchanges, Target
+from turnstream.storage.chats.turns import Turns
+from turnstream.storage.database import Database, Row, Statement
+from turnstream.storage.rows import to_json
+from turnstream.storage.runs.queue import CLAIM_TURNS, Queue
+from turnstream.storage.runs.record import (
     CLOSE_BLOCKS,
     SEAL_AND_END,
     SEAL_ROUND,
@@ -32,9 +34,7 @@ from app.storage.runs.record import (
     Records,
     SettledCall,
 )
-from app.tools.tool import ToolContext, tool
-from tests.integration.records import begun, claimed, first_round, records_of, sealed
-from tests.support.harness import OWNER, POLICY, Asked, Harness, results_of, rows_of
+from turnstream.tools.tool import ToolContext, tool
 
 CALL = Block(0, 1, 1, TOOL_USE, "{}", '{"type":"tool_use"}', "call_1", "note")
 RESULT = Block(2, 1, 1, TOOL_RESULT, "done", tool_use_id="call_1", name="note")

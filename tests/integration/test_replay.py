@@ -10,33 +10,33 @@ from typing import Literal
 
 import pytest
 
-from app.cli.replay import divergences
-from app.config import Settings
-from app.domain.asks import AskAnswer
-from app.domain.blocks import Block
-from app.domain.kinds import TEXT, TOOL_RESULT, USER_TEXT
-from app.domain.plans import Plans
-from app.domain.turns import Limits, ToolSpec, Turn
-from app.lab.chaos import ChaosInterceptor, ChaosPlan
-from app.lab.recording import Recording
-from app.lab.recordings import RecordingInterceptor, Recordings
-from app.lab.rerun import Rerun, rerun
-from app.llm.anthropic.provider import AnthropicProvider
-from app.llm.models.catalog import Models
-from app.llm.scripted import text, tool_use
-from app.llm.transport.interceptor import CallPublisher
-from app.setup.models import offline_models
-from app.setup.policies import worker_policy
-from app.storage.chats.actions import Actions, Decision
-from app.storage.chats.reruns import find_turn, steer_as_recorded
-from app.storage.database import Database, Statement, connect
-from app.tools.tool import Tool, tool
 from tests.contracts.test_provider import stream_of
 from tests.integration.plays import Author, Play, playing
 from tests.integration.test_loop_people import waits
 from tests.support.command_line import turnstream
 from tests.support.effort import tries
 from tests.support.harness import OWNER, POLICY, QUICK, Asked, Harness, Replica, with_model
+from turnstream.cli.replay import divergences
+from turnstream.config import Settings
+from turnstream.domain.asks import AskAnswer
+from turnstream.domain.blocks import Block
+from turnstream.domain.kinds import TEXT, TOOL_RESULT, USER_TEXT
+from turnstream.domain.plans import Plans
+from turnstream.domain.turns import Limits, ToolSpec, Turn
+from turnstream.lab.chaos import ChaosInterceptor, ChaosPlan
+from turnstream.lab.recording import Recording
+from turnstream.lab.recordings import RecordingInterceptor, Recordings
+from turnstream.lab.rerun import Rerun, rerun
+from turnstream.llm.anthropic.provider import AnthropicProvider
+from turnstream.llm.models.catalog import Models
+from turnstream.llm.scripted import text, tool_use
+from turnstream.llm.transport.interceptor import CallPublisher
+from turnstream.setup.models import offline_models
+from turnstream.setup.policies import worker_policy
+from turnstream.storage.chats.actions import Actions, Decision
+from turnstream.storage.chats.reruns import find_turn, steer_as_recorded
+from turnstream.storage.database import Database, Statement, connect
+from turnstream.tools.tool import Tool, tool
 
 FORGET = Statement("DELETE FROM chats WHERE id = :chat")
 SETTINGS = Settings(max_retries=QUICK.most, max_retry_after=QUICK.max_retry_after)
@@ -234,7 +234,7 @@ async def test_a_round_without_a_recording_is_reported(harness: Harness, target:
 def of_the_command(database_url: str, monkeypatch: pytest.MonkeyPatch) -> str:
     """The database of the turn. The logging of this process stays as it is."""
     monkeypatch.setenv("DATABASE_URL", database_url)
-    monkeypatch.setattr("app.cli.replay.configure_logging", lambda _: None)
+    monkeypatch.setattr("turnstream.cli.replay.configure_logging", lambda _: None)
     return database_url
 
 

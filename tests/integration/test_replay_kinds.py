@@ -11,31 +11,31 @@ from typing import Any
 
 import pytest
 
-from app.cli.replay import divergences
-from app.config import Settings
-from app.domain.kinds import SUMMARY, VERDICT
-from app.domain.output import output_of, phase_of
-from app.domain.plans import Plans
-from app.domain.turns import Limits, OutputSpec, Turn
-from app.engine.model_route import ModelPolicy
-from app.lab.recordings import RecordingInterceptor, Recordings
-from app.lab.rerun import rerun
-from app.llm.anthropic.provider import AnthropicProvider
-from app.llm.models.catalog import Models
-from app.llm.provider import BlockOpened, Part
-from app.llm.scripted import text, tool_use
-from app.llm.transport.interceptor import CallPublisher
-from app.setup.models import offline_models
-from app.setup.policies import worker_policy
-from app.storage.chats.reruns import find_turn
-from app.storage.database import Database, Statement, connect
-from app.tools.outputs import OUTPUT, Outputs, output_tools
-from app.tools.tool import File, Tool, ToolContext, tool
-from app.tools.toolset import Toolset
 from tests.contracts.test_provider import stream_of
 from tests.integration.plays import Play, playing
 from tests.support.harness import POLICY, QUICK, Asked, Harness, Replica
 from tests.support.pictures import PIXEL
+from turnstream.cli.replay import divergences
+from turnstream.config import Settings
+from turnstream.domain.kinds import SUMMARY, VERDICT
+from turnstream.domain.output import output_of, phase_of
+from turnstream.domain.plans import Plans
+from turnstream.domain.turns import Limits, OutputSpec, Turn
+from turnstream.engine.model_route import ModelPolicy
+from turnstream.lab.recordings import RecordingInterceptor, Recordings
+from turnstream.lab.rerun import rerun
+from turnstream.llm.anthropic.provider import AnthropicProvider
+from turnstream.llm.models.catalog import Models
+from turnstream.llm.provider import BlockOpened, Part
+from turnstream.llm.scripted import text, tool_use
+from turnstream.llm.transport.interceptor import CallPublisher
+from turnstream.setup.models import offline_models
+from turnstream.setup.policies import worker_policy
+from turnstream.storage.chats.reruns import find_turn
+from turnstream.storage.database import Database, Statement, connect
+from turnstream.tools.outputs import OUTPUT, Outputs, output_tools
+from turnstream.tools.tool import File, Tool, ToolContext, tool
+from turnstream.tools.toolset import Toolset
 
 FORGET = Statement("DELETE FROM chats WHERE id = :chat")
 MODELS = """

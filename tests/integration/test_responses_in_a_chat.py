@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from app.domain.blocks import Block
-from app.domain.turns import Turn, TurnRequest
-from app.llm.conversation.messages import build_messages
-from app.llm.provider import ModelRequest
 from tests.contracts.test_provider import REPLY, TOOLS, chat_stream_of, responses_stream_of, stream_of
 from tests.integration.adapters import Talk, talking
 from tests.integration.recordings import Heard, answer, hear, running
 from tests.support.legal import anthropic as legal
 from tests.support.legal import openai as openai_legal
 from tests.support.legal import responses as responses_legal
+from turnstream.domain.blocks import Block
+from turnstream.domain.turns import Turn, TurnRequest
+from turnstream.llm.conversation.messages import build_messages
+from turnstream.llm.provider import ModelRequest
 
 Json = dict[str, Any]
 

@@ -8,12 +8,6 @@ from typing import Any
 
 import pytest
 
-from app.domain.blocks import Block
-from app.domain.errors import PermanentError
-from app.llm.openai.responses.render import render
-from app.llm.openai.responses.wire import STOP_REASONS, ResponsesWire
-from app.llm.openai.usage import usage_of
-from app.llm.provider import Message, ModelRequest
 from tests.integration.adapters import Talk, talking
 from tests.integration.recordings import (
     Heard,
@@ -32,6 +26,12 @@ from tests.integration.recordings import (
 from tests.integration.test_recordings_openai import SORTED
 from tests.support.canned import Answer
 from tests.support.legal.responses import request_problems
+from turnstream.domain.blocks import Block
+from turnstream.domain.errors import PermanentError
+from turnstream.llm.openai.responses.render import render
+from turnstream.llm.openai.responses.wire import STOP_REASONS, ResponsesWire
+from turnstream.llm.openai.usage import usage_of
+from turnstream.llm.provider import Message, ModelRequest
 
 pytestmark = needs_recordings
 

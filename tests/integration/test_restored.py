@@ -6,15 +6,15 @@ from collections.abc import Sequence
 
 import pytest
 
-from app.api.openai.events import ResponseEvents
-from app.domain.cursor import START, Cursor
-from app.domain.log import next_event, resume
-from app.domain.turns import Turn
-from app.llm.scripted import Pause, ScriptedProvider, message_of, text
-from app.storage.chats.chat_changes import ChatUpdates, place_of
-from app.stream.live import LiveView
 from tests.support.harness import Asked, Harness, texts_of
 from tests.support.stream_client import Client, encode
+from turnstream.api.openai.events import ResponseEvents
+from turnstream.domain.cursor import START, Cursor
+from turnstream.domain.log import next_event, resume
+from turnstream.domain.turns import Turn
+from turnstream.llm.scripted import Pause, ScriptedProvider, message_of, text
+from turnstream.storage.chats.chat_changes import ChatUpdates, place_of
+from turnstream.stream.live import LiveView
 
 OLD, NEW = "These words are lost.", "These words are those that stay."
 COLUMNS = """

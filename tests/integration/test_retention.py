@@ -12,17 +12,17 @@ from uuid import UUID
 import pytest
 from structlog.testing import capture_logs
 
-from app.config import Settings
-from app.domain.errors import StatementTooLong
-from app.engine.upkeep.sweeps import Sweep
-from app.kit.ids import new_id
-from app.lab.recordings import Recordings
-from app.setup.engine import sweeps_of
-from app.storage.owners.documents import Documents
-from app.storage.owners.uploads import Uploads
-from app.storage.retention import Sweeps, aged_rows, old_chats, present_turns
 from tests.support.harness import OWNER, Asked, Harness
 from tests.support.sweeping import swept
+from turnstream.config import Settings
+from turnstream.domain.errors import StatementTooLong
+from turnstream.engine.upkeep.sweeps import Sweep
+from turnstream.kit.ids import new_id
+from turnstream.lab.recordings import Recordings
+from turnstream.setup.engine import sweeps_of
+from turnstream.storage.owners.documents import Documents
+from turnstream.storage.owners.uploads import Uploads
+from turnstream.storage.retention import Sweeps, aged_rows, old_chats, present_turns
 
 DAYS = 30
 
@@ -181,7 +181,7 @@ async def test_a_sweep_goes_on_until_nothing_is_left_and_rests_in_between(
         rests.append(seconds)
         await sleep(0)
 
-    monkeypatch.setattr("app.engine.upkeep.sweeps.asyncio.sleep", rest)
+    monkeypatch.setattr("turnstream.engine.upkeep.sweeps.asyncio.sleep", rest)
 
     async def steps() -> AsyncGenerator[int, None]:
         for count in (100, 100, 7):

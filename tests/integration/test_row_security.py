@@ -10,23 +10,23 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from app.domain.blocks import Block
-from app.domain.chats import Chat
-from app.domain.errors import ConfigError, StatementRefused, StorageError
-from app.domain.kinds import TEXT
-from app.domain.turns import TurnRequest
-from app.kit.ids import new_id
-from app.llm.scripted import ScriptedProvider, message_of, text
-from app.storage.chats.chats import Chats
-from app.storage.chats.exchanges import Exchanges, IdempotencyKey, NewExchange
-from app.storage.chats.grants import Grants
-from app.storage.chats.search import Search
-from app.storage.chats.turns import Turns
-from app.storage.database import OWNER as OWNER_OF_REQUEST
-from app.storage.database import Database, Statement, connect
-from app.storage.row_security import API_ROLE, CALLED, CLOSED, INNER, NARROW, admit, embedded_api_url
-from app.storage.tables import metadata
 from tests.support.harness import OWNER, Harness
+from turnstream.domain.blocks import Block
+from turnstream.domain.chats import Chat
+from turnstream.domain.errors import ConfigError, StatementRefused, StorageError
+from turnstream.domain.kinds import TEXT
+from turnstream.domain.turns import TurnRequest
+from turnstream.kit.ids import new_id
+from turnstream.llm.scripted import ScriptedProvider, message_of, text
+from turnstream.storage.chats.chats import Chats
+from turnstream.storage.chats.exchanges import Exchanges, IdempotencyKey, NewExchange
+from turnstream.storage.chats.grants import Grants
+from turnstream.storage.chats.search import Search
+from turnstream.storage.chats.turns import Turns
+from turnstream.storage.database import OWNER as OWNER_OF_REQUEST
+from turnstream.storage.database import Database, Statement, connect
+from turnstream.storage.row_security import API_ROLE, CALLED, CLOSED, INNER, NARROW, admit, embedded_api_url
+from turnstream.storage.tables import metadata
 
 # All tables whose rows belong to an owner, by themselves or through a chat or a turn.
 TABLES = sorted(

@@ -6,15 +6,15 @@ from uuid import UUID
 import pytest
 from prometheus_client import REGISTRY
 
-from app.domain.errors import RequestRefused
-from app.engine.upkeep.search_indexer import SearchIndexer
-from app.kit.ids import new_id
-from app.storage.chats import search as module
-from app.storage.chats.search import Search, SearchFilter, SearchPosition
-from app.storage.database import Statement, connect
 from tests.support.harness import Harness
 from tests.support.locks import Locker
 from tests.support.sweeping import swept
+from turnstream.domain.errors import RequestRefused
+from turnstream.engine.upkeep.search_indexer import SearchIndexer
+from turnstream.kit.ids import new_id
+from turnstream.storage.chats import search as module
+from turnstream.storage.chats.search import Search, SearchFilter, SearchPosition
+from turnstream.storage.database import Statement, connect
 
 BACKEND = Statement("SELECT pg_backend_pid()")
 LAG = "turnstream_search_lag_seconds"

@@ -7,14 +7,14 @@ from urllib.parse import urlsplit
 import asyncpg
 import pytest
 
-from app.domain.errors import ConfigError, StatementRefused, StorageUnavailable
-from app.storage.database import Statement, _sorted, connect, single_connection
-from app.storage.hosts import SESSION_SETTINGS
-from app.storage.migrations import newest_revision, present_revision
 from tests.support.http_client import Client, said
 from tests.support.locks import waiting_to_migrate
 from tests.support.reading import Reader
 from tests.support.server_process import Server
+from turnstream.domain.errors import ConfigError, StatementRefused, StorageUnavailable
+from turnstream.storage.database import Statement, _sorted, connect, single_connection
+from turnstream.storage.hosts import SESSION_SETTINGS
+from turnstream.storage.migrations import newest_revision, present_revision
 
 # A value for each setting that changes what some statement means.
 ODD = {

@@ -7,22 +7,22 @@ from typing import Any
 
 import pytest
 
-from app.config import Settings
-from app.domain.degraded import degraded
-from app.domain.errors import ConfigError, TransientError
-from app.domain.history import COMPACTED
-from app.domain.kinds import SUMMARY
-from app.domain.turns import Limits, Turn
-from app.engine import side_calls
-from app.engine.worker import WorkerPolicy
-from app.llm.models.catalog import Model, Models, ProviderModels
-from app.llm.provider import Provider
-from app.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text, tool_use
-from app.setup.models import check_chosen
-from app.storage.chats.turns import ToolResults
-from app.tools.policy import Summarise
-from app.tools.tool import Tool, ToolError, tool
 from tests.support.harness import OWNER, POLICY, Asked, Harness, results_of, texts_of
+from turnstream.config import Settings
+from turnstream.domain.degraded import degraded
+from turnstream.domain.errors import ConfigError, TransientError
+from turnstream.domain.history import COMPACTED
+from turnstream.domain.kinds import SUMMARY
+from turnstream.domain.turns import Limits, Turn
+from turnstream.engine import side_calls
+from turnstream.engine.worker import WorkerPolicy
+from turnstream.llm.models.catalog import Model, Models, ProviderModels
+from turnstream.llm.provider import Provider
+from turnstream.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text, tool_use
+from turnstream.setup.models import check_chosen
+from turnstream.storage.chats.turns import ToolResults
+from turnstream.tools.policy import Summarise
+from turnstream.tools.tool import Tool, ToolError, tool
 
 LONG = "The tide is high at noon. " * 40
 WITH_SMALL: WorkerPolicy = replace(POLICY, model=replace(POLICY.model, summary_model="small"))

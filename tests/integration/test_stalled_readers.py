@@ -11,13 +11,13 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from app.domain.log import LONGEST_DELTA
-from app.llm.provider import Part
-from app.llm.scripted import Pause, Step, message_of, text
-from app.stream.reader import PORTION
-from app.telemetry import STREAMS_OPEN
 from tests.support.http_client import Client, Parser
 from tests.support.http_server import Server, serving
+from turnstream.domain.log import LONGEST_DELTA
+from turnstream.llm.provider import Part
+from turnstream.llm.scripted import Pause, Step, message_of, text
+from turnstream.stream.reader import PORTION
+from turnstream.telemetry import STREAMS_OPEN
 
 STALLED = 200
 MEGABYTE = 1_000_000

@@ -11,30 +11,30 @@ from typing import Any
 
 import pytest
 
-from app.api.caller import CALLER
-from app.api.exchange import post_in_new_chat, post_message
-from app.api.schemas.requests import NewTurn
-from app.api.services import Services
-from app.config import Settings
-from app.domain.blocks import Block
-from app.domain.chats import Chat
-from app.domain.errors import Conflict, NotFound, RequestRefused, StatementRefused, StorageUnavailable
-from app.domain.identity import Identity
-from app.domain.kinds import TEXT
-from app.domain.turns import Turn, TurnRequest
-from app.engine.upkeep import recovery
-from app.kit.ids import new_id
-from app.llm.models.catalog import Models, ProviderModels
-from app.llm.scripted import Pause, ScriptedProvider, message_of, text, thinking, tool_use
-from app.main import running
-from app.setup.parts import Given
-from app.storage.chats import chats, exchanges, turns
-from app.storage.chats.exchanges import Exchange, Exchanges, IdempotencyKey, NewExchange, Target
-from app.storage.database import Database, Row, Statement
-from app.storage.runs import queue, record
-from app.tools.tool import tool
-from app.tools.toolset import Toolset
 from tests.support.harness import OWNER, Asked, Harness, texts_of
+from turnstream.api.caller import CALLER
+from turnstream.api.exchange import post_in_new_chat, post_message
+from turnstream.api.schemas.requests import NewTurn
+from turnstream.api.services import Services
+from turnstream.config import Settings
+from turnstream.domain.blocks import Block
+from turnstream.domain.chats import Chat
+from turnstream.domain.errors import Conflict, NotFound, RequestRefused, StatementRefused, StorageUnavailable
+from turnstream.domain.identity import Identity
+from turnstream.domain.kinds import TEXT
+from turnstream.domain.turns import Turn, TurnRequest
+from turnstream.engine.upkeep import recovery
+from turnstream.kit.ids import new_id
+from turnstream.llm.models.catalog import Models, ProviderModels
+from turnstream.llm.scripted import Pause, ScriptedProvider, message_of, text, thinking, tool_use
+from turnstream.main import running
+from turnstream.setup.parts import Given
+from turnstream.storage.chats import chats, exchanges, turns
+from turnstream.storage.chats.exchanges import Exchange, Exchanges, IdempotencyKey, NewExchange, Target
+from turnstream.storage.database import Database, Row, Statement
+from turnstream.storage.runs import queue, record
+from turnstream.tools.tool import tool
+from turnstream.tools.toolset import Toolset
 
 NAMES = {
     statement: name

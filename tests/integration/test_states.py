@@ -13,15 +13,15 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-import app.storage
-from app.domain.blocks import Block
-from app.domain.turns import TRANSITIONS, Status, TurnRequest
-from app.kit.ids import new_id
-from app.storage.chats.chats import Chats
-from app.storage.chats.exchanges import Exchanges, Target
-from app.storage.database import Statement, connect
-from app.storage.owners.charges import columns_of_charges
-from app.storage.rows import columns_of, columns_of_rounds, to_json
+import turnstream.storage
+from turnstream.domain.blocks import Block
+from turnstream.domain.turns import TRANSITIONS, Status, TurnRequest
+from turnstream.kit.ids import new_id
+from turnstream.storage.chats.chats import Chats
+from turnstream.storage.chats.exchanges import Exchanges, Target
+from turnstream.storage.database import Statement, connect
+from turnstream.storage.owners.charges import columns_of_charges
+from turnstream.storage.rows import columns_of, columns_of_rounds, to_json
 
 Values = Mapping[str, Any]
 STATUSES: tuple[Status, ...] = get_args(Status)
@@ -94,7 +94,7 @@ PUT_INTO = """
 
 def statements() -> dict[str, Statement]:
     """Every statement of the storage by the name it is declared under."""
-    names = [name for _, name, _ in pkgutil.walk_packages(app.storage.__path__, "app.storage.")]
+    names = [name for _, name, _ in pkgutil.walk_packages(turnstream.storage.__path__, "turnstream.storage.")]
     modules = [vars(importlib.import_module(name)) for name in names]
     return {name: value for module in modules for name, value in module.items() if isinstance(value, Statement)}
 

@@ -15,16 +15,16 @@ import pytest
 from sqlalchemy import Constraint, Index, Table, text
 from sqlalchemy.dialects.postgresql.asyncpg import dialect
 
-import app
-from app.domain.errors import StatementTooLong
-from app.storage.chats.exchanges import Exchanges, Target
-from app.storage.chats.turns import Turns
-from app.storage.database import Database, Statement, connect, retry_while_unavailable
-from app.storage.owners.documents import Documents
-from app.storage.pool import Pool
-from app.storage.runs.queue import CLAIM_TURNS, Queue
-from app.storage.tables import metadata
+import turnstream
 from tests.support.locks import Locker
+from turnstream.domain.errors import StatementTooLong
+from turnstream.storage.chats.exchanges import Exchanges, Target
+from turnstream.storage.chats.turns import Turns
+from turnstream.storage.database import Database, Statement, connect, retry_while_unavailable
+from turnstream.storage.owners.documents import Documents
+from turnstream.storage.pool import Pool
+from turnstream.storage.runs.queue import CLAIM_TURNS, Queue
+from turnstream.storage.tables import metadata
 
 Row = Mapping[str, Any]
 
@@ -356,7 +356,7 @@ async def test_with_a_chat_goes_everything_that_belongs_to_it(rows: "asyncpg.Con
 
 def statements() -> dict[str, Statement]:
     """Every statement there is, by where it is declared: also those in tables of statements."""
-    root = Path(app.__path__[0])
+    root = Path(turnstream.__path__[0])
     files = [path.relative_to(root.parent) for path in root.rglob("*.py") if "Statement" in path.read_text()]
     modules = [import_module(".".join(path.with_suffix("").parts)) for path in files]
     return {

@@ -13,19 +13,19 @@ from typing import Any
 
 import pytest
 
-from app.api.codec import block_json, degraded_json, error_json, to_json
-from app.api.events import frame
-from app.domain.assembly import ASSEMBLED
-from app.domain.cursor import Cursor
-from app.domain.degraded import degraded
-from app.domain.kinds import TOOL_RESULT
-from app.domain.turns import Limits, Turn
-from app.llm.anthropic.provider import AnthropicProvider
-from app.stream.reader import follow
-from app.tools.tool import tool
 from tests.integration.plays import Author, Play, Stage, playing
 from tests.support.effort import FULL
 from tests.support.harness import Asked, Harness, Replica, assert_is_whole
+from turnstream.api.codec import block_json, degraded_json, error_json, to_json
+from turnstream.api.events import frame
+from turnstream.domain.assembly import ASSEMBLED
+from turnstream.domain.cursor import Cursor
+from turnstream.domain.degraded import degraded
+from turnstream.domain.kinds import TOOL_RESULT
+from turnstream.domain.turns import Limits, Turn
+from turnstream.llm.anthropic.provider import AnthropicProvider
+from turnstream.stream.reader import follow
+from turnstream.tools.tool import tool
 
 TURNS = int(os.environ.get("PROPERTY_TURNS", "96" if FULL else "32"))
 AT_ONCE = 8

@@ -12,23 +12,23 @@ from openai.types.responses import ResponseFormatTextJSONSchemaConfigParam
 from openai.types.shared_params import ResponseFormatJSONSchema
 from pydantic import TypeAdapter
 
-from app.domain.blocks import REJECTED, Block
-from app.domain.kinds import TEXT, VERDICT
-from app.domain.output import output_of
-from app.domain.turns import OutputSpec, Turn
-from app.engine.hooks import AfterTool, BeforeTool, Hooks
-from app.llm.anthropic.provider import AnthropicProvider
-from app.llm.conversation.messages import NO_TEXT
-from app.llm.openai.provider import OpenAIChatProvider, OpenAIResponsesProvider
-from app.llm.provider import Part
-from app.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text, thinking, tool_use
-from app.storage.chats.reruns import steer_as_recorded
-from app.tools.outputs import Outputs
-from app.tools.tool import tool
-from app.tools.toolset import Toolset
 from tests.contracts.test_provider import chat_stream_of, responses_stream_of, stream_of
 from tests.integration.plays import Play, Stage, playing
 from tests.support.harness import Harness, results_of
+from turnstream.domain.blocks import REJECTED, Block
+from turnstream.domain.kinds import TEXT, VERDICT
+from turnstream.domain.output import output_of
+from turnstream.domain.turns import OutputSpec, Turn
+from turnstream.engine.hooks import AfterTool, BeforeTool, Hooks
+from turnstream.llm.anthropic.provider import AnthropicProvider
+from turnstream.llm.conversation.messages import NO_TEXT
+from turnstream.llm.openai.provider import OpenAIChatProvider, OpenAIResponsesProvider
+from turnstream.llm.provider import Part
+from turnstream.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text, thinking, tool_use
+from turnstream.storage.chats.reruns import steer_as_recorded
+from turnstream.tools.outputs import Outputs
+from turnstream.tools.tool import tool
+from turnstream.tools.toolset import Toolset
 
 SCHEMA = {"type": "object", "properties": {"year": {"type": "integer"}}, "required": ["year"]}
 STRICT = json.dumps({**SCHEMA, "additionalProperties": False})

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from app.domain.output import phase_of
-from app.domain.turns import OutputSpec, Turn
-from app.llm.provider import MessageEnded, Part
-from app.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text, tool_use
-from app.storage.chats.turns import Turns
-from app.tools.outputs import OUTPUT, Outputs, output_tools
-from app.tools.tool import ToolContext, tool
-from app.tools.toolset import Toolset
 from tests.support.harness import OWNER, Harness
+from turnstream.domain.output import phase_of
+from turnstream.domain.turns import OutputSpec, Turn
+from turnstream.llm.provider import MessageEnded, Part
+from turnstream.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text, tool_use
+from turnstream.storage.chats.turns import Turns
+from turnstream.tools.outputs import OUTPUT, Outputs, output_tools
+from turnstream.tools.tool import ToolContext, tool
+from turnstream.tools.toolset import Toolset
 
 SCHEMA = '{"type":"object","properties":{"year":{"type":"integer"}},"required":["year"],"additionalProperties":false}'
 JUDGED = OutputSpec(SCHEMA, validator="never")

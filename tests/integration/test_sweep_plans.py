@@ -11,10 +11,10 @@ from typing import Any
 import asyncpg
 import pytest
 
-from app.config import Settings
-from app.setup.engine import sweeps_of
-from app.storage.database import Database, Row, Statement
-from app.storage.pool import Pool
+from turnstream.config import Settings
+from turnstream.setup.engine import sweeps_of
+from turnstream.storage.database import Database, Row, Statement
+from turnstream.storage.pool import Pool
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -8,18 +8,18 @@ from uuid import UUID
 
 from structlog.testing import capture_logs
 
-from app.domain.chats import title_from
-from app.domain.errors import TransientError
-from app.domain.plans import Plans
-from app.engine.hooks import TurnEnded
-from app.engine.side_calls import SideCalls
-from app.engine.upkeep.titles import TitleWriter
-from app.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text
-from app.storage.chats.chats import Chats
-from app.storage.chats.turns import Turns
-from app.storage.owners.accounts import Accounts
-from app.storage.owners.charges import Charges
 from tests.support.harness import OWNER, POLICY, Asked, Harness, Replica
+from turnstream.domain.chats import title_from
+from turnstream.domain.errors import TransientError
+from turnstream.domain.plans import Plans
+from turnstream.engine.hooks import TurnEnded
+from turnstream.engine.side_calls import SideCalls
+from turnstream.engine.upkeep.titles import TitleWriter
+from turnstream.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text
+from turnstream.storage.chats.chats import Chats
+from turnstream.storage.chats.turns import Turns
+from turnstream.storage.owners.accounts import Accounts
+from turnstream.storage.owners.charges import Charges
 
 QUESTION = "When is the tide high at Saint-Malo, and how high is it?"
 

@@ -2,17 +2,17 @@
 
 from typing import Any
 
-from app.domain.degraded import degraded
-from app.domain.turns import Turn
-from app.engine.hooks import AfterTool, BeforeTool, Hooks
-from app.llm.scripted import ScriptedProvider, message_of, text, tool_use
-from app.storage.database import Statement
-from app.storage.tool_cache import CachedResult, ToolCache
-from app.tools.tool import File, ToolError, ToolResult, tool, tools_of
-from app.tools.toolset import Toolset
 from tests.support.harness import OWNER, Harness, results_of
 from tests.support.pictures import PIXEL
 from tests.support.sweeping import swept
+from turnstream.domain.degraded import degraded
+from turnstream.domain.turns import Turn
+from turnstream.engine.hooks import AfterTool, BeforeTool, Hooks
+from turnstream.llm.scripted import ScriptedProvider, message_of, text, tool_use
+from turnstream.storage.database import Statement
+from turnstream.storage.tool_cache import CachedResult, ToolCache
+from turnstream.tools.tool import File, ToolError, ToolResult, tool, tools_of
+from turnstream.tools.toolset import Toolset
 
 COUNT = Statement("SELECT count(*) AS rows FROM tool_cache")
 EXPIRE = Statement("UPDATE tool_cache SET expires_at = now() RETURNING key")

@@ -12,18 +12,18 @@ from typing import Any
 
 import pytest
 
-from app.llm.anthropic.provider import AnthropicProvider
-from app.llm.demo.provider import DemoProvider
-from app.llm.models.catalog import ProviderModels
-from app.llm.provider import ModelRequest
-from app.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text
-from app.tools.toolset import Toolset
 from tests.support.assistants.model import Conversation, Said, Whole, model_api
 from tests.support.assistants.visit import results_of
 from tests.support.http_client import Client, Json, words_of
 from tests.support.http_client import Said as Exchange
 from tests.support.http_server import Server, pausing, serving
 from tests.support.server_process import clean_environment
+from turnstream.llm.anthropic.provider import AnthropicProvider
+from turnstream.llm.demo.provider import DemoProvider
+from turnstream.llm.models.catalog import ProviderModels
+from turnstream.llm.provider import ModelRequest
+from turnstream.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text
+from turnstream.tools.toolset import Toolset
 
 ROOT = Path(__file__).parents[2]
 ADDRESS = "http://127.0.0.1:8000"

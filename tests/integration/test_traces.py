@@ -16,24 +16,24 @@ from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from app.domain.errors import TransientError
-from app.domain.turns import HttpCall, ToolSpec
-from app.llm.anthropic.provider import AnthropicProvider
-from app.llm.models.catalog import ProviderModels
-from app.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text, tool_use
-from app.storage.activities import Activities
-from app.tools.declared.declarations import McpServer
-from app.tools.http.addresses import Allowed
-from app.tools.http.tool import HttpTools
-from app.tools.mcp.servers import McpServers
-from app.tools.policy import Policy
-from app.tools.tool import tool
-from app.tools.toolset import Toolset
-from app.tracing import TRACING, trace_id
 from tests.support.canned import Answer, Asked, CannedServer, canned_server, served
 from tests.support.harness import Harness
 from tests.support.http_client import Client, said
 from tests.support.http_server import pausing, serving
+from turnstream.domain.errors import TransientError
+from turnstream.domain.turns import HttpCall, ToolSpec
+from turnstream.llm.anthropic.provider import AnthropicProvider
+from turnstream.llm.models.catalog import ProviderModels
+from turnstream.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text, tool_use
+from turnstream.storage.activities import Activities
+from turnstream.tools.declared.declarations import McpServer
+from turnstream.tools.http.addresses import Allowed
+from turnstream.tools.http.tool import HttpTools
+from turnstream.tools.mcp.servers import McpServers
+from turnstream.tools.policy import Policy
+from turnstream.tools.tool import tool
+from turnstream.tools.toolset import Toolset
+from turnstream.tracing import TRACING, trace_id
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 PARENT = f"00-{TRACE}-b7ad6b7169203331-01"

@@ -4,11 +4,11 @@ import math
 
 import structlog
 
-from app.llm.scripted import ScriptedProvider, message_of, text, tool_use
-from app.storage.chats.turn_counts import TurnCounts
-from app.tools.tool import tool
 from tests.integration.test_loop_people import waits
 from tests.support.harness import Harness
+from turnstream.llm.scripted import ScriptedProvider, message_of, text, tool_use
+from turnstream.storage.chats.turn_counts import TurnCounts
+from turnstream.tools.tool import tool
 
 
 @tool(approval="always")

@@ -8,25 +8,25 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from app.config import Settings
-from app.domain.errors import MODEL_NOT_AVAILABLE, PermanentError
-from app.domain.plans import Plan, Plans
-from app.domain.rounds import Prices
-from app.domain.turns import OutputSpec
-from app.engine.hooks import Hooks
-from app.kit.ids import new_id
-from app.llm.models.catalog import Model, Models, ProviderModels
-from app.llm.provider import Provider
-from app.llm.scripted import ScriptedProvider, message_of, text
-from app.setup.configuration import digests_of
-from app.setup.parts import Parts
-from app.storage.database import Statement
-from app.storage.inspection import inspect_postgres
-from app.storage.runs.queue import Queue
-from app.tools.outputs import Outputs
-from app.tools.tool import tool
-from app.tools.toolset import Toolset
 from tests.support.harness import TICK, Asked, Harness, Replica
+from turnstream.config import Settings
+from turnstream.domain.errors import MODEL_NOT_AVAILABLE, PermanentError
+from turnstream.domain.plans import Plan, Plans
+from turnstream.domain.rounds import Prices
+from turnstream.domain.turns import OutputSpec
+from turnstream.engine.hooks import Hooks
+from turnstream.kit.ids import new_id
+from turnstream.llm.models.catalog import Model, Models, ProviderModels
+from turnstream.llm.provider import Provider
+from turnstream.llm.scripted import ScriptedProvider, message_of, text
+from turnstream.setup.configuration import digests_of
+from turnstream.setup.parts import Parts
+from turnstream.storage.database import Statement
+from turnstream.storage.inspection import inspect_postgres
+from turnstream.storage.runs.queue import Queue
+from turnstream.tools.outputs import Outputs
+from turnstream.tools.tool import tool
+from turnstream.tools.toolset import Toolset
 
 SCHEMA = '{"type":"object"}'
 GET = Statement("SELECT status, declined, started_at FROM turns WHERE id = :turn")

@@ -18,25 +18,25 @@ from prometheus_client import REGISTRY
 from pydantic import HttpUrl, SecretStr
 from structlog.testing import capture_logs
 
-from app.config import Settings
-from app.domain.asks import AskAnswer
-from app.domain.errors import ConfigError, PermanentError
-from app.domain.turns import Turn
-from app.engine.hooks import TurnEnded
-from app.engine.upkeep.webhooks import Receiver, WebhookDeliveries, WebhookPolicy, body_of
-from app.kit.signature import headers_of, verify
-from app.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text, tool_use
-from app.main import running
-from app.setup.policies import webhook_receiver
-from app.storage.chats.actions import KEEP_GRANT, Actions, Decision
-from app.storage.chats.turns import Turns
-from app.storage.database import Database, Statement, connect
-from app.storage.webhooks import Webhook, Webhooks
-from app.tools.tool import tool, tools_of
-from app.tools.toolset import Toolset
 from tests.integration.proxy import proxied
 from tests.support.harness import OWNER, Asked, Harness, Replica
 from tests.support.http_server import MODEL, serving
+from turnstream.config import Settings
+from turnstream.domain.asks import AskAnswer
+from turnstream.domain.errors import ConfigError, PermanentError
+from turnstream.domain.turns import Turn
+from turnstream.engine.hooks import TurnEnded
+from turnstream.engine.upkeep.webhooks import Receiver, WebhookDeliveries, WebhookPolicy, body_of
+from turnstream.kit.signature import headers_of, verify
+from turnstream.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text, tool_use
+from turnstream.main import running
+from turnstream.setup.policies import webhook_receiver
+from turnstream.storage.chats.actions import KEEP_GRANT, Actions, Decision
+from turnstream.storage.chats.turns import Turns
+from turnstream.storage.database import Database, Statement, connect
+from turnstream.storage.webhooks import Webhook, Webhooks
+from turnstream.tools.tool import tool, tools_of
+from turnstream.tools.toolset import Toolset
 
 PAGE = Path(__file__).parents[2] / "docs/hooks.md"
 SECRET = "whsec_" + base64.b64encode(b"a secret that nobody else has").decode()

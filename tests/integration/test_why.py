@@ -7,19 +7,19 @@ import httpx2
 import pytest
 from click.testing import CliRunner
 
-from app.cli import commands
-from app.domain.errors import NotFound
-from app.domain.why import TurnState, reasons
-from app.engine.upkeep.activity_reports import ActivityReports
-from app.llm.scripted import Pause, ScriptedProvider, message_of, text, tool_use
-from app.storage.activities import Activities
-from app.storage.database import Statement
-from app.tools.tool import tool
 from tests.integration.test_loop_people import waits
 from tests.integration.test_queue_order import enqueue
 from tests.support.harness import Asked, Harness, Replica
 from tests.support.http_server import Server, pausing, serving
 from tests.support.server_process import clean_environment
+from turnstream.cli import commands
+from turnstream.domain.errors import NotFound
+from turnstream.domain.why import TurnState, reasons
+from turnstream.engine.upkeep.activity_reports import ActivityReports
+from turnstream.llm.scripted import Pause, ScriptedProvider, message_of, text, tool_use
+from turnstream.storage.activities import Activities
+from turnstream.storage.database import Statement
+from turnstream.tools.tool import tool
 
 NO_LEASE = Statement("UPDATE replicas SET lease_until = now() - interval '1 s' RETURNING id")
 

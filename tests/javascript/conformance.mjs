@@ -1,6 +1,6 @@
 // The page's client module as a client of the conformance kit: `node conformance.mjs URL` goes through all scenarios.
 
-import { apply, Client, hasEnded, Refused } from '../../app/web/static/turnstream.js'
+import { apply, Client, hasEnded, Refused } from '../../app/turnstream/web/static/turnstream.js'
 
 const [url] = process.argv.slice(2)
 const client = new Client({ base: url, token: () => 'secret' })

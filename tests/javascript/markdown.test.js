@@ -5,7 +5,7 @@ import assert from 'node:assert/strict'
 import { test } from 'node:test'
 
 globalThis.document = /** @type {any} */ ({ documentElement: { dataset: {} }, querySelector: () => null })
-const { blocksOf, cellsOf, MAX_CELLS } = await import('../../app/web/static/markdown.js')
+const { blocksOf, cellsOf, MAX_CELLS } = await import('../../app/turnstream/web/static/markdown.js')
 
 const table = (columns, rows, cell = '|b') =>
   [`${'|a'.repeat(columns)}|`, `${'|-'.repeat(columns)}|`, ...Array(rows).fill(cell)].join('\n')

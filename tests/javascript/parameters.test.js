@@ -2,7 +2,7 @@
 
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { changesOf, withControls, withoutControls } from '../../app/web/static/parameters.js'
+import { changesOf, withControls, withoutControls } from '../../app/turnstream/web/static/parameters.js'
 
 const controls = [
   { type: 'number', value: '0.5', dataset: { param: 'temperature' } },

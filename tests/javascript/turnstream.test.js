@@ -2,7 +2,15 @@
 
 import assert from 'node:assert/strict'
 import { afterEach, mock, test } from 'node:test'
-import { apply, Client, hasEnded, joined, parseEvents, Refused, retryDelay } from '../../app/web/static/turnstream.js'
+import {
+  apply,
+  Client,
+  hasEnded,
+  joined,
+  parseEvents,
+  Refused,
+  retryDelay,
+} from '../../app/turnstream/web/static/turnstream.js'
 
 const encoder = new TextEncoder()
 
@@ -62,7 +70,7 @@ test('each chunk counts as a sign of life, comments too', async () => {
 
 // --- the turn --------------------------------------------------------------------------------------------------------
 
-/** @returns {import('../../app/web/static/protocol.d.ts').Turn} */
+/** @returns {import('../../app/turnstream/web/static/protocol.d.ts').Turn} */
 function newTurn() {
   return {
     id: 'turn',

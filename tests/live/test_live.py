@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from app.client.assembler import Assembler
-from app.config import read_environment
-from app.domain.rounds import Prices
-from app.llm.models.catalog import Model
-from app.llm.models.registry import read_registry
 from tests.support.http_client import Client, Event, Json, Said, turn_url, words_of
 from tests.support.server_process import Server
+from turnstream.client.assembler import Assembler
+from turnstream.config import read_environment
+from turnstream.domain.rounds import Prices
+from turnstream.llm.models.catalog import Model
+from turnstream.llm.models.registry import read_registry
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
 
@@ -26,7 +26,7 @@ _OUTPUT_TOKENS = 400
 # A million tokens of a model without prices in the file of models: more than most cost.
 _ASSUMED = Prices(15.0, 75.0)
 _MODULE = '''
-from app import tool
+from turnstream import tool
 
 
 @tool(read_only=True)

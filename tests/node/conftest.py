@@ -21,7 +21,7 @@ from tests.support.server_process import Server
 
 FOLDER = Path(__file__).parent
 ROOT = FOLDER.parents[1]
-WEB = ROOT / "app/web"
+WEB = ROOT / "app/turnstream/web"
 BINARIES = FOLDER / "node_modules/.bin"
 
 Json = dict[str, Any]

@@ -8,15 +8,15 @@ from typing import Any
 
 import uvicorn
 
-from app.config import read_settings
-from app.domain.errors import PermanentError, TransientError
-from app.domain.kinds import TEXT, TOOL_RESULT, USER_TEXT
-from app.llm.models.catalog import Models, ProviderModels
-from app.llm.provider import ModelRequest, Part
-from app.llm.scripted import Reply, ScriptedProvider, message_of, text, thinking, tool_use
-from app.main import create_app
-from app.tools.tool import tool
-from app.tools.toolset import Toolset
+from turnstream.config import read_settings
+from turnstream.domain.errors import PermanentError, TransientError
+from turnstream.domain.kinds import TEXT, TOOL_RESULT, USER_TEXT
+from turnstream.llm.models.catalog import Models, ProviderModels
+from turnstream.llm.provider import ModelRequest, Part
+from turnstream.llm.scripted import Reply, ScriptedProvider, message_of, text, thinking, tool_use
+from turnstream.main import create_app
+from turnstream.tools.tool import tool
+from turnstream.tools.toolset import Toolset
 
 # In the environment: a folder of files that say what has hung already, of what hangs once.
 HUNG = "TEST_HUNG"

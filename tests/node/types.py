@@ -9,11 +9,11 @@ from pathlib import Path
 from subprocess import run
 from typing import Any
 
-from app.api.http.openapi import openapi
-from app.api.routes import ENDPOINTS
+from turnstream.api.http.openapi import openapi
+from turnstream.api.routes import ENDPOINTS
 
 FOLDER = Path(__file__).parent
-WEB = FOLDER.parents[1] / "app/web"
+WEB = FOLDER.parents[1] / "app/turnstream/web"
 _HEADER = "// Made of the schemas of /openapi.json by `make types`: do not edit.\n\n"
 # What the client sends, receives and follows.
 _ROOTS = (

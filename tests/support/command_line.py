@@ -7,7 +7,7 @@ from typing import NamedTuple
 import pytest
 from structlog.testing import capture_logs
 
-from app.cli import main
+from turnstream.cli import main
 
 
 class Ended(NamedTuple):

@@ -12,39 +12,39 @@ from uuid import UUID
 
 import asyncpg
 
-from app.domain.blocks import Block
-from app.domain.charges import Charge, charges_of
-from app.domain.chats import Chat
-from app.domain.kinds import TEXT, TOOL_RESULT
-from app.domain.rounds import BilledTokens, add_usage
-from app.domain.turns import Limits, ToolSpec, Turn, TurnRequest
-from app.engine.frame_clock import FrameClock
-from app.engine.hooks import Hooks
-from app.engine.model_route import ModelPolicy
-from app.engine.retries import RetryPolicy
-from app.engine.upkeep.journal_writer import JournalWriter
-from app.engine.upkeep.recovery import ReplicaMonitor
-from app.engine.upkeep.round_writer import RoundWriter
-from app.engine.worker import Worker, WorkerPolicy
-from app.kit.ids import new_id
-from app.llm.provider import Provider
-from app.storage.chats.actions import Actions
-from app.storage.chats.exchanges import Exchanges, Target
-from app.storage.chats.turns import Turns
-from app.storage.database import Database, Statement
-from app.storage.runs.journal import Journal
-from app.storage.runs.queue import Queue
-from app.storage.runs.session import ReplicaSession
-from app.storage.runs.snapshots import Snapshots
-from app.storage.webhooks import WebhookKind
-from app.stream.directory import Directory
-from app.stream.live import LiveView
-from app.stream.mirror import Mirror
-from app.stream.reader import follow
-from app.tools.tool import Tool
-from app.tools.toolset import Toolset
 from tests.support.locks import Locker
 from tests.support.stream_client import Client, encode
+from turnstream.domain.blocks import Block
+from turnstream.domain.charges import Charge, charges_of
+from turnstream.domain.chats import Chat
+from turnstream.domain.kinds import TEXT, TOOL_RESULT
+from turnstream.domain.rounds import BilledTokens, add_usage
+from turnstream.domain.turns import Limits, ToolSpec, Turn, TurnRequest
+from turnstream.engine.frame_clock import FrameClock
+from turnstream.engine.hooks import Hooks
+from turnstream.engine.model_route import ModelPolicy
+from turnstream.engine.retries import RetryPolicy
+from turnstream.engine.upkeep.journal_writer import JournalWriter
+from turnstream.engine.upkeep.recovery import ReplicaMonitor
+from turnstream.engine.upkeep.round_writer import RoundWriter
+from turnstream.engine.worker import Worker, WorkerPolicy
+from turnstream.kit.ids import new_id
+from turnstream.llm.provider import Provider
+from turnstream.storage.chats.actions import Actions
+from turnstream.storage.chats.exchanges import Exchanges, Target
+from turnstream.storage.chats.turns import Turns
+from turnstream.storage.database import Database, Statement
+from turnstream.storage.runs.journal import Journal
+from turnstream.storage.runs.queue import Queue
+from turnstream.storage.runs.session import ReplicaSession
+from turnstream.storage.runs.snapshots import Snapshots
+from turnstream.storage.webhooks import WebhookKind
+from turnstream.stream.directory import Directory
+from turnstream.stream.live import LiveView
+from turnstream.stream.mirror import Mirror
+from turnstream.stream.reader import follow
+from turnstream.tools.tool import Tool
+from turnstream.tools.toolset import Toolset
 
 OWNER = "ada"
 TICK = 0.01  # seconds

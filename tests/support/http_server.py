@@ -12,18 +12,18 @@ import uvicorn
 from starlette.applications import Starlette
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from app.api.http.connection import connections
-from app.api.identity.way import Authenticate
-from app.api.services import Services, Storage
-from app.config import Settings
-from app.domain.identity import OF_A_PERSON, Identity, Scope
-from app.domain.plans import Plan
-from app.llm.models.catalog import Model, Models, ProviderModels
-from app.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text
-from app.main import create_app
-from app.storage.owners.tokens import Tokens
-from app.storage.row_security import embedded_api_url
-from app.tools.toolset import Toolset
+from turnstream.api.http.connection import connections
+from turnstream.api.identity.way import Authenticate
+from turnstream.api.services import Services, Storage
+from turnstream.config import Settings
+from turnstream.domain.identity import OF_A_PERSON, Identity, Scope
+from turnstream.domain.plans import Plan
+from turnstream.llm.models.catalog import Model, Models, ProviderModels
+from turnstream.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text
+from turnstream.main import create_app
+from turnstream.storage.owners.tokens import Tokens
+from turnstream.storage.row_security import embedded_api_url
+from turnstream.tools.toolset import Toolset
 
 MODEL = "plain"
 

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from hashlib import md5
 from uuid import UUID
 
-from app.domain.turns import TurnRequest
-from app.storage.rows import to_json
+from turnstream.domain.turns import TurnRequest
+from turnstream.storage.rows import to_json
 
 SAID = " ".join(f"word{number}" for number in range(1, 61))  # the text of every block
 

@@ -6,12 +6,12 @@ from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
-from app.domain.blocks import Block
-from app.domain.results import ResultPart, joined_texts, layout_of
-from app.domain.rounds import Round
-from app.domain.turns import Turn, TurnRequest
-from app.llm.anthropic.render import render_block
-from app.llm.provider import Message
+from turnstream.domain.blocks import Block
+from turnstream.domain.results import ResultPart, joined_texts, layout_of
+from turnstream.domain.rounds import Round
+from turnstream.domain.turns import Turn, TurnRequest
+from turnstream.llm.anthropic.render import render_block
+from turnstream.llm.provider import Message
 
 REQUEST = TurnRequest("claude-opus-5-5", "Be kind.")
 

@@ -2,14 +2,14 @@
 
 import asyncpg
 
-from app.domain.identity import Identity
-from app.kit.ids import new_id
-from app.llm.scripted import ScriptedProvider, message_of, text
-from app.storage.owners.documents import Documents
-from app.storage.owners.tokens import Tokens
-from app.storage.owners.uploads import Uploads
-from app.storage.tables import metadata
 from tests.support.harness import OWNER, Asked, Harness
+from turnstream.domain.identity import Identity
+from turnstream.kit.ids import new_id
+from turnstream.llm.scripted import ScriptedProvider, message_of, text
+from turnstream.storage.owners.documents import Documents
+from turnstream.storage.owners.tokens import Tokens
+from turnstream.storage.owners.uploads import Uploads
+from turnstream.storage.tables import metadata
 
 HELLO = ScriptedProvider(lambda _: message_of(text("Hel", "lo.")))
 

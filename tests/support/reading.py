@@ -6,9 +6,9 @@ from typing import Any
 
 import httpx2
 
-from app.client.assembler import Assembler
-from app.domain.cursor import START, Cursor
 from tests.support.http_client import Client, Json, Parser
+from turnstream.client.assembler import Assembler
+from turnstream.domain.cursor import START, Cursor
 
 _AGAIN = frozenset({502, 503, 504})
 

@@ -4,9 +4,9 @@ import pickle
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from app.domain.blocks import Block
-from app.domain.cursor import START, Cursor
-from app.domain.events import (
+from turnstream.domain.blocks import Block
+from turnstream.domain.cursor import START, Cursor
+from turnstream.domain.events import (
     ActionRequired,
     BlockDelta,
     BlockStart,
@@ -19,9 +19,9 @@ from app.domain.events import (
     TurnEnd,
     TurnStart,
 )
-from app.domain.kinds import USER_TEXT
-from app.domain.log import marks_of
-from app.domain.turns import Turn
+from turnstream.domain.kinds import USER_TEXT
+from turnstream.domain.log import marks_of
+from turnstream.domain.turns import Turn
 
 
 def encode(event: Event | Notice, cursor: Cursor | None) -> bytes:

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from uuid import UUID
 
-from app.domain.asks import AnswerKind, Ask, AskAnswer, AskKind, Steer, digest_of, elicitation_id
-from app.domain.blocks import Block
-from app.domain.kinds import TEXT, TOOL_RESULT, TOOL_USE, USER_TEXT
-from app.domain.rounds import Round
-from app.domain.turns import Limits, Status, Turn, TurnRequest
+from turnstream.domain.asks import AnswerKind, Ask, AskAnswer, AskKind, Steer, digest_of, elicitation_id
+from turnstream.domain.blocks import Block
+from turnstream.domain.kinds import TEXT, TOOL_RESULT, TOOL_USE, USER_TEXT
+from turnstream.domain.rounds import Round
+from turnstream.domain.turns import Limits, Status, Turn, TurnRequest
 
 TURN = UUID(int=1)
 CHAT = UUID(int=2)

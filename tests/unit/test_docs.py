@@ -10,16 +10,16 @@ import pytest
 from prometheus_client.metrics import MetricWrapperBase
 from pydantic.fields import FieldInfo
 
-from app import telemetry
-from app.api.events import _EVENTS, EVENTS
-from app.api.routes import ENDPOINTS
-from app.api.schemas.requests import NewTurnInNewChat
-from app.cli import MODULES
-from app.config import Settings
-from app.domain.errors import RefusalCode
-from app.domain.turns import ENDED, TRANSITIONS
-from app.llm.models.parameters import TABLES, schemas_by_name
-from app.llm.openai.quirks import QUIRKS
+from turnstream import telemetry
+from turnstream.api.events import _EVENTS, EVENTS
+from turnstream.api.routes import ENDPOINTS
+from turnstream.api.schemas.requests import NewTurnInNewChat
+from turnstream.cli import MODULES
+from turnstream.config import Settings
+from turnstream.domain.errors import RefusalCode
+from turnstream.domain.turns import ENDED, TRANSITIONS
+from turnstream.llm.models.parameters import TABLES, schemas_by_name
+from turnstream.llm.openai.quirks import QUIRKS
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]

@@ -14,17 +14,17 @@ from uuid import UUID
 
 import pytest
 
-from app.api.schemas.requests import BrowserTokenIn, ChatChanges
-from app.api.schemas.responses import BrowserTokenOut, ExcerptOut, Problem, WhyOut
-from app.api.schemas.tools import ActionsIn
-from app.config import Settings
-from app.engine.upkeep.webhooks import body_of
-from app.lab.comparison import Question, read_plan
-from app.llm.models.registry import read_registry
-from app.setup.policies import allowances
-from app.storage.webhooks import Webhook
-from app.tools.declared.declarations import read_declarations
 from tests.support.programs import path_of
+from turnstream.api.schemas.requests import BrowserTokenIn, ChatChanges
+from turnstream.api.schemas.responses import BrowserTokenOut, ExcerptOut, Problem, WhyOut
+from turnstream.api.schemas.tools import ActionsIn
+from turnstream.config import Settings
+from turnstream.engine.upkeep.webhooks import body_of
+from turnstream.lab.comparison import Question, read_plan
+from turnstream.llm.models.registry import read_registry
+from turnstream.setup.policies import allowances
+from turnstream.storage.webhooks import Webhook
+from turnstream.tools.declared.declarations import read_declarations
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
@@ -327,7 +327,7 @@ def test_examples_in_python_need_no_more_than_make_run_installs(block: Block) ->
     }
     locked = set(re.findall(r"^([\w.-]+)==", (ROOT / "requirements.lock").read_text(encoding="utf-8"), re.MULTILINE))
     homes = packages_distributions()
-    foreign = imports - sys.stdlib_module_names - {"app", "fastapi", "turnstream_client"}  # of those who use it
+    foreign = imports - sys.stdlib_module_names - {"turnstream", "fastapi", "turnstream_client"}  # of those who use it
     names = {name: {home.lower().replace("_", "-") for home in homes.get(name, ())} for name in foreign}
     assert [name for name in foreign if not names[name] & locked] == []
 

@@ -10,18 +10,19 @@ from typing import Any, get_args
 
 import pytest
 
-from app.api.ag_ui.encoder import Run, RunEncoder
-from app.api.ag_ui.messages import ClientIds, answer_messages
-from app.api.ai_sdk.chunks import UiEncoder
-from app.api.ai_sdk.messages import ui_message
-from app.api.codec import block_json
-from app.api.openai.events import ResponseEvents
-from app.client.assembler import Assembler
-from app.domain.blocks import REJECTED, Block
-from app.domain.compaction import COMPACTION
-from app.domain.events import BlockStop
-from app.domain.history import COMPACTED
-from app.domain.kinds import (
+from tests.support.turns import USER_TURN, call, sealed, text, turn_of
+from turnstream.api.ag_ui.encoder import Run, RunEncoder
+from turnstream.api.ag_ui.messages import ClientIds, answer_messages
+from turnstream.api.ai_sdk.chunks import UiEncoder
+from turnstream.api.ai_sdk.messages import ui_message
+from turnstream.api.codec import block_json
+from turnstream.api.openai.events import ResponseEvents
+from turnstream.client.assembler import Assembler
+from turnstream.domain.blocks import REJECTED, Block
+from turnstream.domain.compaction import COMPACTION
+from turnstream.domain.events import BlockStop
+from turnstream.domain.history import COMPACTED
+from turnstream.domain.kinds import (
     KINDS,
     REDACTED_THINKING,
     SUMMARY,
@@ -33,20 +34,19 @@ from app.domain.kinds import (
     Shown,
     kind_of,
 )
-from app.domain.log import marks_of, start_of_block
-from app.domain.turns import Limits, Turn
-from app.kit.offload import Portions
-from app.llm.anthropic.render import render as render_anthropic
-from app.llm.anthropic.render import render_block
-from app.llm.conversation.messages import build_messages
-from app.llm.openai.chat.render import render as render_chat
-from app.llm.openai.responses.render import render as render_responses
-from app.llm.provider import Message, ModelRequest
-from app.terminal.turn_parts import BlockActivity, PartBuilder, Prose, SummaryLine, TurnPart, UserText
-from tests.support.turns import USER_TURN, call, sealed, text, turn_of
+from turnstream.domain.log import marks_of, start_of_block
+from turnstream.domain.turns import Limits, Turn
+from turnstream.kit.offload import Portions
+from turnstream.llm.anthropic.render import render as render_anthropic
+from turnstream.llm.anthropic.render import render_block
+from turnstream.llm.conversation.messages import build_messages
+from turnstream.llm.openai.chat.render import render as render_chat
+from turnstream.llm.openai.responses.render import render as render_responses
+from turnstream.llm.provider import Message, ModelRequest
+from turnstream.terminal.turn_parts import BlockActivity, PartBuilder, Prose, SummaryLine, TurnPart, UserText
 
 ROOT = Path(__file__).parents[2]
-PAGE = "\n".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / "app/web/static").glob("*.js")))
+PAGE = "\n".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / "app/turnstream/web/static").glob("*.js")))
 PROTOCOL = (ROOT / "docs/protocol.md").read_text(encoding="utf-8")
 CONTENT = "c0ffee"  # found again in everything that carries the block
 

@@ -5,16 +5,16 @@ from typing import Any
 
 import pytest
 
-from app.api.resolve import Defaults, Resolver
-from app.api.schemas.requests import ChatSettings, TurnOptions
-from app.domain.chats import Chat
-from app.domain.errors import RequestRefused
-from app.domain.rounds import Prices
-from app.domain.turns import Limits, TurnRequest
-from app.kit.ids import new_id
-from app.llm.models.catalog import Model, Models, ProviderModels
-from app.llm.scripted import ScriptedProvider
-from app.tools.toolset import Toolset
+from turnstream.api.resolve import Defaults, Resolver
+from turnstream.api.schemas.requests import ChatSettings, TurnOptions
+from turnstream.domain.chats import Chat
+from turnstream.domain.errors import RequestRefused
+from turnstream.domain.rounds import Prices
+from turnstream.domain.turns import Limits, TurnRequest
+from turnstream.kit.ids import new_id
+from turnstream.llm.models.catalog import Model, Models, ProviderModels
+from turnstream.llm.scripted import ScriptedProvider
+from turnstream.tools.toolset import Toolset
 
 NOW = datetime.now(UTC)
 PRICED = Model("priced", prices=Prices(1.0, 2.0), fallbacks=("spare",))

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from app import main
-from app.api.schemas.requests import NewTurn
-from app.domain.turns import OutputSpec
-from app.llm.models.registry import read_registry
-from app.tools.outputs import Outputs
+from turnstream import main
+from turnstream.api.schemas.requests import NewTurn
+from turnstream.domain.turns import OutputSpec
+from turnstream.llm.models.registry import read_registry
+from turnstream.tools.outputs import Outputs
 
 PAGE = (Path(__file__).parents[2] / "docs/models.md").read_text(encoding="utf-8")
 

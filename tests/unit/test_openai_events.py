@@ -10,19 +10,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.api.openai.events import BAND, ResponseEvents
-from app.domain.cursor import START
-from app.domain.events import BlockDelta, BlockStart, BlockStop, Event, Reset, RoundStart, TurnEnd
-from app.domain.log import marks_of, next_event
-from app.domain.turns import Turn
-from app.storage.runs.attempts import next_attempt
-from app.stream.directory import Directory
-from app.stream.live import LiveView
-from app.stream.reader import TurnReader
 from tests.support.effort import tries
 from tests.support.turns import ask, begun, call, result, sealed, text, turn_of
 from tests.unit.stream.test_readers import TEXTS
 from tests.unit.stream.writer import Writer
+from turnstream.api.openai.events import BAND, ResponseEvents
+from turnstream.domain.cursor import START
+from turnstream.domain.events import BlockDelta, BlockStart, BlockStop, Event, Reset, RoundStart, TurnEnd
+from turnstream.domain.log import marks_of, next_event
+from turnstream.domain.turns import Turn
+from turnstream.storage.runs.attempts import next_attempt
+from turnstream.stream.directory import Directory
+from turnstream.stream.live import LiveView
+from turnstream.stream.reader import TurnReader
 
 Json = dict[str, Any]
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -6,7 +6,7 @@ from time import monotonic
 
 import pytest
 
-from app.storage.pool import Pool
+from turnstream.storage.pool import Pool
 
 
 class Connection:

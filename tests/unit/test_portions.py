@@ -12,23 +12,23 @@ import pytest
 from msgspec import Raw
 from pydantic_core import from_json
 
-from app.api.ag_ui.encoder import Run, RunEncoder
-from app.api.ag_ui.messages import ClientIds, answer_messages, ids_of_client, thread_messages
-from app.api.ag_ui.schemas import AgUiUserMessageIn
-from app.api.ai_sdk.messages import ui_message
-from app.api.codec import input_of
-from app.api.openai.items import items_of_path
-from app.api.openai.stream import response_now
-from app.api.views import shown_turn
-from app.domain.blocks import Block
-from app.domain.events import BlockStop
-from app.domain.rounds import Round
-from app.domain.turns import Turn, TurnError, TurnRequest
-from app.kit import offload
-from app.kit.json_values import MOST_VALUES
-from app.kit.offload import Portions
-from app.stream.live import LiveView
-from app.tools.grants import meets
+from turnstream.api.ag_ui.encoder import Run, RunEncoder
+from turnstream.api.ag_ui.messages import ClientIds, answer_messages, ids_of_client, thread_messages
+from turnstream.api.ag_ui.schemas import AgUiUserMessageIn
+from turnstream.api.ai_sdk.messages import ui_message
+from turnstream.api.codec import input_of
+from turnstream.api.openai.items import items_of_path
+from turnstream.api.openai.stream import response_now
+from turnstream.api.views import shown_turn
+from turnstream.domain.blocks import Block
+from turnstream.domain.events import BlockStop
+from turnstream.domain.rounds import Round
+from turnstream.domain.turns import Turn, TurnError, TurnRequest
+from turnstream.kit import offload
+from turnstream.kit.json_values import MOST_VALUES
+from turnstream.kit.offload import Portions
+from turnstream.stream.live import LiveView
+from turnstream.tools.grants import meets
 
 COUNT = 500
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -2,10 +2,10 @@
 
 from datetime import UTC, datetime
 
-from app.api.recent_chats import RecentChats
-from app.domain.chats import Chat
-from app.kit.ids import new_id
-from app.storage.chats.exchanges import Target
+from turnstream.api.recent_chats import RecentChats
+from turnstream.domain.chats import Chat
+from turnstream.kit.ids import new_id
+from turnstream.storage.chats.exchanges import Target
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 

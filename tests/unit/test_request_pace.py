@@ -3,7 +3,7 @@
 import asyncio
 from collections import Counter
 
-from app.api.http.connection import RequestPace
+from turnstream.api.http.connection import RequestPace
 
 
 async def test_a_burst_of_requests_begins_in_its_order_over_several_iterations_of_the_loop() -> None:

@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
-from app.api.resolve import Defaults, Resolver
-from app.api.schemas.requests import OutputIn, TurnOptions
-from app.domain.errors import RequestRefused
-from app.domain.turns import Limits, ToolSpec, TurnRequest
-from app.llm.demo.provider import DemoProvider
-from app.llm.models.catalog import Model, Models, ProviderModels
-from app.llm.openai.parameters import CHAT
-from app.tools.outputs import Outputs
-from app.tools.tool import ToolContext
-from app.tools.toolset import Toolset
+from turnstream.api.resolve import Defaults, Resolver
+from turnstream.api.schemas.requests import OutputIn, TurnOptions
+from turnstream.domain.errors import RequestRefused
+from turnstream.domain.turns import Limits, ToolSpec, TurnRequest
+from turnstream.llm.demo.provider import DemoProvider
+from turnstream.llm.models.catalog import Model, Models, ProviderModels
+from turnstream.llm.openai.parameters import CHAT
+from turnstream.tools.outputs import Outputs
+from turnstream.tools.tool import ToolContext
+from turnstream.tools.toolset import Toolset
 
 SCHEMA = {"type": "object", "properties": {"year": {"type": "integer"}}, "required": ["year"]}
 STRICT = {**SCHEMA, "additionalProperties": False}

@@ -7,7 +7,7 @@ import pytest
 from prometheus_client import generate_latest
 from structlog.testing import capture_logs
 
-from app.telemetry import HOOK_FAILURES, PERSIST_SECONDS, Libraries
+from turnstream.telemetry import HOOK_FAILURES, PERSIST_SECONDS, Libraries
 
 
 def test_metrics_have_no_series_with_the_time_of_their_creation() -> None:
@@ -68,7 +68,7 @@ LINES = {
 }
 BEFORE = """
 import asyncio, logging, os, sys, structlog
-from app.telemetry import LOG_LINES_DROPPED, configure_logging, write_in_background
+from turnstream.telemetry import LOG_LINES_DROPPED, configure_logging, write_in_background
 write_in_background()
 configure_logging("info")
 log = structlog.get_logger()

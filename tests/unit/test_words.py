@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from app.api.events import CHAT_EVENTS, EVENTS, FEED_EVENTS, OVERVIEW_EVENTS
-from app.storage.tables import metadata
+from turnstream.api.events import CHAT_EVENTS, EVENTS, FEED_EVENTS, OVERVIEW_EVENTS
+from turnstream.storage.tables import metadata
 
 ROOT = Path(__file__).parents[2]
 GLOSSARY = (ROOT / "docs/glossary.md").read_text(encoding="utf-8")
@@ -61,7 +61,7 @@ def _names_of_the_code() -> set[str]:
 
 
 def test_the_glossary_has_every_class_of_the_domain_every_table_and_every_event() -> None:
-    domain = {name for name, path in _public_classes() if path.parent == ROOT / "app/domain"}
+    domain = {name for name, path in _public_classes() if path.parent == ROOT / "app/turnstream/domain"}
     assert sorted((domain | set(metadata.tables) | ALL_EVENTS) - _entries()) == []
 
 

@@ -13,15 +13,15 @@ import httpx2
 import pytest
 from starlette.requests import Request
 
-from app.api.streams import watch
-from app.domain.errors import Unauthorized
-from app.domain.identity import OF_A_PERSON, Identity
-from app.llm.scripted import Pause
-from app.storage.owners.tokens import Tokens
 from tests.support.http_client import Client, said
 from tests.support.http_server import Server, pausing, serving
 from tests.support.issuer import AUDIENCE, issuing
 from tests.support.openapi_document import Document
+from turnstream.api.streams import watch
+from turnstream.domain.errors import Unauthorized
+from turnstream.domain.identity import OF_A_PERSON, Identity
+from turnstream.llm.scripted import Pause
+from turnstream.storage.owners.tokens import Tokens
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -30,8 +30,8 @@ DIALECTS = ("turn", "post", "chat", "feed", "ai-sdk", "ai-sdk resumed", "ag-ui",
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.api.streams.watch.PAUSE", 0.05)
-    monkeypatch.setattr("app.api.identity.stored.BELIEVED", 0.05)
+    monkeypatch.setattr("turnstream.api.streams.watch.PAUSE", 0.05)
+    monkeypatch.setattr("turnstream.api.identity.stored.BELIEVED", 0.05)
 
 
 @dataclass
@@ -161,7 +161,7 @@ async def test_a_token_that_expires_ends_its_streams(server: Server, dialect: st
 
 async def test_the_pauses_of_the_watch_end_a_stream_within_20_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
-    from app.api.identity.way import BELIEVED  # noqa: PLC0415, as it is without the patch
+    from turnstream.api.identity.way import BELIEVED  # noqa: PLC0415, as it is without the patch
 
     assert watch.PAUSE + BELIEVED + watch._TIMEOUT <= 20
 
@@ -181,7 +181,7 @@ async def test_with_another_token_a_reader_goes_on_from_its_cursor(server: Serve
 async def test_keys_rotate_and_a_token_expires_in_mid_stream(
     database_url: str, document: Document, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.api.identity.issuer_keys._PAUSE", 0)
+    monkeypatch.setattr("turnstream.api.identity.issuer_keys._PAUSE", 0)
     async with (
         issuing() as issuer,
         serving(database_url, jwt_issuer=issuer.url, jwt_audience=AUDIENCE, jwt_leeway=0) as server,
@@ -198,7 +198,7 @@ async def test_keys_rotate_and_a_token_expires_in_mid_stream(
             has_its_last_word("chat", short)
         assert not end.done(), "its key is still there"
         issuer.published = ["second"]
-        monkeypatch.setattr("app.api.identity.issuer_keys._AGE", 0)
+        monkeypatch.setattr("turnstream.api.identity.issuer_keys._AGE", 0)
         await asyncio.wait_for(end, 20)
         has_its_last_word("turn", found)
         assert "does not have: 'first'" in found.last
@@ -236,7 +236,7 @@ async def test_a_function_of_the_program_ends_streams_too(database_url: str) -> 
 async def test_the_first_token_ends_the_streams_of_an_open_server(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.api.identity.local.BELIEVED", 0.05)
+    monkeypatch.setattr("turnstream.api.identity.local.BELIEVED", 0.05)
     async with (
         serving(database_url) as server,
         httpx2.AsyncClient(base_url=server.url, trust_env=False) as client,

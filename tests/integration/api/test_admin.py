@@ -12,22 +12,22 @@ import pytest_asyncio
 from click.testing import CliRunner, Result
 from pydantic import BaseModel
 
-from app.api import overview
-from app.api.overview import Overview
-from app.cli import commands
-from app.domain.errors import NotFound, PermanentError
-from app.domain.identity import SCOPES
-from app.llm.models.catalog import Models, ProviderModels
-from app.llm.scripted import Pause, ScriptedProvider, message_of, text, tool_use
-from app.storage.database import Database, Statement, connect
-from app.storage.owners.audit import AuditTrail
-from app.tools.tool import tool
-from app.tools.toolset import Toolset
 from tests.integration.api.test_openapi import LOOK, until
 from tests.support.http_client import Client, Event, Said
 from tests.support.http_server import Server, pausing, serving
 from tests.support.openapi_document import Document
 from tests.support.server_process import clean_environment
+from turnstream.api import overview
+from turnstream.api.overview import Overview
+from turnstream.cli import commands
+from turnstream.domain.errors import NotFound, PermanentError
+from turnstream.domain.identity import SCOPES
+from turnstream.llm.models.catalog import Models, ProviderModels
+from turnstream.llm.scripted import Pause, ScriptedProvider, message_of, text, tool_use
+from turnstream.storage.database import Database, Statement, connect
+from turnstream.storage.owners.audit import AuditTrail
+from turnstream.tools.tool import tool
+from turnstream.tools.toolset import Toolset
 
 PAGE = Path(__file__).parents[3] / "docs" / "admin.md"
 

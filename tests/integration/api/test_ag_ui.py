@@ -10,12 +10,12 @@ from uuid import uuid4
 import pytest
 import pytest_asyncio
 
-from app.llm.scripted import Pause, message_of, text, tool_use
-from app.tools.tool import PersonQuestion, ToolContext, tool
-from app.tools.toolset import Toolset
 from tests.support.http_client import Client
 from tests.support.http_server import Server, pausing, serving
 from tests.support.pictures import PIXEL
+from turnstream.llm.scripted import Pause, message_of, text, tool_use
+from turnstream.tools.tool import PersonQuestion, ToolContext, tool
+from turnstream.tools.toolset import Toolset
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -8,12 +8,15 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from app.api.ai_sdk.chunks import UiEncoder
-from app.api.ai_sdk.messages import ui_message
-from app.api.codec import to_json
-from app.domain.blocks import Block, PreliminaryOutput
-from app.domain.cursor import START
-from app.domain.events import (
+from tests.integration.api.conftest import NewOwner
+from tests.support.http_client import Client
+from tests.support.http_server import Server, pausing
+from turnstream.api.ai_sdk.chunks import UiEncoder
+from turnstream.api.ai_sdk.messages import ui_message
+from turnstream.api.codec import to_json
+from turnstream.domain.blocks import Block, PreliminaryOutput
+from turnstream.domain.cursor import START
+from turnstream.domain.events import (
     BlockDelta,
     BlockStart,
     BlockStop,
@@ -24,16 +27,13 @@ from app.domain.events import (
     TurnStart,
     preliminary_notice,
 )
-from app.domain.log import marks_of
-from app.domain.results import layout_of
-from app.domain.rounds import Round
-from app.domain.turns import Turn, TurnError
-from app.kit.offload import Portions
-from app.llm.scripted import Pause, message_of, text, tool_use
-from app.storage.database import Statement
-from tests.integration.api.conftest import NewOwner
-from tests.support.http_client import Client
-from tests.support.http_server import Server, pausing
+from turnstream.domain.log import marks_of
+from turnstream.domain.results import layout_of
+from turnstream.domain.rounds import Round
+from turnstream.domain.turns import Turn, TurnError
+from turnstream.kit.offload import Portions
+from turnstream.llm.scripted import Pause, message_of, text, tool_use
+from turnstream.storage.database import Statement
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -7,14 +7,14 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from app.llm.conversation.attachments import GONE
-from app.llm.models.catalog import Model, ProviderModels
-from app.llm.scripted import ScriptedProvider, message_of, text
 from tests.integration.api.conftest import NewOwner
 from tests.support.http_client import Client, Said
 from tests.support.http_server import Server
 from tests.support.locks import Locker
 from tests.support.sweeping import swept
+from turnstream.llm.conversation.attachments import GONE
+from turnstream.llm.models.catalog import Model, ProviderModels
+from turnstream.llm.scripted import ScriptedProvider, message_of, text
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

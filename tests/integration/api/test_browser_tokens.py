@@ -10,17 +10,17 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from app.api.routes import ENDPOINTS
-from app.domain.errors import Unauthorized
-from app.domain.identity import Identity
-from app.llm.scripted import Pause
-from app.storage.database import Statement
-from app.storage.owners.tokens import Tokens
 from tests.integration.api.test_openapi import body_of, filled
 from tests.support.http_client import Client, said
 from tests.support.http_server import Server, pausing
 from tests.support.openapi_document import Document
 from tests.support.programs import path_of
+from turnstream.api.routes import ENDPOINTS
+from turnstream.domain.errors import Unauthorized
+from turnstream.domain.identity import Identity
+from turnstream.llm.scripted import Pause
+from turnstream.storage.database import Statement
+from turnstream.storage.owners.tokens import Tokens
 
 ROOT = Path(__file__).parents[3]
 
@@ -128,7 +128,7 @@ async def test_a_bound_token_gets_the_pictures_of_its_chat_alone(
 async def test_it_ends_with_the_token_that_it_was_exchanged_for(
     server: Server, document: Document, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.api.identity.stored.BELIEVED", 0)
+    monkeypatch.setattr("turnstream.api.identity.stored.BELIEVED", 0)
     tokens, name = Tokens(server.services.storage.database), f"backend {uuid4()}"
     async with Client(server.url, document, await tokens.create(name, Identity("ada"))) as backend:
         made = await exchanged(backend)
@@ -172,14 +172,14 @@ console.log(text)
 async def test_the_client_of_the_page_renews_its_token_in_mid_stream(
     api: Client, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.api.streams.watch.PAUSE", 0.05)
+    monkeypatch.setattr("turnstream.api.streams.watch.PAUSE", 0.05)
     pause = Pause()
     turn = await api.say(await api.chat(), model=server.scripts.model(pausing(pause, "One ", "two.")))
     section = (ROOT / "docs/frontends.md").read_text(encoding="utf-8").partition("\n## Tokens\n")[2]
     example = re.findall(r"```js\n(.*?)```", section, re.DOTALL)[0]
     assert "fetch('/my-backend/chat-token', { method: 'POST' })" in example
     values = {
-        "CLIENT": json.dumps((ROOT / "app/web/static/turnstream.js").as_uri()),
+        "CLIENT": json.dumps((ROOT / "app/turnstream/web/static/turnstream.js").as_uri()),
         "EXAMPLE": example.replace("fetch('/my-backend/chat-token', { method: 'POST' })", "exchange()").replace(
             "new Client({", "new Client({ base: BASE,"
         ),

@@ -6,13 +6,13 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from app.domain.identity import Identity
-from app.storage.database import Statement
-from app.storage.owners.tokens import Tokens
 from tests.support.http_client import Client, said
 from tests.support.http_server import Server, serving
 from tests.support.issuer import AUDIENCE, TestIssuer, issuing
 from tests.support.openapi_document import Document
+from turnstream.domain.identity import Identity
+from turnstream.storage.database import Statement
+from turnstream.storage.owners.tokens import Tokens
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -108,7 +108,7 @@ async def test_an_owner_who_moves_may_read_and_not_write(site: Server, document:
 async def test_an_owner_who_has_gone_is_sent_on_and_its_streams_end(
     site: Server, document: Document, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.api.streams.watch.PAUSE", 0.05)
+    monkeypatch.setattr("turnstream.api.streams.watch.PAUSE", 0.05)
     token = await Tokens(site.services.storage.database, "07").create("gone", Identity("gone"))
     async with Client(site.url, token=token) as gone, gone.stream("GET", "/api/stream") as events:
         await with_move(site, "gone", "gone")

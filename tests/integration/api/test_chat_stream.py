@@ -12,18 +12,6 @@ from uuid import UUID, uuid4
 import pytest
 from structlog.testing import capture_logs
 
-from app.api.events import CHAT_EVENTS, EVENTS
-from app.api.streams.chat import frame
-from app.domain.errors import PermanentError, TransientError
-from app.domain.events import Notice
-from app.domain.turns import Turn
-from app.llm.models.catalog import ProviderModels
-from app.llm.provider import ModelRequest
-from app.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text, thinking, tool_use
-from app.storage.chats.turns import Turns
-from app.storage.database import Statement
-from app.stream.chat import reader as chat_tail
-from app.stream.chat.cursor import ChatCursor
 from tests.integration.api.chat_picture import ChatPicture, pictured
 from tests.integration.api.conftest import NewOwner
 from tests.integration.proxy import proxied
@@ -31,6 +19,18 @@ from tests.support.effort import FULL, tries
 from tests.support.http_client import Client, Event, Parser, said, turn_url
 from tests.support.http_server import Server, pausing, serving
 from tests.support.openapi_document import Document
+from turnstream.api.events import CHAT_EVENTS, EVENTS
+from turnstream.api.streams.chat import frame
+from turnstream.domain.errors import PermanentError, TransientError
+from turnstream.domain.events import Notice
+from turnstream.domain.turns import Turn
+from turnstream.llm.models.catalog import ProviderModels
+from turnstream.llm.provider import ModelRequest
+from turnstream.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text, thinking, tool_use
+from turnstream.storage.chats.turns import Turns
+from turnstream.storage.database import Statement
+from turnstream.stream.chat import reader as chat_tail
+from turnstream.stream.chat.cursor import ChatCursor
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -358,7 +358,7 @@ async def two_replicas(database_url: str, document: Document) -> AsyncIterator[t
 async def test_a_ring_at_one_replica_is_heard_at_the_other(
     database_url: str, document: Document, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.setup.engine._CHAT_POLL", 3600.0)
+    monkeypatch.setattr("turnstream.setup.engine._CHAT_POLL", 3600.0)
     async with two_replicas(database_url, document) as (here, near, far):
         chat = await near.chat()
         picture = ChatPicture()
@@ -376,8 +376,8 @@ async def test_a_ring_at_one_replica_is_heard_at_the_other(
 async def test_a_ring_that_is_lost_is_found_by_looking(
     database_url: str, document: Document, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.setup.engine._CHAT_POLL", 0.02)
-    monkeypatch.setattr("app.stream.broadcast.Broadcast.receive", lambda self, payload: None)
+    monkeypatch.setattr("turnstream.setup.engine._CHAT_POLL", 0.02)
+    monkeypatch.setattr("turnstream.stream.broadcast.Broadcast.receive", lambda self, payload: None)
     async with two_replicas(database_url, document) as (_, near, far):
         chat = await near.chat()
         async with far.follow(f"{chat}/stream") as events:
@@ -389,9 +389,9 @@ async def test_a_ring_that_is_lost_is_found_by_looking(
 
 
 async def test_while_the_database_is_away_readers_wait(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.setup.engine._CHAT_POLL", 0.01)
+    monkeypatch.setattr("turnstream.setup.engine._CHAT_POLL", 0.01)
     # A replica that knows itself to be alone notifies nobody.
-    monkeypatch.setattr("app.engine.upkeep.recovery.ReplicaMonitor.is_alone", False)
+    monkeypatch.setattr("turnstream.engine.upkeep.recovery.ReplicaMonitor.is_alone", False)
     async with proxied(database_url) as (url, proxy), serving(url) as server, Client(server.url) as api:
         chat = await api.chat(title="One")
         async with api.follow(f"{chat}/stream") as events:

@@ -8,18 +8,18 @@ from pathlib import Path
 import click
 import pytest
 
-from app.domain.errors import PermanentError
-from app.domain.rounds import Prices
-from app.lab.comparison import options_of, read_plan
-from app.llm.models.catalog import Model, ProviderModels
-from app.llm.models.parameters import parameters_of
-from app.llm.openai.quirks import QUIRKS
-from app.llm.provider import ModelRequest
-from app.llm.scripted import Reply, ScriptedProvider, message_of, text, tool_use
-from app.tools.tool import tool
-from app.tools.toolset import Toolset
 from tests.support import command_line
 from tests.support.http_server import serving
+from turnstream.domain.errors import PermanentError
+from turnstream.domain.rounds import Prices
+from turnstream.lab.comparison import options_of, read_plan
+from turnstream.llm.models.catalog import Model, ProviderModels
+from turnstream.llm.models.parameters import parameters_of
+from turnstream.llm.openai.quirks import QUIRKS
+from turnstream.llm.provider import ModelRequest
+from turnstream.llm.scripted import Reply, ScriptedProvider, message_of, text, tool_use
+from turnstream.tools.tool import tool
+from turnstream.tools.toolset import Toolset
 
 USAGE = {"input_tokens": 100, "cache_read_input_tokens": 900, "output_tokens": 50}
 

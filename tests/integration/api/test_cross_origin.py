@@ -8,14 +8,14 @@ import httpx2
 import pytest
 import pytest_asyncio
 
-from app.config import Settings
-from app.domain.errors import ConfigError
-from app.domain.identity import Identity
-from app.main import create_app
-from app.setup.identity import allowed_origins
-from app.storage.owners.tokens import Tokens
 from tests.support.http_client import Client, said
 from tests.support.http_server import Server, serving
+from turnstream.config import Settings
+from turnstream.domain.errors import ConfigError
+from turnstream.domain.identity import Identity
+from turnstream.main import create_app
+from turnstream.setup.identity import allowed_origins
+from turnstream.storage.owners.tokens import Tokens
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -101,8 +101,8 @@ async def test_a_failure_of_the_server_is_shown_to_the_page_too(
     def breaks(*_: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("app.api.chats.identity_of", breaks, raising=False)
-    monkeypatch.setattr("app.api.chats.services_and_owner", breaks)
+    monkeypatch.setattr("turnstream.api.chats.identity_of", breaks, raising=False)
+    monkeypatch.setattr("turnstream.api.chats.services_and_owner", breaks)
     answer = await ada.get("/api/chats", headers={"Origin": ORIGIN})
     assert (answer.status_code, answer.headers["access-control-allow-origin"]) == (500, ORIGIN)
     assert answer.headers["x-content-type-options"] == "nosniff"

@@ -15,14 +15,14 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
-from app.api.dispatch import routes_of
-from app.api.http.connection import SafeHeaders
-from app.api.http.endpoint import Endpoint
-from app.api.http.errors import HANDLERS
-from app.api.openai import routes as openai
-from app.api.routes import ENDPOINTS
 from tests.support.http_client import Client, said
 from tests.support.server_process import Server
+from turnstream.api.dispatch import routes_of
+from turnstream.api.http.connection import SafeHeaders
+from turnstream.api.http.endpoint import Endpoint
+from turnstream.api.http.errors import HANDLERS
+from turnstream.api.openai import routes as openai
+from turnstream.api.routes import ENDPOINTS
 
 ALL = {endpoint.call: endpoint for endpoint in (*ENDPOINTS, *openai.ENDPOINTS)}
 

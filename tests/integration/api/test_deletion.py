@@ -8,13 +8,6 @@ from uuid import UUID, uuid4
 import pytest
 from structlog.testing import capture_logs
 
-from app.api.streams.chat import frame
-from app.domain.errors import NotFound
-from app.domain.turns import Turn
-from app.llm.scripted import Pause, message_of, tool_use
-from app.storage.chats.turns import Turns
-from app.stream.chat.cursor import ChatCursor
-from app.stream.chat.reader import ChatReader, Sources
 from tests.integration.api.chat_picture import ChatPicture, pictured
 from tests.integration.api.conftest import NewOwner
 from tests.integration.api.test_chat_stream import take_until, two_replicas
@@ -22,6 +15,13 @@ from tests.integration.api.test_feed import take_until as take_feed_until
 from tests.support.http_client import Client, Event, Parser, Said
 from tests.support.http_server import Server, pausing, serving
 from tests.support.openapi_document import Document
+from turnstream.api.streams.chat import frame
+from turnstream.domain.errors import NotFound
+from turnstream.domain.turns import Turn
+from turnstream.llm.scripted import Pause, message_of, tool_use
+from turnstream.storage.chats.turns import Turns
+from turnstream.stream.chat.cursor import ChatCursor
+from turnstream.stream.chat.reader import ChatReader, Sources
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -138,7 +138,7 @@ async def test_another_answer_stays_and_with_the_last_one_the_message_is_deleted
 async def test_a_large_branch_is_deleted_in_small_transactions(
     api: Client, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.storage.chats.branches._BATCH", 3)
+    monkeypatch.setattr("turnstream.storage.chats.branches._BATCH", 3)
     chat = await api.chat()
     first = await api.ask(chat, "One")
     rest = [await api.ask(chat, "More") for _ in range(4)]

@@ -11,16 +11,16 @@ import pytest
 import pytest_asyncio
 from structlog.testing import capture_logs
 
-from app.llm.scripted import message_of, text, tool_use
-from app.tools.declared.declarations import McpServer
-from app.tools.mcp.servers import McpServers, McpTiming
-from app.tools.policy import Policy
-from app.tools.tool import Tool
-from app.tools.toolset import Toolset
 from tests.integration.mcp_servers import ROOT
 from tests.support.http_client import Client, Event, Said
 from tests.support.http_server import Server, serving
 from tests.support.openapi_document import Document
+from turnstream.llm.scripted import message_of, text, tool_use
+from turnstream.tools.declared.declarations import McpServer
+from turnstream.tools.mcp.servers import McpServers, McpTiming
+from turnstream.tools.policy import Policy
+from turnstream.tools.tool import Tool
+from turnstream.tools.toolset import Toolset
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

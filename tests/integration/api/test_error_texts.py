@@ -11,14 +11,14 @@ import pytest
 import pytest_asyncio
 from pydantic import BaseModel
 
-from app.api.http.endpoint import Endpoint
-from app.api.routes import ENDPOINTS
-from app.domain.errors import RefusalCode
-from app.domain.identity import SCOPES
-from app.llm.scripted import Pause
 from tests.support.http_client import Client, said
 from tests.support.http_server import Server, pausing
 from tests.support.openapi_document import Document
+from turnstream.api.http.endpoint import Endpoint
+from turnstream.api.routes import ENDPOINTS
+from turnstream.domain.errors import RefusalCode
+from turnstream.domain.identity import SCOPES
+from turnstream.llm.scripted import Pause
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

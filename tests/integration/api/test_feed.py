@@ -15,12 +15,6 @@ from uuid import UUID, uuid4
 import pytest
 from structlog.testing import capture_logs
 
-from app.api.events import FEED_EVENTS
-from app.llm.models.catalog import ProviderModels
-from app.llm.scripted import Pause, Reply, ScriptedProvider, message_of, tool_use
-from app.storage.database import Statement
-from app.storage.owners.owner_changes import LATEST_COMMIT, OwnerChanges
-from app.stream.feed import FeedCursor
 from tests.integration.api.conftest import NewOwner
 from tests.integration.api.test_chat_stream import author
 from tests.integration.proxy import proxied
@@ -30,6 +24,12 @@ from tests.support.http_server import Server, pausing, serving
 from tests.support.locks import Locker
 from tests.support.openapi_document import Document
 from tests.support.sweeping import swept
+from turnstream.api.events import FEED_EVENTS
+from turnstream.llm.models.catalog import ProviderModels
+from turnstream.llm.scripted import Pause, Reply, ScriptedProvider, message_of, tool_use
+from turnstream.storage.database import Statement
+from turnstream.storage.owners.owner_changes import LATEST_COMMIT, OwnerChanges
+from turnstream.stream.feed import FeedCursor
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -176,7 +176,7 @@ async def test_a_turn_that_ended_meanwhile_is_sent_to_a_client_that_saw_it_open(
 async def test_on_one_connection_no_state_is_sent_twice_in_a_row(
     api: Client, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.stream.feed._READER_PAUSE", 0.0)
+    monkeypatch.setattr("turnstream.stream.feed._READER_PAUSE", 0.0)
     chats = [await api.chat() for _ in range(2)]
     last: dict[str, Json] = {}
     async with api.follow(FEED) as events:
@@ -221,7 +221,7 @@ async def test_a_change_that_is_committed_late_is_sent(
     """Its time is that of its statement, others have been sent since, and a list was read. Without an overlap any
     commit is as late as one that waits for a standby for half an hour.
     """
-    monkeypatch.setattr("app.storage.owners.owner_changes.OVERLAP", timedelta(seconds=overlap))
+    monkeypatch.setattr("turnstream.storage.owners.owner_changes.OVERLAP", timedelta(seconds=overlap))
     late, other = await api.chat(title="Late"), await api.chat()
     change = "UPDATE chats SET title = 'Changed', updated_at = clock_timestamp() WHERE id = $1"
     async with api.follow(FEED) as events:
@@ -323,7 +323,7 @@ async def test_a_cursor_that_is_too_old_or_of_another_database_is_answered_with_
 async def test_a_client_that_has_missed_too_many_changes_reads_its_list_again(
     api: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.stream.feed._MOST_MISSED", 2)
+    monkeypatch.setattr("turnstream.stream.feed._MOST_MISSED", 2)
     cursor = str(FeedCursor(datetime.now(UTC) - LATEST_COMMIT - timedelta(minutes=1)))
     for _ in range(2):
         await api.chat()
@@ -338,7 +338,7 @@ async def test_the_cursor_of_a_list_is_not_answered_with_a_reset_while_a_transac
     api: Client, database: Locker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next list would have the same cursor."""
-    monkeypatch.setattr("app.stream.feed._MOST_MISSED", 2)
+    monkeypatch.setattr("turnstream.stream.feed._MOST_MISSED", 2)
     chat = UUID(id_of(await api.chat()))
     async with database.holding("UPDATE chats SET updated_at = clock_timestamp() WHERE id = $1", chat):
         names = {f"Chat {number}" for number in range(5)}
@@ -373,8 +373,8 @@ async def test_a_chat_that_is_found_again_and_again_is_read_whole_once(
 async def test_more_open_turns_than_a_cursor_names_are_a_reset_for_whoever_comes_back(
     api: Client, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.stream.feed._MOST_NAMED", 1)
-    monkeypatch.setattr("app.stream.feed._BATCH", 1)
+    monkeypatch.setattr("turnstream.stream.feed._MOST_NAMED", 1)
+    monkeypatch.setattr("turnstream.stream.feed._BATCH", 1)
     pauses = [Pause(), Pause()]
     for pause in pauses:
         await api.say(await api.chat(), model=server.scripts.model(pausing(pause, "Half ", "whole.")))
@@ -391,8 +391,8 @@ async def test_an_old_turn_that_a_client_saw_open_is_sent_when_it_has_ended_also
     api: Client, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # They were there long before the list was read.
-    monkeypatch.setattr("app.storage.owners.owner_changes.OVERLAP", timedelta(0))
-    monkeypatch.setattr("app.stream.feed._BATCH", 1)
+    monkeypatch.setattr("turnstream.storage.owners.owner_changes.OVERLAP", timedelta(0))
+    monkeypatch.setattr("turnstream.stream.feed._BATCH", 1)
     pauses, turns = [Pause(), Pause()], []
     for pause in pauses:
         turns.append(await api.say(await api.chat(), model=server.scripts.model(pausing(pause, "Half ", "whole."))))
@@ -447,7 +447,7 @@ async def change_everything(near: Client, events: AsyncIterator[Event]) -> None:
 async def test_changes_at_one_replica_reach_the_readers_at_another(
     database_url: str, document: Document, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.setup.engine._FEED_LOOK", 3600.0)
+    monkeypatch.setattr("turnstream.setup.engine._FEED_LOOK", 3600.0)
     async with two_replicas(database_url, document) as (near, far), far.follow(FEED) as events:
         await change_everything(near, events)
 
@@ -455,14 +455,14 @@ async def test_changes_at_one_replica_reach_the_readers_at_another(
 async def test_a_change_whose_notification_is_lost_is_found_by_looking(
     database_url: str, document: Document, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.setup.engine._FEED_LOOK", 0.02)
-    monkeypatch.setattr("app.stream.broadcast.Broadcast.receive", lambda self, payload: None)
+    monkeypatch.setattr("turnstream.setup.engine._FEED_LOOK", 0.02)
+    monkeypatch.setattr("turnstream.stream.broadcast.Broadcast.receive", lambda self, payload: None)
     async with two_replicas(database_url, document) as (near, far), far.follow(FEED) as events:
         await change_everything(near, events)
 
 
 async def test_while_the_database_is_away_the_feed_waits(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.setup.engine._FEED_LOOK", 0.01)
+    monkeypatch.setattr("turnstream.setup.engine._FEED_LOOK", 0.01)
     async with (
         proxied(database_url) as (url, proxy),
         serving(url) as server,

@@ -5,11 +5,6 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from app.domain.errors import NotFound
-from app.domain.fork import LEFT_OUT, cut_after
-from app.llm.scripted import Pause, message_of, text, tool_use
-from app.storage.chats.branches import Fork
-from app.storage.database import Statement
 from tests.integration.api.chat_picture import ChatPicture
 from tests.integration.api.conftest import NewOwner
 from tests.integration.api.test_attachments import PNG, image
@@ -17,6 +12,11 @@ from tests.integration.api.test_chat_stream import take_until
 from tests.support.http_client import Client, Said, words_of
 from tests.support.http_server import Server, pausing
 from tests.support.sweeping import swept
+from turnstream.domain.errors import NotFound
+from turnstream.domain.fork import LEFT_OUT, cut_after
+from turnstream.llm.scripted import Pause, message_of, text, tool_use
+from turnstream.storage.chats.branches import Fork
+from turnstream.storage.database import Statement
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -169,7 +169,7 @@ async def test_a_fork_that_cannot_be_is_refused_with_a_reason(
     assert refused["errors"][0]["field"] == "title"
     await api.json("POST", f"{chat}/turns/{uuid4()}/fork", 404, json={})
     await (await new_owner()).json("POST", f"{turn.url}/fork", 404, json={})
-    monkeypatch.setattr("app.storage.chats.branches._MOST_COPIED", 1)
+    monkeypatch.setattr("turnstream.storage.chats.branches._MOST_COPIED", 1)
     refused = await api.json("POST", f"{turn.url}/fork", 422, json={"into": "chat"})
     assert "at most 1 turns" in refused["errors"][0]["message"]
     storage = server.services.storage

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
-from app.api.http.connection import Connection
-from app.engine.recorder import Recorder
-from app.engine.reply import Reply
-from app.stream.live import LiveView
 from tests.support.http_client import Client
 from tests.support.http_server import Server
+from turnstream.api.http.connection import Connection
+from turnstream.engine.recorder import Recorder
+from turnstream.engine.reply import Reply
+from turnstream.stream.live import LiveView
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -5,10 +5,10 @@ import asyncio
 import httpx2
 import pytest
 
-from app.llm.scripted import Pause
 from tests.integration.api.conftest import NewOwner
 from tests.support.attacks import ATTACKS, Attack
 from tests.support.http_server import Server, pausing
+from turnstream.llm.scripted import Pause
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -4,13 +4,13 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from app.domain.errors import StorageUnavailable
-from app.llm.scripted import Pause
-from app.storage.chats.exchanges import Exchange, Exchanges
 from tests.integration.api.conftest import NewOwner
 from tests.support.http_client import Client, said, turn_url
 from tests.support.http_server import Server, pausing
 from tests.support.locks import Locker
+from turnstream.domain.errors import StorageUnavailable
+from turnstream.llm.scripted import Pause
+from turnstream.storage.chats.exchanges import Exchange, Exchanges
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -8,19 +8,19 @@ import httpx2
 import pytest
 from starlette.requests import Request
 
-from app.api.http.endpoint import Endpoint
-from app.api.identity.local import LocalMachine
-from app.api.identity.stored import StoredTokens
-from app.api.routes import ENDPOINTS
-from app.domain.errors import Unauthorized
-from app.domain.identity import SCOPES, Identity, Scope
-from app.llm.scripted import message_of, text, tool_use
-from app.storage.database import connect
-from app.storage.owners.tokens import Tokens
 from tests.integration.api.test_openapi import LOOK, body_of, nothing_there, until
 from tests.support.http_client import Client
 from tests.support.http_server import Server, serving
 from tests.support.openapi_document import Document
+from turnstream.api.http.endpoint import Endpoint
+from turnstream.api.identity.local import LocalMachine
+from turnstream.api.identity.stored import StoredTokens
+from turnstream.api.routes import ENDPOINTS
+from turnstream.domain.errors import Unauthorized
+from turnstream.domain.identity import SCOPES, Identity, Scope
+from turnstream.llm.scripted import message_of, text, tool_use
+from turnstream.storage.database import connect
+from turnstream.storage.owners.tokens import Tokens
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -136,7 +136,7 @@ async def test_the_last_use_of_a_token_is_written_behind_the_requests(
     token = await tokens.create("used once", Identity("clock"))
     await tokens.create("never used", Identity("clock"))
     assert await stored.identity_of(request_with(token))
-    monkeypatch.setattr("app.api.identity.stored._USES_PAUSE", 0)
+    monkeypatch.setattr("turnstream.api.identity.stored._USES_PAUSE", 0)
     recording = asyncio.create_task(stored.record_uses())
     async with asyncio.timeout(10):
         while True:

@@ -9,19 +9,19 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from app.api import routes
-from app.api.http.endpoint import Endpoint
-from app.api.openai import routes as openai_routes
-from app.api.openai.objects import ResponseId
-from app.domain.plans import RATES, Plan
-from app.llm.scripted import Pause, message_of, text, tool_use
-from app.storage.database import Statement
 from tests.integration.api.test_openapi import running, saying
 from tests.integration.api.test_owner_limits import Doors
 from tests.integration.api.test_waiting import until_waiting
 from tests.support.http_client import Client, said
 from tests.support.http_server import Server, serving
 from tests.support.openapi_document import Document
+from turnstream.api import routes
+from turnstream.api.http.endpoint import Endpoint
+from turnstream.api.openai import routes as openai_routes
+from turnstream.api.openai.objects import ResponseId
+from turnstream.domain.plans import RATES, Plan
+from turnstream.llm.scripted import Pause, message_of, text, tool_use
+from turnstream.storage.database import Statement
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

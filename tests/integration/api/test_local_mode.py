@@ -9,15 +9,15 @@ from uuid import uuid4
 import pytest
 import pytest_asyncio
 
-from app.api.openai.routes import ENDPOINTS as OPENAI
-from app.api.routes import ENDPOINTS
-from app.domain.identity import Identity
-from app.storage.database import connect
-from app.storage.owners.tokens import Tokens
 from tests.integration.api.test_openapi import body_of
 from tests.support.http_client import Client
 from tests.support.http_server import Server, serving
 from tests.support.openapi_document import Document
+from turnstream.api.openai.routes import ENDPOINTS as OPENAI
+from turnstream.api.routes import ENDPOINTS
+from turnstream.domain.identity import Identity
+from turnstream.storage.database import connect
+from turnstream.storage.owners.tokens import Tokens
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -107,7 +107,7 @@ async def test_a_token_that_was_never_created_is_refused_as_well(local: Client) 
 async def test_the_first_token_closes_the_server_while_it_runs(
     local: Client, local_server: Server, document: Document, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.api.identity.local.BELIEVED", 0)
+    monkeypatch.setattr("turnstream.api.identity.local.BELIEVED", 0)
     await local.chat(title="Local")
     token = await local_server.token("ada")
     async with Client(local_server.url, document, token) as ada:

@@ -12,10 +12,10 @@ from starlette.responses import Response
 from starlette.routing import Route
 from structlog.testing import capture_logs
 
-from app.api.http.connection import SafeHeaders
-from app.api.http.errors import failed
 from tests.support.http_client import Client
 from tests.support.http_server import Server
+from turnstream.api.http.connection import SafeHeaders
+from turnstream.api.http.errors import failed
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -13,8 +13,8 @@ from agents import (
 from openai import AsyncOpenAI
 from openai.types.responses import ResponseTextDeltaEvent
 
-from app.llm.scripted import message_of, text, tool_use
 from tests.support.http_server import Server
+from turnstream.llm.scripted import message_of, text, tool_use
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

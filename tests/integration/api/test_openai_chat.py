@@ -9,12 +9,12 @@ import pytest
 from openai import AsyncOpenAI
 from pydantic import BaseModel
 
-from app.domain.errors import PermanentError
-from app.llm.scripted import message_of, text, thinking, tool_use
 from tests.integration.api.test_openai_responses import LOOK
 from tests.support.http_client import Client
 from tests.support.http_server import Server
 from tests.support.pictures import PIXEL
+from turnstream.domain.errors import PermanentError
+from turnstream.llm.scripted import message_of, text, thinking, tool_use
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -6,10 +6,10 @@ import openai
 import pytest
 from openai import AsyncOpenAI
 
-from app.llm.scripted import message_of, text, tool_use
 from tests.integration.api.test_openai_responses import LOOK
 from tests.support.http_client import Client
 from tests.support.http_server import Server
+from turnstream.llm.scripted import message_of, text, tool_use
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -9,8 +9,8 @@ import pytest
 from openai import AsyncOpenAI
 from openai.types.responses import Response
 
-from app.llm.scripted import message_of, text
 from tests.support.http_server import Server
+from turnstream.llm.scripted import message_of, text
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

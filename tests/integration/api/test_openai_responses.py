@@ -11,15 +11,15 @@ from openai import AsyncOpenAI
 from openai.types.responses import Response
 from pydantic import BaseModel
 
-from app.domain.errors import TransientError
-from app.domain.plans import Plan
-from app.kit.clock import CLOCK
-from app.kit.signature import headers_of
-from app.llm.scripted import Pause, message_of, text, thinking, tool_use
-from app.tools.tool import tool
-from app.tools.toolset import Toolset
 from tests.support.http_server import Server, pausing, serving
 from tests.support.pictures import PIXEL
+from turnstream.domain.errors import TransientError
+from turnstream.domain.plans import Plan
+from turnstream.kit.clock import CLOCK
+from turnstream.kit.signature import headers_of
+from turnstream.llm.scripted import Pause, message_of, text, thinking, tool_use
+from turnstream.tools.tool import tool
+from turnstream.tools.toolset import Toolset
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -14,23 +14,28 @@ import pytest
 import pytest_asyncio
 from openapi_spec_validator import validate
 
-from app.api.ag_ui.schemas import RunInput
-from app.api.ai_sdk.schemas import UiRequest
-from app.api.events import EVENTS, frame
-from app.api.http.endpoint import Endpoint
-from app.api.identity.authenticator import Authenticator
-from app.api.identity.stored import StoredTokens
-from app.api.openai.routes import ENDPOINTS as OPENAI_ENDPOINTS
-from app.api.plans import OwnerPlans
-from app.api.routes import ENDPOINTS
-from app.api.schemas.requests import BrowserTokenIn, ForkIn
-from app.api.schemas.tools import ActionsIn
-from app.api.streams.response import OwnerStreams
-from app.domain import events as domain
-from app.domain.blocks import Block, PreliminaryOutput
-from app.domain.cursor import Cursor
-from app.domain.degraded import Degraded
-from app.domain.events import (
+from tests.integration.proxy import proxied
+from tests.support.http_client import Client, Event, Parser, said
+from tests.support.http_server import Server, pausing, serving
+from tests.support.openapi_document import Document
+from tests.support.pictures import PIXEL
+from turnstream.api.ag_ui.schemas import RunInput
+from turnstream.api.ai_sdk.schemas import UiRequest
+from turnstream.api.events import EVENTS, frame
+from turnstream.api.http.endpoint import Endpoint
+from turnstream.api.identity.authenticator import Authenticator
+from turnstream.api.identity.stored import StoredTokens
+from turnstream.api.openai.routes import ENDPOINTS as OPENAI_ENDPOINTS
+from turnstream.api.plans import OwnerPlans
+from turnstream.api.routes import ENDPOINTS
+from turnstream.api.schemas.requests import BrowserTokenIn, ForkIn
+from turnstream.api.schemas.tools import ActionsIn
+from turnstream.api.streams.response import OwnerStreams
+from turnstream.domain import events as domain
+from turnstream.domain.blocks import Block, PreliminaryOutput
+from turnstream.domain.cursor import Cursor
+from turnstream.domain.degraded import Degraded
+from turnstream.domain.events import (
     ActionRequired,
     Answered,
     BlockDelta,
@@ -45,15 +50,10 @@ from app.domain.events import (
     TurnStart,
     preliminary_notice,
 )
-from app.domain.identity import SCOPES
-from app.domain.plans import Plan, Plans
-from app.domain.turns import TurnError
-from app.llm.scripted import Pause, message_of, text, tool_use
-from tests.integration.proxy import proxied
-from tests.support.http_client import Client, Event, Parser, said
-from tests.support.http_server import Server, pausing, serving
-from tests.support.openapi_document import Document
-from tests.support.pictures import PIXEL
+from turnstream.domain.identity import SCOPES
+from turnstream.domain.plans import Plan, Plans
+from turnstream.domain.turns import TurnError
+from turnstream.llm.scripted import Pause, message_of, text, tool_use
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -439,7 +439,7 @@ async def test_a_failure_is_a_problem_without_details(database_url: str, documen
 async def test_without_the_database_everything_that_needs_it_says_so(
     database_url: str, document: Document, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.api.identity.stored.BELIEVED", 0)
+    monkeypatch.setattr("turnstream.api.identity.stored.BELIEVED", 0)
     async with proxied(database_url) as (url, proxy), serving(url) as server:
         proxy.cut()
         await failing(document, server, 503)

@@ -8,11 +8,11 @@ from uuid import UUID
 
 import pytest
 
-from app.domain.secret_headers import MASK
-from app.llm.models.catalog import ProviderModels
-from app.llm.scripted import ScriptedProvider, message_of, text
 from tests.support.http_client import Client, said
 from tests.support.http_server import Server, serving
+from turnstream.domain.secret_headers import MASK
+from turnstream.llm.models.catalog import ProviderModels
+from turnstream.llm.scripted import ScriptedProvider, message_of, text
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -8,14 +8,14 @@ import asyncpg
 import pytest
 import pytest_asyncio
 
-from app.domain.errors import Overloaded
-from app.llm.scripted import Pause, message_of, text
-from app.storage.database import OF_REQUEST, OWNER, Database, Statement, connect
-from app.telemetry import POOL_REFUSALS
 from tests.support.http_client import Client
 from tests.support.http_server import Server, serving
 from tests.support.locks import Locker
 from tests.support.openapi_document import Document
+from turnstream.domain.errors import Overloaded
+from turnstream.llm.scripted import Pause, message_of, text
+from turnstream.storage.database import OF_REQUEST, OWNER, Database, Statement, connect
+from turnstream.telemetry import POOL_REFUSALS
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -30,7 +30,7 @@ def _refusals() -> float:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def small(database_url: str, document: Document, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Server]:
-    monkeypatch.setattr("app.storage.database.PATIENCE", 0.0)
+    monkeypatch.setattr("turnstream.storage.database.PATIENCE", 0.0)
     async with serving(database_url, poll_interval=60, pool_size=POOL) as server:
         yield server
 
@@ -85,7 +85,7 @@ async def test_requests_leave_connections_for_the_turns_that_run(
         OWNER.set(owner)
         await database.rows(READ)
 
-    monkeypatch.setattr("app.storage.database.PATIENCE", 0.0)
+    monkeypatch.setattr("turnstream.storage.database.PATIENCE", 0.0)
     async with connect(database_url, size=POOL) as database, locker.holding("LOCK TABLE documents"):
         requests = [asyncio.create_task(ask(database, f"owner {number}")) for number in range(POOL)]
         await locker.waiting(POOL - 1)

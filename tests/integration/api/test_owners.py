@@ -4,13 +4,13 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from app.domain.identity import Identity
-from app.llm.scripted import Pause, message_of, text, tool_use
-from app.storage.owners.tokens import Tokens
 from tests.integration.api.conftest import NewOwner
 from tests.support.http_client import Client, said, words_of
 from tests.support.http_server import Server, pausing
 from tests.support.openapi_document import Document
+from turnstream.domain.identity import Identity
+from turnstream.llm.scripted import Pause, message_of, text, tool_use
+from turnstream.storage.owners.tokens import Tokens
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -129,7 +129,7 @@ async def test_all_tokens_of_an_owner_open_the_same(api: Client, server: Server,
 async def test_a_token_that_was_taken_back_is_refused(
     server: Server, document: Document, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.api.identity.stored.BELIEVED", 0)
+    monkeypatch.setattr("turnstream.api.identity.stored.BELIEVED", 0)
     tokens = Tokens(server.services.storage.database)
     async with Client(server.url, document, await tokens.create("lost phone", Identity("somebody"))) as client:
         assert (await client.get("/api/chats")).status_code == 200

@@ -10,17 +10,17 @@ import pytest_asyncio
 import structlog
 from pydantic import BaseModel, create_model
 
-from app.api.http.openapi import Json
-from app.domain.errors import TransientError
-from app.llm.models.catalog import Model, ProviderModels
-from app.llm.models.parameters import TABLES, Api, guarded_names, parameters_of
-from app.llm.openai.quirks import QUIRKS
-from app.llm.parameters import Parameter
-from app.llm.scripted import ScriptedProvider, message_of, text
 from tests.integration.adapters import Talk, talking
 from tests.integration.api.test_error_texts import Bodies, check
 from tests.support.http_client import Client, said
 from tests.support.http_server import Server, serving
+from turnstream.api.http.openapi import Json
+from turnstream.domain.errors import TransientError
+from turnstream.llm.models.catalog import Model, ProviderModels
+from turnstream.llm.models.parameters import TABLES, Api, guarded_names, parameters_of
+from turnstream.llm.openai.quirks import QUIRKS
+from turnstream.llm.parameters import Parameter
+from turnstream.llm.scripted import ScriptedProvider, message_of, text
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from app.domain.plans import Plan
-from app.llm.scripted import message_of, text
 from tests.integration.api.test_owner_limits import Doors, _ended
 from tests.support.http_client import Client
 from tests.support.http_server import Server, serving
 from tests.support.openapi_document import Document
 from tests.support.pictures import PIXEL
+from turnstream.domain.plans import Plan
+from turnstream.llm.scripted import message_of, text
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 USAGE = {"input_tokens": 100, "output_tokens": 20}

@@ -6,11 +6,11 @@ from uuid import uuid4
 
 import pytest
 
-from app.llm.models.catalog import ProviderModels
-from app.llm.scripted import ScriptedProvider
 from tests.integration.api.conftest import NewOwner
 from tests.support.http_client import Client, said
 from tests.support.http_server import Server
+from turnstream.llm.models.catalog import ProviderModels
+from turnstream.llm.scripted import ScriptedProvider
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

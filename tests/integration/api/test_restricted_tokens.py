@@ -9,16 +9,16 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from app.api.http.endpoint import Endpoint
-from app.api.openai.routes import ENDPOINTS as OPENAI
-from app.api.routes import ENDPOINTS as OWN
-from app.domain.identity import FIXABLE, Identity, Scope, checked_scopes
-from app.llm.scripted import message_of, text, tool_use
-from app.storage.database import Statement
 from tests.integration.api.test_openapi import body_of, filled
 from tests.integration.api.test_waiting import until_waiting
 from tests.support.http_client import Client, Said, said
 from tests.support.http_server import Server
+from turnstream.api.http.endpoint import Endpoint
+from turnstream.api.openai.routes import ENDPOINTS as OPENAI
+from turnstream.api.routes import ENDPOINTS as OWN
+from turnstream.domain.identity import FIXABLE, Identity, Scope, checked_scopes
+from turnstream.llm.scripted import message_of, text, tool_use
+from turnstream.storage.database import Statement
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -6,14 +6,14 @@ from uuid import UUID
 
 import pytest
 
-from app.domain.search import SearchLanguage
-from app.llm.scripted import message_of, text, tool_use
-from app.storage.database import Statement
 from tests.integration.api.conftest import NewOwner
 from tests.support.http_client import Client
 from tests.support.http_server import Server
 from tests.support.locks import Locker
 from tests.support.sweeping import swept
+from turnstream.domain.search import SearchLanguage
+from turnstream.llm.scripted import message_of, text, tool_use
+from turnstream.storage.database import Statement
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -53,7 +53,11 @@ async def test_words_are_found_by_their_beginning_and_in_the_language_of_the_cha
     ("said", "q", "marked"),
     [
         ("What does <img src=x> say?", "img", "What does <[img] src=x> say?"),
-        ("See app/storage/search.py of 3.14", "search.py 3.14", "See app/storage/[search.py] of [3.14]"),
+        (
+            "See app/turnstream/storage/search.py of 3.14",
+            "search.py 3.14",
+            "See app/turnstream/storage/[search.py] of [3.14]",
+        ),
         ("今日は良い天気です", "良い天", "今日は[良い天]気です"),
         ("It's 'quoted': a & b | !c", "'quoted' !c", "It's ['quoted']: a & b | [!c]"),
         ("snake_case and camelCase", "case camel", "snake_[case] and [camel][Case]"),

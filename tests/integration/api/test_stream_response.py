@@ -14,22 +14,22 @@ import pytest
 from sse_starlette import EventSourceResponse
 from starlette.types import Message
 
-from app.api.events import frame
-from app.api.http.connection import OUTLET
-from app.api.plans import OwnerPlans
-from app.api.streams.direct import TurnResponse
-from app.api.streams.response import HELLO, FrameResponse, OwnerStreams, access_ended
-from app.domain.cursor import START
-from app.domain.errors import Unauthorized
-from app.domain.events import BlockStart
-from app.domain.identity import Identity
-from app.domain.plans import Plan, Plans
-from app.domain.turns import Turn
-from app.stream.delivery import Deliveries
-from app.stream.directory import Directory
-from app.stream.live import LiveView
-from app.stream.reader import PORTION, TurnReader
 from tests.support.turns import begun, sealed, text, turn_of
+from turnstream.api.events import frame
+from turnstream.api.http.connection import OUTLET
+from turnstream.api.plans import OwnerPlans
+from turnstream.api.streams.direct import TurnResponse
+from turnstream.api.streams.response import HELLO, FrameResponse, OwnerStreams, access_ended
+from turnstream.domain.cursor import START
+from turnstream.domain.errors import Unauthorized
+from turnstream.domain.events import BlockStart
+from turnstream.domain.identity import Identity
+from turnstream.domain.plans import Plan, Plans
+from turnstream.domain.turns import Turn
+from turnstream.stream.delivery import Deliveries
+from turnstream.stream.directory import Directory
+from turnstream.stream.live import LiveView
+from turnstream.stream.reader import PORTION, TurnReader
 
 GET = {"type": "http", "method": "GET", "state": {"identity": Identity("ada")}}
 NO_LIMIT = OwnerPlans(Plans(Plan("none")))
@@ -201,7 +201,7 @@ async def test_a_head_request_is_answered_without_a_stream() -> None:
 
 
 async def test_a_client_that_does_not_read_holds_up_the_end_for_a_moment_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.api.streams.response._END_TIMEOUT", 0.01)
+    monkeypatch.setattr("turnstream.api.streams.response._END_TIMEOUT", 0.01)
     frames = Frames(1, "silence")
     is_stuck = asyncio.Event()
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from app.llm.scripted import Pause, message_of, text, thinking, tool_use
 from tests.support.http_client import Client, Event, Said, assembled, words_of
 from tests.support.http_server import Server, pausing
+from turnstream.llm.scripted import Pause, message_of, text, thinking, tool_use
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

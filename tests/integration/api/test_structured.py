@@ -5,10 +5,10 @@ from uuid import uuid4
 
 import pytest
 
-from app.llm.models.catalog import Model, ProviderModels
-from app.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text, tool_use
 from tests.support.http_client import Client, Event
 from tests.support.http_server import Server, pausing
+from turnstream.llm.models.catalog import Model, ProviderModels
+from turnstream.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text, tool_use
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -6,13 +6,13 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from app.domain.errors import PermanentError
-from app.llm.provider import BlockText, Part
-from app.llm.scripted import Pause, message_of, text, thinking, tool_use
-from app.storage.chats.chat_changes import ChatState, ChatUpdates
 from tests.support.http_client import Client, assembled, said, turn_url, words_of
 from tests.support.http_server import Server, pausing
 from tests.support.locks import Locker
+from turnstream.domain.errors import PermanentError
+from turnstream.llm.provider import BlockText, Part
+from turnstream.llm.scripted import Pause, message_of, text, thinking, tool_use
+from turnstream.storage.chats.chat_changes import ChatState, ChatUpdates
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

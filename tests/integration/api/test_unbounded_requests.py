@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from app.storage.chats import turns
-from app.tools.schemas import InputSchema, SchemaRoom
 from tests.support.http_client import Client, said
+from turnstream.storage.chats import turns
+from turnstream.tools.schemas import InputSchema, SchemaRoom
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

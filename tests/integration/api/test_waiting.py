@@ -10,17 +10,17 @@ import asyncpg
 import pytest
 import pytest_asyncio
 
-from app.domain.results import parts_of
-from app.llm.provider import ModelRequest
-from app.llm.scripted import Pause, Reply, message_of, text, tool_use
-from app.storage.owners.audit import AuditTrail
-from app.tools.tool import tool, tools_of
-from app.tools.toolset import Toolset
 from tests.integration.api.conftest import NewOwner
 from tests.support.http_client import Client, Event, Said, said, words_of
 from tests.support.http_server import Server, serving
 from tests.support.openapi_document import Document
 from tests.support.pictures import PIXEL
+from turnstream.domain.results import parts_of
+from turnstream.llm.provider import ModelRequest
+from turnstream.llm.scripted import Pause, Reply, message_of, text, tool_use
+from turnstream.storage.owners.audit import AuditTrail
+from turnstream.tools.tool import tool, tools_of
+from turnstream.tools.toolset import Toolset
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

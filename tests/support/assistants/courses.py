@@ -6,9 +6,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Annotated
 
-from app.storage.database import connect
-from app.storage.owners.documents import Documents
-from app.tools.tool import Tool, ToolContext, ToolError, tool, tools_of
+from turnstream.storage.database import connect
+from turnstream.storage.owners.documents import Documents
+from turnstream.tools.tool import Tool, ToolContext, ToolError, tool, tools_of
 
 FOLDER = "courses/"
 

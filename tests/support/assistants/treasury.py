@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 import aiohttp
 from aiohttp import web
 
-from app.tools.tool import ToolContext, tool
 from tests.support.assistants.model import Conversation, Said, Use
+from turnstream.tools.tool import ToolContext, tool
 
 
 @tool(approval="always")

@@ -9,10 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.domain.blocks import Block
-from app.domain.kinds import TEXT, TOOL_RESULT, TOOL_USE
-from app.domain.rounds import Round
-from app.domain.steps import (
+from tests.support.effort import tries
+from tests.support.turns import turn_of
+from turnstream.domain.blocks import Block
+from turnstream.domain.kinds import TEXT, TOOL_RESULT, TOOL_USE
+from turnstream.domain.rounds import Round
+from turnstream.domain.steps import (
     INTERRUPTED,
     MAX_TOOL_ROUNDS,
     VOIDED,
@@ -23,9 +25,7 @@ from app.domain.steps import (
     next_step,
     settle,
 )
-from app.domain.turns import Limits, RecoveryPolicy, RoundLimitPolicy, Turn
-from tests.support.effort import tries
-from tests.support.turns import turn_of
+from turnstream.domain.turns import Limits, RecoveryPolicy, RoundLimitPolicy, Turn
 
 Kind = Literal["text", "call", "cut call", "open text", "open call"]
 

@@ -3,8 +3,8 @@
 from dataclasses import replace
 from hashlib import sha256
 
-from app.domain.asks import digest_of
 from tests.support.turns import call
+from turnstream.domain.asks import digest_of
 
 
 def test_a_digest_is_of_the_input_as_it_was_streamed() -> None:

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from app.domain.assembly import ASSEMBLED, assembled_answer, can_be_assembled
-from app.domain.blocks import Block
-from app.domain.turns import Limits, OutputSpec, Turn, TurnError
 from tests.support.turns import turn_of
+from turnstream.domain.assembly import ASSEMBLED, assembled_answer, can_be_assembled
+from turnstream.domain.blocks import Block
+from turnstream.domain.turns import Limits, OutputSpec, Turn, TurnError
 
 ERROR = TurnError("overloaded_error", "Overloaded. It was called 6 times.", "req_1")
 

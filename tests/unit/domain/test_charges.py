@@ -1,9 +1,9 @@
 from dataclasses import replace
 
-from app.domain.assembly import ASSEMBLED
-from app.domain.charges import Charge, charges_of
-from app.domain.rounds import BilledTokens
 from tests.support.turns import sealed, turn_of, voided
+from turnstream.domain.assembly import ASSEMBLED
+from turnstream.domain.charges import Charge, charges_of
+from turnstream.domain.rounds import BilledTokens
 
 
 def test_each_round_is_charged_once_by_number_and_attempt_and_an_assembled_answer_never() -> None:

@@ -3,10 +3,10 @@ from uuid import UUID
 
 import pytest
 
-from app.domain.chats import OnBusy, Placement, place_message, title_from
-from app.domain.errors import Conflict
-from app.domain.turns import Status
 from tests.support.turns import turn_of
+from turnstream.domain.chats import OnBusy, Placement, place_message, title_from
+from turnstream.domain.errors import Conflict
+from turnstream.domain.turns import Status
 
 ENDED = replace(turn_of(status="complete"), id=UUID(int=9))
 OLDER = replace(turn_of(status="running"), id=UUID(int=10))

@@ -7,14 +7,14 @@ from uuid import UUID
 
 import pytest
 
-from app.domain.blocks import Block
-from app.domain.compaction import compaction_needed, earlier_cut, estimate_size, size_of_reply
-from app.domain.history import COMPACTED, summary_on, turns_after_summary
-from app.domain.kinds import SUMMARY
-from app.domain.rounds import Round
-from app.domain.steps import CallModel, Compact, next_step
-from app.domain.turns import EarlierResults, Limits, Turn, TurnRequest
 from tests.support.turns import call, result, sealed, text, turn_of
+from turnstream.domain.blocks import Block
+from turnstream.domain.compaction import compaction_needed, earlier_cut, estimate_size, size_of_reply
+from turnstream.domain.history import COMPACTED, summary_on, turns_after_summary
+from turnstream.domain.kinds import SUMMARY
+from turnstream.domain.rounds import Round
+from turnstream.domain.steps import CallModel, Compact, next_step
+from turnstream.domain.turns import EarlierResults, Limits, Turn, TurnRequest
 
 LIMITS = Limits(context_window=1000)
 

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.domain.cursor import START, Cursor
+from turnstream.domain.cursor import START, Cursor
 
 CURSORS = st.builds(
     Cursor, st.integers(0, 999_999_999), st.integers(0, 999_999_999), st.integers(0, 999_999_999_999_999)

@@ -4,9 +4,10 @@ import json
 from dataclasses import replace
 from typing import Any
 
-from app.domain.assembly import ASSEMBLED
-from app.domain.blocks import Block
-from app.domain.degraded import (
+from tests.support.turns import call, result, sealed, text, turn_of, voided, words
+from turnstream.domain.assembly import ASSEMBLED
+from turnstream.domain.blocks import Block
+from turnstream.domain.degraded import (
     ALL_TOOLS_FAILED,
     ASSEMBLED_ANSWER,
     FALLBACK_MODEL,
@@ -14,8 +15,7 @@ from app.domain.degraded import (
     Degraded,
     degraded,
 )
-from app.domain.turns import Limits
-from tests.support.turns import call, result, sealed, text, turn_of, voided, words
+from turnstream.domain.turns import Limits
 
 
 def noted(index: int, name: str = "look", **notes: Any) -> Block:

@@ -1,8 +1,8 @@
 import re
 from itertools import pairwise
 
-from app.domain import errors
-from app.domain.errors import (
+from turnstream.domain import errors
+from turnstream.domain.errors import (
     Conflict,
     OfAnotherCell,
     ProviderError,

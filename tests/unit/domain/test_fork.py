@@ -3,12 +3,12 @@ from uuid import UUID
 
 import pytest
 
-from app.domain.errors import Conflict, RequestRefused
-from app.domain.fork import FORKED, LEFT_OUT, cut_after
-from app.domain.history import shortening_block, shortenings_on, summary_on, with_new_ids
-from app.domain.rounds import Round
-from app.domain.turns import Turn, TurnError
 from tests.support.turns import ask, begun, call, result, sealed, steer, text, turn_of, voided
+from turnstream.domain.errors import Conflict, RequestRefused
+from turnstream.domain.fork import FORKED, LEFT_OUT, cut_after
+from turnstream.domain.history import shortening_block, shortenings_on, summary_on, with_new_ids
+from turnstream.domain.rounds import Round
+from turnstream.domain.turns import Turn, TurnError
 
 TOOLS = turn_of(
     text(0, 1),

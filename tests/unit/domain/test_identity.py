@@ -6,8 +6,8 @@ from uuid import UUID
 
 import pytest
 
-from app.domain.errors import Forbidden
-from app.domain.identity import Identity, Scope, arriving_name, departed_name, known_scopes, owner_name
+from turnstream.domain.errors import Forbidden
+from turnstream.domain.identity import Identity, Scope, arriving_name, departed_name, known_scopes, owner_name
 
 NOW = datetime(2026, 11, 23, tzinfo=UTC)
 

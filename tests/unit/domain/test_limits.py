@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.domain.asks import Ask
-from app.domain.blocks import Block
-from app.domain.limits import ReachedLimit, reached_limits, round_limit, spent_budget
-from app.domain.rounds import Prices, Round
-from app.domain.steps import CallModel, Fail, Finish, RunTools, next_step
-from app.domain.turns import Limits, OutputSpec, ToolSpec, Turn, TurnError
 from tests.support.turns import ask, call, result, sealed, text, turn_of, voided
+from turnstream.domain.asks import Ask
+from turnstream.domain.blocks import Block
+from turnstream.domain.limits import ReachedLimit, reached_limits, round_limit, spent_budget
+from turnstream.domain.rounds import Prices, Round
+from turnstream.domain.steps import CallModel, Fail, Finish, RunTools, next_step
+from turnstream.domain.turns import Limits, OutputSpec, ToolSpec, Turn, TurnError
 
 START = datetime(2026, 5, 1, tzinfo=UTC)
 TOOL = ToolSpec("look", "", "{}")

@@ -6,11 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.domain.asks import AskAnswer
-from app.domain.blocks import Block
-from app.domain.cursor import START, Cursor
-from app.domain.degraded import ALL_TOOLS_FAILED, Degraded
-from app.domain.events import (
+from tests.support.turns import ask, begun, call, elicitation, result, sealed, text, turn_of, voided, words
+from turnstream.domain.asks import AskAnswer
+from turnstream.domain.blocks import Block
+from turnstream.domain.cursor import START, Cursor
+from turnstream.domain.degraded import ALL_TOOLS_FAILED, Degraded
+from turnstream.domain.events import (
     ActionRequired,
     Answered,
     BlockDelta,
@@ -25,7 +26,7 @@ from app.domain.events import (
     TurnEnd,
     TurnStart,
 )
-from app.domain.log import (
+from turnstream.domain.log import (
     LONGEST_DELTA,
     Marks,
     action_required,
@@ -39,9 +40,8 @@ from app.domain.log import (
     start_of_block,
     stop_of_block,
 )
-from app.domain.rounds import Round
-from app.domain.turns import Limits, Turn
-from tests.support.turns import ask, begun, call, elicitation, result, sealed, text, turn_of, voided, words
+from turnstream.domain.rounds import Round
+from turnstream.domain.turns import Limits, Turn
 
 TWO_ROUNDS = turn_of(
     text(0, 1, "let me look"),

@@ -5,9 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from app.domain.blocks import ACCEPTED, CUT_SHORT, REJECTED, Block
-from app.domain.kinds import USER_TEXT, VERDICT
-from app.domain.output import (
+from tests.support.turns import call, result, sealed, text, turn_of
+from turnstream.domain.blocks import ACCEPTED, CUT_SHORT, REJECTED, Block
+from turnstream.domain.kinds import USER_TEXT, VERDICT
+from turnstream.domain.output import (
     OutputProgress,
     attempt_of,
     failure_of,
@@ -18,9 +19,8 @@ from app.domain.output import (
     schema_for_model,
     unjudged_draft,
 )
-from app.domain.steps import CallModel, Fail, Finish, JudgeOutput, next_step
-from app.domain.turns import OutputSpec, ToolRole, ToolSpec, Turn, TurnRequest
-from tests.support.turns import call, result, sealed, text, turn_of
+from turnstream.domain.steps import CallModel, Fail, Finish, JudgeOutput, next_step
+from turnstream.domain.turns import OutputSpec, ToolRole, ToolSpec, Turn, TurnRequest
 
 PLAIN = OutputSpec("{}")
 REFLECTED = OutputSpec("{}", handler="critic")

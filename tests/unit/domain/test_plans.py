@@ -2,8 +2,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from app.domain.limits import ReachedLimit
-from app.domain.plans import RATES, Plan, Plans, rate_sentence, reached_rate, seconds_to_next
+from turnstream.domain.limits import ReachedLimit
+from turnstream.domain.plans import RATES, Plan, Plans, rate_sentence, reached_rate, seconds_to_next
 
 PRO, FREE, OWN = Plan("pro"), Plan("free", {"tokens_per_day": 100}), Plan("own")
 USED = dict.fromkeys(RATES, 0.0)

@@ -9,9 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.domain.blocks import Block
-from app.domain.compaction import size_of_block
-from app.domain.results import ResultPart, content_of, count_files, joined_texts, layout_of, parts_of, summary_notes
+from turnstream.domain.blocks import Block
+from turnstream.domain.compaction import size_of_block
+from turnstream.domain.results import (
+    ResultPart,
+    content_of,
+    count_files,
+    joined_texts,
+    layout_of,
+    parts_of,
+    summary_notes,
+)
 
 IMAGE = {"type": "image", "source": {"type": "upload", "id": "7", "media_type": "image/png"}}
 PDF = {"type": "document", "source": {"type": "upload", "id": "8", "media_type": "application/pdf"}}

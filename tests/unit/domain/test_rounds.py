@@ -4,8 +4,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.domain.rounds import BilledTokens, Round, add_usage, billed_tokens, exact_sum, merge_usage
 from tests.support.turns import begun, sealed, voided
+from turnstream.domain.rounds import BilledTokens, Round, add_usage, billed_tokens, exact_sum, merge_usage
 
 COUNTS: st.SearchStrategy[dict[str, Any]] = st.recursive(
     st.dictionaries(st.sampled_from("abc"), st.integers(0, 10**9), max_size=3),

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from app.domain.secret_headers import MASK, masked_settings, masked_tool
+from turnstream.domain.secret_headers import MASK, masked_settings, masked_tool
 
 SECRET = {"name": "crm", "url": "https://crm.example/", "headers": {"Authorization": "Bearer tok", "x": "y"}}
 SHOWN = {**SECRET, "headers": {"Authorization": MASK, "x": MASK}}

@@ -2,12 +2,12 @@ from dataclasses import replace
 
 import pytest
 
-from app.domain.blocks import Block
-from app.domain.kinds import TEXT, THINKING, TOOL_USE
-from app.domain.rounds import Round
-from app.domain.steps import Settlement, settle, text_to_continue
-from app.domain.turns import Limits, RecoveryPolicy
 from tests.support.turns import begun, call, result, sealed, text, turn_of
+from turnstream.domain.blocks import Block
+from turnstream.domain.kinds import TEXT, THINKING, TOOL_USE
+from turnstream.domain.rounds import Round
+from turnstream.domain.steps import Settlement, settle, text_to_continue
+from turnstream.domain.turns import Limits, RecoveryPolicy
 
 RETRY: RecoveryPolicy = "retry"
 CONTINUE: RecoveryPolicy = "continue"

@@ -7,16 +7,16 @@ from uuid import UUID
 
 import pytest
 
-from app.domain.blocks import Block
-from app.domain.compaction import SizeEstimate, compaction_needed, estimate_size, may_need_compaction
-from app.domain.history import COMPACTED, shortening_of, shortenings_on
-from app.domain.kinds import SHORTENED, SUMMARY
-from app.domain.log import marks_of
-from app.domain.results import layout_of
-from app.domain.rounds import Round
-from app.domain.steps import CallModel, Compact, Shorten, next_step
-from app.domain.turns import Limits, ToolSpec, Turn
 from tests.support.turns import call, result, sealed, text, turn_of
+from turnstream.domain.blocks import Block
+from turnstream.domain.compaction import SizeEstimate, compaction_needed, estimate_size, may_need_compaction
+from turnstream.domain.history import COMPACTED, shortening_of, shortenings_on
+from turnstream.domain.kinds import SHORTENED, SUMMARY
+from turnstream.domain.log import marks_of
+from turnstream.domain.results import layout_of
+from turnstream.domain.rounds import Round
+from turnstream.domain.steps import CallModel, Compact, Shorten, next_step
+from turnstream.domain.turns import Limits, ToolSpec, Turn
 
 LIMITS = Limits(context_window=10_000)
 

@@ -5,11 +5,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.domain.asks import AnswerKind, Ask, AskAnswer, AskKind, Steer
-from app.domain.blocks import Block
-from app.domain.kinds import TEXT, THINKING, TOOL_RESULT, TOOL_USE, USER_TEXT
-from app.domain.rounds import Round
-from app.domain.steps import (
+from tests.support.turns import ask, begun, call, result, sealed, steer, text, turn_of, voided, words
+from turnstream.domain.asks import AnswerKind, Ask, AskAnswer, AskKind, Steer
+from turnstream.domain.blocks import Block
+from turnstream.domain.kinds import TEXT, THINKING, TOOL_RESULT, TOOL_USE, USER_TEXT
+from turnstream.domain.rounds import Round
+from turnstream.domain.steps import (
     INTERRUPTED,
     MAX_TOOL_ROUNDS,
     PAUSED,
@@ -29,8 +30,7 @@ from app.domain.steps import (
     tools_have_failed,
     unanswered_calls,
 )
-from app.domain.turns import Limits, RecoveryPolicy, RoundLimitPolicy, Turn
-from tests.support.turns import ask, begun, call, result, sealed, steer, text, turn_of, voided, words
+from turnstream.domain.turns import Limits, RecoveryPolicy, RoundLimitPolicy, Turn
 
 
 def test_a_turn_without_a_sealed_round_calls_the_model() -> None:

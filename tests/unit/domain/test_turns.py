@@ -2,9 +2,9 @@ from typing import get_args
 
 import pytest
 
-from app.domain.errors import IllegalTransition
-from app.domain.turns import ENDED, OPEN, TRANSITIONS, Status, check_transition
 from tests.support.turns import turn_of
+from turnstream.domain.errors import IllegalTransition
+from turnstream.domain.turns import ENDED, OPEN, TRANSITIONS, Status, check_transition
 
 STATUSES: tuple[Status, ...] = get_args(Status)
 LEGAL = {

@@ -5,7 +5,7 @@ from uuid import UUID
 
 import pytest
 
-from app.domain.why import Activity, OpenAsk, RunningCall, TurnState, ago, reasons
+from turnstream.domain.why import Activity, OpenAsk, RunningCall, TurnState, ago, reasons
 
 ID, OTHER = UUID(int=1), UUID(int=2)
 QUEUED = TurnState(ID, UUID(int=3), "ada", "queued", 70.0, model="m")

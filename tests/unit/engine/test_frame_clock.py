@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from app.engine.frame_clock import BEATS, BUSY, IDLE, TICK, FrameClock
+from turnstream.engine.frame_clock import BEATS, BUSY, IDLE, TICK, FrameClock
 
 
 def pressed() -> FrameClock:

@@ -10,10 +10,10 @@ import pytest
 from prometheus_client import REGISTRY
 from structlog.testing import capture_logs
 
-from app.domain.blocks import Block
-from app.domain.rounds import Round
-from app.domain.turns import Turn
-from app.engine.hooks import (
+from turnstream.domain.blocks import Block
+from turnstream.domain.rounds import Round
+from turnstream.domain.turns import Turn
+from turnstream.engine.hooks import (
     AfterRound,
     AfterTool,
     BeforeAttempt,
@@ -23,7 +23,7 @@ from app.engine.hooks import (
     OutputRejected,
     TurnEnded,
 )
-from app.tools.tool import Outcome
+from turnstream.tools.tool import Outcome
 
 AT_ONCE = 0.01
 TURN = Turn(UUID(int=1), UUID(int=2), UUID(int=3), "assistant", "running")

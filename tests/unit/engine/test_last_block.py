@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from app.domain.blocks import Block
-from app.engine import last_block
-from app.engine.last_block import LastBlock
+from turnstream.domain.blocks import Block
+from turnstream.engine import last_block
+from turnstream.engine.last_block import LastBlock
 
 BLOCK = Block(0, 1, 1, "text", "There.")
 

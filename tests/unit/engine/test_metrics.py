@@ -1,7 +1,7 @@
 from prometheus_client import REGISTRY
 
-from app.domain.errors import TransientError
-from app.engine.metrics import count_retry
+from turnstream.domain.errors import TransientError
+from turnstream.engine.metrics import count_retry
 
 
 def retries(reason: str) -> float | None:

@@ -6,9 +6,9 @@ import pytest
 from prometheus_client import REGISTRY
 from structlog.testing import capture_logs
 
-from app.domain.errors import PermanentError, TooLong, TransientError
-from app.engine import model_route
-from app.engine.model_route import ModelBreakers, ModelPolicy
+from turnstream.domain.errors import PermanentError, TooLong, TransientError
+from turnstream.engine import model_route
+from turnstream.engine.model_route import ModelBreakers, ModelPolicy
 
 DOWN = TransientError("overloaded_error", "Overloaded")
 

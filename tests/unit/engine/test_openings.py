@@ -2,7 +2,7 @@
 
 import asyncio
 
-from app.engine.openings import Openings
+from turnstream.engine.openings import Openings
 
 NEVER = 3600.0
 

@@ -9,12 +9,12 @@ from uuid import UUID
 import pytest
 from structlog.testing import capture_logs
 
-from app.domain.errors import StorageUnavailable
-from app.engine.upkeep import recovery
-from app.engine.upkeep.recovery import JOINED, KNOWN, LOOK, MISSED, SWEEP, ReplicaMonitor
-from app.kit.clock import DatabaseClock
-from app.storage.chats.actions import Actions
-from app.storage.runs.queue import Peer, Queue
+from turnstream.domain.errors import StorageUnavailable
+from turnstream.engine.upkeep import recovery
+from turnstream.engine.upkeep.recovery import JOINED, KNOWN, LOOK, MISSED, SWEEP, ReplicaMonitor
+from turnstream.kit.clock import DatabaseClock
+from turnstream.storage.chats.actions import Actions
+from turnstream.storage.runs.queue import Peer, Queue
 
 LEASE = 10.0
 ADA, BEN = UUID(int=1), UUID(int=2)

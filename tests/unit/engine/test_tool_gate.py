@@ -8,11 +8,12 @@ from uuid import uuid4
 
 import pytest
 
-from app.domain.asks import Ask, AskAnswer, AskKind, Grant, digest_of
-from app.domain.blocks import Block
-from app.domain.kinds import TEXT
-from app.domain.turns import Limits, OutputSpec, ToolSpec, Turn, TurnRequest
-from app.engine.tool_gate import (
+from tests.support.turns import call, result, turn_of
+from turnstream.domain.asks import Ask, AskAnswer, AskKind, Grant, digest_of
+from turnstream.domain.blocks import Block
+from turnstream.domain.kinds import TEXT
+from turnstream.domain.turns import Limits, OutputSpec, ToolSpec, Turn, TurnRequest
+from turnstream.engine.tool_gate import (
     OUTCOME_UNKNOWN,
     CallKey,
     RunCall,
@@ -26,10 +27,9 @@ from app.engine.tool_gate import (
     with_approval,
     with_grants,
 )
-from app.tools.outputs import as_call, output_tools
-from app.tools.tool import File, Outcome, tool
-from app.tools.toolset import Toolset
-from tests.support.turns import call, result, turn_of
+from turnstream.tools.outputs import as_call, output_tools
+from turnstream.tools.tool import File, Outcome, tool
+from turnstream.tools.toolset import Toolset
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
 PAY = Ask(1, "a", "pay", "approval", "0" * 64, 1)

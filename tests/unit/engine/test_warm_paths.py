@@ -8,12 +8,12 @@ from uuid import UUID
 
 import pytest
 
-from app.domain.blocks import Block
-from app.domain.turns import HttpCall, OutputSpec, ToolSpec, Turn, TurnRequest
-from app.engine import warm_paths
-from app.engine.warm_paths import WarmPaths
-from app.kit.ids import new_id
-from app.llm.conversation.messages import KnownEntries
+from turnstream.domain.blocks import Block
+from turnstream.domain.turns import HttpCall, OutputSpec, ToolSpec, Turn, TurnRequest
+from turnstream.engine import warm_paths
+from turnstream.engine.warm_paths import WarmPaths
+from turnstream.kit.ids import new_id
+from turnstream.llm.conversation.messages import KnownEntries
 
 TURN = 3000 + 59  # bytes, about, of each turn below, with a text of ten characters
 

@@ -2,7 +2,7 @@
 
 from uuid import UUID
 
-from app.engine.worker import FailedRuns, Isolation
+from turnstream.engine.worker import FailedRuns, Isolation
 
 ADA, BEN = UUID(int=1), UUID(int=2)
 

@@ -12,7 +12,7 @@ from typing import IO, cast
 
 import pytest
 
-from app.kit.background_output import EXIT_PATIENCE, MOST_WAITING, BackgroundOutput
+from turnstream.kit.background_output import EXIT_PATIENCE, MOST_WAITING, BackgroundOutput
 
 LINE = b"x" * 1023 + b"\n"
 
@@ -109,7 +109,7 @@ def test_a_line_that_was_cut_off_ends_before_the_next_one(tmp_path: Path, monkey
 
     with (tmp_path / "log").open("wb") as file:
         output = BackgroundOutput(file.fileno(), drops)
-    monkeypatch.setattr("app.kit.background_output.os.write", write_to_full_disk)
+    monkeypatch.setattr("turnstream.kit.background_output.os.write", write_to_full_disk)
     output.write(b"first\n")
     output.write(b"second\n")
     assert output.drain(10)
@@ -129,7 +129,7 @@ def test_a_closed_descriptor_sends_no_line_into_the_next_file(tmp_path: Path) ->
 
 FORK = """
 import os
-from app.kit.background_output import BackgroundOutput
+from turnstream.kit.background_output import BackgroundOutput
 output = BackgroundOutput(2, lambda: None)
 if (child := os.fork()) == 0:
     output.write(b"of the child")
@@ -145,7 +145,7 @@ def test_a_forked_child_writes_by_itself() -> None:
 
 EXIT = f"""
 import sys
-from app.kit.background_output import BackgroundOutput
+from turnstream.kit.background_output import BackgroundOutput
 output = BackgroundOutput(2, lambda: None)
 for _ in range(200):
     output.write({LINE!r})

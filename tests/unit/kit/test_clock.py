@@ -3,7 +3,7 @@ from time import monotonic
 
 import pytest
 
-from app.kit.clock import DatabaseClock
+from turnstream.kit.clock import DatabaseClock
 
 HOUR = timedelta(hours=1)
 

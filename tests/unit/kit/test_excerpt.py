@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.kit.excerpt import ExcerptPiece, line_of, pieces_of, without_markdown
+from turnstream.kit.excerpt import ExcerptPiece, line_of, pieces_of, without_markdown
 
 WORDS = st.lists(st.text(alphabet="abİßς.*(", min_size=1, max_size=4), min_size=1, max_size=8)
 

@@ -4,8 +4,8 @@ from uuid import RFC_4122
 
 import pytest
 
-from app.kit.clock import CLOCK
-from app.kit.ids import new_id
+from turnstream.kit.clock import CLOCK
+from turnstream.kit.ids import new_id
 
 
 def test_an_id_is_a_uuid_of_version_7() -> None:

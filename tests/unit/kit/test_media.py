@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.kit.media import IMAGES, media_type_of
+from turnstream.kit.media import IMAGES, media_type_of
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 from threading import get_ident
 
-from app.kit.offload import LARGE, offload
+from turnstream.kit.offload import LARGE, offload
 
 
 async def test_little_work_is_done_at_once_and_much_in_a_thread() -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from app.kit.strict_schema import is_strict
+from turnstream.kit.strict_schema import is_strict
 
 
 def closed(**properties: Any) -> dict[str, Any]:

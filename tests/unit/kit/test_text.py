@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.kit.text import sentence, storable, unstorable
+from turnstream.kit.text import sentence, storable, unstorable
 
 ANY_TEXT = st.text(st.characters(categories=None))
 

@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.domain.blocks import Block
-from app.domain.events import BlockStart
-from app.llm.accumulator import _MOST_PIECES, Accumulator, Change
-from app.llm.provider import (
+from tests.support.effort import tries
+from turnstream.domain.blocks import Block
+from turnstream.domain.events import BlockStart
+from turnstream.llm.accumulator import _MOST_PIECES, Accumulator, Change
+from turnstream.llm.provider import (
     BlockClosed,
     BlockData,
     BlockOpened,
@@ -21,7 +22,6 @@ from app.llm.provider import (
     Part,
     Unknown,
 )
-from tests.support.effort import tries
 
 CALL = '{"type":"tool_use","id":"t","name":"look","input":{}}'
 

@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.domain.blocks import Block
-from app.domain.results import layout_of
-from app.domain.turns import ToolSpec
-from app.llm.anthropic.render import render, render_block
-from app.llm.conversation.translation import SILENT_FAILURE
-from app.llm.provider import Message, ModelRequest
 from tests.support.legal.anthropic import request_problems
 from tests.support.model_requests import call, redacted, result, server_call, server_result, text, thinking
+from turnstream.domain.blocks import Block
+from turnstream.domain.results import layout_of
+from turnstream.domain.turns import ToolSpec
+from turnstream.llm.anthropic.render import render, render_block
+from turnstream.llm.conversation.translation import SILENT_FAILURE
+from turnstream.llm.provider import Message, ModelRequest
 
 TOOL = ToolSpec("look", "Looks.", '{"type":"object", "properties":{"n":{"maximum":1e2}}}')
 HELLO = Message("user", (text("Hello"),))

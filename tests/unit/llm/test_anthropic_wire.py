@@ -3,8 +3,8 @@ from typing import Any
 
 import pytest
 
-from app.llm.anthropic.wire import AnthropicWire
-from app.llm.provider import (
+from turnstream.llm.anthropic.wire import AnthropicWire
+from turnstream.llm.provider import (
     BlockClosed,
     BlockData,
     BlockOpened,
@@ -15,7 +15,7 @@ from app.llm.provider import (
     Part,
     Unknown,
 )
-from app.llm.transport.wire import BadStream
+from turnstream.llm.transport.wire import BadStream
 
 
 def frame(data: bytes | str | dict[str, Any]) -> bytes:

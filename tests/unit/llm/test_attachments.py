@@ -7,11 +7,11 @@ from uuid import UUID
 
 import pytest
 
-from app.domain.blocks import Block
-from app.domain.kinds import DOCUMENT, IMAGE, TEXT, TOOL_RESULT
-from app.domain.results import layout_of, parts_of
-from app.llm.conversation.attachments import GONE, LEFT_OUT, upload_ids_in, with_uploads, without_files
-from app.llm.provider import Message
+from turnstream.domain.blocks import Block
+from turnstream.domain.kinds import DOCUMENT, IMAGE, TEXT, TOOL_RESULT
+from turnstream.domain.results import layout_of, parts_of
+from turnstream.llm.conversation.attachments import GONE, LEFT_OUT, upload_ids_in, with_uploads, without_files
+from turnstream.llm.provider import Message
 
 ID = UUID(int=7)
 

@@ -5,14 +5,14 @@ import threading
 from collections.abc import AsyncGenerator, Sequence
 from pathlib import Path
 
-from app.llm.anthropic.provider import AnthropicProvider
-from app.llm.models.catalog import Models
-from app.llm.models.connect import OnDemand, connect_providers
-from app.llm.models.registry import read_registry
-from app.llm.models.think_tags import ThinkTagFilter
-from app.llm.openai.provider import OpenAIChatProvider, OpenAIResponsesProvider
-from app.llm.provider import MessageEnded, ModelRequest, Part, Provider, kept_open
-from app.llm.transport.http import Adapter
+from turnstream.llm.anthropic.provider import AnthropicProvider
+from turnstream.llm.models.catalog import Models
+from turnstream.llm.models.connect import OnDemand, connect_providers
+from turnstream.llm.models.registry import read_registry
+from turnstream.llm.models.think_tags import ThinkTagFilter
+from turnstream.llm.openai.provider import OpenAIChatProvider, OpenAIResponsesProvider
+from turnstream.llm.provider import MessageEnded, ModelRequest, Part, Provider, kept_open
+from turnstream.llm.transport.http import Adapter
 
 
 async def adapter_of(provider: Provider) -> Adapter:

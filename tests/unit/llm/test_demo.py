@@ -3,15 +3,15 @@ from threading import get_ident
 
 import pytest
 
-from app.domain.blocks import Block
-from app.domain.turns import ToolSpec
-from app.llm.accumulator import Accumulator
-from app.llm.conversation.messages import GIVEN_UP, GO_ON, NO_ROUND_LEFT, ONE_ROUND_LEFT, ROUNDS_LEFT
-from app.llm.demo import provider
-from app.llm.demo.provider import DemoProvider
-from app.llm.demo.script import Answer, answer_of
-from app.llm.provider import Message, ModelRequest
 from tests.support.model_requests import call, result, text
+from turnstream.domain.blocks import Block
+from turnstream.domain.turns import ToolSpec
+from turnstream.llm.accumulator import Accumulator
+from turnstream.llm.conversation.messages import GIVEN_UP, GO_ON, NO_ROUND_LEFT, ONE_ROUND_LEFT, ROUNDS_LEFT
+from turnstream.llm.demo import provider
+from turnstream.llm.demo.provider import DemoProvider
+from turnstream.llm.demo.script import Answer, answer_of
+from turnstream.llm.provider import Message, ModelRequest
 
 ALL = ("doc_search", "doc_tree", "doc_view")
 HITS = "guides/setup.md\n  Plug it in, then press the button.\n\nguides/care.md\n  Dust it."
@@ -165,7 +165,7 @@ async def test_it_speaks_word_by_word_at_its_pace(monkeypatch: pytest.MonkeyPatc
     async def sleep(seconds: float) -> None:
         pauses.append(seconds)
 
-    monkeypatch.setattr("app.llm.demo.provider.asyncio.sleep", sleep)
+    monkeypatch.setattr("turnstream.llm.demo.provider.asyncio.sleep", sleep)
     blocks = await reply(asking("hi", tools=()), delay=0.015)
     assert len(pauses) == sum(len(block.text.split()) for block in blocks)
     assert set(pauses) == {0.015}

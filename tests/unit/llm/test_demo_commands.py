@@ -8,19 +8,19 @@ from uuid import UUID
 import httpx2
 import pytest
 
-from app.config import Settings
-from app.domain.blocks import Block
-from app.domain.errors import PermanentError, ProviderError, TooLong, TransientError
-from app.lab.chaos import ChaosInterceptor, ChaosPlan
-from app.llm.accumulator import Accumulator
-from app.llm.conversation.messages import GO_ON
-from app.llm.demo import provider as demo
-from app.llm.demo.commands import FAILURES, HELP, commands_of
-from app.llm.demo.provider import DemoProvider
-from app.llm.provider import Message, ModelCall, ModelRequest
-from app.llm.transport.interceptor import Send
-from app.setup.models import open_models
 from tests.support.model_requests import call, result, text
+from turnstream.config import Settings
+from turnstream.domain.blocks import Block
+from turnstream.domain.errors import PermanentError, ProviderError, TooLong, TransientError
+from turnstream.lab.chaos import ChaosInterceptor, ChaosPlan
+from turnstream.llm.accumulator import Accumulator
+from turnstream.llm.conversation.messages import GO_ON
+from turnstream.llm.demo import provider as demo
+from turnstream.llm.demo.commands import FAILURES, HELP, commands_of
+from turnstream.llm.demo.provider import DemoProvider
+from turnstream.llm.provider import Message, ModelCall, ModelRequest
+from turnstream.llm.transport.interceptor import Send
+from turnstream.setup.models import open_models
 
 ANSWERS = ("/say one two three four five six", "one two three four five six")
 

@@ -14,8 +14,8 @@ import pytest
 import yarl
 from multidict import CIMultiDict, CIMultiDictProxy
 
-from app.domain.errors import PermanentError, ProviderError, TooLong, TransientError
-from app.llm.transport.failures import connection_error, provider_error, retry_after
+from turnstream.domain.errors import PermanentError, ProviderError, TooLong, TransientError
+from turnstream.llm.transport.failures import connection_error, provider_error, retry_after
 
 
 def openai(code: str | None = None, type: str | None = "invalid_request_error", message: str = "No.") -> dict[str, Any]:

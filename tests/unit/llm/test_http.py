@@ -7,14 +7,14 @@ from contextlib import asynccontextmanager, suppress
 import httpx2
 import pytest
 
-from app.domain.errors import ProviderError
-from app.llm.openai.chat.wire import ChatWire
-from app.llm.provider import BlockText, MessageEnded, ModelRequest, Part
-from app.llm.transport import http
-from app.llm.transport.http import Adapter
-from app.llm.transport.response import ModelResponse
-from app.llm.transport.wire import Wire
 from tests.unit.llm.test_openai_wire import DONE, chunk, frame, text
+from turnstream.domain.errors import ProviderError
+from turnstream.llm.openai.chat.wire import ChatWire
+from turnstream.llm.provider import BlockText, MessageEnded, ModelRequest, Part
+from turnstream.llm.transport import http
+from turnstream.llm.transport.http import Adapter
+from turnstream.llm.transport.response import ModelResponse
+from turnstream.llm.transport.wire import Wire
 
 STOP = chunk(finish="stop")
 LOST = httpx2.ReadError("lost")

@@ -10,32 +10,6 @@ from uuid import UUID
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.domain.asks import Steer
-from app.domain.blocks import Block
-from app.domain.fork import cut_after
-from app.domain.history import COMPACTED
-from app.domain.kinds import SUMMARY, USER_TEXT
-from app.domain.results import ResultPart
-from app.domain.rounds import Round
-from app.domain.steps import (
-    INTERRUPTED,
-    VOIDED,
-    ApplySteers,
-    CallModel,
-    Compact,
-    Fail,
-    Finish,
-    RunTools,
-    Shorten,
-    Step,
-    next_step,
-    open_round_number,
-    settle,
-)
-from app.domain.turns import Limits, Turn, TurnRequest
-from app.kit.ids import new_id
-from app.llm.anthropic.render import render_block
-from app.llm.conversation.messages import GIVEN_UP, GO_ON, KnownEntries, build_messages, messages_to_summarise
 from tests.support.effort import tries
 from tests.support.legal.anthropic import message_problems
 from tests.support.model_requests import (
@@ -57,6 +31,32 @@ from tests.support.model_requests import (
     user,
     words,
 )
+from turnstream.domain.asks import Steer
+from turnstream.domain.blocks import Block
+from turnstream.domain.fork import cut_after
+from turnstream.domain.history import COMPACTED
+from turnstream.domain.kinds import SUMMARY, USER_TEXT
+from turnstream.domain.results import ResultPart
+from turnstream.domain.rounds import Round
+from turnstream.domain.steps import (
+    INTERRUPTED,
+    VOIDED,
+    ApplySteers,
+    CallModel,
+    Compact,
+    Fail,
+    Finish,
+    RunTools,
+    Shorten,
+    Step,
+    next_step,
+    open_round_number,
+    settle,
+)
+from turnstream.domain.turns import Limits, Turn, TurnRequest
+from turnstream.kit.ids import new_id
+from turnstream.llm.anthropic.render import render_block
+from turnstream.llm.conversation.messages import GIVEN_UP, GO_ON, KnownEntries, build_messages, messages_to_summarise
 
 WORDS = st.sampled_from(["", " \n", "words", "wörds"])
 IDS = st.sampled_from(["a", "b", "c"])

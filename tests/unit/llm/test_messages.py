@@ -5,22 +5,6 @@ from typing import Any
 
 import pytest
 
-from app.domain.blocks import Block
-from app.domain.history import COMPACTED
-from app.domain.rounds import Round
-from app.domain.steps import VOIDED
-from app.domain.turns import EarlierResults, Limits, ToolSpec, Turn, TurnRequest
-from app.llm.conversation.messages import (
-    GIVEN_UP,
-    GO_ON,
-    NO_RESULT,
-    NO_ROUND_LEFT,
-    NO_USER,
-    ONE_ROUND_LEFT,
-    PROGRAM_CUT,
-    ROUNDS_LEFT,
-    build_messages,
-)
 from tests.support.model_requests import (
     REQUEST,
     assistant,
@@ -38,6 +22,22 @@ from tests.support.model_requests import (
     thinking,
     user,
     words,
+)
+from turnstream.domain.blocks import Block
+from turnstream.domain.history import COMPACTED
+from turnstream.domain.rounds import Round
+from turnstream.domain.steps import VOIDED
+from turnstream.domain.turns import EarlierResults, Limits, ToolSpec, Turn, TurnRequest
+from turnstream.llm.conversation.messages import (
+    GIVEN_UP,
+    GO_ON,
+    NO_RESULT,
+    NO_ROUND_LEFT,
+    NO_USER,
+    ONE_ROUND_LEFT,
+    PROGRAM_CUT,
+    ROUNDS_LEFT,
+    build_messages,
 )
 
 QUESTION = user(text("Hello?"))

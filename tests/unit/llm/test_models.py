@@ -2,13 +2,13 @@
 
 import pytest
 
-from app.domain.blocks import Block
-from app.domain.errors import PermanentError, RequestRefused
-from app.domain.rounds import Prices
-from app.llm.conversation.attachments import LEFT_OUT
-from app.llm.models.catalog import Model, Models, ProviderModels
-from app.llm.provider import Message, ModelRequest
-from app.llm.scripted import ScriptedProvider, message_of, text
+from turnstream.domain.blocks import Block
+from turnstream.domain.errors import PermanentError, RequestRefused
+from turnstream.domain.rounds import Prices
+from turnstream.llm.conversation.attachments import LEFT_OUT
+from turnstream.llm.models.catalog import Model, Models, ProviderModels
+from turnstream.llm.provider import Message, ModelRequest
+from turnstream.llm.scripted import ScriptedProvider, message_of, text
 
 LISTED = Model(
     "big", aliases=("best",), fallbacks=("small",), prices=Prices(3.0, 15.0, cache_read=0.3, cache_write=3.75)

@@ -9,15 +9,6 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.domain.blocks import Block
-from app.domain.steps import CallModel
-from app.domain.turns import Limits, Turn
-from app.llm.anthropic import render as anthropic_render
-from app.llm.conversation.messages import GO_ON, PROGRAM_CUT, build_messages
-from app.llm.openai.chat import render as openai_render
-from app.llm.openai.quirks import QUIRKS, Quirks
-from app.llm.openai.responses import render as responses_render
-from app.llm.provider import Message, ModelRequest
 from tests.support.effort import tries
 from tests.support.legal import anthropic as legal
 from tests.support.legal import openai as openai_legal
@@ -36,6 +27,15 @@ from tests.unit.llm.test_message_promises import (
 from tests.unit.llm.test_openai_render import called, thought
 from tests.unit.llm.test_openai_translation import cited
 from tests.unit.llm.test_responses_render import SEARCH, THOUGHT, mused, own
+from turnstream.domain.blocks import Block
+from turnstream.domain.steps import CallModel
+from turnstream.domain.turns import Limits, Turn
+from turnstream.llm.anthropic import render as anthropic_render
+from turnstream.llm.conversation.messages import GO_ON, PROGRAM_CUT, build_messages
+from turnstream.llm.openai.chat import render as openai_render
+from turnstream.llm.openai.quirks import QUIRKS, Quirks
+from turnstream.llm.openai.responses import render as responses_render
+from turnstream.llm.provider import Message, ModelRequest
 
 OPENAI_MODEL = "gpt-6-sol"
 RESPONSES_MODEL = "gpt-6-luna"

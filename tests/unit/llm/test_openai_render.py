@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from app.domain.blocks import Block
-from app.domain.results import layout_of
-from app.domain.turns import ToolSpec
-from app.llm.conversation.messages import GO_ON
-from app.llm.openai.chat.render import render
-from app.llm.openai.quirks import OPENAI, QUIRKS, Quirks
-from app.llm.provider import Message, ModelRequest
 from tests.support.legal.openai import request_problems
 from tests.support.model_requests import redacted, result, server_call, server_result, text, thinking
+from turnstream.domain.blocks import Block
+from turnstream.domain.results import layout_of
+from turnstream.domain.turns import ToolSpec
+from turnstream.llm.conversation.messages import GO_ON
+from turnstream.llm.openai.chat.render import render
+from turnstream.llm.openai.quirks import OPENAI, QUIRKS, Quirks
+from turnstream.llm.provider import Message, ModelRequest
 
 Json = dict[str, Any]
 TOOL = ToolSpec("look", "Looks.", '{"type":"object","properties":{"z":{},"a":{}}}')

@@ -6,21 +6,21 @@ from typing import Any
 
 from msgspec import Raw
 
-from app.domain.blocks import Block
-from app.domain.turns import ToolSpec
-from app.llm.anthropic.render import render
-from app.llm.conversation.translation import (
+from tests.support.legal.anthropic import request_problems
+from tests.support.model_requests import call, result, server_call, server_result, text, thinking
+from tests.unit.llm.test_openai_render import called, human, reply, thought
+from turnstream.domain.blocks import Block
+from turnstream.domain.turns import ToolSpec
+from turnstream.llm.anthropic.render import render
+from turnstream.llm.conversation.translation import (
     CallRules,
     provider_of,
     split_definitions,
     with_valid_calls,
     without_foreign_blocks,
 )
-from app.llm.openai.responses.render import render as render_responses
-from app.llm.provider import Message, ModelRequest
-from tests.support.legal.anthropic import request_problems
-from tests.support.model_requests import call, result, server_call, server_result, text, thinking
-from tests.unit.llm.test_openai_render import called, human, reply, thought
+from turnstream.llm.openai.responses.render import render as render_responses
+from turnstream.llm.provider import Message, ModelRequest
 
 ANY = CallRules(re.compile("[a-z]+"), 10)
 

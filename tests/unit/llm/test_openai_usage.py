@@ -1,6 +1,6 @@
 import pytest
 
-from app.llm.openai.usage import usage_of
+from turnstream.llm.openai.usage import usage_of
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from app.domain.blocks import Block
-from app.llm.accumulator import Accumulator
-from app.llm.openai.chat.wire import ChatWire
-from app.llm.provider import (
+from turnstream.domain.blocks import Block
+from turnstream.llm.accumulator import Accumulator
+from turnstream.llm.openai.chat.wire import ChatWire
+from turnstream.llm.provider import (
     BlockClosed,
     BlockData,
     BlockOpened,
@@ -21,7 +21,7 @@ from app.llm.provider import (
     Part,
     Unknown,
 )
-from app.llm.transport.wire import BadStream
+from turnstream.llm.transport.wire import BadStream
 
 Json = dict[str, Any]
 DONE = b"data: [DONE]\n\n"

@@ -9,12 +9,12 @@ from openai.types.chat.completion_create_params import CompletionCreateParamsStr
 from openai.types.responses.response_create_params import ResponseCreateParamsStreaming as ResponsesRequest
 from pydantic import ValidationError
 
-from app.llm.demo.provider import DemoProvider
-from app.llm.models.catalog import Model, Models, ProviderModels
-from app.llm.models.parameters import TABLES, Api, guarded_names, parameters_of, schemas_by_name
-from app.llm.openai.parameters import CHAT
-from app.llm.openai.quirks import OPENAI, QUIRKS
-from app.llm.parameters import AllowedParams, Parameter
+from turnstream.llm.demo.provider import DemoProvider
+from turnstream.llm.models.catalog import Model, Models, ProviderModels
+from turnstream.llm.models.parameters import TABLES, Api, guarded_names, parameters_of, schemas_by_name
+from turnstream.llm.openai.parameters import CHAT
+from turnstream.llm.openai.quirks import OPENAI, QUIRKS
+from turnstream.llm.parameters import AllowedParams, Parameter
 
 Json = dict[str, Any]
 EVERY = [(api, parameter) for api, table in TABLES.items() for parameter in table]

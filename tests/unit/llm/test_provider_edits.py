@@ -6,21 +6,21 @@ from typing import Any
 
 import pytest
 
-from app.api.resolve import Defaults, Resolver
-from app.api.schemas.requests import LimitsIn, TurnOptions
-from app.domain.blocks import Block
-from app.domain.rounds import Prices, Round
-from app.domain.steps import CallModel, Finish, next_step
-from app.domain.turns import Limits, Turn, TurnRequest
-from app.llm.anthropic.render import betas_of, render, render_count
-from app.llm.conversation.messages import build_messages
-from app.llm.demo.provider import DemoProvider
-from app.llm.models.catalog import Model, Models, ProviderModels
-from app.llm.models.registry import read_registry
-from app.llm.provider import Message, ModelRequest, ProviderCompaction
-from app.tools.toolset import Toolset
 from tests.support.legal.anthropic import message_problems
 from tests.support.model_requests import REQUEST, assistant, call, rendered, result, text, thinking, user
+from turnstream.api.resolve import Defaults, Resolver
+from turnstream.api.schemas.requests import LimitsIn, TurnOptions
+from turnstream.domain.blocks import Block
+from turnstream.domain.rounds import Prices, Round
+from turnstream.domain.steps import CallModel, Finish, next_step
+from turnstream.domain.turns import Limits, Turn, TurnRequest
+from turnstream.llm.anthropic.render import betas_of, render, render_count
+from turnstream.llm.conversation.messages import build_messages
+from turnstream.llm.demo.provider import DemoProvider
+from turnstream.llm.models.catalog import Model, Models, ProviderModels
+from turnstream.llm.models.registry import read_registry
+from turnstream.llm.provider import Message, ModelRequest, ProviderCompaction
+from turnstream.tools.toolset import Toolset
 
 BOTH = ("context_editing", "compaction")
 COMPACTED_THERE = Block(0, 1, 1, "compaction", "In short.", '{"type":"compaction","content":null,"signature":"s"}')

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from app.domain.errors import ConfigError
-from app.domain.rounds import Prices
-from app.llm.models.catalog import Model
-from app.llm.models.registry import ProviderSpec, read_registry
-from app.llm.openai.chat.render import render
-from app.llm.openai.quirks import QUIRKS
-from app.llm.provider import ModelRequest
 from tests.support.certificates import Authority
+from turnstream.domain.errors import ConfigError
+from turnstream.domain.rounds import Prices
+from turnstream.llm.models.catalog import Model
+from turnstream.llm.models.registry import ProviderSpec, read_registry
+from turnstream.llm.openai.chat.render import render
+from turnstream.llm.openai.quirks import QUIRKS
+from turnstream.llm.provider import ModelRequest
 
 KEYS = {"ANTHROPIC_API_KEY": "a", "OPENAI_API_KEY": "b"}
 

@@ -5,16 +5,16 @@ from typing import Any
 
 import pytest
 
-from app.domain.blocks import Block
-from app.domain.results import layout_of
-from app.domain.turns import ToolSpec
-from app.llm.conversation.messages import GO_ON, build_messages
-from app.llm.openai.quirks import OPENAI, QUIRKS, Quirks
-from app.llm.openai.responses.render import render
-from app.llm.provider import Message, ModelRequest
 from tests.support.legal.responses import request_problems
 from tests.support.model_requests import assistant, redacted, result, server_call, server_result, text, thinking, user
 from tests.unit.llm.test_openai_render import called, human, reply, thought
+from turnstream.domain.blocks import Block
+from turnstream.domain.results import layout_of
+from turnstream.domain.turns import ToolSpec
+from turnstream.llm.conversation.messages import GO_ON, build_messages
+from turnstream.llm.openai.quirks import OPENAI, QUIRKS, Quirks
+from turnstream.llm.openai.responses.render import render
+from turnstream.llm.provider import Message, ModelRequest
 
 Json = dict[str, Any]
 

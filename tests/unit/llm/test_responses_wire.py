@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.domain.blocks import Block
-from app.llm.accumulator import Accumulator
-from app.llm.openai.responses.wire import ResponsesWire
-from app.llm.provider import MessageDelta, MessageEnded, MessageStarted, Part, Unknown
-from app.llm.transport.wire import BadStream
 from tests.support.effort import tries
+from turnstream.domain.blocks import Block
+from turnstream.llm.accumulator import Accumulator
+from turnstream.llm.openai.responses.wire import ResponsesWire
+from turnstream.llm.provider import MessageDelta, MessageEnded, MessageStarted, Part, Unknown
+from turnstream.llm.transport.wire import BadStream
 
 Json = dict[str, Any]
 

@@ -2,11 +2,11 @@ import asyncio
 
 import pytest
 
-from app.domain.blocks import Block
-from app.domain.errors import PermanentError, TransientError
-from app.llm.accumulator import Accumulator
-from app.llm.provider import BlockText, Message, ModelRequest
-from app.llm.scripted import Pause, ScriptedProvider, message_of, text, thinking, tool_use
+from turnstream.domain.blocks import Block
+from turnstream.domain.errors import PermanentError, TransientError
+from turnstream.llm.accumulator import Accumulator
+from turnstream.llm.provider import BlockText, Message, ModelRequest
+from turnstream.llm.scripted import Pause, ScriptedProvider, message_of, text, thinking, tool_use
 
 REQUEST = ModelRequest("m", (Message("user", (Block(0, 0, 0, "text", "Hello"),)),))
 

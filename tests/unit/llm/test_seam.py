@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.llm.conversation.seam import REACH, Seam
-from app.llm.provider import (
+from turnstream.llm.conversation.seam import REACH, Seam
+from turnstream.llm.provider import (
     BlockClosed,
     BlockData,
     BlockOpened,

@@ -6,13 +6,13 @@ from uuid import UUID
 
 import pytest
 
-from app.domain.blocks import READ_RESULT, Block
-from app.domain.compaction import compaction_needed
-from app.domain.results import ResultPart, joined_texts, layout_of
-from app.domain.turns import Limits, ToolSpec, Turn, TurnRequest
-from app.llm.conversation.messages import build_messages, messages_to_summarise
-from app.llm.conversation.sendable import shortened_text
 from tests.support.model_requests import REQUEST, assistant, call, result, text, thinking, user
+from turnstream.domain.blocks import READ_RESULT, Block
+from turnstream.domain.compaction import compaction_needed
+from turnstream.domain.results import ResultPart, joined_texts, layout_of
+from turnstream.domain.turns import Limits, ToolSpec, Turn, TurnRequest
+from turnstream.llm.conversation.messages import build_messages, messages_to_summarise
+from turnstream.llm.conversation.sendable import shortened_text
 
 LONG = "x" * 4000
 IMAGE = {"type": "image", "source": {}}

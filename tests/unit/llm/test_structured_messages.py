@@ -2,11 +2,11 @@
 
 from dataclasses import replace
 
-from app.domain.blocks import ACCEPTED, REJECTED, Block
-from app.domain.turns import OutputSpec, Turn
-from app.llm.conversation.messages import NO_OUTPUT, NO_TEXT, build_messages
 from tests.support.legal.anthropic import message_problems
 from tests.support.model_requests import REQUEST, assistant, rendered, text, thinking, user
+from turnstream.domain.blocks import ACCEPTED, REJECTED, Block
+from turnstream.domain.turns import OutputSpec, Turn
+from turnstream.llm.conversation.messages import NO_OUTPUT, NO_TEXT, build_messages
 
 ASKED = user(text("When was it?"))
 

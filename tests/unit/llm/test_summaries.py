@@ -6,10 +6,10 @@ from uuid import UUID
 
 import pytest
 
-from app.domain.errors import TransientError
-from app.domain.kinds import SUMMARY
-from app.llm.conversation.summaries import as_summary
-from app.llm.provider import (
+from turnstream.domain.errors import TransientError
+from turnstream.domain.kinds import SUMMARY
+from turnstream.llm.conversation.summaries import as_summary
+from turnstream.llm.provider import (
     BlockClosed,
     BlockData,
     BlockOpened,
@@ -19,7 +19,7 @@ from app.llm.provider import (
     MessageStarted,
     Part,
 )
-from app.llm.scripted import message_of, text, thinking, tool_use
+from turnstream.llm.scripted import message_of, text, thinking, tool_use
 
 THROUGH = UUID(int=7)
 

@@ -3,8 +3,8 @@
 from dataclasses import replace
 from uuid import UUID
 
-from app.llm.conversation.messages import SUMMARISE, messages_to_summarise
 from tests.support.turns import call, result, sealed, text, turn_of
+from turnstream.llm.conversation.messages import SUMMARISE, messages_to_summarise
 
 
 def test_long_results_are_cut_and_the_wish_comes_last() -> None:

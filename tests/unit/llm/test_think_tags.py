@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from app.domain.blocks import Block
-from app.llm.accumulator import Accumulator
-from app.llm.models.catalog import Model, Models, ProviderModels
-from app.llm.models.think_tags import ThinkTagFilter, ThinkTags
-from app.llm.provider import (
+from turnstream.domain.blocks import Block
+from turnstream.llm.accumulator import Accumulator
+from turnstream.llm.models.catalog import Model, Models, ProviderModels
+from turnstream.llm.models.think_tags import ThinkTagFilter, ThinkTags
+from turnstream.llm.provider import (
     BlockClosed,
     BlockData,
     BlockOpened,
@@ -20,7 +20,7 @@ from app.llm.provider import (
     Part,
     count_tokens,
 )
-from app.llm.scripted import ScriptedProvider, message_of, text, thinking, tool_use
+from turnstream.llm.scripted import ScriptedProvider, message_of, text, thinking, tool_use
 
 REQUEST = ModelRequest("qwen", ())
 

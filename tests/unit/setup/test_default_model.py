@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from app.config import Settings
-from app.domain.errors import ConfigError
-from app.llm.models.catalog import Models, ProviderModels
-from app.llm.scripted import ScriptedProvider
-from app.setup.models import default_among, default_model, served_model
+from turnstream.config import Settings
+from turnstream.domain.errors import ConfigError
+from turnstream.llm.models.catalog import Models, ProviderModels
+from turnstream.llm.scripted import ScriptedProvider
+from turnstream.setup.models import default_among, default_model, served_model
 
 NO_KEYS: dict[str, Any] = {"anthropic_api_key": None, "openai_api_key": None}
 

@@ -3,10 +3,10 @@ from typing import Any
 
 import pytest
 
-from app.config import Settings
-from app.domain.errors import ConfigError
-from app.domain.plans import Plan
-from app.setup.plans import read_plans
+from turnstream.config import Settings
+from turnstream.domain.errors import ConfigError
+from turnstream.domain.plans import Plan
+from turnstream.setup.plans import read_plans
 
 FILE = """
 default = "free"

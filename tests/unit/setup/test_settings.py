@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from app.config import _SECRET_FILES, read_settings
-from app.domain.errors import ConfigError
 from tests.support.server_process import clean_environment
+from turnstream.config import _SECRET_FILES, read_settings
+from turnstream.domain.errors import ConfigError
 
 
 @pytest.fixture(autouse=True)

@@ -6,16 +6,16 @@ from itertools import pairwise
 
 import pytest
 
-from app.domain.cursor import START, Cursor
-from app.domain.events import BlockDelta, BlockStart, Event, Notice
-from app.domain.turns import Turn
-from app.stream import delivery, reader
-from app.stream.delivery import Deliveries, Delivery
-from app.stream.directory import Directory
-from app.stream.live import LiveView
-from app.stream.reader import Encode, TurnReader
 from tests.support.stream_client import Client, decode, encode
 from tests.support.turns import begun, sealed, text, turn_of
+from turnstream.domain.cursor import START, Cursor
+from turnstream.domain.events import BlockDelta, BlockStart, Event, Notice
+from turnstream.domain.turns import Turn
+from turnstream.stream import delivery, reader
+from turnstream.stream.delivery import Deliveries, Delivery
+from turnstream.stream.directory import Directory
+from turnstream.stream.live import LiveView
+from turnstream.stream.reader import Encode, TurnReader
 
 COMPLETE = turn_of(text(0, 1, "ahoy"), rounds=[sealed(1, "end_turn")], status="complete")
 

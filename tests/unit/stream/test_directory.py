@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from app.domain.turns import Turn
-from app.kit.ids import new_id
-from app.stream.directory import Directory
-from app.stream.live import LiveView
 from tests.support.turns import CHAT, TURN, text, turn_of
+from turnstream.domain.turns import Turn
+from turnstream.kit.ids import new_id
+from turnstream.stream.directory import Directory
+from turnstream.stream.live import LiveView
 
 
 def _attempt(number: int) -> LiveView:

@@ -5,11 +5,11 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.domain.blocks import Block
-from app.domain.turns import Turn
-from app.storage.runs.journal import JournalEntry, open_block_from
-from app.storage.runs.snapshots import ReplicaLog, Tick
 from tests.support.turns import TURN, begun, sealed, text, turn_of, voided
+from turnstream.domain.blocks import Block
+from turnstream.domain.turns import Turn
+from turnstream.storage.runs.journal import JournalEntry, open_block_from
+from turnstream.storage.runs.snapshots import ReplicaLog, Tick
 
 
 def _piece(start: int, content: str, attempt: int = 1, index: int = 0) -> JournalEntry:

@@ -6,16 +6,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.domain.asks import AskAnswer
-from app.domain.blocks import Block, PreliminaryOutput
-from app.domain.cursor import Cursor
-from app.domain.events import ActionRequired, BlockDelta, BlockStart, BlockStop, Notice, RoundStart, preliminary_notice
-from app.domain.log import LONGEST_DELTA, end_cursor, marks_of, next_event, resume
-from app.domain.rounds import Round
-from app.domain.turns import Turn
-from app.stream import live
-from app.stream.live import LiveView
 from tests.support.turns import ask, begun, call, elicitation, result, sealed, text, turn_of, voided
+from turnstream.domain.asks import AskAnswer
+from turnstream.domain.blocks import Block, PreliminaryOutput
+from turnstream.domain.cursor import Cursor
+from turnstream.domain.events import (
+    ActionRequired,
+    BlockDelta,
+    BlockStart,
+    BlockStop,
+    Notice,
+    RoundStart,
+    preliminary_notice,
+)
+from turnstream.domain.log import LONGEST_DELTA, end_cursor, marks_of, next_event, resume
+from turnstream.domain.rounds import Round
+from turnstream.domain.turns import Turn
+from turnstream.stream import live
+from turnstream.stream.live import LiveView
 
 PIECES = st.lists(st.text(st.sampled_from("a\u00e9\U0001f6a2"), min_size=1, max_size=4), min_size=1, max_size=12)
 

@@ -5,12 +5,12 @@ from uuid import UUID
 
 import pytest
 
-from app.domain.errors import StorageUnavailable
-from app.storage.runs.snapshots import MirrorPosition, Snapshot, Snapshots
-from app.stream.directory import Directory
-from app.stream.live import LiveView
-from app.stream.mirror import Mirror
 from tests.support.turns import TURN, begun, text, turn_of
+from turnstream.domain.errors import StorageUnavailable
+from turnstream.storage.runs.snapshots import MirrorPosition, Snapshot, Snapshots
+from turnstream.stream.directory import Directory
+from turnstream.stream.live import LiveView
+from turnstream.stream.mirror import Mirror
 
 
 class FakeSnapshots(Snapshots):

@@ -5,11 +5,13 @@ from dataclasses import replace
 
 import pytest
 
-from app.api.events import frame
-from app.domain.blocks import PreliminaryOutput
-from app.domain.cursor import START, Cursor
-from app.domain.errors import NotFound, StorageUnavailable
-from app.domain.events import (
+from tests.support.stream_client import Client, decode, encode
+from tests.support.turns import begun, call, elicitation, sealed, text, turn_of, voided
+from turnstream.api.events import frame
+from turnstream.domain.blocks import PreliminaryOutput
+from turnstream.domain.cursor import START, Cursor
+from turnstream.domain.errors import NotFound, StorageUnavailable
+from turnstream.domain.events import (
     ActionRequired,
     BlockDelta,
     BlockStart,
@@ -22,13 +24,11 @@ from app.domain.events import (
     TurnStart,
     preliminary_notice,
 )
-from app.domain.log import LONGEST_DELTA, end_cursor, end_of
-from app.domain.turns import Turn
-from app.stream import reader as tail
-from app.stream.directory import Directory
-from app.stream.live import LiveView
-from tests.support.stream_client import Client, decode, encode
-from tests.support.turns import begun, call, elicitation, sealed, text, turn_of, voided
+from turnstream.domain.log import LONGEST_DELTA, end_cursor, end_of
+from turnstream.domain.turns import Turn
+from turnstream.stream import reader as tail
+from turnstream.stream.directory import Directory
+from turnstream.stream.live import LiveView
 
 COMPLETE = turn_of(text(0, 1, "ahoy"), rounds=[sealed(1, "end_turn")], status="complete")
 

@@ -9,20 +9,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.domain import log
-from app.domain.cursor import START, Cursor
-from app.domain.events import BlockDelta, Mark, Reset, TurnStart
-from app.domain.log import Log, end_cursor, next_event, resume
-from app.domain.turns import Turn
-from app.stream import live
-from app.stream import reader as tail
-from app.stream.delivery import Deliveries, Delivery
-from app.stream.directory import Directory
-from app.stream.live import LiveView
 from tests.support.effort import tries
 from tests.support.stream_client import Client, encode
 from tests.support.turns import turn_of
 from tests.unit.stream.writer import Writer
+from turnstream.domain import log
+from turnstream.domain.cursor import START, Cursor
+from turnstream.domain.events import BlockDelta, Mark, Reset, TurnStart
+from turnstream.domain.log import Log, end_cursor, next_event, resume
+from turnstream.domain.turns import Turn
+from turnstream.stream import live
+from turnstream.stream import reader as tail
+from turnstream.stream.delivery import Deliveries, Delivery
+from turnstream.stream.directory import Directory
+from turnstream.stream.live import LiveView
 
 READERS = 4
 MOST_LOADS_OF_A_READ = 8

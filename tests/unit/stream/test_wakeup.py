@@ -1,6 +1,6 @@
 import asyncio
 
-from app.stream.wakeup import Wakeup
+from turnstream.stream.wakeup import Wakeup
 
 
 async def _waiting(wakeup: Wakeup, count: int = 1) -> list[asyncio.Task[None]]:

@@ -5,16 +5,16 @@ from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 
-from app.domain.asks import Ask, AskAnswer
-from app.domain.blocks import Block
-from app.domain.events import BlockStart, Notice
-from app.domain.kinds import TEXT, THINKING, TOOL_RESULT, TOOL_USE, USER_TEXT
-from app.domain.rounds import Round
-from app.domain.steps import unanswered_calls
-from app.domain.turns import Turn
-from app.storage.runs.attempts import next_attempt
-from app.stream.directory import Directory
-from app.stream.live import LiveView
+from turnstream.domain.asks import Ask, AskAnswer
+from turnstream.domain.blocks import Block
+from turnstream.domain.events import BlockStart, Notice
+from turnstream.domain.kinds import TEXT, THINKING, TOOL_RESULT, TOOL_USE, USER_TEXT
+from turnstream.domain.rounds import Round
+from turnstream.domain.steps import unanswered_calls
+from turnstream.domain.turns import Turn
+from turnstream.storage.runs.attempts import next_attempt
+from turnstream.stream.directory import Directory
+from turnstream.stream.live import LiveView
 
 OWNER = "ada"
 _TYPES = (TEXT, THINKING, TOOL_USE, "server_tool_use")

@@ -2,9 +2,9 @@ import shlex
 
 import msgspec
 
-from app.client.assembler import Assembler
-from app.client.events import Json
-from app.terminal.approvals import answer_commands
+from turnstream.client.assembler import Assembler
+from turnstream.client.events import Json
+from turnstream.terminal.approvals import answer_commands
 
 TURN = "http://127.0.0.1:8000/api/chats/c/turns/t/actions"
 

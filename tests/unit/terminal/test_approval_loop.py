@@ -3,11 +3,11 @@
 from collections.abc import Coroutine, Set
 from typing import Any, TypeVar
 
-from app.client.assembler import Assembler
-from app.client.errors import RequestRejected
-from app.client.events import Json
-from app.terminal.approvals import ApprovalLoop
-from app.terminal.chat_session import CallKey
+from turnstream.client.assembler import Assembler
+from turnstream.client.errors import RequestRejected
+from turnstream.client.events import Json
+from turnstream.terminal.approvals import ApprovalLoop
+from turnstream.terminal.chat_session import CallKey
 
 T = TypeVar("T")
 

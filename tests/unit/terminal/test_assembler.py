@@ -4,17 +4,17 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from app.api.codec import block_json
-from app.api.events import frame
-from app.client.assembler import Assembler
-from app.client.errors import StreamError
-from app.client.events import Json
-from app.domain.blocks import Block
-from app.domain.cursor import START, Cursor
-from app.domain.log import next_event, resume
-from app.domain.rounds import Round
-from app.domain.turns import Turn
-from app.stream.live import LiveView
+from turnstream.api.codec import block_json
+from turnstream.api.events import frame
+from turnstream.client.assembler import Assembler
+from turnstream.client.errors import StreamError
+from turnstream.client.events import Json
+from turnstream.domain.blocks import Block
+from turnstream.domain.cursor import START, Cursor
+from turnstream.domain.log import next_event, resume
+from turnstream.domain.rounds import Round
+from turnstream.domain.turns import Turn
+from turnstream.stream.live import LiveView
 
 BLOCKS = (
     Block(0, 1, 1, "thinking", "Let me see. 😀", data='{"type":"thinking","thinking":"","signature":"c2ln"}'),

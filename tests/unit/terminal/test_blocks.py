@@ -4,8 +4,15 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from app.client.events import Json
-from app.terminal.blocks import degraded_line, edited_input, file_labels, full_blocks, reason_not_run, result_remarks
+from turnstream.client.events import Json
+from turnstream.terminal.blocks import (
+    degraded_line,
+    edited_input,
+    file_labels,
+    full_blocks,
+    reason_not_run,
+    result_remarks,
+)
 
 
 def noted(**notes: Any) -> Json:

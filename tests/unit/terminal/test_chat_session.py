@@ -4,12 +4,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from app.client.errors import RequestRejected
-from app.client.events import Json
-from app.client.http import AsyncClient
-from app.terminal.chat_session import ChatSession, call_key
-from app.terminal.turn_view import PlainTurnView
 from tests.unit.terminal.conftest import ScriptedServer, answer, sse, stream
+from turnstream.client.errors import RequestRejected
+from turnstream.client.events import Json
+from turnstream.client.http import AsyncClient
+from turnstream.terminal.chat_session import ChatSession, call_key
+from turnstream.terminal.turn_view import PlainTurnView
 
 BOOK: Json = {
     "tool_use_id": "a",

@@ -2,10 +2,10 @@ from contextlib import aclosing
 
 import pytest
 
-from app.client.errors import RequestRejected
-from app.client.events import ConnectionEvent, ServerEvent
-from app.client.http import AsyncClient
 from tests.unit.terminal.conftest import ScriptedServer, answer, sse, stream
+from turnstream.client.errors import RequestRejected
+from turnstream.client.events import ConnectionEvent, ServerEvent
+from turnstream.client.http import AsyncClient
 
 SOON = "retry: 1\n\n"
 END = sse("1-9-0", "turn_complete", '{"stop_reason":"end_turn","usage":{}}')

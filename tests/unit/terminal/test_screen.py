@@ -1,9 +1,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.terminal.render import ScreenLine
-from app.terminal.screen import AppendOnlyScreen, Screen, TerminalSize
 from tests.support.virtual_terminal import VirtualTerminal
+from turnstream.terminal.render import ScreenLine
+from turnstream.terminal.screen import AppendOnlyScreen, Screen, TerminalSize
 
 SIZE = TerminalSize(12, 6)
 

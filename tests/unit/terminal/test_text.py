@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from app.terminal.text import (
+from turnstream.terminal.text import (
     duration,
     has_huge_table,
     indented_json,

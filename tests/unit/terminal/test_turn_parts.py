@@ -5,10 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from app.client.assembler import Assembler
-from app.client.events import Json
-from app.terminal.blocks import full_blocks
-from app.terminal.turn_parts import (
+from turnstream.client.assembler import Assembler
+from turnstream.client.events import Json
+from turnstream.terminal.blocks import full_blocks
+from turnstream.terminal.turn_parts import (
     BlockActivity,
     MarkdownSplitter,
     PartBuilder,

@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from app.client.assembler import Assembler
-from app.client.events import ConnectionEvent, ServerEvent
-from app.terminal.render import THEME
-from app.terminal.screen import AppendOnlyScreen, Screen
-from app.terminal.turn_view import LiveTurnView, PlainTurnView
 from tests.support.virtual_terminal import VirtualTerminal
+from turnstream.client.assembler import Assembler
+from turnstream.client.events import ConnectionEvent, ServerEvent
+from turnstream.terminal.render import THEME
+from turnstream.terminal.screen import AppendOnlyScreen, Screen
+from turnstream.terminal.turn_view import LiveTurnView, PlainTurnView
 
 
 class Stage:

@@ -3,9 +3,9 @@ from collections.abc import Callable, Iterator
 import pytest
 from structlog.testing import capture_logs
 
-from app.kit.ids import new_id
-from app.tools.tool import ToolContext
 from tests.unit.tools.doubles import Logged
+from turnstream.kit.ids import new_id
+from turnstream.tools.tool import ToolContext
 
 
 @pytest.fixture

@@ -6,9 +6,9 @@ from typing import Any
 
 from prometheus_client import REGISTRY
 
-from app.domain.turns import ToolSpec
-from app.tools.policy import Policy
-from app.tools.tool import Outcome, ToolContext
+from turnstream.domain.turns import ToolSpec
+from turnstream.tools.policy import Policy
+from turnstream.tools.tool import Outcome, ToolContext
 
 SCHEMA = '{"type":"object"}'
 DEFAULT = Policy()

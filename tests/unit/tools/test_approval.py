@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.domain.turns import HttpCall, ToolSpec
-from app.tools.policy import Policy
-from app.tools.toolset import Toolset
 from tests.unit.tools.doubles import SCHEMA, Logged, Script
+from turnstream.domain.turns import HttpCall, ToolSpec
+from turnstream.tools.policy import Policy
+from turnstream.tools.toolset import Toolset
 
 
 def over_a_hundred(sent: Mapping[str, Any]) -> bool:

@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 import pytest
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from app.tools.arguments import split_docstring
-from app.tools.tool import ToolContext, tool
+from turnstream.tools.arguments import split_docstring
+from turnstream.tools.tool import ToolContext, tool
 
 
 class Filter(BaseModel):

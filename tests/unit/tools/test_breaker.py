@@ -6,13 +6,13 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from app.domain.turns import HttpCall, ToolSpec
-from app.kit import circuit as circuits
-from app.kit.circuit import Circuit, OwnersCircuit
-from app.tools.policy import Breaker, Policy
-from app.tools.tool import Outcome, Tool, ToolContext, ToolError, ToolUnavailable
-from app.tools.toolset import Toolset
 from tests.unit.tools.doubles import SCHEMA, Clock, Gate, Logged, Script, counted
+from turnstream.domain.turns import HttpCall, ToolSpec
+from turnstream.kit import circuit as circuits
+from turnstream.kit.circuit import Circuit, OwnersCircuit
+from turnstream.tools.policy import Breaker, Policy
+from turnstream.tools.tool import Outcome, Tool, ToolContext, ToolError, ToolUnavailable
+from turnstream.tools.toolset import Toolset
 
 SPEC = ToolSpec("tide", "Tell the tide.", SCHEMA)
 POLICY = Policy(breaker=Breaker(failures=2, pause=30.0))

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from app.domain.errors import ConfigError
-from app.domain.turns import HttpCall, ToolSpec
-from app.tools.declared.declarations import Declarations, HttpDeclaration, McpServer, read_declarations
-from app.tools.declared.tables import PolicyTable
-from app.tools.policy import Breaker, Policy, PolicyOptions
-from app.tools.tool import Outcome, Tool, ToolContext, tool
+from turnstream.domain.errors import ConfigError
+from turnstream.domain.turns import HttpCall, ToolSpec
+from turnstream.tools.declared.declarations import Declarations, HttpDeclaration, McpServer, read_declarations
+from turnstream.tools.declared.tables import PolicyTable
+from turnstream.tools.policy import Breaker, Policy, PolicyOptions
+from turnstream.tools.tool import Outcome, Tool, ToolContext, tool
 
 EVERYTHING = """
 [http.weather]

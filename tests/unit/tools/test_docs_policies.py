@@ -6,9 +6,9 @@ from dataclasses import fields
 from pathlib import Path
 from typing import get_args
 
-from app.tools.policy import POLICY_NOTES, Policy
-from app.tools.serialize import as_text
-from app.tools.tool import OutcomeKind
+from turnstream.tools.policy import POLICY_NOTES, Policy
+from turnstream.tools.serialize import as_text
+from turnstream.tools.tool import OutcomeKind
 
 PAGE = (Path(__file__).parents[3] / "docs/tools.md").read_text(encoding="utf-8")
 

@@ -5,10 +5,10 @@ from datetime import UTC, datetime
 
 import pytest
 
-from app.kit.text import unstorable
-from app.tools.library.documents import document_tools, sample_documents
-from app.tools.tool import Outcome, ToolContext
-from app.tools.toolset import Toolset
+from turnstream.kit.text import unstorable
+from turnstream.tools.library.documents import document_tools, sample_documents
+from turnstream.tools.tool import Outcome, ToolContext
+from turnstream.tools.toolset import Toolset
 
 NOW = datetime(2026, 11, 2, tzinfo=UTC)
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from app.domain.errors import ConfigError
-from app.domain.turns import ToolSpec
-from app.tools.declared.declarations import read_declarations
-from app.tools.policy import Fallback, Policy
-from app.tools.tool import Outcome, ToolContext, ToolError, tool
-from app.tools.toolset import Toolset
 from tests.unit.tools.doubles import Script
+from turnstream.domain.errors import ConfigError
+from turnstream.domain.turns import ToolSpec
+from turnstream.tools.declared.declarations import read_declarations
+from turnstream.tools.policy import Fallback, Policy
+from turnstream.tools.tool import Outcome, ToolContext, ToolError, tool
+from turnstream.tools.toolset import Toolset
 
 Schema = Mapping[str, Any]
 

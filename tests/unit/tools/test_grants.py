@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.domain.asks import Grant
-from app.domain.turns import HttpCall, ToolSpec
-from app.tools.grants import covers, digest_of_tool, meets
-from app.tools.policy import Policy
-from app.tools.toolset import Toolset
 from tests.unit.tools.doubles import SCHEMA, Script
+from turnstream.domain.asks import Grant
+from turnstream.domain.turns import HttpCall, ToolSpec
+from turnstream.tools.grants import covers, digest_of_tool, meets
+from turnstream.tools.policy import Policy
+from turnstream.tools.toolset import Toolset
 
 SPEC = ToolSpec("pay", "Pay.", SCHEMA)
 DIGEST = digest_of_tool(SPEC, SPEC)

@@ -1,9 +1,9 @@
 import pytest
 
-from app.tools.http.client import HttpResponse
-from app.tools.http.tool import outcome_of
-from app.tools.tool import File, Outcome
 from tests.support.pictures import PIXEL
+from turnstream.tools.http.client import HttpResponse
+from turnstream.tools.http.tool import outcome_of
+from turnstream.tools.tool import File, Outcome
 
 NOTHING = "The call succeeded and returned nothing."
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from app.tools import schemas
-from app.tools.schemas import InputSchema
+from turnstream.tools import schemas
+from turnstream.tools.schemas import InputSchema
 
 
 def schema(**rest: Any) -> str:

@@ -9,17 +9,17 @@ from types import ModuleType
 
 import pytest
 
-from app.domain.errors import ConfigError
-from app.tools import assembly
-from app.tools.assembly import LoadedTools, ToolSettings, load_installed, load_toolset, open_toolset
+from turnstream.domain.errors import ConfigError
+from turnstream.tools import assembly
+from turnstream.tools.assembly import LoadedTools, ToolSettings, load_installed, load_toolset, open_toolset
 
 SOURCE = """
 from contextlib import asynccontextmanager
 from functools import partial
 
-from app.tools.outputs import Outputs
-from app.tools.tool import tool
-from app.tools.toolset import Toolset
+from turnstream.tools.outputs import Outputs
+from turnstream.tools.tool import tool
+from turnstream.tools.toolset import Toolset
 
 events = []
 
@@ -194,7 +194,9 @@ async def test_a_missing_module_is_reported(stack: AsyncExitStack) -> None:
 
 
 async def test_a_function_that_cannot_be_a_tool_is_reported(module: str, stack: AsyncExitStack, tmp_path: Path) -> None:
-    (tmp_path / f"{module}.py").write_text("from app.tools.tool import tool\n@tool()\nasync def bad(x): 'Bad.'\n")
+    (tmp_path / f"{module}.py").write_text(
+        "from turnstream.tools.tool import tool\n@tool()\nasync def bad(x): 'Bad.'\n"
+    )
     with pytest.raises(ConfigError, match="the parameter x needs a type"):
         await load_toolset(f"{module}:bad", stack, {})
 

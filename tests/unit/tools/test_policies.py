@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.domain.turns import ToolSpec
-from app.tools.policy import Policy
-from app.tools.running.fit import Sizes, fit
-from app.tools.running.tries import short_backoff
-from app.tools.tool import File, Outcome, Tool, ToolContext, ToolError, ToolUnavailable, tool
-from app.tools.toolset import Toolset
 from tests.support.pictures import PIXEL
 from tests.unit.tools.doubles import SCHEMA, Clock, Gate, Logged, Script, counted
+from turnstream.domain.turns import ToolSpec
+from turnstream.tools.policy import Policy
+from turnstream.tools.running.fit import Sizes, fit
+from turnstream.tools.running.tries import short_backoff
+from turnstream.tools.tool import File, Outcome, Tool, ToolContext, ToolError, ToolUnavailable, tool
+from turnstream.tools.toolset import Toolset
 
 READS = ToolSpec("tide", "Tell the tide.", SCHEMA, read_only=True)
 SAFE = ToolSpec("tide", "Move the moon.", SCHEMA, retry_safe=True)

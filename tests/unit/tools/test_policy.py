@@ -3,10 +3,10 @@ from typing import Any
 
 import pytest
 
-from app.domain.turns import ToolSpec
-from app.tools.policy import Breaker, Policy, Summarise, policy_of
-from app.tools.tool import tool
 from tests.unit.tools.doubles import SCHEMA
+from turnstream.domain.turns import ToolSpec
+from turnstream.tools.policy import Breaker, Policy, Summarise, policy_of
+from turnstream.tools.tool import tool
 
 
 async def look(number: int) -> int:

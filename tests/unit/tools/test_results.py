@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.kit.ids import new_id
-from app.tools.library.results import result_tools
-from app.tools.tool import Outcome, ToolContext, tool
-from app.tools.toolset import Toolset
+from turnstream.kit.ids import new_id
+from turnstream.tools.library.results import result_tools
+from turnstream.tools.tool import Outcome, ToolContext, tool
+from turnstream.tools.toolset import Toolset
 
 TURN = new_id()
 

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from app.tools.serialize import as_text, serialize
-from app.tools.tool import ToolContext, tool
+from turnstream.tools.serialize import as_text, serialize
+from turnstream.tools.tool import ToolContext, tool
 
 words = st.text(st.characters(categories=["L", "N"]), min_size=1)
 scalars = st.none() | st.booleans() | st.integers() | words

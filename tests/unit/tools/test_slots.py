@@ -5,7 +5,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from app.tools.running.slots import Slots
+from turnstream.tools.running.slots import Slots
 
 
 class _Calls:

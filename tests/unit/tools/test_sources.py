@@ -3,12 +3,12 @@
 import pytest
 from prometheus_client import REGISTRY
 
-from app.domain.turns import HttpCall, ToolSpec
-from app.tools.policy import Breaker, Policy
-from app.tools.running.limiter import ToolStates
-from app.tools.tool import Outcome, Tool, ToolContext
-from app.tools.toolset import Toolset
 from tests.unit.tools.doubles import DEFAULT, SCHEMA, Clock, Gate, Logged, Script
+from turnstream.domain.turns import HttpCall, ToolSpec
+from turnstream.tools.policy import Breaker, Policy
+from turnstream.tools.running.limiter import ToolStates
+from turnstream.tools.tool import Outcome, Tool, ToolContext
+from turnstream.tools.toolset import Toolset
 
 
 def spec(name: str, url: str | None = None) -> ToolSpec:

@@ -8,8 +8,8 @@ import pytest
 from jsonschema import Draft202012Validator
 from pydantic import BaseModel, Field
 
-from app.tools.tool import File, FunctionTool, Outcome, OutcomeKind, ToolContext, tool, tools_of
-from app.tools.toolset import Toolset
+from turnstream.tools.tool import File, FunctionTool, Outcome, OutcomeKind, ToolContext, tool, tools_of
+from turnstream.tools.toolset import Toolset
 
 
 @dataclass

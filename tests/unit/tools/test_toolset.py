@@ -6,11 +6,11 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from app.domain.turns import ToolSpec
-from app.tools.policy import Policy
-from app.tools.tool import Outcome, ToolContext, ToolError, tool
-from app.tools.toolset import Toolset
 from tests.unit.tools.doubles import Gate
+from turnstream.domain.turns import ToolSpec
+from turnstream.tools.policy import Policy
+from turnstream.tools.tool import Outcome, ToolContext, ToolError, tool
+from turnstream.tools.toolset import Toolset
 
 AT_ONCE = 0.01
 

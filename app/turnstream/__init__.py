@@ -1,0 +1,123 @@
+"""The public interface for programs that embed turnstream: everything here is stable (docs/stability.md).
+
+Names are imported on first use, so that `import turnstream` costs nothing and the terminal client loads no server.
+"""
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from turnstream.api.identity.way import Authenticate as Authenticate
+    from turnstream.config import Settings as Settings
+    from turnstream.config import read_settings as read_settings
+    from turnstream.domain.errors import ClaimLost as ClaimLost
+    from turnstream.domain.errors import ConfigError as ConfigError
+    from turnstream.domain.errors import Conflict as Conflict
+    from turnstream.domain.errors import Forbidden as Forbidden
+    from turnstream.domain.errors import NotFound as NotFound
+    from turnstream.domain.errors import PermanentError as PermanentError
+    from turnstream.domain.errors import ProviderError as ProviderError
+    from turnstream.domain.errors import RequestRefused as RequestRefused
+    from turnstream.domain.errors import StorageUnavailable as StorageUnavailable
+    from turnstream.domain.errors import TransientError as TransientError
+    from turnstream.domain.errors import TurnstreamError as TurnstreamError
+    from turnstream.domain.errors import Unauthorized as Unauthorized
+    from turnstream.domain.identity import Identity as Identity
+    from turnstream.domain.plans import Plan as Plan
+    from turnstream.domain.turns import ToolSpec as ToolSpec
+    from turnstream.engine.hooks import AfterRound as AfterRound
+    from turnstream.engine.hooks import AfterTool as AfterTool
+    from turnstream.engine.hooks import BeforeAttempt as BeforeAttempt
+    from turnstream.engine.hooks import BeforeTool as BeforeTool
+    from turnstream.engine.hooks import Hooks as Hooks
+    from turnstream.engine.hooks import OutputRejected as OutputRejected
+    from turnstream.engine.hooks import TurnEnded as TurnEnded
+    from turnstream.kit.signature import verify as verify
+    from turnstream.main import create_app as create_app
+    from turnstream.main import lifespan as lifespan
+    from turnstream.telemetry import Metrics as Metrics
+    from turnstream.tools.assembly import ToolSettings as ToolSettings
+    from turnstream.tools.assembly import open_toolset as open_toolset
+    from turnstream.tools.library.documents import Library as Library
+    from turnstream.tools.library.documents import document_tools as document_tools
+    from turnstream.tools.outputs import Outputs as Outputs
+    from turnstream.tools.policy import Breaker as Breaker
+    from turnstream.tools.policy import Fallback as Fallback
+    from turnstream.tools.policy import Policy as Policy
+    from turnstream.tools.policy import Summarise as Summarise
+    from turnstream.tools.tool import File as File
+    from turnstream.tools.tool import Outcome as Outcome
+    from turnstream.tools.tool import Tool as Tool
+    from turnstream.tools.tool import ToolContext as ToolContext
+    from turnstream.tools.tool import ToolError as ToolError
+    from turnstream.tools.tool import ToolResult as ToolResult
+    from turnstream.tools.tool import ToolSource as ToolSource
+    from turnstream.tools.tool import ToolUnavailable as ToolUnavailable
+    from turnstream.tools.tool import tool as tool
+    from turnstream.tools.tool import tools_of as tools_of
+    from turnstream.tools.toolset import Toolset as Toolset
+
+_HOMES: Mapping[str, tuple[str, ...]] = {
+    "turnstream.api.identity.way": ("Authenticate",),
+    "turnstream.config": ("Settings", "read_settings"),
+    "turnstream.domain.errors": (
+        "ClaimLost",
+        "ConfigError",
+        "Conflict",
+        "Forbidden",
+        "NotFound",
+        "PermanentError",
+        "ProviderError",
+        "RequestRefused",
+        "StorageUnavailable",
+        "TransientError",
+        "TurnstreamError",
+        "Unauthorized",
+    ),
+    "turnstream.domain.identity": ("Identity",),
+    "turnstream.domain.plans": ("Plan",),
+    "turnstream.domain.turns": ("ToolSpec",),
+    "turnstream.engine.hooks": (
+        "AfterRound",
+        "AfterTool",
+        "BeforeAttempt",
+        "BeforeTool",
+        "Hooks",
+        "OutputRejected",
+        "TurnEnded",
+    ),
+    "turnstream.kit.signature": ("verify",),
+    "turnstream.main": ("create_app", "lifespan"),
+    "turnstream.telemetry": ("Metrics",),
+    "turnstream.tools.assembly": ("ToolSettings", "open_toolset"),
+    "turnstream.tools.library.documents": ("Library", "document_tools"),
+    "turnstream.tools.outputs": ("Outputs",),
+    "turnstream.tools.policy": ("Breaker", "Fallback", "Policy", "Summarise"),
+    "turnstream.tools.tool": (
+        "File",
+        "Outcome",
+        "Tool",
+        "ToolContext",
+        "ToolError",
+        "ToolResult",
+        "ToolSource",
+        "ToolUnavailable",
+        "tool",
+        "tools_of",
+    ),
+    "turnstream.tools.toolset": ("Toolset",),
+}
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+
+__all__ = sorted(_HOME_OF)  # noqa: PLE0605
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'turnstream' has no attribute {name!r}")
+    return getattr(import_module(_HOME_OF[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

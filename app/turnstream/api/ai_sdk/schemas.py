@@ -1,0 +1,85 @@
+"""Models of `useChat` of the AI SDK. It sends more than is needed here: unknown members are ignored."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, Field
+
+from turnstream.api.schemas.blocks import source_of_url
+from turnstream.api.schemas.fields import LenientBody, Storable
+from turnstream.api.schemas.requests import Prompt, UiOptions
+from turnstream.domain.errors import RequestRefused
+
+
+class UiMessageIn(LenientBody):
+    id: str = ""
+    role: Literal["system", "user", "assistant"]
+    parts: Annotated[list[dict[str, Any]], Field(max_length=10_000, default_factory=list)]
+
+
+class UiToolIn(LenientBody):
+    description: Storable | None = None
+    parameters: Any = None
+
+
+class UiRequest(LenientBody):
+    """The body of a DefaultChatTransport. An app may send the last `message` alone. `system` and `tools`, which the
+    page runs, are those of assistant-ui's transport.
+    """
+
+    id: Annotated[Storable, Field(min_length=1, max_length=500)]
+    messages: Annotated[list[UiMessageIn], Field(max_length=10_000, default_factory=list)]
+    message: UiMessageIn | None = None
+    trigger: Literal["submit-message", "regenerate-message"] = "submit-message"
+    message_id: Annotated[str | None, Field(alias="messageId")] = None
+    system: Prompt | None = None
+    tools: Annotated[dict[Storable, UiToolIn] | None, Field(max_length=200)] = None
+    turnstream: UiOptions = UiOptions()
+
+    @property
+    def all_messages(self) -> list[UiMessageIn]:
+        return self.messages if self.message is None else [*self.messages, self.message]
+
+
+class UiMessageOut(BaseModel):
+    """A UIMessage, for `useChat({messages})`."""
+
+    id: str
+    role: Literal["user", "assistant"]
+    metadata: dict[str, Any]
+    parts: list[dict[str, Any]]
+
+
+class UiChatOut(BaseModel):
+    id: str
+    messages: list[UiMessageOut]
+
+
+class UiStopped(BaseModel):
+    stopped: Annotated[list[str], Field(description="the turns that were cancelled")]
+
+
+def blocks_in(parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The parts of a user message as blocks. Raises RequestRefused for a file that is none."""
+    blocks: list[dict[str, Any]] = []
+    for part in parts:  # other parts (data, sources) are not for the model
+        if part.get("type") == "text" and part.get("text"):
+            blocks.append({"type": "text", "text": part["text"]})
+        elif part.get("type") == "file":
+            blocks.append(_file(part))
+    return blocks
+
+
+def _file(part: dict[str, Any]) -> dict[str, Any]:
+    """The block of a file: its bytes are in its URL, unless it was uploaded before. Raises RequestRefused."""
+    url = str(part.get("url", ""))
+    source = source_of_url(url)
+    if source is None:
+        raise RequestRefused(
+            "`messages`: the `url` of a file must be a data: URL in base64, or that of an upload (/api/uploads/…).",
+            field="messages",
+        )
+    media_type = url.partition(";base64,")[0].removeprefix("data:")
+    if str(part.get("mediaType", media_type)).startswith("image"):
+        return {"type": "image", "source": source}
+    title = {"title": part["filename"]} if part.get("filename") else {}
+    return {"type": "document", "source": source, **title}

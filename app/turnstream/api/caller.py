@@ -1,0 +1,58 @@
+"""The credential of the request that is answered: what its messages may name, and what its turns reach."""
+
+from contextvars import ContextVar
+from dataclasses import replace
+from typing import TypeVar
+
+from pydantic import BaseModel
+
+from turnstream.api.schemas.requests import FixedOptions, TurnOptions
+from turnstream.domain.errors import Forbidden
+from turnstream.domain.identity import Identity
+from turnstream.domain.turns import Turn, TurnRequest
+
+Options = TypeVar("Options", bound=TurnOptions)
+
+# Set when the request is admitted. Code that stores a message reads it here, so that no handler can leave it out.
+CALLER: ContextVar[Identity] = ContextVar("caller")
+# Labels are the client's own: no model is sent them.
+_OPTIONS = frozenset(TurnOptions.model_fields) - {"labels"}
+
+
+def held_options() -> frozenset[str]:
+    """The options of turns that the request may not name: those that its credential fixes, or all below `chat`."""
+    caller = CALLER.get()
+    return frozenset(caller.fixed) if "chat" in caller.scopes else _OPTIONS
+
+
+def check_named(sent: BaseModel, place: str = "") -> None:
+    """Raises Forbidden where `sent` names an option that it may not. `place` is what is before its members."""
+    for name in type(sent).model_fields:
+        if name in held_options() and getattr(sent, name) is not None:
+            why = "the token fixes it" if name in CALLER.get().fixed else "the token has not the scope `chat`"
+            raise Forbidden(f"`{place}{name}` must be left out: {why}.", field=f"{place}{name}")
+
+
+def with_fixed(options: Options) -> Options:
+    """The options with those that the credential fixes. Raises Forbidden for others that it does not allow."""
+    check_named(options)
+    fixed = CALLER.get().fixed
+    if not fixed:
+        return options
+    values = FixedOptions.model_validate(fixed)
+    return options.model_copy(update={name: getattr(values, name) for name in fixed})
+
+
+def of_caller(request: TurnRequest) -> TurnRequest:
+    """The request with the plan of the credential, and what its tools may read."""
+    caller = CALLER.get()
+    return replace(request, plan=caller.plan, documents=caller.documents)
+
+
+def check_turn(turn: Turn | None) -> None:
+    """Raises Forbidden for a turn whose tools may read more than the credential reaches: words of the caller would
+    make them do so.
+    """
+    reached, request = CALLER.get().documents, turn.request if turn else None
+    if reached != "" and request is not None and request.documents not in {None, reached}:
+        raise Forbidden("The turn was asked for by a credential that reaches more documents than the token does.")

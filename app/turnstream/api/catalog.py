@@ -1,0 +1,67 @@
+"""Handlers of the catalog: the models and tools of this server."""
+
+from dataclasses import asdict
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from turnstream.api.schemas.responses import ModelOut, ModelsOut, ParameterOut, ToolOut, ToolsOut
+from turnstream.api.services import Services, services_of
+from turnstream.api.views import json_response
+from turnstream.llm.models.catalog import Model
+from turnstream.llm.parameters import Parameter
+
+
+def offered_models(services: Services) -> list[tuple[Model, str]]:
+    """The models that turns may have, each with the name of its provider."""
+    default = services.resolver.defaults.model
+    listed = dict(services.resolver.models.listed())
+    default_model = services.resolver.models.check(default)
+    listed.setdefault(default_model.id, (default_model, services.resolver.models.provider_for(default).name))
+    return [each for each in listed.values() if services.resolver.allowed.has_model(each[0].id)]
+
+
+async def list_models(request: Request) -> Response:
+    services = services_of(request)
+    default_model = services.resolver.models.check(services.resolver.defaults.model)
+    models = [
+        ModelOut(
+            id=model.id,
+            provider=provider,
+            default=model.id == default_model.id,
+            context_window=model.context_window,
+            max_output=model.max_output,
+            can=None if model.can is None else sorted(model.can),
+            prices=asdict(model.prices) if model.prices else None,
+            aliases=list(model.aliases),
+            fallbacks=list(model.fallbacks),
+            params=[_parameter(parameter, model) for parameter in services.resolver.params.listed(model)],
+        )
+        for model, provider in offered_models(services)
+    ]
+    return json_response(ModelsOut(models=models))
+
+
+def _parameter(parameter: Parameter, model: Model) -> ParameterOut:
+    values = parameter.schema()
+    if parameter.name == "max_tokens" and model.max_output is not None:
+        values["maximum"] = model.max_output
+    return ParameterOut(name=parameter.name, description=parameter.description, values=values)
+
+
+async def list_tools(request: Request) -> Response:
+    services = services_of(request)
+    tools = [
+        ToolOut(
+            name=spec.name,
+            description=spec.description,
+            input_schema=msgspec.json.decode(spec.input_schema),
+            read_only=spec.read_only,
+            approval=approval
+            if isinstance(approval := services.resolver.toolset.policy(spec.name).approval, str)
+            else "by_input",
+        )
+        for spec in services.resolver.toolset.specs()
+    ]
+    return json_response(ToolsOut(tools=tools))

@@ -1,0 +1,95 @@
+"""Handlers of chats: create, list, read, change, delete."""
+
+import re
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from turnstream.api.caller import check_named
+from turnstream.api.http.reading import id_of, limit_of, read_body
+from turnstream.api.reads import ReadStorage
+from turnstream.api.schemas.requests import ChatChanges, NewChat
+from turnstream.api.schemas.responses import ChatPage, Deleted
+from turnstream.api.search import of_no_page, search_page, words_of
+from turnstream.api.services import path_for, services_and_owner
+from turnstream.api.views import chat_out, json_response, listed_chat
+from turnstream.domain.chats import Chat
+from turnstream.kit.moments import from_microseconds, microseconds_of
+
+_TOKEN = re.compile("([0-9]{1,16})_([0-9a-f]{32})")
+
+
+async def create_chat(request: Request) -> Response:
+    services, owner = services_and_owner(request)
+    new, _ = await read_body(request, NewChat)
+    check_named(new)
+    check_named(new.settings, "settings.")
+    settings = services.resolver.changed_settings({}, new.settings)
+    chat = await services.storage.chats.create(owner, new.title, new.system_prompt, settings)
+    services.recent_chats.keep(chat)
+    services.live.feed.notify(owner)
+    return json_response(chat_out(chat), 201, {"Location": path_for(request, f"/api/chats/{chat.id}")})
+
+
+async def list_chats(request: Request) -> Response:
+    services, owner = services_and_owner(request)
+    limit = limit_of(request, default=50, most=200)
+    before = request.query_params.get("before")
+    if words := words_of(request):
+        return json_response(await search_page(request, words, limit))
+
+    async def read(storage: ReadStorage) -> ChatPage:
+        # Taken before the chats are read, so that the feed from there misses nothing.
+        feed = None if before else await services.live.feed.cursor(storage.time)
+        page = await storage.chats.page(owner, limit + 1, _position(before) if before else None)
+        chats = [listed_chat(chat) for chat in page]
+        last = chats[limit - 1] if len(chats) > limit else None
+        token = last and f"{microseconds_of(last.updated_at)}_{last.id.hex}"
+        return ChatPage(chats=chats[:limit], next=token, cursor=feed and str(feed))
+
+    return json_response(await services.reads.read(request, read))
+
+
+async def get_chat(request: Request) -> Response:
+    services, owner = services_and_owner(request)
+    return json_response(chat_out(await services.storage.chats.get(owner, id_of(request, "chat"))))
+
+
+async def change_chat(request: Request) -> Response:
+    """Changes the members that are sent, null included; one that is left out stays."""
+    services, owner = services_and_owner(request)
+    chat = id_of(request, "chat")
+    changes, _ = await read_body(request, ChatChanges)
+    check_named(changes)
+    if changes.settings is not None:
+        check_named(changes.settings, "settings.")
+
+    def changed_members(chat: Chat) -> Mapping[str, Any]:
+        sent = {name: getattr(changes, name) for name in changes.model_fields_set}
+        if "settings" in sent:
+            sent["settings"] = services.resolver.changed_settings(chat.settings, changes.settings)
+        return sent
+
+    changed = await services.storage.chats.change(owner, chat, changed_members)
+    services.live.notify(owner, chat)
+    return json_response(chat_out(changed))
+
+
+async def delete_chat(request: Request) -> Response:
+    services, owner = services_and_owner(request)
+    chat = id_of(request, "chat")
+    for turn in await services.storage.chats.delete(owner, chat):
+        await services.live.cancel(turn)
+    services.live.notify(owner, chat)
+    return json_response(Deleted(deleted=chat))
+
+
+def _position(token: str) -> tuple[datetime, UUID]:
+    found = _TOKEN.fullmatch(token)
+    if found is None:
+        raise of_no_page()
+    return from_microseconds(int(found[1])), UUID(found[2])

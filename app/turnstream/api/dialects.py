@@ -1,0 +1,183 @@
+"""Helpers of the dialects, whose clients make ids of their own and create a chat with its first message."""
+
+import hashlib
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+from uuid import UUID, uuid5
+
+from pydantic import ValidationError
+
+from turnstream.api.caller import held_options
+from turnstream.api.codec import to_json
+from turnstream.api.exchange import cancel_turn, generate_again, post_in_new_chat, post_message, wait_for_end
+from turnstream.api.http.validation import invalid
+from turnstream.api.schemas.requests import ChatSettings, NewTurn, TurnOptions, UiOptions
+from turnstream.api.services import Services
+from turnstream.domain.chats import Chat, OnBusy
+from turnstream.domain.errors import Conflict, NotFound, RequestRefused
+from turnstream.domain.identity import Identity
+from turnstream.domain.turns import Role, Turn
+from turnstream.kit.clock import CLOCK
+from turnstream.kit.text import unstorable
+from turnstream.storage.chats.exchanges import Exchange, IdempotencyKey, Target
+
+_NAMESPACE = UUID("5f3c1f6e-6f0b-5c58-9d3b-2f9c3a1f7f10")
+# An end that is longer ago is no news to a client that connects.
+_RECENTLY = timedelta(minutes=1)
+
+
+async def chat_of(services: Services, identity: Identity, id: str) -> UUID:
+    """The id of a chat: `id` itself where it names one of the owner's chats, else a UUID made from it. Raises Forbidden
+    where the credential is bound to another chat, or to a turn.
+    """
+    try:
+        chat = UUID(id)
+        await services.storage.chats.get(identity.owner, chat)
+    except (ValueError, NotFound):
+        chat = uuid5(_NAMESPACE, f"{identity.owner}\0{id}")
+    identity.require_reach(chat)
+    return chat
+
+
+async def turn_of(services: Services, owner: str, chat: UUID, id: str, role: Role) -> Turn | None:
+    """The turn of the chat that a client's id names, if it does name one of this role."""
+    try:
+        turn = await services.storage.turns.get(owner, chat, UUID(id))
+    except (ValueError, NotFound):
+        return None
+    return turn if turn.role == role else None
+
+
+async def newest_turn(services: Services, owner: str, chat: UUID) -> Turn | None:
+    newest = await services.storage.turns.newest(owner, chat)
+    return await services.storage.turns.get(owner, chat, newest) if newest else None
+
+
+async def newest_path(services: Services, owner: str, chat: UUID) -> Sequence[Turn]:
+    """The path to the newest turn. Raises NotFound where there is no such chat."""
+    await services.storage.chats.get(owner, chat)
+    newest = await services.storage.turns.newest(owner, chat)
+    return await services.storage.turns.path(owner, chat, newest) if newest else []
+
+
+def is_news(turn: Turn) -> bool:
+    """Whether a client that connects may lack the end of the turn: it is open, or has ended just now."""
+    return turn.ended_at is None or turn.ended_at > CLOCK.now() - _RECENTLY
+
+
+async def posted_with(services: Services, owner: str, key: IdempotencyKey | None) -> Turn | None:
+    """The user turn that a message with this key became."""
+    with suppress(RequestRefused):
+        exchange = await services.storage.exchanges.find(owner, key) if key else None
+        return exchange.user_turn if exchange else None
+    return None
+
+
+async def newest_answer(services: Services, owner: str, user_turn: Turn | None) -> Turn | None:
+    if user_turn is None:
+        return None
+    answer = await services.storage.chat_changes.newest_answer(user_turn.chat_id, user_turn.id)
+    return await services.storage.turns.get(owner, user_turn.chat_id, answer) if answer else None
+
+
+def new_turn(options: UiOptions, blocks: Sequence[dict[str, Any]]) -> NewTurn:
+    """A message with its options. Raises RequestRefused."""
+    members = options.model_dump(exclude_unset=True, by_alias=True)
+    try:
+        return NewTurn.model_validate({**members, "on_busy": options.on_busy, "blocks": blocks})
+    except ValidationError as error:
+        raise invalid(NewTurn, error) from None
+
+
+def key_of(protocol: str, *parts: object) -> IdempotencyKey:
+    """The key that makes one exchange of the same parts, however often a client sends them."""
+    digest = hashlib.sha256(to_json([str(part) if isinstance(part, UUID) else part for part in parts])).digest()
+    return IdempotencyKey(f"{protocol} {digest.hex()}", digest)
+
+
+async def post_by_chat(services: Services, new: NewTurn, target: Target, key: IdempotencyKey | None) -> Exchange:
+    """Posts a message; the chat is created with it where there is none."""
+    for _ in range(3):
+        with suppress(NotFound):
+            return await post_message(services, new, target, key)
+        with suppress(Conflict):  # another request has just created it
+            now = CLOCK.now()
+            created = Chat(target.chat, target.owner, None, None, {}, created_at=now, updated_at=now)
+            return await post_in_new_chat(services, new, created, key)
+    raise Conflict(f"Chat {target.chat} is created and deleted all the time; try again later.")
+
+
+async def replace_answer(
+    services: Services, owner: str, turn: Turn, options: TurnOptions, on_busy: OnBusy, key: IdempotencyKey | None
+) -> Exchange:
+    """Another answer beside `turn`, which is cancelled first where it still runs and `on_busy` says so."""
+    # Behind the read of `turn`: it may be the answer that the first request with this key made.
+    if key and (made := await services.storage.exchanges.find(owner, key)):
+        return made
+    if not turn.ended and on_busy == "interrupt":
+        await cancel_turn(services, owner, turn.chat_id, turn.id)
+        await wait_for_end(services, owner, turn)
+    return await generate_again(services, owner, turn.chat_id, turn.id, options, key)
+
+
+@dataclass(frozen=True, slots=True)
+class PageOptions:
+    """What a page adds to the options of a turn: all the `tools` that it runs, as `page_tool` makes them, or None where
+    its client does not name them; its system prompt, and what stands behind the prompt.
+    """
+
+    tools: Sequence[dict[str, Any]] | None = None
+    system: str = ""
+    context: Sequence[str] = ()
+
+
+def page_tool(name: str, description: str | None, schema: object) -> dict[str, Any]:
+    input_schema = schema if isinstance(schema, dict) else {"type": "object"}
+    return {"type": "client", "name": name, "description": description or name, "input_schema": input_schema}
+
+
+async def with_page(
+    services: Services, owner: str, chat: UUID, options: UiOptions, page: PageOptions, before: Turn | None
+) -> UiOptions:
+    """The options, with those of the page. Its tools stand beside the others of the turn, the chat or the server, and
+    are gone with the next turn if the page has no more of them. `before` is the answer that the turn follows.
+    """
+    stored: Chat | None = None
+    with suppress(NotFound):
+        stored = await services.storage.chats.get(owner, chat)
+    changes: dict[str, Any] = {}
+    had = before is not None and before.request is not None and any(spec.client for spec in before.request.tools)
+    had = had and "tools" not in held_options()  # else the turn keeps those that it has
+    if page.tools or (page.tools is not None and had and options.tools is None):
+        settings = ChatSettings.model_validate(stored.settings if stored else {})
+        own = options.tools if options.tools is not None else settings.tools
+        changes["tools"] = [*(services.resolver.toolset.names if own is None else own), *page.tools]
+    if page.system or page.context:
+        usual = stored.system_prompt if stored and stored.system_prompt else services.resolver.defaults.system_prompt
+        prompt = options.system_prompt or page.system or usual
+        changes["system_prompt"] = "\n\n".join(part for part in (prompt, *page.context) if part)
+    if not changes:
+        return options
+    members = options.model_dump(exclude_unset=True, by_alias=True) | {"on_busy": options.on_busy}
+    try:
+        return UiOptions.model_validate({**members, **changes})
+    except ValidationError as error:
+        raise invalid(UiOptions, error) from None
+
+
+async def stop_all(services: Services, owner: str, chat: UUID) -> list[str]:
+    """Cancels all open turns of the chat; returns their ids. Raises NotFound."""
+    await services.storage.chats.get(owner, chat)
+    state = await services.storage.chat_changes.state(chat)
+    for turn in state.open:
+        await cancel_turn(services, owner, chat, turn)
+    return [str(turn) for turn in state.open]
+
+
+def storable_in_messages(text: str) -> str:
+    if problem := unstorable(text):
+        raise RequestRefused(f"`messages` {problem}, which cannot be stored; remove it.", field="messages")
+    return text

@@ -1,0 +1,62 @@
+"""Routes of a table of calls: each request is admitted, and handled within its span."""
+
+from asyncio import CancelledError
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from turnstream.api.http.endpoint import Endpoint, HandlerApp
+from turnstream.api.http.errors import CUT_OFF, Unavailable
+from turnstream.api.http.reading import check_query
+from turnstream.api.services import admit, count_writes, services_and_owner
+from turnstream.storage.database import OF_REQUEST
+from turnstream.tracing import TRACING
+
+Answer = Callable[[Request, Endpoint], Awaitable[Response]]
+
+
+async def answer(request: Request, endpoint: Endpoint) -> Response:
+    """The response of the endpoint's handler. Raises what `admit`, `check_query` and the handler raise, TooMany, and
+    Unavailable where the request is cancelled.
+    """
+    try:
+        return await _answered(request, endpoint)
+    except CancelledError:
+        raise Unavailable(CUT_OFF) from None
+
+
+async def _answered(request: Request, endpoint: Endpoint) -> Response:
+    if not endpoint.open:
+        await admit(request, endpoint)
+    if endpoint.checks_query:
+        check_query(request, endpoint.queries)
+    if endpoint.limits and "writes" in endpoint.limits:
+        await count_writes(*services_and_owner(request), 1)
+    if not TRACING.on or endpoint.open:
+        return await endpoint.handler(request)
+    with TRACING.span(
+        endpoint.call, "SERVER", parent=request.headers.get("traceparent"), http__request__method=endpoint.method
+    ) as span:
+        response = await endpoint.handler(request)
+        span.set(http__response__status_code=response.status_code)
+        return response
+
+
+def routes_of(endpoints: Iterable[Endpoint], answer: Answer = answer) -> list[Route]:
+    """One route for each path, so that a refusal of a wrong method lists all the right ones."""
+    by_path: dict[str, dict[str, Endpoint]] = {}
+    for endpoint in endpoints:
+        by_path.setdefault(endpoint.path, {})[endpoint.method] = endpoint
+    return [Route(path, _dispatcher(methods, answer), methods=list(methods)) for path, methods in by_path.items()]
+
+
+def _dispatcher(endpoints: Mapping[str, Endpoint], answer: Answer) -> HandlerApp:
+    async def dispatch(request: Request) -> Response:
+        endpoint = endpoints["GET" if request.method == "HEAD" else request.method]
+        request.state.endpoint = endpoint
+        OF_REQUEST.set(not endpoint.open)
+        return await answer(request, endpoint)
+
+    return HandlerApp(dispatch)

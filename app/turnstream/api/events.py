@@ -1,0 +1,392 @@
+"""Events of the streams: the members, the description and the JSON of each one, and the frames of a turn's stream."""
+
+from collections.abc import Mapping
+from datetime import datetime
+from functools import cache
+from typing import Any, Literal
+from uuid import UUID
+
+from pydantic import BaseModel, ConfigDict, create_model
+
+from turnstream.api.codec import (
+    block_details,
+    block_json,
+    degraded_json,
+    error_json,
+    identity_json,
+    required_action_json,
+    to_json,
+)
+from turnstream.api.schemas.fields import Absent, without_defaults
+from turnstream.api.schemas.operations import HourOut, NowOut, SpendOut
+from turnstream.api.schemas.responses import BlockMembers, BlockOut, ChatOut, DegradedOut, ErrorOut, WantedOut
+from turnstream.domain import events as domain
+from turnstream.domain.cursor import Cursor
+from turnstream.domain.events import BlockDelta, Event, Notice, TurnEnd
+from turnstream.domain.output import Phase
+from turnstream.domain.turns import Status, Turn
+from turnstream.storage.chats.chat_changes import DeletedTurns
+from turnstream.storage.owners.owner_changes import TurnStatus
+
+
+class _Described(BaseModel):
+    @classmethod
+    def members(cls, event: Any) -> dict[str, Any]:
+        """The JSON members of a domain event, in the order of the fields: its attributes of the same names."""
+        return {name: getattr(event, name) for name in cls.model_fields}
+
+
+class EventSchema(_Described):
+    model_config = ConfigDict(extra="forbid")
+
+
+class TurnStartEvent(EventSchema):
+    """The first event of every turn."""
+
+    turn: UUID
+    chat: UUID
+    model: str
+    attempt: int
+    status: Status
+
+    @classmethod
+    def members(cls, event: domain.TurnStart) -> dict[str, Any]:
+        return super().members(event) | {"attempt": event.turn_attempt}
+
+
+class AnsweredCall(EventSchema):
+    tool_use_id: str
+    name: str
+    is_error: bool
+
+
+class RoundStartEvent(EventSchema):
+    """A model call begins. `messages` counts the messages it gets, `answered` lists the tool results among them."""
+
+    round: int
+    messages: int
+    answered: list[AnsweredCall]
+
+
+class BlockStartEvent(EventSchema):
+    """A block begins. A tool_use has `id` and `name`, a tool_result `tool_use_id` and `name`."""
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra=without_defaults)
+
+    index: int
+    round: int
+    type: str
+    id: str | Absent = None
+    tool_use_id: str | Absent = None
+    name: str | Absent = None
+
+    @classmethod
+    def members(cls, event: domain.BlockStart) -> dict[str, Any]:
+        members = {"index": event.index, "round": event.round, "type": event.type}
+        return members | identity_json(event.type, event.tool_use_id, event.name)
+
+
+class BlockDeltaEvent(EventSchema):
+    """More of the open block: text, thinking or partial JSON alike. `offset` counts Unicode code points."""
+
+    index: int
+    offset: int
+    text: str
+
+
+class BlockStopEvent(BlockMembers, _Described):
+    """The block is complete and stored. This event has the members that deltas cannot carry."""
+
+    index: int
+
+    @classmethod
+    def members(cls, event: domain.BlockStop) -> dict[str, Any]:
+        return {"index": event.block.index, **block_details(event.block)}
+
+
+class RoundStopEvent(EventSchema):
+    """The model's reply is complete. Results of the tools it called may still follow."""
+
+    round: int
+    stop_reason: str | None
+    usage: dict[str, Any]
+
+
+class ResetEvent(EventSchema):
+    """Discard the blocks from `index` on: `attempt` writes them anew."""
+
+    attempt: int
+    index: int
+
+
+class ActionRequiredEvent(EventSchema):
+    """These calls wait for a person. Answer them at …/actions, one by one or together."""
+
+    round: int
+    calls: list[WantedOut]
+
+    @classmethod
+    def members(cls, event: domain.ActionRequired) -> dict[str, Any]:
+        return {"round": event.round, "calls": list(map(required_action_json, event.actions))}
+
+
+class TurnEndEvent(EventSchema):
+    """The last event; the stream ends after it. `degraded` lists the policies that the turn needed, if any."""
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra=without_defaults)
+
+    stop_reason: str | None
+    usage: dict[str, Any]
+    degraded: list[DegradedOut] | Absent = None
+
+    @classmethod
+    def members(cls, event: TurnEnd) -> dict[str, Any]:
+        members: dict[str, Any] = {"stop_reason": event.stop_reason, "usage": event.usage}
+        if event.degraded:
+            members["degraded"] = list(map(degraded_json, event.degraded))
+        if event.phase is not None:
+            members["phase"] = event.phase
+        if event.error is not None:
+            members["error"] = error_json(event.error)
+        return members
+
+
+class TurnCancelledEvent(TurnEndEvent):
+    """The last event of a turn that was cancelled; of a structured turn with the `phase` in which it was."""
+
+    phase: Phase | Absent = None
+
+
+class TurnErrorEvent(TurnEndEvent):
+    """The last event of a turn that failed."""
+
+    error: ErrorOut
+
+
+class StatusNotice(BaseModel):
+    """A notice about the turn: its stage, or an event of the provider. It has no id and is never sent again."""
+
+    model_config = ConfigDict(extra="allow", json_schema_extra=without_defaults)
+
+    stage: Literal["processing", "streaming", "executing"] | Absent = None
+
+
+class ToolProgressNotice(EventSchema):
+    """A notice of a tool that runs. It has no id and is never sent again."""
+
+    tool_use_id: str
+    name: str
+    message: str
+
+
+class ToolOutputNotice(EventSchema):
+    """A notice of what a running tool has of its result so far: the whole of it, not what is new. It has no id. A
+    client that connects gets the last one.
+    """
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra=without_defaults)
+
+    tool_use_id: str
+    name: str
+    text: str
+    data: Any = None
+
+
+class RetryNotice(EventSchema):
+    """The model call failed, as `message` says, for the `tries`th time in a row. `model` is called after `seconds`. The
+    notice has no id and is never sent again.
+    """
+
+    error: str
+    message: str
+    seconds: float
+    model: str
+    tries: int
+
+
+class AccessEndedNotice(EventSchema):
+    """The last frame of a stream whose credential was revoked or has expired: `status` is what the next request with it
+    gets. With another one the client goes on from its cursor. The notice has no id.
+    """
+
+    status: int
+    detail: str
+
+
+_EVENTS: Mapping[str, type[_Described]] = {
+    "turn_start": TurnStartEvent,
+    "round_start": RoundStartEvent,
+    "block_start": BlockStartEvent,
+    "block_delta": BlockDeltaEvent,
+    "block_stop": BlockStopEvent,
+    "round_stop": RoundStopEvent,
+    "reset": ResetEvent,
+    "action_required": ActionRequiredEvent,
+    "turn_complete": TurnEndEvent,
+    "turn_cancelled": TurnCancelledEvent,
+    "turn_error": TurnErrorEvent,
+}
+# The name of an event that is not in its status.
+_NAMES: Mapping[type[Event], str] = {
+    domain.TurnStart: "turn_start",
+    domain.RoundStart: "round_start",
+    domain.BlockStart: "block_start",
+    domain.BlockDelta: "block_delta",
+    domain.BlockStop: "block_stop",
+    domain.RoundStop: "round_stop",
+    domain.Reset: "reset",
+    domain.ActionRequired: "action_required",
+}
+EVENTS: Mapping[str, type[BaseModel]] = {
+    **_EVENTS,
+    "status": StatusNotice,
+    "tool_progress": ToolProgressNotice,
+    "tool_output": ToolOutputNotice,
+    "retry": RetryNotice,
+    "access_ended": AccessEndedNotice,
+}
+
+
+def named(event: Event | Notice) -> tuple[str, Mapping[str, Any]]:
+    """The event's name, and its data as JSON values."""
+    if isinstance(event, Notice):
+        return event.name, event.data
+    name = f"turn_{event.status}" if isinstance(event, TurnEnd) else _NAMES[event.__class__]
+    return name, _EVENTS[name].members(event)
+
+
+def frame(event: Event | Notice, cursor: Cursor | None) -> bytes:
+    """One SSE frame. `cursor` is the position after the event; None for a notice, which has no position."""
+    if event.__class__ is BlockDelta:  # the token path
+        assert isinstance(event, BlockDelta)
+        return b'id: %d-%d-%d\nevent: block_delta\ndata: {"index":%d,"offset":%d,"text":%b}\n\n' % (
+            *(cursor or Cursor()),
+            event.index,
+            event.offset,
+            to_json(event.text),
+        )
+    name, data = named(event)
+    position = b"" if cursor is None else b"id: %d-%d-%d\n" % cursor
+    return b"%bevent: %b\ndata: %b\n\n" % (position, name.encode(), to_json(data))
+
+
+# --- the stream of a chat --------------------------------------------------------------------------------------------
+
+
+class ChatEvent(ChatOut):
+    """The chat as it is now, at first and whenever title, system prompt or settings have changed."""
+
+
+class TurnEvent(EventSchema):
+    """A turn that the client does not know yet; a user turn with all of its blocks."""
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra=without_defaults)
+
+    turn: UUID
+    parent_id: UUID | None
+    role: Literal["user", "assistant"]
+    created_at: datetime
+    blocks: list[BlockOut] | Absent = None
+
+    @classmethod
+    def members(cls, event: Turn) -> dict[str, Any]:
+        """All members of a user turn; of an answer only those that its own events do not have."""
+        members = {"turn": event.id, "parent_id": event.parent_id, "role": event.role, "created_at": event.created_at}
+        return members if event.role == "assistant" else members | {"blocks": list(map(block_json, event.blocks))}
+
+
+class TurnsDeletedEvent(EventSchema):
+    """Turns that were deleted. The client may not have all of them. None of the others follows one of them."""
+
+    turns: list[UUID]
+
+    @classmethod
+    def members(cls, event: DeletedTurns) -> dict[str, Any]:
+        return super().members(event)
+
+
+class ChatDeletedEvent(EventSchema):
+    """The chat was deleted; the stream ends after it. It has no id: there is nothing to resume."""
+
+
+@cache
+def _of_turn(model: type[BaseModel]) -> type[BaseModel]:
+    """The same event in the stream of a chat: with the turn it belongs to."""
+    return create_model(f"Chat{model.__name__}", __base__=model, __doc__=model.__doc__, turn=(UUID, ...))
+
+
+CHAT_EVENTS: Mapping[str, type[BaseModel]] = {
+    "chat": ChatEvent,
+    "turn": TurnEvent,
+    "turns_deleted": TurnsDeletedEvent,
+    "chat_deleted": ChatDeletedEvent,
+    **{name: _of_turn(model) for name, model in EVENTS.items() if model is not AccessEndedNotice},
+    "access_ended": AccessEndedNotice,
+}
+
+
+# --- the feed of an owner --------------------------------------------------------------------------------------------
+
+
+class FeedChatEvent(ChatOut):
+    """A chat as it is now: one that was made or changed, or in which a turn was made."""
+
+
+class FeedChatDeletedEvent(EventSchema):
+    """A chat was deleted."""
+
+    id: UUID
+
+
+class FeedTurnEvent(EventSchema):
+    """An assistant turn as it is now: one that was made, or whose status or number of `waiting` calls has changed; and
+    each that is open when the connection begins.
+    """
+
+    chat: UUID
+    turn: UUID
+    role: Literal["assistant"]
+    status: Status
+    stop_reason: str | None
+    waiting: int
+
+    @classmethod
+    def members(cls, event: TurnStatus) -> dict[str, Any]:
+        state = {"status": event.status, "stop_reason": event.stop_reason, "waiting": event.waiting}
+        return {"chat": event.chat, "turn": event.id, "role": "assistant", **state}
+
+
+class FeedResetEvent(EventSchema):
+    """The cursor is too old, or too much has changed since: read the list of chats again, and go on from here."""
+
+
+FEED_EVENTS: Mapping[str, type[BaseModel]] = {
+    "chat": FeedChatEvent,
+    "chat_deleted": FeedChatDeletedEvent,
+    "turn": FeedTurnEvent,
+    "reset": FeedResetEvent,
+    "access_ended": AccessEndedNotice,
+}
+
+
+# --- what operators watch ---------------------------------------------------------------------------------------------
+
+
+class NowEvent(NowOut):
+    """The replicas and the open turns, every two seconds."""
+
+
+class HourEvent(HourOut):
+    """The figures of the last hour, every ten seconds."""
+
+
+class SpendEvent(SpendOut):
+    """What was spent today, where it has changed, once in a minute."""
+
+
+OVERVIEW_EVENTS: Mapping[str, type[BaseModel]] = {
+    "now": NowEvent,
+    "hour": HourEvent,
+    "spend": SpendEvent,
+    "access_ended": AccessEndedNotice,
+}

@@ -1,0 +1,88 @@
+"""Handlers for operations: liveness, readiness, metrics."""
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from importlib.metadata import version
+from math import nan
+from platform import python_version
+
+from prometheus_client import CONTENT_TYPE_LATEST, Metric, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.registry import Collector
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+
+from turnstream.api.http.errors import problem
+from turnstream.api.neighbours import is_from_neighbour
+from turnstream.api.services import Services, services_of
+from turnstream.domain.errors import StorageUnavailable
+from turnstream.storage.database import Statement
+from turnstream.telemetry import BUILD_INFO, OLDEST_QUEUED_SECONDS, TASKS, TURNS_QUEUED, TURNS_WAITING
+
+_LONGEST_WAIT = 2.0  # seconds: a load balancer that asks does not wait much longer
+SELECT_ONE = Statement("SELECT 1")
+
+
+async def healthz(_request: Request) -> Response:
+    return PlainTextResponse("ok\n")
+
+
+async def readyz(request: Request) -> Response:
+    """Raises StorageUnavailable, which becomes a 503, within two seconds. With `exclude=postgres` only a server that is
+    stopping is not ready: its streams go on without Postgres, and all replicas lose that at once.
+    """
+    services = services_of(request)
+    if not services.is_ready() and not await _is_any_neighbour_ready(request, services):
+        return problem(
+            request, 503, "Not ready", "unavailable", "This server is stopping.", headers={"Retry-After": "1"}
+        )
+    if request.query_params.get("exclude") == "postgres":
+        return PlainTextResponse("ready\n")
+    try:
+        async with asyncio.timeout(_LONGEST_WAIT):
+            await services.storage.database.row(SELECT_ONE)
+    except TimeoutError:
+        raise StorageUnavailable("Postgres does not answer.") from None
+    return PlainTextResponse("ready\n")
+
+
+async def _is_any_neighbour_ready(request: Request, services: Services) -> bool:
+    """Whether another process on the same port takes new turns, where this one does not."""
+    if services.neighbours is None or is_from_neighbour(request):
+        return False
+    return bool(await services.neighbours.ask_all("/readyz?exclude=postgres"))
+
+
+async def metrics(request: Request) -> Response:
+    """The metrics of this replica; where the server has several processes those of each, with its number. What counts
+    all replicas is NaN while Postgres does not answer.
+    """
+    services = services_of(request)
+    queued, waiting, oldest = await services.storage.turn_counts.open_turns() or (nan, nan, nan)
+    TURNS_QUEUED.set(queued)
+    TURNS_WAITING.set(waiting)
+    OLDEST_QUEUED_SECONDS.set(oldest)
+    BUILD_INFO.labels(version("turnstream"), python_version()).set(1)
+    TASKS.set(len(asyncio.all_tasks()))
+    own, neighbours = generate_latest(), services.neighbours
+    if neighbours is not None and not is_from_neighbour(request):
+        texts = {neighbours.own.number: own.decode(), **await neighbours.ask_all("/metrics")}
+        own = generate_latest(_Together(texts))
+    return Response(own, media_type=CONTENT_TYPE_LATEST)
+
+
+class _Together(Collector):
+    """The metrics of several processes, with a label more: `process`."""
+
+    def __init__(self, texts: Mapping[int, str]) -> None:
+        self._texts = texts
+
+    def collect(self) -> Iterable[Metric]:
+        together: dict[str, Metric] = {}
+        for number, text in sorted(self._texts.items()):
+            for family in text_string_to_metric_families(text):
+                metric = together.setdefault(family.name, Metric(family.name, family.documentation, family.type))
+                for sample in family.samples:
+                    labels = {**sample.labels, "process": str(number)}
+                    metric.add_sample(sample.name, labels, sample.value, sample.timestamp, sample.exemplar)
+        return together.values()

@@ -1,0 +1,340 @@
+"""HTTP below the calls: limits of a connection, which hold before any token is known, and headers of all answers."""
+
+import asyncio
+import re
+import resource
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from time import perf_counter
+from typing import Any
+from weakref import ref
+
+import structlog
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+from turnstream.api.http.errors import cut_off
+from turnstream.kit.ids import new_id
+from turnstream.telemetry import HTTP_REQUESTS, HTTP_SECONDS, STALLED_READERS
+
+log = structlog.get_logger(__name__)
+
+# Bytes of a request besides its body: request line and headers; then chunk extensions and trailers.
+LONGEST_HEAD = 64 * 1024
+# Seconds until the headers of a request are complete, and between two pieces of a body.
+HEAD_TIMEOUT = 10.0
+BODY_TIMEOUT = 30.0
+# Requests. Each takes a tenth of a millisecond or two until it waits for something.
+_AT_ONCE = 20
+# The share of the process's file descriptors that connections may use before an idle one is closed for each new one.
+_DESCRIPTORS = 0.8
+REQUEST_ID = "X-Request-ID"
+# An id that a proxy or a client may give to a request: nothing that could be anything else in a log or a header.
+_GIVEN_ID = re.compile(r"[\w.-]{1,128}", re.ASCII)
+# The name of `Outlet` among the extensions of ASGI in the scope of a request.
+OUTLET = "turnstream.outlet"
+
+
+class Outlet:
+    """The body of one response, for a sender that has no task in which it could wait. It is an extension of ASGI that
+    this server offers; begin and end of the response go through `send` all the same.
+    """
+
+    __slots__ = ("_connection", "_cycle")
+    _cycle: Callable[[], RequestResponseCycle | None]
+
+    def __init__(self, connection: "Connection") -> None:
+        self._connection = connection
+
+    def belongs_to(self, cycle: RequestResponseCycle) -> None:
+        # Weak, since the cycle has the outlet in its scope: else each request would wait for the garbage collector.
+        self._cycle = ref(cycle)
+
+    @property
+    def _sending(self) -> RequestResponseCycle:
+        cycle = self._cycle()
+        assert cycle is not None, "the task that sends the response has it"
+        return cycle
+
+    @contextmanager
+    def used(self, on_writable: Callable[[], None], on_end: Callable[[], None]) -> Iterator[None]:
+        """Calls `on_writable` when `is_writable` has become true again, and `on_end` when the client has disconnected
+        or the server shuts down. One response of a connection is sent at a time.
+        """
+        self._connection.user = on_writable, on_end
+        if self._sending.disconnected or self._connection.shuts_down:
+            on_end()
+        try:
+            yield
+        finally:
+            self._connection.user = None
+
+    @property
+    def is_writable(self) -> bool:
+        return not self._connection.flow.write_paused
+
+    def write(self, data: bytes) -> None:
+        """Sends a part of the body. Only while it `is_writable`: then uvicorn's `send` never waits, and one step runs
+        it to its end.
+        """
+        sending = self._sending.send({"type": "http.response.body", "body": data, "more_body": True})
+        try:
+            sending.send(None)
+        except StopIteration:
+            return
+        sending.close()
+        raise RuntimeError("the server's `send` waits although its connection is writable")
+
+
+class Connection(HttpToolsProtocol):
+    """A connection with limits. A head that is too long is answered with 431. A client that does not send its request
+    in time is disconnected, and so is one that has read nothing of what was sent to it for `stall` seconds; its cursor
+    brings it back. Beyond `most` connections the one that has been idle for the longest is closed for each new one.
+    """
+
+    def __init__(self, *args: Any, stall: float, most: int, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._stall = stall
+        self._most = most
+        self._head = 0  # bytes since the last part of the request that was complete, without those of its body
+        self._head_too_long = False
+        self._reads_since: float | None = None  # the client owes us the rest of a request since then
+        self._timeout = HEAD_TIMEOUT
+        self._read_timer: asyncio.TimerHandle | None = None
+        self._stall_timer: asyncio.TimerHandle | None = None
+        self._is_stalled = False
+        self._idle_since = 0.0
+        self.user: tuple[Callable[[], None], Callable[[], None]] | None = None  # of the outlet
+        self.shuts_down = False
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._idle_since = self.loop.time()
+        self._expect(HEAD_TIMEOUT)
+        if len(self.connections) > self._most:
+            idle = [each for each in self.connections if isinstance(each, Connection) and each.is_idle]
+            if idle:
+                min(idle, key=lambda each: each._idle_since).transport.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._count_stalled(False)
+        for timer in (self._read_timer, self._stall_timer):
+            if timer is not None:
+                timer.cancel()
+        self._end_user()
+        if self.cycle is not None:
+            # The outlet has this connection: else both would wait for the garbage collector.
+            self.cycle.scope.pop("extensions", None)
+
+    def shutdown(self) -> None:
+        super().shutdown()
+        self.shuts_down = True
+        self._end_user()
+
+    def _end_user(self) -> None:
+        if self.user is not None:
+            self.user[1]()
+
+    @property
+    def is_idle(self) -> bool:
+        """No request of this connection is being answered."""
+        return self.cycle is None or self.cycle.response_complete  # type: ignore[redundant-expr]  # None at first
+
+    # --- reading -----------------------------------------------------------------------------------------------------
+
+    def data_received(self, data: bytes) -> None:
+        if self._reads_since is None and self.is_idle:  # perhaps no request yet, but only empty lines before it
+            self._expect(HEAD_TIMEOUT)
+        self._head += len(data)
+        super().data_received(data)
+        if self._head > LONGEST_HEAD and not self.transport.is_closing():
+            self._refuse_head()
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._expect(HEAD_TIMEOUT)
+
+    def on_headers_complete(self) -> None:
+        if len(self.url) + sum(len(name) + len(value) for name, value in self.headers) > LONGEST_HEAD:
+            self._head_too_long = True
+            raise ValueError("the head is too long")  # ends the parser, which calls `send_400_response`
+        self._head = 0
+        self._expect(BODY_TIMEOUT)
+        outlet = Outlet(self)
+        self.scope["extensions"] = {OUTLET: {"outlet": outlet}}
+        super().on_headers_complete()
+        outlet.belongs_to(self.cycle)
+
+    def on_body(self, body: bytes) -> None:
+        self._head = max(0, self._head - 8 * len(body))  # the frame of a chunk of one byte has five bytes
+        self._expect(BODY_TIMEOUT)
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._head, self._reads_since = 0, None
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        self._idle_since = self.loop.time()
+        super().on_response_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        if self._head_too_long:
+            self._refuse_head()
+        else:
+            super().send_400_response(msg)
+
+    def _refuse_head(self) -> None:
+        body = f"The request has more than {LONGEST_HEAD} bytes besides its body.".encode()
+        self.transport.write(
+            b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-type: text/plain; charset=utf-8\r\n"
+            b"content-length: %d\r\nconnection: close\r\n\r\n%b" % (len(body), body)
+        )
+        self.transport.close()
+
+    def _expect(self, timeout: float) -> None:
+        """The next part of a request has to come within `timeout` seconds. The timer is only moved when it fires."""
+        self._reads_since, self._timeout = self.loop.time(), timeout
+        if self._read_timer is None:
+            self._read_timer = self.loop.call_later(min(timeout, HEAD_TIMEOUT), self._check_reading)
+
+    def _check_reading(self) -> None:
+        self._read_timer = None
+        if self._reads_since is None:
+            return
+        left = self._reads_since + self._timeout - self.loop.time()
+        if self.flow.read_paused:  # the handler has not taken what came before
+            left = self._timeout
+        if left > 0:
+            self._read_timer = self.loop.call_later(left, self._check_reading)
+        else:
+            self.transport.close()
+
+    # --- writing -----------------------------------------------------------------------------------------------------
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._count_stalled(True)
+        self._watch_stall(self.transport.get_write_buffer_size())
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._count_stalled(False)
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
+        if self.user is not None:
+            self.user[0]()
+
+    def _count_stalled(self, is_stalled: bool) -> None:
+        STALLED_READERS.inc(is_stalled - self._is_stalled)
+        self._is_stalled = is_stalled
+
+    def _watch_stall(self, unread: int) -> None:
+        self._stall_timer = self.loop.call_later(self._stall, self._check_stall, unread)
+
+    def _check_stall(self, before: int) -> None:
+        unread = self.transport.get_write_buffer_size()
+        if unread < before:
+            self._watch_stall(unread)
+        else:
+            log.info("connection.stalled", unread=unread)
+            self.transport.abort()
+
+
+def connections(heartbeat: float) -> Callable[..., Connection]:
+    """The connections of a server, which may have as many file descriptors as the machine allows. A reader of a stream
+    is disconnected after two heartbeats that it did not read.
+    """
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    most = int(hard * _DESCRIPTORS) if hard != resource.RLIM_INFINITY else 1_000_000
+    return partial(Connection, stall=2 * heartbeat, most=most)
+
+
+class RequestPace:
+    """Of requests that come at once, as when a proxy has started again, `_AT_ONCE` begin in one iteration of the event
+    loop, in the order in which they came. Streams get their turn in between.
+    """
+
+    def __init__(self) -> None:
+        self._begun = 0  # in this iteration
+        self._waiting = deque[asyncio.Future[None]]()
+
+    async def begin(self) -> None:
+        """Waits until the request may begin."""
+        loop = asyncio.get_running_loop()
+        if self._begun == _AT_ONCE:
+            turn = loop.create_future()
+            self._waiting.append(turn)
+            await turn
+            return
+        if self._begun == 0:
+            loop.call_soon(self._begin_waiting)
+        self._begun += 1
+
+    def _begin_waiting(self) -> None:
+        """Once in each iteration, as long as requests begin."""
+        self._begun = 0
+        while self._waiting and self._begun < _AT_ONCE:
+            turn = self._waiting.popleft()
+            if not turn.done():  # else it was cancelled
+                turn.set_result(None)
+                self._begun += 1
+        if self._begun:
+            asyncio.get_running_loop().call_soon(self._begin_waiting)
+
+
+class SafeHeaders:
+    """Middleware: no browser guesses the media type of an answer, or runs anything in it, unless the answer has a
+    policy of its own, as the page has; one that a standby gave has its age. Each has the id of its request, which is
+    the one that came with it, or a new one. Requests begin at a pace here, as the first to see them all; answers are
+    counted by call, as the last.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self._pace = RequestPace()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        start, is_begun = perf_counter(), False
+        state = scope.setdefault("state", {})
+        given = Headers(scope=scope).get(REQUEST_ID, "")
+        state["request_id"] = request_id = given if _GIVEN_ID.fullmatch(given) else str(new_id())
+
+        async def send_safely(message: Message) -> None:
+            nonlocal is_begun
+            if message["type"] == "http.response.start":
+                is_begun = True
+                # Only calls of the table: an address that a client made up is no series of its own.
+                endpoint = state.get("endpoint")
+                call = "other" if endpoint is None else endpoint.call
+                HTTP_REQUESTS.labels(call, message["status"]).inc()
+                HTTP_SECONDS.labels(call).observe(perf_counter() - start)
+                headers = MutableHeaders(scope=message)
+                headers.setdefault("X-Content-Type-Options", "nosniff")
+                headers.setdefault("Content-Security-Policy", "default-src 'none'; sandbox")
+                # With a cookie, a cache could give the answer of one owner to another.
+                headers.setdefault("Cache-Control", "no-store")
+                # Pages of allowed origins use CORS, to which this header does not apply.
+                headers.setdefault("Cross-Origin-Resource-Policy", "same-origin")
+                headers[REQUEST_ID] = request_id
+                if "age" in state:
+                    headers["Age"] = str(state["age"])
+            await send(message)
+
+        try:
+            await self._pace.begin()
+            await self._app(scope, receive, send_safely)
+        except asyncio.CancelledError:  # the server stops, and uvicorn would answer 500
+            if is_begun:
+                raise
+            response = await cut_off(Request(scope, receive))
+            await response(scope, receive, send_safely)

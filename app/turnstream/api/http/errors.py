@@ -1,0 +1,183 @@
+"""Problem documents (RFC 9457): the one place where an error becomes a response."""
+
+import random
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import structlog
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+
+from turnstream.api.codec import to_json
+from turnstream.domain.errors import (
+    Forbidden,
+    OfAnotherCell,
+    Overloaded,
+    RefusalCode,
+    RequestRefused,
+    StorageUnavailable,
+    TooMany,
+    Unauthorized,
+)
+from turnstream.kit.requirements import sentence
+
+log = structlog.get_logger(__name__)
+
+_LONGEST_WAIT = 3  # seconds
+
+# Proxies send a refused request on to the cell that it names (docs/deploy/nginx-cells.conf).
+CELL_HEADER = "Turnstream-Cell"
+# That it was away may have become known behind a commit whose answer was lost.
+STORAGE_AWAY = (
+    "The database is away, or cannot store anything now. Try again; with an `Idempotency-Key`, what was stored all the"
+    " same is not stored twice."
+)
+# A server that stops cancels what it has not answered some seconds later.
+CUT_OFF = (
+    "The server stops before the request has ended. Try again; with an `Idempotency-Key`, what was stored all the same"
+    " is not stored twice."
+)
+
+
+# Between the statements of a request, too.
+OVERLOADED = (
+    "The server has more requests than it can answer now. Try again after `Retry-After`; with an `Idempotency-Key`,"
+    " what was stored all the same is not stored twice."
+)
+
+
+class Unavailable(RequestRefused):
+    """Another server that the request needs cannot be reached, or this one stops."""
+
+    status = 503
+    title = "Temporarily unavailable"
+    code = "unavailable"
+
+
+class TooLarge(RequestRefused):
+    status = 413
+    title = "The request body is too large"
+    code = "too_large"
+
+
+class UnsupportedMedia(RequestRefused):
+    status = 415
+    title = "The request body is of the wrong kind"
+    code = "unsupported_media_type"
+
+
+class BadRequest(RequestRefused):
+    status = 400
+    title = "The request cannot be read"
+    code = "unreadable"
+
+
+class Invalid(RequestRefused):
+    """One sentence for each field that is wrong: members `field` and `message`."""
+
+    def __init__(self, errors: Sequence[Mapping[str, str]]) -> None:
+        super().__init__(errors[0]["message"], field=errors[0]["field"])
+        self.errors = errors
+
+
+def problem(
+    request: Request,
+    status: int,
+    title: str,
+    code: RefusalCode,
+    detail: str,
+    errors: Sequence[Mapping[str, str]] = (),
+    headers: Mapping[str, str] | None = None,
+    limit: str | None = None,
+) -> Response:
+    body: dict[str, Any] = {"type": "about:blank", "title": title, "status": status, "code": code, "detail": detail}
+    if errors:
+        body["errors"] = errors
+    if limit:
+        body["limit"] = limit
+    body["request_id"] = request.state.request_id
+    return Response(to_json(body), status, dict(headers or {}), media_type="application/problem+json")
+
+
+async def refused(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestRefused)
+    if isinstance(error, Invalid):
+        detail, errors = error.detail, error.errors
+    else:
+        detail = sentence(error.detail, error.field)
+        errors = [{"field": error.field, "message": detail}] if error.field else []
+    if isinstance(error, Unauthorized):
+        address = request.client.host if request.client else "unknown"
+        sent = "a token" if "authorization" in request.headers or hasattr(request.state, "access_token") else "no token"
+        request.app.state.services.note_refusal(address, sent)
+    limit = error.limit if isinstance(error, TooMany) else None
+    return problem(request, error.status, error.title, error.code, detail, errors, _headers(error), limit)
+
+
+def _headers(error: RequestRefused) -> dict[str, str]:
+    match error:
+        case Unauthorized():
+            return {"WWW-Authenticate": "Bearer"}
+        case Forbidden(scopes=scopes):  # RFC 6750, 3.1
+            needed = f', scope="{" ".join(scopes)}"' if scopes else ""
+            return {"WWW-Authenticate": f'Bearer error="insufficient_scope"{needed}'}
+        case OfAnotherCell(cell=cell):
+            return {CELL_HEADER: cell}
+        case Unavailable():
+            return {"Retry-After": "1"}
+        case TooMany():
+            return {"Retry-After": str(error.retry_after)}
+        case _:
+            return {}
+
+
+async def unavailable(request: Request, error: Exception) -> Response:
+    if isinstance(error, Overloaded):  # not logged: there are many, and a metric counts them
+        wait = str(random.randint(1, _LONGEST_WAIT))  # noqa: S311, so that not all come back at once
+        return problem(request, 503, Unavailable.title, "overloaded", OVERLOADED, headers={"Retry-After": wait})
+    log.error("storage.unavailable", error=str(error), request=request.state.request_id)
+    return problem(request, 503, Unavailable.title, Unavailable.code, STORAGE_AWAY, headers={"Retry-After": "1"})
+
+
+async def cut_off(request: Request) -> Response:
+    """The response to a request that was cancelled outside of its handler."""
+    return await refused(request, Unavailable(CUT_OFF))
+
+
+async def no_route(request: Request, error: Exception) -> Response:
+    """The path does not exist, or does not take this method."""
+    assert isinstance(error, HTTPException)
+    allowed = (error.headers or {}).get("Allow")
+    if allowed:
+        code: RefusalCode = "method_not_allowed"
+        detail = f"This path does not take {request.method}; it takes {allowed}."
+    else:
+        code, detail = "unknown_path", "This path does not exist; /openapi.json lists those that do."
+    return problem(request, error.status_code, error.detail, code, detail, headers=error.headers)
+
+
+async def failed(request: Request, error: Exception) -> Response:
+    id = request.state.request_id
+    log.error("request.failed", method=request.method, path=request.url.path, request=id, exc_info=error)
+    return problem(request, 500, "The server failed", "server_failed", f"The cause is in the server's log, at {id}.")
+
+
+async def out_of_memory(request: Request, error: Exception) -> Response:
+    """Stops the server in order: what it does next may fail anywhere."""
+    request.app.state.services.failed.set()
+    return await failed(request, error)
+
+
+async def disconnected(_request: Request, _error: Exception) -> Response:
+    """The client left in the middle of its body, so nobody reads this response."""
+    return Response(status_code=400)
+
+
+HANDLERS = {
+    ClientDisconnect: disconnected,
+    RequestRefused: refused,
+    StorageUnavailable: unavailable,
+    HTTPException: no_route,
+    MemoryError: out_of_memory,
+}

@@ -1,0 +1,351 @@
+"""The OpenAPI document, made from the table of endpoints and the models that the handlers use."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache, reduce
+from importlib.metadata import metadata
+from operator import or_
+from typing import Annotated, Any, Literal, cast
+
+from pydantic import BaseModel, ConfigDict, Field, RootModel, create_model
+from pydantic.json_schema import JsonSchemaMode, models_json_schema
+
+from turnstream.api.events import CHAT_EVENTS, EVENTS, FEED_EVENTS, OVERVIEW_EVENTS
+from turnstream.api.http.endpoint import Endpoint
+from turnstream.api.http.errors import CELL_HEADER
+from turnstream.api.schemas.fields import Absent, without_defaults
+from turnstream.api.schemas.responses import Problem
+
+Json = dict[str, Any]
+# Version 3.1 has no word for the items of a stream. Not all generators of clients read 3.2.
+Version = Literal["3.1", "3.2"]
+
+JSON = "application/json"
+TEXT = "text/plain"
+BYTES = "application/octet-stream"
+PROBLEM = "application/problem+json"
+STREAM = "text/event-stream"
+
+_ABOUT = """\
+Post a message with POST, follow the answer with GET …/stream, resume with the id of the last event you received.
+
+Requests carry `Authorization: Bearer TOKEN`. While there is no token, a server on loopback answers
+its own machine alone and needs none. Every refusal is a problem document (RFC 9457); `errors` names the fields that
+are wrong."""
+
+_REASONS = {
+    200: "Done",
+    201: "Created",
+    202: "Accepted: the turn continues",
+    204: "Nothing is left to send, now or ever",
+    304: "The client's copy is still valid",
+    400: "The request cannot be read",
+    401: "No token, or one that is unknown, revoked or expired",
+    403: "The token does not allow the call",
+    404: "The owner has no such object",
+    409: "The request does not fit the present state",
+    413: "The body is too large",
+    415: "The body has the wrong media type",
+    421: "The owner is in another cell",
+    422: "A field is not valid",
+    429: "A limit of the owner is reached",
+    500: "The server failed",
+    503: "Try again: the server is not ready, or the database is away",
+}
+_HEADERS = {
+    "Cache-Control": "`max-stale=N`: the answer may be N seconds old, and come from a standby; its header `Age` tells. "
+    "Send at most the seconds since the answer to your last change, and you find that change",
+    "Idempotency-Key": "Makes the request safe to repeat: the same key and body give the same answer. "
+    "1 to 255 printable characters, of your making",
+    "If-None-Match": "The ETag of the client's copy",
+    "Last-Event-ID": "The id of the last event received. An EventSource sends it by itself; it wins over `cursor`",
+}
+_PROBLEM_HEADERS = {
+    401: ("WWW-Authenticate", "Bearer"),
+    403: ("WWW-Authenticate", "Bearer; where a scope is missing with `scope`: of these one is needed"),
+    421: (CELL_HEADER, "the name of the owner's cell"),
+    429: ("Retry-After", "seconds to wait before the next try"),
+    503: ("Retry-After", "seconds to wait before the next try"),
+}
+_IDS = {"chat", "grant", "replica", "turn", "upload"}
+_TEXTS = {
+    "path": "the document's path, such as notes/today.md; its slashes need not be encoded",
+    "tool_use_id": "the id of a call",
+    "id": "the chat's own id, or any that the client made for it",
+    "conversation": "the id of a conversation: `conv_` and the chat's id",
+    "item": "the id of an item",
+    "model": "the name of a model; its slashes need not be encoded",
+    "response": "the id of a response",
+}
+# By the module of the handler.
+_TAGS = {
+    "chats": ("Chats", "Conversations: their titles, system prompts and settings"),
+    "search": ("Search", "How texts are indexed for the search, which is a query of the list of chats"),
+    "turns": ("Turns", "Messages and answers: to post, read, cancel, generate again, copy and delete them"),
+    "streams": ("Streams", "Server-sent events of a turn, of a chat, and of all chats of an owner"),
+    "actions": ("Actions", "Calls of tools: decisions about those that wait, permissions, whole results"),
+    "waiting": ("Waiting calls", "The calls of all chats that wait for the owner"),
+    "ai_sdk": ("AI SDK", "The same chats in the protocol of Vercel's AI SDK"),
+    "ag_ui": ("AG-UI", "The same chats in the protocol AG-UI"),
+    "openai": ("OpenAI", "The same chats in the protocols of OpenAI: responses, conversations, chat completions"),
+    "usage": ("Usage", "What the calls of models have used"),
+    "tokens": ("Tokens", "What a credential allows; short-lived tokens for browsers"),
+    "catalog": ("Catalog", "The models and tools of this server"),
+    "documents": ("Documents", "Texts of the owner that tools can read"),
+    "uploads": ("Uploads", "Files that turns refer to"),
+    "admin": ("Operators", "All replicas and owners: what runs and waits, figures, and acts"),
+    "health": ("Health", "What supervisors and monitoring ask"),
+    "routes": ("Description", "This document"),
+}
+_ABOUT_EVENTS = "Server-sent events, each with JSON as its data and the cursor behind it as its id. "
+_STREAMS = {
+    "Stream": (f"{_ABOUT_EVENTS}The stream ends after the last event of the turn.", EVENTS),
+    "ChatStream": (
+        f"{_ABOUT_EVENTS}An event of a turn is that of the turn's own stream, with the turn's id besides.",
+        CHAT_EVENTS,
+    ),
+    "Feed": (f"{_ABOUT_EVENTS}An event may come again after a reconnect; each is the whole state.", FEED_EVENTS),
+    "Overview": (
+        "Server-sent events, each with JSON as its data. They have no ids: each is the whole of its part.",
+        OVERVIEW_EVENTS,
+    ),
+    "UiMessageStream": ("Chunks of the AI SDK's UI message stream, protocol v1. They have neither names nor ids.", {}),
+    "AgUiRun": ("Events of one run of AG-UI, protocol 1.0. They have neither names nor ids.", {}),
+}
+# The objects of calls under /v1 are OpenAI's, which publishes their description.
+_OPENAI_OBJECT: Json = {"type": "object", "description": "An object of OpenAI's API", "additionalProperties": True}
+_OPENAI_REFUSAL: Json = {
+    "description": "A refusal in OpenAI's form, with the status of its HTTP answer",
+    "content": {JSON: {"schema": {"$ref": "#/components/schemas/OpenAiError"}}},
+}
+
+
+class OpenAiRefusal(BaseModel):
+    """Why a call was refused, in OpenAI's words. `param` is the path of the field that is wrong, `limit` the limit of
+    an owner that is reached.
+    """
+
+    model_config = ConfigDict(json_schema_extra=without_defaults)
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+    limit: str | Absent = None
+
+
+class OpenAiError(BaseModel):
+    """The body of every refusal under /v1."""
+
+    error: OpenAiRefusal
+
+
+class _Frame(BaseModel):
+    model_config = ConfigDict(extra="forbid", json_schema_extra=without_defaults)
+
+    id: Annotated[str | Absent, Field(description="the cursor behind the event; notices have none")] = None
+
+
+def _event_schema(stream: str, events: Mapping[str, type[BaseModel]]) -> type[BaseModel]:
+    """The schema of any event of the stream, as a client has it when it has parsed the data."""
+    frames = []
+    for name, model in events.items():
+        fields: dict[str, Any] = {"event": (Literal[name], ...), "data": (model, ...)}
+        frames.append(create_model(f"{model.__name__}Frame", __base__=_Frame, **fields))
+    root: Any = (reduce(or_, frames), Field(discriminator="event"))
+    return create_model(f"{stream}Event", __base__=RootModel, __doc__=f"An event of the stream `{stream}`.", root=root)
+
+
+@cache  # not at the start of the server, which it would delay
+def _event_schemas() -> Mapping[str, type[BaseModel]]:
+    return {stream: _event_schema(stream, events) for stream, (_, events) in _STREAMS.items() if events}
+
+
+def openapi(endpoints: Sequence[Endpoint], version: Version = "3.1") -> Json:
+    """The document, as JSON values."""
+    refs, schemas = _schemas(endpoints)
+    paths: Json = {}
+    for endpoint in endpoints:
+        operation = _operation(endpoint, refs)
+        paths.setdefault(endpoint.path.replace(":path}", "}"), {})[endpoint.method.lower()] = operation
+    about = metadata("turnstream")
+    return {
+        "openapi": f"{version}.0",
+        "info": {
+            "title": "turnstream",
+            "version": about["Version"],
+            "summary": about["Summary"],
+            "description": _ABOUT,
+        },
+        "security": [{"bearer": []}, {}],
+        "tags": [{"name": name, "description": description} for name, description in _TAGS.values()],
+        "paths": paths,
+        "components": {
+            "schemas": schemas,
+            "responses": _shared_answers(endpoints, refs, version),
+            "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}},
+        },
+    }
+
+
+Refs = dict[type[BaseModel], Json]
+
+
+def _schemas(endpoints: Sequence[Endpoint]) -> tuple[Refs, Json]:
+    of_streams = [*EVENTS.values(), *CHAT_EVENTS.values(), *FEED_EVENTS.values(), *OVERVIEW_EVENTS.values()]
+    events = [*of_streams, *_event_schemas().values()]
+    modes: dict[type[BaseModel], JsonSchemaMode] = dict.fromkeys([Problem, OpenAiError, *events], "validation")
+    for endpoint in endpoints:
+        if isinstance(endpoint.takes, type):
+            modes[endpoint.takes] = "validation"
+        if isinstance(endpoint.gives, type):
+            modes[endpoint.gives] = "serialization"
+    refs, schemas = models_json_schema(list(modes.items()), ref_template="#/components/schemas/{model}")
+    _open_choices(schemas["$defs"])
+    return {cast("type[BaseModel]", model): ref for (model, _), ref in refs.items()}, schemas["$defs"]
+
+
+def _open_choices(schema: Any) -> None:
+    """A choice without a tag that the document can name: more than one option may fit, so `oneOf` would be wrong."""
+    if isinstance(schema, dict):
+        if "oneOf" in schema and "discriminator" not in schema:
+            schema["anyOf"] = schema.pop("oneOf")
+        for value in schema.values():
+            _open_choices(value)
+    elif isinstance(schema, list):
+        for value in schema:
+            _open_choices(value)
+
+
+def _operation(endpoint: Endpoint, refs: Refs) -> Json:
+    operation: Json = {
+        "operationId": f"openai_{endpoint.handler.__name__}" if endpoint.is_openai else endpoint.handler.__name__,
+        "tags": [_TAGS[endpoint.handler.__module__.split(".")[2]][0]],
+        "summary": endpoint.summary,
+        "parameters": list(_parameters(endpoint)),
+        "responses": {str(status): answer for status, answer in sorted(_answers(endpoint, refs))}
+        if not endpoint.is_openai
+        else _openai_answers(endpoint),
+    }
+    if endpoint.takes is not None:
+        fields = endpoint.takes.model_fields.values() if isinstance(endpoint.takes, type) else ()
+        required = any(field.is_required() for field in fields)
+        content = _content(endpoint.takes, refs)
+        if isinstance(endpoint.takes, str):
+            content |= _content(BYTES, refs)  # the server looks at the bytes, not at their declared type
+        operation["requestBody"] = {"required": required, "content": content}
+    if endpoint.open:
+        operation["security"] = []
+    return operation
+
+
+def _parameters(endpoint: Endpoint) -> Iterator[Json]:
+    for name in re.findall(r"{(\w+)", endpoint.path):
+        more = {"format": "uuid"} if name in _IDS else {"description": _TEXTS[name]}
+        yield {"name": name, "in": "path", "required": True, "schema": {"type": "string", **more}}
+    for query in endpoint.queries:
+        schema: Json = {"type": "string"}
+        if query.most is not None:
+            schema = {"type": "integer", "minimum": 1, "maximum": query.most, "default": query.default}
+        yield {"name": query.name, "in": "query", "description": query.description, "schema": schema}
+    for name in endpoint.headers:
+        yield {"name": name, "in": "header", "description": _HEADERS[name], "schema": {"type": "string"}}
+
+
+# --- answers ---------------------------------------------------------------------------------------------------------
+
+
+def _answers(endpoint: Endpoint, refs: Refs) -> Iterator[tuple[int, Json]]:
+    stream = {"$ref": f"#/components/responses/{endpoint.events}"}
+    for status in endpoint.statuses:
+        answer: Json = {"description": _REASONS[status]}
+        if endpoint.gives == STREAM and status != 204:
+            answer = stream
+        elif status not in {204, 304}:
+            answer["content"] = _content(endpoint.gives, refs)
+        if status == 201 and endpoint.method == "POST":
+            answer["headers"] = {"Location": _header("the path of the created object")}
+        if "Cache-Control" in endpoint.headers and endpoint.gives != STREAM:
+            answer["headers"] = {"Age": _header("seconds, of an answer that may be old", required=False)}
+        yield status, answer
+    if endpoint.streams:
+        yield 200, stream
+    for status in problems(endpoint):
+        yield status, {"$ref": f"#/components/responses/Problem{status}"}
+
+
+def _openai_answers(endpoint: Endpoint) -> Json:
+    content: Json = {JSON: {"schema": _OPENAI_OBJECT}}
+    if endpoint.streams:
+        content[STREAM] = {"schema": {"type": "string", "description": "Events of OpenAI's API, if `stream` is true"}}
+    return {"200": {"description": _REASONS[200], "content": content}, "default": _OPENAI_REFUSAL}
+
+
+def problems(endpoint: Endpoint) -> set[int]:
+    """The refusals that a client must expect: the call's own, and those that every call of its kind has."""
+    common = set() if endpoint.open else {401, 403, 421, 500, 503}
+    if endpoint.takes is not None:
+        common |= {413, 415}
+    if isinstance(endpoint.takes, type):
+        common |= {400, 422}
+    if endpoint.checks_query:
+        common |= {422}
+    if endpoint.limits or endpoint.streams or endpoint.gives == STREAM:
+        common |= {429}
+    return common | set(endpoint.problems)
+
+
+def _content(body: type[BaseModel] | str | None, refs: Refs) -> Json:
+    if isinstance(body, type):
+        return {JSON: {"schema": refs[body]}}
+    assert body is not None
+    schema: Json = {"type": "string"}
+    if body == JSON:
+        schema = {"type": "object"}
+    elif body != TEXT:
+        schema |= {"format": "binary", "contentMediaType": body}
+    return {body: {"schema": schema}}
+
+
+def _shared_answers(endpoints: Sequence[Endpoint], refs: Refs, version: Version) -> Json:
+    shared = {name: _stream(name, refs, version) for name in _STREAMS}
+    for status in sorted({status for each in endpoints if not each.is_openai for status in problems(each)}):
+        answer: Json = {"description": _REASONS[status], "content": {PROBLEM: {"schema": refs[Problem]}}}
+        if status in _PROBLEM_HEADERS:
+            name, description = _PROBLEM_HEADERS[status]
+            answer["headers"] = {name: _header(description)}
+        shared[f"Problem{status}"] = answer
+    return shared
+
+
+def _stream(name: str, refs: Refs, version: Version) -> Json:
+    about, models = _STREAMS[name]
+    events = "\n".join(f"- `{event}`: {' '.join((model.__doc__ or '').split())}" for event, model in models.items())
+    content: Json = {"schema": {"type": "string"}}
+    if models and version == "3.1":
+        content["x-itemSchema"] = refs[_event_schemas()[name]]
+    elif models:
+        content = {"itemSchema": {"oneOf": [_sent(event, refs[model]) for event, model in models.items()]}}
+    return {
+        "description": f"{about} Events:\n\n{events}" if models else about,
+        "headers": {
+            "Cache-Control": _header("no-store, no-transform"),
+            "X-Accel-Buffering": _header("no"),
+            "Turnstream-Heartbeat": _header("seconds between two comments of a stream without events"),
+        },
+        "content": {STREAM: content},
+    }
+
+
+def _sent(event: str, data: Json) -> Json:
+    """The fields of a server-sent event, which are texts. The one of its data is JSON."""
+    fields = {
+        "id": {"type": "string"},
+        "event": {"const": event},
+        "data": {"type": "string", "contentMediaType": JSON, "contentSchema": data},
+    }
+    return {"type": "object", "required": ["event", "data"], "properties": fields}
+
+
+def _header(description: str, *, required: bool = True) -> Json:
+    return {"description": description, "required": required, "schema": {"type": "string"}}

@@ -1,0 +1,128 @@
+"""Reads path, query, body and idempotency key of a request, and refuses those that are not valid."""
+
+import hashlib
+import json
+import re
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import TypeVar
+from urllib.parse import parse_qsl
+from uuid import UUID
+
+from pydantic import ValidationError
+from starlette.requests import Request
+
+from turnstream.api.http.endpoint import Query
+from turnstream.api.http.errors import BadRequest, TooLarge, UnsupportedMedia
+from turnstream.api.http.validation import invalid
+from turnstream.api.schemas.fields import Body
+from turnstream.api.services import services_of
+from turnstream.domain.errors import NotFound, RequestRefused
+from turnstream.kit.json_values import MOST_VALUES, has_too_many_values
+from turnstream.kit.offload import offload
+from turnstream.kit.requirements import ID_EXAMPLE
+from turnstream.storage.chats.exchanges import IdempotencyKey
+
+BodyModel = TypeVar("BodyModel", bound=Body)
+
+_NUMBER = re.compile("[0-9]{1,9}")
+
+
+def id_of(request: Request, name: str) -> UUID:
+    """The id in the path. Raises NotFound for any other text, which names nothing."""
+    text = request.path_params[name]
+    try:
+        return UUID(text)
+    except ValueError:
+        raise NotFound(f"There is no {name} {text}; `{name}` is an id, such as {ID_EXAMPLE}.") from None
+
+
+async def read_bytes(request: Request, most: int | None = None) -> bytes:
+    """Raises TooLarge as soon as the body has more than `most` bytes, by default those of a JSON body."""
+    most = most or services_of(request).http.max_body_bytes
+    chunks, size = [], 0
+    async for chunk in request.stream():
+        size += len(chunk)
+        if size > most:
+            raise TooLarge(f"The body must have at most {most:,} bytes.")
+        chunks.append(chunk)
+    return await offload(size, b"".join, chunks)
+
+
+async def read_body(request: Request, model: type[BodyModel]) -> tuple[BodyModel, bytes]:
+    """The body checked against `model`, and its bytes. An empty body counts as {}."""
+    body = await read_bytes(request)
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if body and kind != "application/json":
+        raise UnsupportedMedia("The body must be JSON, sent with Content-Type: application/json (with curl: --json).")
+    return await offload(len(body), _checked, model, body), body
+
+
+def _checked(model: type[BodyModel], body: bytes) -> BodyModel:
+    if has_too_many_values(body):
+        most = f"{MOST_VALUES:,} strings, and as many items of lists and objects"
+        raise TooLarge(f"The body must have at most {most}.")
+    try:
+        return model.model_validate_json(body or b"{}")
+    except ValidationError as error:
+        raise _refusal(model, body, error) from None
+
+
+def _refusal(model: type[Body], body: bytes, error: ValidationError) -> RequestRefused:
+    if error.error_count() > 1:  # what is no JSON has one error
+        return invalid(model, error)
+    first = error.errors()[0]
+    if first["type"] != "json_invalid":
+        return invalid(model, error)
+    if "hex escape" in first["msg"]:
+        # A lone surrogate is wrong in one field, not in the whole document: the second parser says in which.
+        with suppress(ValueError, RecursionError):
+            try:
+                model.model_validate(json.loads(body.decode()), strict=False)
+            except ValidationError as found:
+                return invalid(model, found)
+    return BadRequest(f"The body must be JSON: {first['msg'].removeprefix('Invalid JSON: ')}.")
+
+
+def idempotency_key_of(request: Request, body: bytes) -> IdempotencyKey | None:
+    key = request.headers.get("idempotency-key")
+    if key is None:
+        return None
+    if not 1 <= len(key) <= 255 or not key.isprintable():
+        raise RequestRefused("`Idempotency-Key` must have 1 to 255 printable characters.", field="Idempotency-Key")
+    digest = hashlib.sha256(b"\0".join([request.method.encode(), request.url.path.encode(), body]))
+    return IdempotencyKey(key, digest.digest())
+
+
+def check_query(request: Request, known: Sequence[Query]) -> None:
+    """Raises RequestRefused for a parameter that is not known, such as a name with a typing error. Names that begin
+    with `_` or `utm_` are let through: clients add them against caches, and proxies and links to trace requests.
+    """
+    # Not `request.query_params`, which may be older: authentication takes its token out of the query.
+    text = request.scope["query_string"].decode("latin-1")
+    if not text:
+        return
+    names = [query.name for query in known]
+    for name, _ in parse_qsl(text, keep_blank_values=True):
+        if name not in names and not name.startswith(("_", "utm_")):
+            these = f"known are {', '.join(f'`{each}`' for each in names)}" if names else "this call has no parameters"
+            raise RequestRefused(f"`{name}` is not known in the query; {these}.", field=name)
+
+
+def id_in_query(request: Request, name: str) -> UUID | None:
+    """The id of a turn in the query. Raises RequestRefused."""
+    text = request.query_params.get(name)
+    if text is None:
+        return None
+    try:
+        return UUID(text)
+    except ValueError:
+        detail = f"`{name}` must be the id of a turn of this chat, such as {ID_EXAMPLE}."
+        raise RequestRefused(detail, field=name) from None
+
+
+def limit_of(request: Request, default: int, most: int) -> int:
+    text = request.query_params.get("limit", str(default))
+    if not _NUMBER.fullmatch(text) or not 1 <= int(text) <= most:
+        raise RequestRefused(f"`limit` must be a whole number from 1 to {most}.", field="limit")
+    return int(text)

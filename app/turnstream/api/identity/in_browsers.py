@@ -1,0 +1,77 @@
+"""Short-lived tokens where a browser cannot send a header: in the URL of an `EventSource`, and in a cookie."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from urllib.parse import parse_qsl, urlencode
+
+from starlette.requests import Request
+
+from turnstream.api.http.openapi import STREAM
+from turnstream.api.identity.stored import StoredTokens
+from turnstream.api.identity.way import bearer_token
+from turnstream.domain.errors import Unauthorized
+from turnstream.domain.identity import Identity
+from turnstream.storage.owners.tokens import BROWSER_TOKEN
+
+PARAMETER = "access_token"  # RFC 6750, 2.3
+
+
+@dataclass(frozen=True, slots=True)
+class TokensInBrowsers:
+    """Authenticates the tokens of POST /api/tokens, and no others. `in_urls`: for streams, where they allow nothing but
+    to read. `cookie`: the name of a cookie, which counts for pages of this server's own origin and of `origins` alone:
+    a browser sends it with what any other page asks for, too.
+    """
+
+    stored: StoredTokens
+    in_urls: bool
+    cookie: str | None
+    origins: Collection[str]
+
+    async def identity_of(self, request: Request) -> Identity | None:
+        if bearer_token(request) is not None:
+            return None
+        if self.in_urls and (token := _taken_from_url(request)):
+            return await self._in_url(request, token)
+        if self.cookie and (token := request.cookies.get(self.cookie)):
+            return await self._in_cookie(request, token)
+        return None
+
+    async def _in_url(self, request: Request, token: str) -> Identity:
+        endpoint = request.state.endpoint
+        if endpoint.method != "GET" or endpoint.gives != STREAM:
+            raise Unauthorized(f"`{PARAMETER}` is for streams alone; send `Authorization: Bearer TOKEN`.")
+        identity = await self._short_lived(token)
+        if identity.scopes != {"read"}:  # addresses are kept in histories, and in the logs of proxies
+            raise Unauthorized(f'A token in `{PARAMETER}` must only read: make it with `"scopes": ["read"]`.')
+        return identity
+
+    async def _in_cookie(self, request: Request, token: str) -> Identity:
+        origin = request.headers.get("origin")
+        own = request.headers.get("sec-fetch-site") == "same-origin"
+        if not own and origin not in self.origins and (origin is not None or request.method not in {"GET", "HEAD"}):
+            raise Unauthorized(
+                f"The cookie `{self.cookie}` counts for pages of this server's own origin, and of those in"
+                " TURNSTREAM_CORS_ORIGINS."
+            )
+        return await self._short_lived(token)
+
+    async def _short_lived(self, token: str) -> Identity:
+        identity = await self.stored.of_token(token)
+        if not (identity.credential or "").startswith(BROWSER_TOKEN):
+            raise Unauthorized("Only a short-lived token of POST /api/tokens is accepted in an address or a cookie.")
+        return identity
+
+
+def _taken_from_url(request: Request) -> str | None:
+    """The token of the address, which is removed from it: whatever logs the request afterwards does not get it. The
+    watch over streams asks again.
+    """
+    found: str | None = getattr(request.state, PARAMETER, None)
+    query = request.scope["query_string"].decode("latin-1")
+    if PARAMETER not in query:
+        return found
+    members = parse_qsl(query, keep_blank_values=True)
+    request.scope["query_string"] = urlencode([each for each in members if each[0] != PARAMETER]).encode()
+    request.state.access_token = next((value for name, value in members if name == PARAMETER), found)
+    return request.state.access_token or None

@@ -1,0 +1,47 @@
+"""A proxy that has authenticated the request: it names the owner in a header, and proves itself by a secret."""
+
+import hmac
+from dataclasses import dataclass
+
+from starlette.requests import Request
+
+from turnstream.api.identity.way import LoginScopes, identity_from
+from turnstream.domain.errors import Unauthorized
+from turnstream.domain.identity import Identity
+
+SECRET_HEADER = "X-Turnstream-Proxy-Secret"  # noqa: S105, a name
+
+
+@dataclass(frozen=True, slots=True)
+class TrustedProxy:
+    """Authenticates what the proxy sends. Roles are separated by commas or spaces. `prefix` begins the names of
+    its owners.
+    """
+
+    secret: str
+    scopes: LoginScopes
+    owner_header: str
+    roles_header: str | None = None
+    plan_header: str | None = None
+    prefix: str = ""
+
+    async def identity_of(self, request: Request) -> Identity | None:
+        sent = _single(request, SECRET_HEADER)
+        if sent is None:
+            return None
+        if not hmac.compare_digest(sent.encode(), self.secret.encode()):
+            raise Unauthorized(f"`{SECRET_HEADER}` is not the secret of this server.")
+        owner = _single(request, self.owner_header)
+        if owner is None:
+            raise Unauthorized(f"The proxy must name the owner in `{self.owner_header}`.")
+        roles = _single(request, self.roles_header) if self.roles_header else None
+        plan = _single(request, self.plan_header) if self.plan_header else None
+        return identity_from(owner, self.scopes.of((roles or "").replace(",", " ").split()), self.prefix, plan=plan)
+
+
+def _single(request: Request, name: str) -> str | None:
+    """Raises Unauthorized for a header that was sent twice: one of them may be the client's own."""
+    values = request.headers.getlist(name)
+    if len(values) > 1:
+        raise Unauthorized(f"`{name}` must be sent once.")
+    return values[0] if values else None

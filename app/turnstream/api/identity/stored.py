@@ -1,0 +1,81 @@
+"""Stored tokens: bearer tokens that Postgres holds, looked up together and remembered for seconds."""
+
+import asyncio
+import time
+from collections.abc import Mapping
+
+from starlette.requests import Request
+
+from turnstream.api.identity.way import BELIEVED, bearer_token
+from turnstream.domain.errors import OfAnotherCell, Unauthorized
+from turnstream.domain.identity import Identity
+from turnstream.storage.database import OF_REQUEST
+from turnstream.storage.owners.tokens import Tokens, cell_of, is_well_formed
+
+# Seconds between two writes of the times at which tokens were used.
+_USES_PAUSE = 60.0
+_MOST_REMEMBERED = 10_000
+
+
+class StoredTokens:
+    """Authenticates tokens. One query at a time looks up all that are asked for meanwhile, so that made-up tokens cost
+    one connection at most. A server of a `cell` refuses unknown ones of other cells by that reason.
+    """
+
+    def __init__(self, tokens: Tokens, cell: str | None = None) -> None:
+        self._tokens = tokens
+        self._cell = cell
+        self._known: dict[str, tuple[Identity | None, float]] = {}
+        self._asked: set[str] = set()
+        self._running: asyncio.Task[Mapping[str, Identity]] | None = None
+        self._next: asyncio.Task[Mapping[str, Identity]] | None = None
+        self._used: set[str] = set()
+
+    async def identity_of(self, request: Request) -> Identity | None:
+        token = bearer_token(request)
+        return await self.of_token(token) if token is not None and is_well_formed(token) else None
+
+    async def of_token(self, token: str) -> Identity:
+        """Raises Unauthorized and OfAnotherCell."""
+        identity, until = self._known.get(token, (None, 0.0))
+        if time.monotonic() >= until and is_well_formed(token):
+            identity = await self._look_up(token)
+        if identity is None:
+            cell = cell_of(token)
+            if self._cell is not None and cell is not None and cell != self._cell:
+                raise OfAnotherCell(cell, self._cell)
+            raise Unauthorized(
+                "The token of the request is not known here, was revoked, or has expired; send another one."
+            )
+        if identity.credential is not None:
+            self._used.add(identity.credential)
+        return identity
+
+    async def record_uses(self) -> None:
+        """Writes which tokens were used, once a minute, without end. Raises StorageError."""
+        while True:
+            await asyncio.sleep(_USES_PAUSE)
+            used, self._used = self._used, set()
+            if used:
+                await self._tokens.record_uses(used)
+
+    async def _look_up(self, token: str) -> Identity | None:
+        self._asked.add(token)
+        if self._next is None:
+            self._next = asyncio.create_task(self._look_up_asked(self._running))
+        found = await asyncio.shield(self._next)  # others wait for it too
+        return found.get(token)
+
+    async def _look_up_asked(self, before: asyncio.Task[Mapping[str, Identity]] | None) -> Mapping[str, Identity]:
+        OF_REQUEST.set(False)  # of many; one connection at most
+        if before is not None:
+            await asyncio.wait({before})
+        asked, self._asked = self._asked, set()
+        self._running, self._next = self._next, None
+        found = await self._tokens.identities(asked)
+        if len(self._known) + len(asked) > _MOST_REMEMBERED:
+            self._known.clear()
+        # A token that is not known is remembered too, so that guessing it again costs no query.
+        until = time.monotonic() + BELIEVED
+        self._known |= {token: (found.get(token), until) for token in asked}
+        return found

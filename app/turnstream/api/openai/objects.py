@@ -1,0 +1,210 @@
+"""Responses, items and usage as OpenAI's API writes them, and the ids by which it names what is here."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self
+from uuid import UUID
+
+from turnstream.api.codec import block_details, parsed
+from turnstream.domain.blocks import Block
+from turnstream.domain.kinds import TEXT
+from turnstream.domain.rounds import BilledTokens, billed_tokens
+from turnstream.domain.turns import ToolSpec, Turn
+
+Json = dict[str, Any]
+
+# The label of the tools that run on this server, and of those that run at the provider of the model.
+SERVER, PROVIDER = "turnstream", "provider"
+
+_RESPONSE = re.compile("resp_([0-9a-f]{32})([0-9a-f]{32})(?:_([1-9][0-9]{0,5}))?")
+_ITEM = re.compile("[a-z]+_([0-9a-f]{32})([0-9a-f]{32})(?:_([0-9]{1,9})(?:_([0-9]{1,9}))?)?")
+_CONVERSATION = re.compile("conv_([0-9a-f]{32})")
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseId:
+    """A response: a turn, or the part of one between two waits for the client. Its `part` counts the waits before."""
+
+    chat: UUID
+    turn: UUID
+    part: int = 0
+
+    @classmethod
+    def of(cls, turn: Turn, part: int = 0) -> Self:
+        return cls(turn.chat_id, turn.id, part)
+
+    @classmethod
+    def parse(cls, text: str) -> Self | None:
+        found = _RESPONSE.fullmatch(text)
+        return cls(UUID(found[1]), UUID(found[2]), int(found[3] or 0)) if found else None
+
+    def __str__(self) -> str:
+        part = f"_{self.part}" if self.part else ""
+        return f"resp_{self.chat.hex}{self.turn.hex}{part}"
+
+
+def item_id(prefix: str, turn: Turn, *place: int) -> str:
+    """The id of an item: its turn, and of an assistant's the index of its block and the attempt that wrote it. An item
+    that takes the place of one that was taken back has another id.
+    """
+    return "_".join([f"{prefix}_{turn.chat_id.hex}{turn.id.hex}", *map(str, place)])
+
+
+def approval_id(turn: Turn, call: Block) -> str:
+    return item_id("mcpr", turn, call.index, call.attempt)
+
+
+def turn_of_item(id: object) -> tuple[UUID, UUID, int | None] | None:
+    """The chat, the turn and the block of an item with this id; None for an id that is not from here."""
+    found = _ITEM.fullmatch(id) if isinstance(id, str) else None
+    return (UUID(found[1]), UUID(found[2]), int(found[3]) if found[3] else None) if found else None
+
+
+def conversation_id(chat: UUID) -> str:
+    return f"conv_{chat.hex}"
+
+
+def chat_of_conversation(id: str) -> UUID | None:
+    found = _CONVERSATION.fullmatch(id)
+    return UUID(found[1]) if found else None
+
+
+def parts_of(turn: Turn) -> int:
+    """The number of responses that a turn has been, by the answers that its client has sent."""
+    return 1 + len({ask.round for ask in turn.asks if ask.is_marked and ask.answer is not None})
+
+
+# --- responses -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseState:
+    """What a response has become so far. `status` is OpenAI's."""
+
+    status: str = "in_progress"
+    output: Sequence[Json] = ()
+    usages: Sequence[Mapping[str, Any]] = ()
+    reason: str | None = None
+    error: Json | None = None
+
+
+def response_json(turn: Turn, part: int, state: ResponseState, previous: str | None = None) -> Json:
+    """The response object. `previous` is the id of the one that it follows."""
+    request = turn.request
+    assert request is not None
+    assert turn.created_at is not None
+    params, ended = request.params, state.status not in {"queued", "in_progress"}
+    choice = params.get("tool_choice") or {}
+    completed = turn.ended_at.timestamp() if ended and turn.ended_at else None
+    return {
+        "id": str(ResponseId.of(turn, part)),
+        "object": "response",
+        "created_at": int(turn.created_at.timestamp()),
+        "completed_at": completed and int(completed),
+        "status": state.status,
+        "background": True,
+        "conversation": {"id": conversation_id(turn.chat_id)},
+        "error": state.error,
+        "incomplete_details": {"reason": state.reason} if state.reason else None,
+        "instructions": request.system,
+        "max_output_tokens": params.get("max_tokens"),
+        "max_tool_calls": request.limits.max_calls,
+        "metadata": dict(request.labels),
+        "model": request.model,
+        "output": list(state.output),
+        "parallel_tool_calls": params.get("parallel_tool_calls") is not False,
+        "previous_response_id": str(ResponseId.of(turn, part - 1)) if part else previous,
+        "reasoning": {"effort": _effort(params), "summary": None},
+        "store": True,
+        "temperature": params.get("temperature"),
+        "text": {"format": text_format(turn)},
+        "tool_choice": _tool_choice(choice),
+        "tools": [_function(spec) for spec in request.tools if spec.client],
+        "top_p": params.get("top_p"),
+        "truncation": "auto",
+        "usage": usage_json(state.usages) if ended else None,
+    }
+
+
+def text_format(turn: Turn) -> Json:
+    output = turn.request.output if turn.request else None
+    if output is None:
+        return {"type": "text"}
+    return {"type": "json_schema", "name": output.name, "schema": parsed(output.schema), "strict": True}
+
+
+def usage_json(usages: Sequence[Mapping[str, Any]]) -> Json:
+    """The sum of the usage of some model calls."""
+    tokens = total_tokens(usages)
+    read = tokens.input + tokens.cache_read + tokens.cache_write
+    return {
+        "input_tokens": read,
+        "input_tokens_details": {"cached_tokens": tokens.cache_read, "cache_write_tokens": tokens.cache_write},
+        "output_tokens": tokens.output,
+        "output_tokens_details": {"reasoning_tokens": reasoning_tokens(usages)},
+        "total_tokens": read + tokens.output,
+    }
+
+
+def total_tokens(usages: Sequence[Mapping[str, Any]]) -> BilledTokens:
+    sums = BilledTokens()
+    for each in map(billed_tokens, usages):
+        sums = replace(
+            sums,
+            input=sums.input + each.input,
+            cache_read=sums.cache_read + each.cache_read,
+            cache_write=sums.cache_write + each.cache_write,
+            output=sums.output + each.output,
+        )
+    return sums
+
+
+def reasoning_tokens(usages: Sequence[Mapping[str, Any]]) -> int:
+    """Those that a provider reports apart, by either of OpenAI's names."""
+    details = [each.get("output_tokens_details") or each.get("completion_tokens_details") or {} for each in usages]
+    counts = [detail.get("reasoning_tokens") for detail in details if isinstance(detail, Mapping)]
+    return sum(count for count in counts if isinstance(count, int))
+
+
+def function_of(block: Block) -> Json:
+    """The function and the arguments of a call."""
+    return {"name": block.name, "arguments": block.text.strip() or "{}"}
+
+
+def annotations_of(block: Block) -> list[Json]:
+    """The citations of web pages in a text."""
+    citations = block_details(block).get("citations") if block.type == TEXT else None
+    found = [each for each in citations if isinstance(each, dict)] if isinstance(citations, list) else []
+    return [
+        {
+            "type": "url_citation",
+            "url": each["url"],
+            "title": each.get("title") or each["url"],
+            "start_index": 0,
+            "end_index": len(block.text),
+        }
+        for each in found
+        if isinstance(each.get("url"), str)
+    ]
+
+
+def _effort(params: Mapping[str, Any]) -> Any:
+    inside = (params.get("reasoning") or {}).get("effort") or (params.get("output_config") or {}).get("effort")
+    return inside or params.get("reasoning_effort")
+
+
+def _tool_choice(choice: Mapping[str, Any]) -> Any:
+    if choice.get("type") == "tool":
+        return {"type": "function", "name": choice["name"]}
+    return {"any": "required", "none": "none"}.get(choice.get("type", "auto"), "auto")
+
+
+def _function(spec: ToolSpec) -> Json:
+    return {
+        "type": "function",
+        "name": spec.name,
+        "description": spec.description,
+        "parameters": parsed(spec.input_schema),
+        "strict": False,
+    }

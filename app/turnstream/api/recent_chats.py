@@ -1,0 +1,50 @@
+"""Chats that this replica has written lately: their next messages are placed without a look at the rows."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from uuid import UUID
+
+from turnstream.domain.chats import Chat
+from turnstream.domain.turns import Turn
+from turnstream.storage.chats.exchanges import Exchange, Preview, Target
+from turnstream.storage.rows import to_json
+
+_MOST = 1_000  # chats
+_LONGEST = 20_000  # characters of a chat's system prompt and settings: longer ones are read
+
+
+class RecentChats:
+    """The chats that this replica has written last, as it left them. A message to one of them is placed without a look
+    at its rows; the statement that writes it compares the chat with them. `ended` returns a turn that has ended on this
+    replica, or None.
+    """
+
+    def __init__(self, ended: Callable[[UUID], Turn | None]) -> None:
+        self._ended = ended
+        self._chats: dict[UUID, tuple[Chat, UUID | None]] = {}
+
+    def keep(self, chat: Chat, exchange: Exchange | None = None) -> None:
+        """`chat` is a new one, or was read before the `exchange` was written."""
+        newest = None
+        if exchange is not None:
+            answer = exchange.assistant_turn
+            assert answer.created_at is not None
+            newest, chat = answer.id, replace(chat, updated_at=answer.created_at)  # both are written as one time
+        if len(chat.system_prompt or "") + len(to_json(chat.settings)) > _LONGEST:
+            return
+        self._chats[chat.id] = chat, newest
+        if len(self._chats) > _MOST:
+            del self._chats[next(iter(self._chats))]
+
+    def take(self, target: Target) -> Preview | None:
+        """The place, where it is known and follows no open turn. It is given once: a message is written there. None for
+        one that steers: another replica may have an open turn for it, and then it asks for no answer of its own.
+        """
+        chat, newest = self._chats.get(target.chat, (None, None))
+        if chat is None or chat.owner != target.owner or target.parent != "newest" or target.on_busy == "steer":
+            return None
+        del self._chats[target.chat]
+        before = None if newest is None else self._ended(newest)
+        if newest is not None and before is None:
+            return None
+        return Preview(chat, before, steered=False)

@@ -1,0 +1,62 @@
+"""Request models of blocks: text, images and documents."""
+
+import re
+from typing import Annotated, Any, Literal
+from uuid import UUID
+
+from pydantic import Field
+
+from turnstream.api.schemas.fields import Body, Storable, Title
+
+_UPLOAD = re.compile("(?:https?://[^/?#]+)?(?:/[^?#]+)?/api/uploads/([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})")
+
+
+class TextBlockIn(Body):
+    type: Literal["text"]
+    text: Annotated[Storable, Field(min_length=1)]
+
+
+class Base64In(Body):
+    """The bytes themselves. Their type is detected; a `media_type` that differs from it is refused."""
+
+    type: Literal["base64"]
+    data: Annotated[str, Field(min_length=1)]
+    media_type: Storable | None = None
+
+
+class UploadIn(Body):
+    """A file that was uploaded before (POST /api/uploads)."""
+
+    type: Literal["upload"]
+    id: UUID
+
+
+class PathIn(Body):
+    """A document of the library, as it is now: the turn keeps this text."""
+
+    type: Literal["path"]
+    path: Storable
+
+
+class ImageBlockIn(Body):
+    type: Literal["image"]
+    source: Annotated[Base64In | UploadIn, Field(discriminator="type")]
+
+
+class DocumentBlockIn(Body):
+    """A PDF or a text."""
+
+    type: Literal["document"]
+    source: Annotated[Base64In | UploadIn | PathIn, Field(discriminator="type")]
+    title: Title | None = None
+
+
+BlockIn = Annotated[TextBlockIn | ImageBlockIn | DocumentBlockIn, Field(discriminator="type")]
+
+
+def source_of_url(url: str) -> dict[str, Any] | None:
+    """The source of a file whose bytes are in its URL, or that was uploaded before; None for any other URL."""
+    header, _, data = url.partition(";base64,")
+    if found := _UPLOAD.fullmatch(url):
+        return {"type": "upload", "id": UUID(found[1])}
+    return {"type": "base64", "data": data} if data and header.startswith("data:") else None

@@ -1,0 +1,85 @@
+"""Base classes and field types of all models of the API."""
+
+import json
+from math import isfinite
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic.json_schema import SkipJsonSchema
+
+from turnstream.kit.text import unstorable
+
+
+def _storable(value: str) -> str:
+    if problem := unstorable(value):
+        raise ValueError(f"{problem}, which cannot be stored")
+    return value
+
+
+Absent = SkipJsonSchema[None]
+Storable = Annotated[str, AfterValidator(_storable)]
+Title = Annotated[Storable, Field(min_length=1, max_length=300)]
+
+# The tags of a union of a text and something else, by which an error is about one of the two alone.
+TEXT_TAG, OTHER_TAG = "(text)", "(other)"
+
+
+def text_or_other(value: Any) -> str:
+    return TEXT_TAG if isinstance(value, str) else OTHER_TAG
+
+
+def storable_value(value: Any) -> Any:
+    """Returns `value`. Raises ValueError where a text or a number in it cannot be stored."""
+    try:
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+        if "\\u0000" not in text and text.encode():
+            return value
+    except ValueError:
+        pass
+    # Something may be wrong: a walk, which takes fifteen times as long, finds what.
+    rest: list[Any] = [value]
+    while rest:
+        item = rest.pop()
+        if isinstance(item, str):
+            _storable(item)
+        elif isinstance(item, float) and not isfinite(item):
+            raise ValueError("contains a number that is not finite")
+        elif isinstance(item, dict):
+            rest += [*item, *item.values()]
+        elif isinstance(item, list):
+            rest += item
+    return value
+
+
+AnyJson = Annotated[Any, AfterValidator(storable_value)]
+JsonObject = Annotated[dict[str, Any], AfterValidator(storable_value)]
+
+
+class Body(BaseModel):
+    """A request body: unknown fields are refused, and so is "5" for a number."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class LenientBody(Body):
+    """A body in another protocol, whose clients send more than is needed here: unknown fields are ignored."""
+
+    model_config = ConfigDict(extra="ignore", strict=True)
+
+
+class OpenBody(LenientBody):
+    """The same, whose unknown fields are kept, because they are passed on."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+
+    __pydantic_extra__: dict[str, AnyJson]
+
+    def sent(self) -> dict[str, Any]:
+        """The members that were sent."""
+        return self.model_dump(exclude_unset=True)
+
+
+def without_defaults(schema: dict[str, Any]) -> None:
+    """Removes defaults from the schema of members that are absent, not null, where they do not apply."""
+    for member in schema["properties"].values():
+        member.pop("default", None)

@@ -1,0 +1,202 @@
+"""Request models: they validate bodies, and the OpenAPI document is made from them."""
+
+from typing import Annotated, Any, Literal
+from uuid import UUID
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic.config import JsonDict
+
+from turnstream.api.schemas.blocks import BlockIn
+from turnstream.api.schemas.fields import Body, JsonObject, Storable, Title, storable_value
+from turnstream.api.schemas.tools import Description, ToolName, ToolsIn
+from turnstream.domain.chats import OnBusy
+from turnstream.domain.identity import LONGEST_OWNER, SCOPES, Scope
+from turnstream.domain.search import SearchLanguage
+from turnstream.domain.turns import EarlierResults
+from turnstream.llm.models.parameters import schemas_by_name
+
+ModelName = Annotated[Storable, Field(min_length=1, max_length=200)]
+Labels = Annotated[
+    dict[Annotated[Storable, Field(max_length=64)], Annotated[Storable, Field(max_length=512)]], Field(max_length=16)
+]
+Prompt = Annotated[Storable, Field(max_length=200_000)]
+
+
+def _values() -> JsonDict:
+    return {name: {"anyOf": [schema, {"type": "null"}]} for name, schema in schemas_by_name().items()}
+
+
+class Params(BaseModel):
+    """Model parameters by name. Each model has its own, which `GET /api/models` lists with the schemas of their values;
+    another one is refused. In a turn, null leaves out one of the chat's.
+    """
+
+    model_config = ConfigDict(extra="allow", json_schema_extra=lambda schema: schema.update(properties=_values()))
+    __pydantic_extra__: dict[Storable, Annotated[Any, AfterValidator(storable_value)]]
+
+    @property
+    def given(self) -> dict[str, Any]:
+        return dict(self.model_extra or {})
+
+
+class LimitsIn(Body):
+    max_rounds: Annotated[int | None, Field(ge=0, le=100, description="tool rounds before the last answer")] = None
+    on_max_rounds: Literal["answer", "stop"] | None = None
+    max_failed_rounds: Annotated[int | None, Field(ge=1, le=100)] = None
+    continue_after_tools: bool | None = None
+    recovery: Literal["retry", "continue"] | None = None
+    max_recoveries: Annotated[int | None, Field(ge=0, le=100)] = None
+    on_provider_failure: Annotated[
+        Literal["assemble", "fail"] | None,
+        Field(description="where no model can answer: the results of the tools in words, or an error"),
+    ] = None
+    compact_at: Annotated[
+        float | None, Field(gt=0, le=1, description="share of the context window at which the path is shortened")
+    ] = None
+    earlier_results: Annotated[
+        EarlierResults | None,
+        Field(description="results of tools in earlier turns are sent whole, shortened, or not at all"),
+    ] = None
+    compaction: Annotated[
+        Literal["own", "provider"] | None,
+        Field(description="who shortens it: this server, or the provider where it offers that for the model"),
+    ] = None
+    hard_max_rounds: Annotated[
+        int | None, Field(ge=0, le=1000, description="tool rounds to which `max_rounds` stretches while they progress")
+    ] = None
+    max_calls: Annotated[int | None, Field(ge=0, le=100_000, description="tool calls of the turn")] = None
+    budget_tokens: Annotated[int | None, Field(ge=1, le=10**12, description="tokens of all kinds")] = None
+    budget_cost: Annotated[float | None, Field(gt=0, le=1e9, description="in the currency of the prices")] = None
+    budget_seconds: Annotated[
+        float | None, Field(gt=0, le=1e9, description="since its start, without waits for a person")
+    ] = None
+    tell_rounds: Annotated[bool | None, Field(description="send the model how many tool rounds are left")] = None
+
+
+class OutputIn(Body):
+    """The output of a structured turn: JSON by a schema. Validators and handlers have the names under which the program
+    registered them. With a handler the model refines drafts and submits the last one. Where the model gives its output
+    by calling tools, these have the names and descriptions here.
+    """
+
+    json_schema: JsonObject = Field(alias="schema")
+    validator: Storable | None = None
+    handler: Storable | None = None
+    max_attempts: Annotated[int, Field(ge=1, le=20)] = 3
+    max_iterations: Annotated[int, Field(ge=1, le=100, description="model calls of one attempt")] = 15
+    name: ToolName = "output"
+    description: Description | None = None
+    submit_name: ToolName = "submit"
+    submit_description: Description | None = None
+
+
+class FixedOptions(Body):
+    """Options that a credential may fix for all turns that it posts. A request may not name them then."""
+
+    model: ModelName | None = None
+    system_prompt: Prompt | None = None
+    params: Params | None = None
+    tools: ToolsIn | None = None
+    limits: LimitsIn | None = None
+
+
+class TurnOptions(FixedOptions):
+    """Options of one turn. Options that are left out come from the chat, then from the server."""
+
+    output: OutputIn | None = None
+    record: Annotated[
+        bool | None, Field(description="keep a recording of the model calls, on a server that has a folder for them")
+    ] = None
+    labels: Annotated[
+        Labels | None, Field(description="texts by name that are kept with the turn for its client; no model gets them")
+    ] = None
+
+
+class UiOptions(TurnOptions):
+    """Options of one turn that a client of a dialect sends along, as in turnstream's own API."""
+
+    on_busy: OnBusy = "interrupt"
+
+
+class ForkIn(Body):
+    """Where a copy goes, and where it ends. A user turn is answered anew in its copy."""
+
+    into: Annotated[
+        Literal["branch", "chat"],
+        Field(description="a sibling of the turn, or a new chat with the path to it"),
+    ] = "branch"
+    block: Annotated[
+        int | None, Field(ge=0, description="index of the last block that is copied; without it, the whole turn")
+    ] = None
+    title: Annotated[Title | None, Field(description="of the new chat; by default that of the chat, and (fork)")] = None
+
+
+class NewTurn(TurnOptions):
+    """A user turn. Without `parent_id` it follows the newest turn; with null it starts a new branch at the root."""
+
+    role: Literal["user"] = "user"
+    blocks: Annotated[list[BlockIn], Field(min_length=1, max_length=100)]
+    parent_id: UUID | None = None
+    on_busy: Annotated[
+        OnBusy,
+        Field(description="while a turn of this branch runs: refuse, run next, cancel it, add to it, run beside it"),
+    ] = "reject"
+
+
+class ChatSettings(Body):
+    """Defaults of a chat's turns. In a change, members that are left out stay, at each level, and null removes one."""
+
+    model: ModelName | None = None
+    params: Params | None = None
+    tools: ToolsIn | None = None
+    limits: LimitsIn | None = None
+    labels: Labels | None = None
+    search_language: Annotated[SearchLanguage | None, Field(description="of its texts, for the search")] = None
+
+
+class SearchSettingsIn(Body):
+    language: Annotated[SearchLanguage | None, Field(description="of the owner's texts; null: simple")] = None
+    tool_results: Annotated[bool, Field(description="whether results of tools are indexed too")] = False
+
+
+class NewChat(Body):
+    title: Title | None = None
+    system_prompt: Prompt | None = None
+    settings: ChatSettings = ChatSettings()
+
+
+class ChatChanges(Body):
+    """Members that are left out stay as they are; those of `settings`, of its `params` and its `limits` too."""
+
+    title: Title | None = None
+    system_prompt: Prompt | None = None
+    settings: ChatSettings | None = None
+
+
+class NewTurnInNewChat(NewTurn):
+    """A user turn, and the chat that is created in the same transaction."""
+
+    parent_id: None = None
+    chat: NewChat = NewChat()
+
+
+class BrowserTokenIn(Body):
+    """What the new token allows: at most what the credential of the request does. `owner` and `plan` need the scope
+    `admin`, with which a backend makes tokens for its users.
+    """
+
+    scopes: Annotated[list[Scope] | None, Field(min_length=1, max_length=len(SCOPES))] = None
+    chat: Annotated[UUID | None, Field(description="the only chat that it reaches")] = None
+    turn: Annotated[UUID | None, Field(description="the only turn of the chat that it reaches")] = None
+    seconds: Annotated[int | None, Field(ge=1, description="its life; 900 without it")] = None
+    owner: Annotated[Storable | None, Field(min_length=1, max_length=LONGEST_OWNER)] = None
+    plan: Annotated[Storable | None, Field(min_length=1, max_length=100)] = None
+    documents: Annotated[
+        Storable | None,
+        Field(
+            min_length=1,
+            max_length=1024,
+            description="folder of documents that its messages may name and its turns' tools may read; none without it",
+        ),
+    ] = None
+    fixed: Annotated[FixedOptions | None, Field(description="options of all turns that it posts")] = None

@@ -1,0 +1,426 @@
+"""Response models, from which the OpenAPI document is made too."""
+
+from datetime import date, datetime
+from typing import Annotated, Any, Literal
+from uuid import UUID
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from turnstream.api.schemas.fields import Absent, without_defaults
+from turnstream.domain.errors import RefusalCode
+from turnstream.domain.identity import Scope
+from turnstream.domain.output import Phase
+from turnstream.domain.turns import Status
+
+
+class ChatOut(BaseModel):
+    id: UUID
+    title: str | None
+    system_prompt: str | None
+    settings: dict[str, Any]
+    created_at: datetime
+    updated_at: datetime
+
+
+class PieceOut(BaseModel):
+    text: str
+    found: Annotated[bool, Field(description="whether it is one of the words of the search")]
+
+
+class ExcerptOut(BaseModel):
+    """The match of a search: plain text in pieces, to be joined without separators."""
+
+    turn: Annotated[UUID | None, Field(description="the turn of the match; null where the pieces are the whole title")]
+    pieces: list[PieceOut]
+
+
+class ListedChat(ChatOut):
+    excerpt: Annotated[ExcerptOut | None, Field(description="of a search; null in a list of all chats")]
+
+
+class ChatPage(BaseModel):
+    chats: list[ListedChat]
+    next: Annotated[str | None, Field(description="the `before` of the next page; null on the last one")]
+    cursor: Annotated[
+        str | None, Field(description="of the first page: where the feed goes on; null on others and for a search")
+    ]
+
+
+class SearchSettingsOut(BaseModel):
+    language: str | None
+    tool_results: bool
+
+
+class Deleted(BaseModel):
+    deleted: UUID
+
+
+class BranchDeleted(BaseModel):
+    deleted: UUID
+    turns: Annotated[int, Field(description="how many turns were deleted with it, itself included")]
+
+
+class BlockMembers(BaseModel):
+    """Members of a block that only some have; what does not apply is absent. Providers may add others."""
+
+    model_config = ConfigDict(extra="allow", json_schema_extra=without_defaults)
+
+    input: Annotated[Any, Field(description="of a call: the parsed input, or its text where that is not JSON")] = None
+    is_error: Annotated[
+        bool | Absent,
+        Field(description="of a tool_result: whether the call failed"),
+    ] = None
+    interrupted: Annotated[bool | Absent, Field(description="true when the block was cut off and stays so")] = None
+    notes: Annotated[
+        dict[str, Any] | Absent,
+        Field(description="of a tool_result: the policies that were applied; of a user_text: its steer"),
+    ] = None
+    content: Annotated[
+        list[dict[str, Any]] | Absent,
+        Field(
+            description="of a tool_result that holds files: each with its source, between the texts by their `length`"
+            " in code points; in `text`, which has all words, one line break stands between two texts"
+        ),
+    ] = None
+    signature: Annotated[str | Absent, Field(description="of thinking: the provider's signature")] = None
+    citations: Annotated[list[Any] | Absent, Field(description="of text: the provider's citations")] = None
+    data: Annotated[Any, Field(description="of a tool_result: JSON for clients; else the provider's own object")] = None
+
+
+def _describe_members(schema: dict[str, Any]) -> None:
+    schema["properties"] |= BlockMembers.model_json_schema()["properties"] | {
+        "id": {"type": "string", "description": "of a call: what its result names as tool_use_id"},
+        "tool_use_id": {"type": "string", "description": "of a tool_result: the call it answers"},
+        "name": {"type": "string", "description": "of a call and its result: the tool"},
+        "open": {"type": "boolean", "description": "true for a block that is still being written, else absent"},
+    }
+
+
+class BlockOut(BaseModel):
+    """One block. Members that do not apply to its type are absent."""
+
+    model_config = ConfigDict(extra="allow", json_schema_extra=_describe_members)
+
+    index: int
+    round: int
+    type: str
+    text: str
+
+
+class RoundOut(BaseModel):
+    round: int
+    attempt: int
+    stop_reason: str | None
+    usage: dict[str, Any]
+    request_id: str | None
+    messages: int
+    model: Annotated[str | None, Field(description="the model that was called")]
+    applied_edits: Annotated[list[dict[str, Any]], Field(description="edits of the context by the provider")]
+    started_at: datetime | None
+    first_delta_at: datetime | None
+    sealed_at: datetime | None
+
+
+class ErrorOut(BaseModel):
+    type: str
+    message: str
+    request_id: str | None
+    details: Annotated[
+        dict[str, Any] | None,
+        Field(description="figures of the failure, where there are any: what was used up, and of how much"),
+    ]
+
+
+class WantedOut(BaseModel):
+    """A call that waits: a `client` tool for its result, an `approval` for permission to run, an `elicitation` for the
+    answer to a question of a tool that runs. `input` is then the question: its `message`, and the `schema` of the
+    answer, or a `url`.
+    """
+
+    tool_use_id: str
+    name: str
+    type: Literal["client", "approval", "elicitation"]
+    input: Any
+    input_digest: Annotated[str, Field(description="SHA-256 of this exact call, to be sent with the decision")]
+    expires_at: datetime | None
+    can_remember: Annotated[bool, Field(description="whether an approval may be remembered for the chat")]
+
+
+class DegradedOut(BaseModel):
+    """A policy that was needed: for the tool_result at `index`, for the reply of `round`, or for the whole turn."""
+
+    what: str
+    index: int | None
+    tool: str | None
+    round: int | None
+    output_tokens: Annotated[int | None, Field(description="of a reply that was cut off: what it cost")]
+    estimated: Annotated[bool, Field(description="true where the provider did not report `output_tokens`")]
+    limit: Annotated[
+        int | float | None, Field(description="of a limit that was reached, which `what` names: its amount")
+    ]
+    used: Annotated[int | float | None, Field(description="of a limit that was reached: how much was used")]
+
+
+class PreliminaryOut(BaseModel):
+    """What a running tool has of its result so far."""
+
+    tool_use_id: str
+    name: str
+    text: str
+    data: Any
+
+
+class TurnOut(BaseModel):
+    id: UUID
+    chat_id: UUID
+    parent_id: UUID | None
+    role: Literal["user", "assistant"]
+    status: Status
+    model: str | None
+    attempt: int
+    stop_reason: str | None
+    error: ErrorOut | None
+    usage: dict[str, Any]
+    cost: Annotated[float | None, Field(description="null where a price is unknown")]
+    created_at: datetime
+    started_at: datetime | None
+    ended_at: datetime | None
+    forked_from: Annotated[UUID | None, Field(description="the turn that it is a copy of, which may be gone")]
+    blocks: list[BlockOut]
+    rounds: list[RoundOut]
+    output: Annotated[Any, Field(description="of a structured turn, once it is complete")]
+    phase: Annotated[Phase | None, Field(description="of a structured turn: the phase in which it was cancelled")]
+    actions: Annotated[list[WantedOut], Field(description="the calls that wait for a person now")]
+    preliminary: Annotated[list[PreliminaryOut], Field(description="what running tools have of their results so far")]
+    labels: Annotated[dict[str, str], Field(description="texts of the client, which no model receives")]
+    hook_failures: Annotated[int, Field(description="calls of hooks of the program that failed")]
+    degraded: Annotated[list[DegradedOut], Field(description="the policies that the turn needed")]
+    siblings: Annotated[list[UUID] | None, Field(description="all turns with its parent, itself included")] = None
+    cursor: Annotated[str | None, Field(description="follow the stream from here, without gap or overlap")] = None
+
+
+class ExchangeOut(BaseModel):
+    user_turn: Annotated[TurnOut | None, Field(description="null where the message went into a turn that runs")]
+    assistant_turn: TurnOut
+    stream_url: str
+    steered: Annotated[bool, Field(description="true where the message becomes a `user_text` block of that turn")] = (
+        False
+    )
+
+
+class WholeOut(BaseModel):
+    """The whole result of a tool, of which the model got a part."""
+
+    tool_use_id: str
+    text: str
+
+
+class LifeEventOut(BaseModel):
+    at: datetime
+    what: str
+
+
+class WhyOut(BaseModel):
+    """What a turn is busy with or waits for, as of a few seconds ago, and its life so far."""
+
+    turn: UUID
+    status: Status
+    reasons: Annotated[list[str], Field(description="sentences for people, the most telling ones first")]
+    stage: Literal["processing", "streaming", "executing", "retrying"] | None
+    silent_seconds: Annotated[
+        float | None, Field(description="since the provider sent the last bytes, in a model call that is open")
+    ]
+    readers: Annotated[int, Field(description="streams that show the turn, on all replicas")]
+    trace: Annotated[str | None, Field(description="the id of its trace, where there are traces")]
+    life: list[LifeEventOut]
+
+
+class WaitingOut(BaseModel):
+    """A call that waits for the owner. Its turn has the whole input, and the digest for a decision."""
+
+    chat: UUID
+    title: Annotated[str | None, Field(description="of the chat")]
+    turn: UUID
+    tool_use_id: str
+    name: Annotated[str, Field(description="the tool")]
+    type: Literal["client", "approval", "elicitation"]
+    input: Annotated[str, Field(description="the beginning of the input, as JSON text")]
+    since: datetime
+    expires_at: datetime | None
+
+
+class WaitingPage(BaseModel):
+    calls: list[WaitingOut]
+    count: Annotated[int, Field(description="of all calls that wait")]
+    next: Annotated[str | None, Field(description="the `after` of the next page; null on the last one")]
+
+
+class GrantOut(BaseModel):
+    """A permission for the calls of a tool in this chat, given with the approval of one call."""
+
+    id: UUID
+    tool: str
+    when: Annotated[dict[str, Any] | None, Field(description="the condition for the input; null for any input")]
+    created_at: datetime
+    turn: Annotated[UUID, Field(description="the turn of the call that was approved")]
+    tool_use_id: Annotated[str, Field(description="the call that was approved")]
+
+
+class GrantsOut(BaseModel):
+    grants: list[GrantOut]
+
+
+class Revoked(BaseModel):
+    revoked: UUID
+
+
+class UsageFigures(BaseModel):
+    calls: Annotated[int, Field(description="calls of models: rounds, summaries of results, titles")]
+    input_tokens: Annotated[int, Field(description="neither read from a cache nor written to one")]
+    cache_read_tokens: int
+    cache_write_tokens: int
+    output_tokens: int
+    cost: Annotated[float | None, Field(description="by the prices of their time; null where no call has a price")]
+    unpriced: Annotated[int, Field(description="the calls whose model had no price; they are not in `cost`")]
+
+
+class UsageGroupOut(UsageFigures):
+    """The calls of one day, model or chat, or of several of these together. What is not in `by` is null."""
+
+    day: Annotated[date | None, Field(description="of UTC")]
+    model: str | None
+    chat: Annotated[UUID | None, Field(description="may be deleted")]
+    owner: Annotated[str | None, Field(description="for the scope `admin`")]
+
+
+class UsageOut(BaseModel):
+    since: date
+    until: Annotated[date, Field(description="the last day")]
+    total: UsageFigures
+    groups: Annotated[list[UsageGroupOut], Field(description="the newest day first, and within it the dearest")]
+    more: Annotated[bool, Field(description="true where there are more groups than `limit`")]
+
+
+class PathPage(BaseModel):
+    turns: list[TurnOut]
+    next: Annotated[UUID | None, Field(description="the `leaf` of the page before: older turns; null at the root")]
+    following: Annotated[
+        UUID | None, Field(description="the `after` of the page behind: newer turns; null at the end of the path")
+    ] = None
+    cursor: Annotated[str, Field(description="follow the stream of the chat from here, without gap or overlap")]
+
+
+class TurnsOut(BaseModel):
+    turns: list[TurnOut]
+
+
+class ParameterOut(BaseModel):
+    name: str
+    description: str
+    values: Annotated[dict[str, Any], Field(description="JSON Schema of its values: type, range, choices")]
+
+
+class ModelOut(BaseModel):
+    id: str
+    provider: str
+    default: bool
+    context_window: Annotated[int | None, Field(description="tokens; null where it is not known")]
+    max_output: Annotated[int | None, Field(description="tokens; null where it is not known")]
+    can: Annotated[
+        list[str] | None, Field(description="its abilities; null where they are unknown, then nothing is refused")
+    ]
+    prices: Annotated[dict[str, float | None] | None, Field(description="of a million tokens")]
+    aliases: list[str]
+    fallbacks: Annotated[list[str], Field(description="the models that are tried when this one is unavailable")]
+    params: Annotated[list[ParameterOut], Field(description="the parameters that turns can set for it on this server")]
+
+
+class ModelsOut(BaseModel):
+    models: list[ModelOut]
+
+
+class ToolOut(BaseModel):
+    name: str
+    description: str
+    input_schema: dict[str, Any]
+    read_only: bool
+    approval: Annotated[
+        Literal["never", "always", "by_input"], Field(description="whether a person must approve a call")
+    ]
+
+
+class ToolsOut(BaseModel):
+    tools: list[ToolOut]
+
+
+class UploadOut(BaseModel):
+    id: UUID
+    media_type: str
+    size: Annotated[int, Field(description="bytes")]
+    created: Annotated[bool, Field(description="false: these bytes were stored before")]
+
+
+class UploadDeleted(BaseModel):
+    deleted: UUID
+
+
+class DocumentOut(BaseModel):
+    path: str
+    size: Annotated[int, Field(description="characters")]
+    updated_at: datetime
+
+
+class DocumentExcerptOut(BaseModel):
+    """The match of a search: plain text in pieces, to be joined as they are; the path where only that matches."""
+
+    pieces: list[PieceOut]
+
+
+class ListedDocument(DocumentOut):
+    excerpt: Annotated[DocumentExcerptOut | None, Field(description="of a search; null in a list of all documents")]
+
+
+class DocumentPage(BaseModel):
+    documents: list[ListedDocument]
+    next: Annotated[str | None, Field(description="the `after` of the next page")]
+
+
+class DocumentDeleted(BaseModel):
+    deleted: str
+
+
+class FieldError(BaseModel):
+    field: str
+    message: str
+
+
+class Problem(BaseModel):
+    """RFC 9457."""
+
+    type: str
+    title: str
+    status: int
+    code: Annotated[RefusalCode, Field(description="what is wrong, for programs")]
+    detail: Annotated[str, Field(description="the same for people: a sentence with a remedy")]
+    errors: list[FieldError] | None = None
+    limit: Annotated[str | None, Field(description="with 429: the limit of the owner that is reached")] = None
+    request_id: Annotated[str, Field(description="the `X-Request-ID` of the response, by which the log names it")]
+
+
+class IdentityOut(BaseModel):
+    """What a credential allows. A `chat` or a `turn` is all that it reaches."""
+
+    owner: str
+    scopes: list[Scope]
+    chat: UUID | None
+    turn: UUID | None
+    expires_at: datetime | None
+    documents: Annotated[
+        str | None, Field(description="folder of documents that a restricted credential reaches; null: none")
+    ] = None
+    fixed: Annotated[list[str], Field(description="options that it fixes, so that no request may name them")] = []
+
+
+class BrowserTokenOut(IdentityOut):
+    token: Annotated[str, Field(description="shown only here; send it as the bearer token")]
+    expires_at: datetime

@@ -1,0 +1,248 @@
+"""Services of the handlers, grouped by what a reader needs, and the beginning that all handlers share."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Final, Self
+from uuid import UUID
+
+from starlette.requests import Request
+
+from turnstream.api.caller import CALLER
+from turnstream.api.cell import Cell
+from turnstream.api.http.endpoint import Endpoint
+from turnstream.api.identity.authenticator import Authenticator
+from turnstream.api.neighbours import Neighbours
+from turnstream.api.overview import Overview
+from turnstream.api.plans import OwnerPlans
+from turnstream.api.reads import Reads, ReadStorage
+from turnstream.api.recent_chats import RecentChats
+from turnstream.api.resolve import Resolver
+from turnstream.api.streams.response import OwnerStreams
+from turnstream.domain.errors import TooMany
+from turnstream.domain.identity import Identity
+from turnstream.domain.plans import rate_sentence
+from turnstream.domain.turns import Turn
+from turnstream.storage.activities import Activities
+from turnstream.storage.chats.actions import Actions
+from turnstream.storage.chats.branches import Branches
+from turnstream.storage.chats.chat_changes import ChatUpdates
+from turnstream.storage.chats.chats import Chats
+from turnstream.storage.chats.exchanges import Exchanges
+from turnstream.storage.chats.grants import Grants
+from turnstream.storage.chats.histories import Histories
+from turnstream.storage.chats.search import Search
+from turnstream.storage.chats.turn_counts import TurnCounts
+from turnstream.storage.chats.turns import ToolResults, Turns
+from turnstream.storage.chats.waiting import WaitingCalls
+from turnstream.storage.database import OWNER, Database
+from turnstream.storage.operations import Operations
+from turnstream.storage.owners.accounts import Accounts, Refusal, retry_after
+from turnstream.storage.owners.charges import Charges
+from turnstream.storage.owners.document_search import DocumentSearch
+from turnstream.storage.owners.documents import Documents
+from turnstream.storage.owners.tokens import Tokens
+from turnstream.storage.owners.uploads import Uploads
+from turnstream.stream.chat.wakeups import ChatWakeups
+from turnstream.stream.delivery import Deliveries
+from turnstream.stream.directory import Directory
+from turnstream.stream.feed import OwnerFeed
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """The repositories of one database."""
+
+    database: Database
+    accounts: Accounts
+    chats: Chats
+    charges: Charges
+    chat_changes: ChatUpdates
+    search: Search
+    turns: Turns
+    turn_counts: TurnCounts
+    exchanges: Exchanges
+    branches: Branches
+    histories: Histories
+    actions: Actions
+    grants: Grants
+    waiting: WaitingCalls
+    results: ToolResults
+    documents: Documents
+    document_search: DocumentSearch
+    uploads: Uploads
+    tokens: Tokens
+    activities: Activities
+    operations: Operations
+
+    @classmethod
+    def of(
+        cls, database: Database, everything: Database, most_running: int | None = None, cell: str | None = None
+    ) -> Self:
+        """`database` is held to the owner of the request where row-level security is on, `everything` is not. An owner
+        without a plan may have `most_running` turns at once. Tokens are created for `cell`.
+        """
+        search = Search(database)
+        return cls(
+            database=everything,
+            accounts=Accounts(everything),
+            chats=Chats(database),
+            charges=Charges(database),
+            chat_changes=ChatUpdates(database),
+            search=search,
+            turns=Turns(database),
+            turn_counts=TurnCounts(everything),
+            exchanges=Exchanges(database),
+            branches=Branches(database),
+            histories=Histories(database),
+            actions=Actions(database),
+            grants=Grants(database),
+            waiting=WaitingCalls(database),
+            results=ToolResults(database),
+            documents=Documents(database),
+            document_search=DocumentSearch(database, search.places),
+            uploads=Uploads(database),
+            tokens=Tokens(everything, cell),
+            activities=Activities(everything, most_running),
+            operations=Operations(everything),
+        )
+
+    @property
+    def reads(self) -> ReadStorage:
+        return ReadStorage(self.chats, self.chat_changes, self.search, self.turns)
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """The turns that run, and the signals to the workers: `wake` when a turn can be claimed, `refresh` when a message
+    or an answer has arrived at one, `cancel` when one is to stop. `reserve_slot` gives the id of this replica where
+    a turn may be claimed as it is written; it is then given to `begin`, with the owner and the end of its path. Without
+    `deliveries` sse-starlette sends the streams of turns too.
+    """
+
+    directory: Directory
+    deliveries: Deliveries | None
+    chat_wakeups: ChatWakeups
+    feed: OwnerFeed
+    wake: Callable[[], None]
+    refresh: Callable[[UUID], Awaitable[None]]
+    cancel: Callable[[UUID], Awaitable[None]]
+    reserve_slot: Callable[[], AbstractContextManager[UUID | None]]
+    begin: Callable[[str, Sequence[Turn]], None]
+
+    def notify(self, owner: str, chat: UUID) -> None:
+        """Wakes the readers of a chat and of its owner's feed, after a change was committed."""
+        self.chat_wakeups.notify(chat)
+        self.feed.notify(owner)
+
+
+@dataclass(frozen=True, slots=True)
+class HttpSettings:
+    """Sizes in bytes, times in seconds. `recorded_owners` may ask for recordings; None stands for all."""
+
+    max_body_bytes: int
+    max_turn_bytes: int
+    max_upload_bytes: int
+    stream_life: float
+    heartbeat: float
+    recorded_owners: frozenset[str] | None
+    browser_token_life: int
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """`reads` may be made on a standby. `overview` is what operators see, of all owners. `recent_chats` are known
+    without a look at the rows. `note_refusal` counts a request that was not authorised, by its address and what was
+    sent as proof. `drain` takes this replica out of service. `failed` is set when a part of the server has failed for
+    good, so that the process must be stopped and started again. `neighbours` are the other processes of the server,
+    where it has several.
+    """
+
+    authenticator: Authenticator
+    cell: Cell
+    storage: Storage
+    reads: Reads
+    live: Live
+    resolver: Resolver
+    http: HttpSettings
+    plans: OwnerPlans
+    streams: OwnerStreams
+    overview: Overview
+    recent_chats: RecentChats
+    note_refusal: Callable[[str, str], None]
+    failed: asyncio.Event
+    is_ready: Callable[[], bool]
+    drain: Callable[[], Awaitable[None]]
+    neighbours: Neighbours | None = None
+
+
+def services_of(request: Request) -> Services:
+    """Raises RuntimeError for an app that a program has mounted without running its lifespan."""
+    services: Services | None = getattr(request.app.state, "services", None)
+    if services is None:
+        raise RuntimeError(
+            "turnstream does not run: the lifespan of a mounted app is not run by itself; enter `lifespan(app)` of the"
+            " module `app` in that of your program (docs/embedding.md)"
+        )
+    return services
+
+
+def path_for(request: Request, path: str) -> str:
+    """The path with the prefix under which the app is mounted or served."""
+    prefix: str = request.scope.get("root_path", "")
+    return prefix + path
+
+
+# Methods that change nothing.
+SAFE: Final = frozenset({"GET", "HEAD"})
+
+
+async def admit(request: Request, endpoint: Endpoint) -> None:
+    """Authenticates the request, and checks that its credential allows the call: the one place for all calls. What it
+    does with the database is done for its owner. Raises Unauthorized, Forbidden and OfAnotherCell, and Unavailable
+    while the owner moves to another cell.
+    """
+    services = services_of(request)
+    identity = await services.authenticator.identity_of(request)
+    services.cell.check(identity, changes=request.method not in SAFE)
+    identity.require(*endpoint.scopes)
+    if identity.is_bound and endpoint.reach != "handler":
+        ids = {name: as_id(request.path_params.get(name)) for name in ("chat", "turn")}
+        identity.require_reach(
+            ids["chat"] if endpoint.reach != "owner" else None, ids["turn"] if endpoint.reach == "turn" else None
+        )
+    request.state.identity = identity
+    OWNER.set(identity.owner)
+    CALLER.set(identity)
+
+
+def as_id(text: str | None) -> UUID | None:
+    try:
+        return UUID(text)
+    except (TypeError, ValueError):
+        return None
+
+
+def identity_of(request: Request) -> Identity:
+    """The identity of a request that was admitted."""
+    identity: Identity = request.state.identity
+    return identity
+
+
+def services_and_owner(request: Request) -> tuple[Services, str]:
+    """Returns the services, and the owner on whose behalf the request is made."""
+    return services_of(request), identity_of(request).owner
+
+
+def check_rate(refusal: Refusal | None) -> None:
+    """Raises TooMany."""
+    if refusal is not None:
+        raise TooMany(rate_sentence(refusal.reached), retry_after(refusal), refusal.reached.name)
+
+
+async def count_writes(services: Services, owner: str, count: int) -> None:
+    """Raises TooMany where the owner's plan has no room for them."""
+    plan = services.plans.of(owner)
+    if count and plan.has("writes"):
+        check_rate(await services.storage.accounts.count_writes(owner, plan, count))

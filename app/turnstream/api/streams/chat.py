@@ -1,0 +1,94 @@
+"""The stream of a chat: the SSE endpoint around its reader, and the frames it sends."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+from uuid import UUID
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from turnstream.api.codec import to_json
+from turnstream.api.events import TurnEvent, TurnsDeletedEvent, named
+from turnstream.api.http.errors import BadRequest
+from turnstream.api.http.reading import id_of
+from turnstream.api.schemas.responses import TurnOut
+from turnstream.api.services import Services, services_and_owner
+from turnstream.api.streams.response import FrameResponse
+from turnstream.api.streams.turn import requested_cursor
+from turnstream.api.views import chat_out
+from turnstream.domain.chats import Chat
+from turnstream.domain.cursor import Cursor
+from turnstream.domain.events import BlockDelta
+from turnstream.domain.turns import ENDED, Turn
+from turnstream.storage.chats.chat_changes import ChatState, DeletedTurns
+from turnstream.stream.chat.cursor import ChatCursor
+from turnstream.stream.chat.reader import ChatItem, ChatReader, EventOfTurn, Sources
+
+
+async def stream_chat(request: Request) -> Response:
+    services, owner = services_and_owner(request)
+    services.streams.take(request)
+    chat = id_of(request, "chat")
+    field, cursor = requested_cursor(request, ChatCursor.parse, ChatCursor())
+    try:
+        reader = await open_reader(services, owner, chat, cursor)
+    except ValueError as error:
+        raise BadRequest(str(error), field=field, code="unknown_cursor") from None
+    return FrameResponse(reader.frames(), services.http.stream_life, services.http.heartbeat, services.streams)
+
+
+async def open_reader(services: Services, owner: str, chat: UUID, cursor: ChatCursor) -> ChatReader:
+    """Raises NotFound, and ValueError for a cursor of another chat."""
+    await services.storage.chats.get(owner, chat)
+    sources = Sources(
+        services.storage.chat_changes, services.storage.turns, services.live.directory, services.live.chat_wakeups
+    )
+    reader = ChatReader(sources, owner, chat, cursor, frame)
+    await reader.open()
+    return reader
+
+
+def frame(item: ChatItem, cursor: ChatCursor | None) -> bytes:
+    """One SSE frame. An event of a turn is that of the turn's own stream, with `turn` besides."""
+    position = b"" if cursor is None else b"id: %b\n" % str(cursor).encode()
+    if isinstance(item, EventOfTurn) and isinstance(item.event, BlockDelta):  # the token path
+        delta = item.event
+        return b'%bevent: block_delta\ndata: {"turn":"%b","index":%d,"offset":%d,"text":%b}\n\n' % (
+            position,
+            str(item.turn).encode(),
+            delta.index,
+            delta.offset,
+            to_json(delta.text),
+        )
+    name, data = _named(item)
+    return b"%bevent: %b\ndata: %b\n\n" % (position, name.encode(), to_json(data))
+
+
+def _named(item: ChatItem) -> tuple[str, Mapping[str, Any]]:
+    match item:
+        case EventOfTurn(turn, event):
+            name, data = named(event)
+            return name, {"turn": turn, **data}
+        case Turn():
+            return "turn", TurnEvent.members(item)
+        case DeletedTurns():
+            return "turns_deleted", TurnsDeletedEvent.members(item)
+        case Chat():
+            return "chat", chat_out(item).model_dump(mode="json")
+        case None:
+            return "chat_deleted", {}
+
+
+def cursor_behind(state: ChatState, shown: Sequence[TurnOut]) -> str:
+    """The cursor of a page that shows the turns `shown`. They were read after `state`; none of them was made since.
+
+    The stream from there sends the chat, the open turns that are not shown, and what follows the shown ones.
+    """
+    cursors = {turn.id: None if turn.status in ENDED else turn.cursor for turn in shown}
+    opened: dict[int, Cursor | None] = {}
+    for turn, place in state.open.items():
+        if turn not in cursors:
+            opened[place] = None
+        elif cursor := cursors[turn]:
+            opened[place] = Cursor.parse(cursor)
+    return str(ChatCursor(state.last, "", opened))

@@ -1,0 +1,94 @@
+"""The response of the streams of turns: their readers write to the connection past all tasks."""
+
+import asyncio
+import random
+from datetime import UTC, datetime
+
+import anyio
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from turnstream.api.http.connection import OUTLET, Outlet
+from turnstream.api.streams.response import END, HELLO, FrameResponse, OpenStream, OwnerStreams, end_body, headers_of
+from turnstream.stream.delivery import Deliveries, Delivery
+from turnstream.stream.reader import TurnReader
+from turnstream.telemetry import STREAMS_OPEN
+
+
+class TurnResponse(Response):
+    """Sends the frames of `reader`, of which `first` are taken already. Where the server offers an `Outlet`, the pass
+    over all deliveries writes the frames, and the task of the request only waits for the end. Any other server gets a
+    `FrameResponse`, which does the same with tasks of its own.
+    """
+
+    media_type = "text/event-stream"
+
+    def __init__(
+        self,
+        reader: TurnReader,
+        first: bytes,
+        deliveries: Deliveries | None,
+        life: float,
+        heartbeat: float,
+        streams: OwnerStreams,
+    ) -> None:
+        """Times and `streams` are those of a `FrameResponse`, which is sent without `deliveries`."""
+        self.status_code = 200
+        self.background = None
+        self.init_headers(headers_of(heartbeat))
+        self._reader = reader
+        self._first = first
+        self._deliveries = deliveries
+        self._life = life
+        self._heartbeat = heartbeat
+        self._streams = streams
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        outlet = scope.get("extensions", {}).get(OUTLET, {}).get("outlet")
+        if self._deliveries is None or outlet is None or scope["method"] == "HEAD":
+            frames = self._reader.frames(self._first)
+            await FrameResponse(frames, self._life, self._heartbeat, self._streams)(scope, receive, send)
+        else:
+            await self._deliver(self._deliveries, outlet, scope, send)
+
+    async def _deliver(self, deliveries: Deliveries, outlet: Outlet, scope: Scope, send: Send) -> None:
+        delivery = Delivery(deliveries, self._reader, outlet)
+        life = anyio.move_on_after(self._life * random.uniform(0.9, 1.1))  # noqa: S311, as in `FrameResponse`
+        stream, is_whole = OpenStream(Request(scope), life), False
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        try:
+            with self._streams.opened(stream), STREAMS_OPEN.track_inprogress(), life:
+                first, self._first = HELLO + self._first, b""  # not kept for as long as the stream lives
+                await send({"type": "http.response.body", "body": first, "more_body": True})
+                del first
+                with outlet.used(delivery.wake, life.cancel), _Heartbeats(outlet, self._heartbeat):
+                    await delivery.run()
+                await send(END)
+                is_whole = True
+        finally:
+            if not is_whole:
+                await end_body(send, stream.refusal)
+
+
+class _Heartbeats:
+    """Sends a comment every `pause` seconds, as sse-starlette does. A client that has not read what it was sent needs
+    none.
+    """
+
+    __slots__ = ("_outlet", "_pause", "_timer")
+
+    def __init__(self, outlet: Outlet, pause: float) -> None:
+        self._outlet = outlet
+        self._pause = pause
+
+    def __enter__(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(self._pause, self._beat)
+
+    def __exit__(self, *_error: object) -> None:
+        self._timer.cancel()
+
+    def _beat(self) -> None:
+        if self._outlet.is_writable:
+            self._outlet.write(f": ping - {datetime.now(UTC)}\n\n".encode())
+        self.__enter__()

@@ -1,0 +1,169 @@
+"""The response of every stream: frames as they come, heartbeats, and an end that the client can come back from."""
+
+import random
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from contextlib import aclosing, contextmanager
+from functools import partial
+
+import anyio
+from anyio.lowlevel import checkpoint
+from sse_starlette import EventSourceResponse
+from starlette.requests import Request
+from starlette.types import Message, Receive, Scope, Send
+
+from turnstream.api.codec import to_json
+from turnstream.api.http.endpoint import GIVE_BACK
+from turnstream.api.plans import OwnerPlans
+from turnstream.domain.errors import RequestRefused, TooMany
+from turnstream.domain.identity import Identity
+from turnstream.stream.reader import PORTION
+from turnstream.telemetry import STREAMS_OPEN
+
+# The first bytes go out at once, so that proxies and clients know that the stream is open. A client reconnects after so
+# many milliseconds.
+HELLO = b"retry: 1000\n\n"
+HEADERS = {"Cache-Control": "no-store, no-transform", "X-Accel-Buffering": "no"}
+_END_TIMEOUT = 1.0  # seconds to send the end of a body, at a shutdown too; a client that is stuck does not get it
+END: Message = {"type": "http.response.body", "body": b"", "more_body": False}
+
+
+def headers_of(heartbeat: float) -> dict[str, str]:
+    """By the pause between heartbeats, in seconds, a client knows when a connection has gone silent."""
+    return {**HEADERS, "Turnstream-Heartbeat": f"{heartbeat:g}"}
+
+
+class OwnerStreams:
+    """The open streams on this replica, and the places that owners have taken for theirs."""
+
+    def __init__(self, plans: OwnerPlans) -> None:
+        self._plans = plans
+        self._taken: Counter[str] = Counter()
+        self._open: set[OpenStream] = set()
+
+    def take(self, request: Request) -> None:
+        """Takes a place for the stream that answers the request, before anything is written. It is given back when the
+        request has been answered. Raises TooMany.
+        """
+        owner: str = request.state.identity.owner
+        most = self._plans.of(owner).streams
+        if most is not None and self._taken[owner] >= most:
+            raise TooMany(f"The limit of open streams, {most} of an owner, is reached: close one.", 5, "streams")
+        self._taken[owner] += 1
+        setattr(request.state, GIVE_BACK, partial(self._give_back, owner))
+
+    def _give_back(self, owner: str) -> None:
+        self._taken[owner] -= 1
+        if not self._taken[owner]:
+            del self._taken[owner]
+
+    def all(self) -> Sequence["OpenStream"]:
+        return tuple(self._open)
+
+    @contextmanager
+    def opened(self, stream: "OpenStream") -> Iterator[None]:
+        self._open.add(stream)
+        try:
+            yield
+        finally:
+            self._open.discard(stream)
+
+
+class OpenStream:
+    """A stream that is being sent, and the request that it answers."""
+
+    def __init__(self, request: Request, scope: anyio.CancelScope) -> None:
+        self.request = request
+        self.identity: Identity = request.state.identity
+        self.refusal: RequestRefused | None = None
+        self._scope = scope
+
+    def end(self, refusal: RequestRefused | None) -> None:
+        """Ends the stream: its credential does not allow it any more. Without a refusal its reader may come back."""
+        self.refusal = refusal
+        self._scope.cancel()
+
+
+def access_ended(refusal: RequestRefused) -> bytes:
+    """The last frame of a stream that ended with its credential, in the streams of this server's own protocol."""
+    data = to_json({"status": refusal.status, "detail": refusal.detail})
+    return b"event: access_ended\ndata: %b\n\n" % data
+
+
+async def end_body(
+    send: Send, refusal: RequestRefused | None, last_frame: Callable[[RequestRefused], bytes] = access_ended
+) -> None:
+    """Ends the body of a stream that did not come to its own end, also when the caller is cancelled."""
+    with anyio.move_on_after(_END_TIMEOUT, shield=True):
+        if refusal:
+            await send({**END, "body": last_frame(refusal), "more_body": True})
+        await send(END)
+
+
+class FrameResponse(EventSourceResponse):
+    """Sends frames, which are bytes already. The library sends the start and the end of the response and the
+    heartbeats, and notices that the client has disconnected or that the server shuts down.
+
+    Only public parts of the library are used: its constructor and `__call__`. The frames do not pass through it, which
+    would cost 6 µs for each.
+    """
+
+    def __init__(
+        self,
+        frames: AsyncGenerator[bytes, None],
+        life: float,
+        heartbeat: float,
+        streams: OwnerStreams,
+        *,
+        last_frame: Callable[[RequestRefused], bytes] = access_ended,
+        cuts: bool = False,
+        first: bytes = HELLO,
+    ) -> None:
+        """After `life` seconds the stream ends, and the client comes back with its cursor if it still lives. There is a
+        heartbeat every `heartbeat` seconds. With `cuts` the body stays unfinished where the stream ends before its
+        frames do, for clients that take every complete body for a complete answer. `streams` has the stream while it
+        is open, and may end it with its credential: `last_frame` then completes the body. `first` are the first
+        bytes, for clients that do not take a `retry` alone.
+        """
+        super().__init__(self._events(), headers=headers_of(heartbeat), ping=heartbeat, sep="\n")
+        self._frames = frames
+        self._streams = streams
+        self._last_frame = last_frame
+        self._cuts = cuts
+        self._first = first
+        self._life = life * random.uniform(0.9, 1.1)  # noqa: S311, only so that not all come back at once
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._send = send
+        is_open = False
+
+        async def observed_send(message: Message) -> None:
+            nonlocal is_open
+            is_open = is_open and message["more_body"]  # the end is sent once, also where sending it was cancelled
+            await send(message)
+            is_open = message["type"] == "http.response.start" or message["more_body"]
+
+        life = anyio.move_on_after(self._life)
+        stream = OpenStream(Request(scope), life)
+        try:
+            with self._streams.opened(stream), STREAMS_OPEN.track_inprogress(), life:
+                await super().__call__(scope, receive, observed_send)
+        finally:
+            if is_open and (stream.refusal or not self._cuts):
+                await end_body(send, stream.refusal, self._last_frame)
+
+    async def _events(self) -> AsyncGenerator[bytes, None]:
+        """The library's only event is the first bytes: nothing may be sent before the start of the response. Asked for
+        the next event, this sends the frames itself. The end of the body is the library's again.
+        """
+        yield self._first
+        send, sent = self._send, 0
+        async with aclosing(self._frames) as frames:
+            async for data in frames:
+                await send({"type": "http.response.body", "body": data, "more_body": True})
+                # Sending does not wait for a client that reads fast or has disconnected: other tasks run in between,
+                # and the end of the connection is noticed.
+                sent += len(data)
+                if sent >= PORTION:
+                    sent = 0
+                    await checkpoint()

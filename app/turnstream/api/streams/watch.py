@@ -1,0 +1,54 @@
+"""The watch over open streams: each is authenticated again every few seconds, and ends with its credential."""
+
+import asyncio
+
+import structlog
+
+from turnstream.api.http.errors import Unavailable
+from turnstream.api.services import admit
+from turnstream.api.streams.response import OpenStream, OwnerStreams
+from turnstream.domain.errors import Forbidden, OfAnotherCell, StorageError, Unauthorized
+from turnstream.kit.clock import CLOCK
+
+log = structlog.get_logger(__name__)
+
+# Seconds between two looks at a stream. Together with the time for which a token is believed it ends in ten.
+PAUSE = 5.0
+# Streams that are looked at together: their tokens are one query, and the event loop is free in between.
+_PORTION = 100
+# Seconds for the function of an embedding program.
+_TIMEOUT = 5.0
+
+
+class StreamWatch:
+    def __init__(self, streams: OwnerStreams) -> None:
+        self._streams = streams
+
+    async def run(self) -> None:
+        """Watches for ever."""
+        while True:
+            await asyncio.sleep(PAUSE)
+            streams = self._streams.all()
+            for start in range(0, len(streams), _PORTION):
+                await asyncio.gather(*map(_check, streams[start : start + _PORTION]))
+
+
+async def _check(stream: OpenStream) -> None:
+    """Ends a stream whose credential does not allow it any more. One that cannot be checked now goes on, to the end of
+    its credential at most.
+    """
+    owner, request = stream.identity.owner, stream.request
+    try:
+        async with asyncio.timeout(_TIMEOUT):
+            await admit(request, request.state.endpoint)
+        if request.state.identity.owner != owner:
+            stream.end(Unauthorized("The credential of the request is now that of another owner."))
+    except OfAnotherCell:
+        stream.end(None)  # a proxy leads the reader there
+    except (Unauthorized, Forbidden) as error:
+        stream.end(error)
+    except Exception as error:
+        if not isinstance(error, StorageError | Unavailable):
+            log.warning("stream.unchecked", exc_info=error)
+        if stream.identity.has_expired(CLOCK.now()):
+            stream.end(Unauthorized("The credential of the request has expired; send a new one."))

@@ -1,0 +1,105 @@
+"""Handlers of credentials: what one allows, and its exchange for a short-lived token of a browser that allows less."""
+
+from datetime import timedelta
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from turnstream.api.caller import check_named
+from turnstream.api.documents import check_path
+from turnstream.api.http.reading import read_body
+from turnstream.api.schemas.requests import BrowserTokenIn, ChatSettings, FixedOptions
+from turnstream.api.schemas.responses import BrowserTokenOut, IdentityOut
+from turnstream.api.services import Services, identity_of, services_and_owner
+from turnstream.api.views import json_response
+from turnstream.domain.errors import Forbidden, RequestRefused
+from turnstream.domain.identity import FIXABLE, OF_A_PERSON, Identity, checked_scopes
+from turnstream.kit.clock import CLOCK
+from turnstream.storage.database import OWNER
+from turnstream.storage.owners.tokens import BROWSER_TOKEN
+
+_USUAL_LIFE = 900  # seconds
+
+
+async def get_identity(request: Request) -> Response:
+    identity = identity_of(request)
+    return json_response(IdentityOut(**_shown(identity)))
+
+
+async def create_token(request: Request) -> Response:
+    services, owner = services_and_owner(request)
+    identity = identity_of(request)
+    sent, _ = await read_body(request, BrowserTokenIn)
+    if (identity.credential or "").startswith(BROWSER_TOKEN):
+        raise Forbidden("A short-lived token makes no others: exchange the credential that made it.")
+    if sent.owner is not None and sent.owner != owner:
+        identity.require("admin")
+        owner = sent.owner
+        OWNER.set(owner)
+    scopes = OF_A_PERSON & identity.scopes if sent.scopes is None else frozenset(sent.scopes)
+    for scope in checked_scopes(scopes):
+        identity.require(scope)
+    if sent.fixed is not None:
+        check_named(sent.fixed, "fixed.")
+    longest = services.http.browser_token_life
+    if sent.seconds is not None and sent.seconds > longest:
+        raise RequestRefused(f"`seconds` must be at most {longest:,}.", field="seconds")
+    if sent.turn is not None:
+        if sent.chat is None:
+            raise RequestRefused("`chat` must be the chat of the turn.", field="chat")
+        await services.storage.turns.get(owner, sent.chat, sent.turn)
+    elif sent.chat is not None:
+        await services.storage.chats.get(owner, sent.chat)
+    end = CLOCK.now() + timedelta(seconds=sent.seconds or min(_USUAL_LIFE, longest))
+    end = min(end, identity.expires_at or end)
+    if sent.plan is not None:
+        identity.require("admin")
+    plan = sent.plan or (identity.plan if owner == identity.owner else None)
+    allowed = Identity(
+        owner,
+        scopes,
+        end,
+        identity.credential,
+        plan,
+        sent.chat,
+        sent.turn,
+        folder=_folder(sent, identity),
+        fixed={**_fixed(sent.fixed or FixedOptions(), services), **identity.fixed},
+    )
+    if sent.documents is not None and not allowed.is_restricted:
+        detail = "`documents` must be left out, or come with `chat` or without the scope `chat`: else all are reached."
+        raise RequestRefused(detail, field="documents")
+    token = await services.storage.tokens.create_for_browser(allowed)
+    return json_response(BrowserTokenOut(token=token, **_shown(allowed)))
+
+
+def _shown(identity: Identity) -> dict[str, Any]:
+    """Of what it fixes the names alone: a page need not know the operator's prompt."""
+    return {
+        "owner": identity.owner,
+        "scopes": checked_scopes(identity.scopes),
+        "chat": identity.chat,
+        "turn": identity.turn,
+        "expires_at": identity.expires_at,
+        "documents": identity.folder,
+        "fixed": sorted(identity.fixed),
+    }
+
+
+def _folder(sent: BrowserTokenIn, identity: Identity) -> str | None:
+    """Raises RequestRefused, and Forbidden for a folder that the credential does not reach."""
+    if sent.documents is None:
+        return identity.folder
+    check_path(sent.documents, "documents")
+    reached = identity.documents
+    if reached is None or not f"{sent.documents}/".startswith(reached):
+        raise Forbidden("`documents` must be a folder that the credential reaches.", field="documents")
+    return sent.documents
+
+
+def _fixed(options: FixedOptions, services: Services) -> dict[str, Any]:
+    """The options as they are stored. Raises RequestRefused for those that no turn here could have."""
+    named = {name: value for name in FIXABLE if (value := getattr(options, name)) is not None}
+    prompt = {name: named.pop(name) for name in ("system_prompt",) if name in named}
+    return {**prompt, **services.resolver.changed_settings({}, ChatSettings(**named), "fixed")}

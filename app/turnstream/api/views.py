@@ -1,0 +1,182 @@
+"""Response models of domain values, and JSON responses."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import chain
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from msgspec import Raw
+from pydantic import BaseModel
+from starlette.responses import Response
+
+from turnstream.api.codec import block_json, degraded_json, error_json, parsed, required_action_json, to_json
+from turnstream.api.schemas.responses import (
+    ChatOut,
+    DegradedOut,
+    ErrorOut,
+    ExcerptOut,
+    ListedChat,
+    PieceOut,
+    PreliminaryOut,
+    RoundOut,
+    TurnOut,
+    WantedOut,
+)
+from turnstream.api.services import Services
+from turnstream.domain.chats import Chat
+from turnstream.domain.degraded import degraded
+from turnstream.domain.log import end_cursor, open_actions_of
+from turnstream.domain.output import output_of, phase_of
+from turnstream.domain.results import summary_notes
+from turnstream.domain.rounds import Round, exact_sum
+from turnstream.domain.secret_headers import masked_settings
+from turnstream.domain.turns import Turn
+from turnstream.kit.excerpt import Excerpt
+from turnstream.kit.offload import Portions
+from turnstream.llm.models.catalog import Models
+from turnstream.stream.live import LiveView
+
+
+def json_response(body: BaseModel, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    return Response(body.model_dump_json(), status, headers, media_type="application/json")
+
+
+def chat_out(chat: Chat) -> ChatOut:
+    return ChatOut(
+        id=chat.id,
+        title=chat.title,
+        system_prompt=chat.system_prompt,
+        settings=masked_settings(chat.settings),
+        created_at=chat.created_at,
+        updated_at=chat.updated_at,
+    )
+
+
+def listed_chat(chat: Chat, excerpt: Excerpt | None = None) -> ListedChat:
+    pieces = [PieceOut(text=piece.text, found=piece.found) for piece in excerpt.pieces] if excerpt else []
+    found = excerpt and ExcerptOut(turn=excerpt.turn, pieces=pieces)
+    return ListedChat(**dict(chat_out(chat)), excerpt=found)
+
+
+class ShownTurn(NamedTuple):
+    """A turn for the API. `out` is without its blocks, of which there may be thousands."""
+
+    out: TurnOut
+    blocks: Iterator[dict[str, Any]]
+
+    async def encoded(self, portions: Portions) -> Raw:
+        blocks = []
+        for block in self.blocks:
+            blocks.append(Raw(to_json(block)))
+            await portions.pause()
+        return Raw(to_json(self.out.model_dump(mode="json") | {"blocks": blocks}))
+
+    async def response(self, status: int = 200) -> Response:
+        return Response(bytes(await self.encoded(Portions())), status, media_type="application/json")
+
+
+def shown_turn(turn: Turn, services: Services, siblings: Sequence[UUID] | None = None) -> ShownTurn:
+    """The turn as it is now. A turn that runs here includes the text that is in no row yet; `cursor` is behind it."""
+    # A view may be ahead of the rows, or behind them where another replica has written.
+    view, rows = services.live.directory.view(turn), turn
+    turn = view.turn
+    if rows.arrivals > turn.arrivals and not turn.ended:  # what it waited for has come, and the view lacks that
+        turn = replace(turn, status=rows.status)
+    assert turn.created_at is not None
+    out = TurnOut(
+        id=turn.id,
+        chat_id=turn.chat_id,
+        parent_id=turn.parent_id,
+        role=turn.role,
+        status=turn.status,
+        model=turn.request.model if turn.request else None,
+        attempt=turn.attempt,
+        stop_reason=turn.stop_reason,
+        error=ErrorOut.model_validate(error_json(turn.error)) if turn.error else None,
+        usage=dict(turn.usage),
+        cost=_cost(turn, services.resolver.models),
+        created_at=turn.created_at,
+        started_at=turn.started_at,
+        ended_at=turn.ended_at,
+        forked_from=turn.forked_from,
+        blocks=[],
+        rounds=[round_out(round) for round in turn.rounds],
+        output=None if (text := output_of(turn)) is None else parsed(text),
+        phase=phase_of(turn),
+        actions=_actions(turn, rows),
+        degraded=[DegradedOut.model_validate(degraded_json(item)) for item in degraded(turn)],
+        preliminary=[
+            PreliminaryOut(tool_use_id=each.tool_use_id, name=each.name, text=each.text, data=each.data)
+            for each in turn.preliminary
+        ],
+        labels=dict(turn.request.labels) if turn.request else {},
+        hook_failures=turn.hook_failures,
+        siblings=None if siblings is None else list(siblings),
+        cursor=str(end_cursor(view)) if turn.role == "assistant" else None,
+    )
+    return ShownTurn(out, chain(map(block_json, turn.blocks), _open_block(view)))
+
+
+def _actions(turn: Turn, rows: Turn) -> list[WantedOut]:
+    """The calls that wait according to both: rows may have answers that the view lacks, a view may have ended since."""
+    if turn.ended or rows.ended:
+        return []
+    answered = {(ask.round, ask.tool_use_id) for ask in (*turn.asks, *rows.asks) if ask.answer is not None}
+    asks = max(turn.asks, rows.asks, key=len)
+    waiting = [ask for ask in asks if (ask.round, ask.tool_use_id) not in answered]
+    actions = open_actions_of(replace(turn, asks=tuple(waiting)))
+    return [WantedOut.model_validate(required_action_json(action)) for action in actions]
+
+
+def _cost(turn: Turn, models: Models) -> float | None:
+    """The cost of all rounds and summaries of results, voided ones included: they were paid for. Each keeps what it
+    cost then; one that is open, or has no price of that time, is priced as of now. None where a price is not known. A
+    copy costs nothing.
+    """
+    if turn.request is None:
+        return None
+    if turn.forked_from is not None:
+        return 0.0
+    costs = [
+        models.cost(round.model or turn.request.model, round.spent) if round.cost is None else round.cost
+        for round in turn.rounds
+    ]
+    for note in summary_notes(turn.blocks):
+        cost = note.get("cost")
+        costs.append(models.cost(note["model"], note["usage"]) if cost is None else cost)
+    known = [cost for cost in costs if cost is not None]
+    return exact_sum(known) if known and len(known) == len(costs) else None
+
+
+def _open_block(view: LiveView) -> list[dict[str, Any]]:
+    block = view.block_being_written()
+    if block is None:
+        return []
+    members = block_json(block)
+    del members["interrupted"]  # it is open, not interrupted
+    return [{**members, "open": True}]
+
+
+def round_out(round: Round) -> RoundOut:
+    return RoundOut(
+        round=round.number,
+        attempt=round.attempt,
+        stop_reason=round.stop_reason,
+        usage=dict(round.usage),
+        request_id=round.request_id,
+        messages=round.messages,
+        model=round.model,
+        applied_edits=_applied_edits(round),
+        started_at=round.started_at,
+        first_delta_at=round.first_delta_at,
+        sealed_at=round.sealed_at,
+    )
+
+
+def _applied_edits(round: Round) -> list[dict[str, Any]]:
+    """The edits of the context that the provider reports, where they have the known form."""
+    data = parsed(round.data or "{}")
+    management = data.get("context_management") if isinstance(data, dict) else None
+    edits = management.get("applied_edits") if isinstance(management, dict) else None
+    return [edit for edit in edits if isinstance(edit, dict)] if isinstance(edits, list) else []

@@ -1,0 +1,264 @@
+"""`turnstream doctor`."""
+
+import asyncio
+import errno
+import json
+import sys
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AsyncExitStack, contextmanager, suppress
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import click
+from pydantic import SecretStr
+
+from turnstream.cli.serve import bound
+from turnstream.config import Settings, read_settings
+from turnstream.domain.errors import ConfigError, StorageError
+from turnstream.engine.upkeep.webhooks import Receiver, ping_receiver
+from turnstream.llm.demo.provider import DEMO
+from turnstream.setup.databases import addressed, check_present, database_name, database_url, session_url, standby_url
+from turnstream.setup.identity import allowed_origins
+from turnstream.setup.models import ping_providers
+from turnstream.setup.parts import Given, chosen_model, opened_models, opened_toolset, opened_ways
+from turnstream.setup.plans import read_plans
+from turnstream.setup.policies import allowances, webhook_receiver
+from turnstream.storage.database import Database, Row, Statement, connect
+from turnstream.storage.inspection import inspect_postgres, standby_lag
+from turnstream.storage.migrations import newest_revision, present_revision
+from turnstream.storage.row_security import gaps
+from turnstream.telemetry import configure_logging
+from turnstream.tools.toolset import Toolset
+
+_CLOCK = 2.0  # seconds by which two clocks may differ
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A line of the report. A `fault` keeps the server from starting or working; a `note` does not."""
+
+    check: str
+    status: Literal["ok", "note", "fault"]
+    text: str
+
+
+class _Nothing(Database):
+    """A database without rows: what a first start would find."""
+
+    def __init__(self) -> None:
+        """It needs no connections."""
+
+    async def rows(self, statement: Statement, **values: Any) -> Sequence[Row]:  # noqa: ARG002, of the base class
+        return ()
+
+
+@click.command()
+@click.option("--ping", is_flag=True, help="Also call each provider (16 tokens at most), MCP server, and the webhook.")
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+@click.option("--settings", "list_settings", is_flag=True, help="Print every setting with its value instead.")
+def doctor(ping: bool, as_json: bool, list_settings: bool) -> None:
+    """Check what `serve` checks, and the database. Nothing is changed. The exit code is 1 if there is a fault."""
+    if list_settings:
+        _list_settings()
+        return
+    configure_logging("critical")  # what others log is in the report
+    try:
+        findings = asyncio.run(examine(read_settings(), ping))
+    except ConfigError as error:
+        findings = [Finding("settings", "fault", str(each)) for each in error.args]
+    if as_json:
+        click.echo(json.dumps([asdict(each) for each in findings], indent=2))
+    else:
+        for each in findings:
+            click.echo(f"{each.status:<6} {each.check:<12} {each.text}")
+    sys.exit(any(each.status == "fault" for each in findings))
+
+
+def _list_settings() -> None:
+    """Where they cannot be read, their names help to find out why."""
+    settings = None
+    try:
+        settings = read_settings()
+    except ConfigError as error:
+        click.echo(f"The settings cannot be read: {error}\n", err=True)
+    for name, field in Settings.model_fields.items():
+        value = getattr(settings, name, None)
+        shown = "(not set)" if value is None else "(set)" if isinstance(value, SecretStr) else str(value)
+        variable = getattr(field.validation_alias, "choices", [name])[0]
+        click.echo(f"{variable}{f' = {shown}' if settings else ''}\n    {field.description}")
+
+
+async def examine(settings: Settings, ping: bool) -> list[Finding]:
+    count = len(settings.model_fields_set)
+    found = [Finding("settings", "ok", "1 is set" if count == 1 else f"{count} are set"), _address(settings)]
+    given, receiver, toolset = Given(), None, None
+    async with AsyncExitStack() as stack:
+        with _tried("webhook", found):
+            receiver = webhook_receiver(settings)
+        with _tried("allowances", found):
+            allowances(settings)
+        with _tried("plans", found):
+            read_plans(settings, given.plan_of)
+        with _tried("origins", found):
+            allowed_origins(settings)
+        with _tried("model", found):
+            model = chosen_model(settings, given)
+        if found[-1].status == "ok":
+            answers = "the scripted demo answers" if model == DEMO else f"{model} answers"
+            found[-1] = Finding("model", "ok", answers)
+        database: Database = _Nothing()
+        async for finding in _database(settings, stack):
+            if isinstance(finding, Database):
+                database = finding
+            else:
+                found.append(finding)
+        if any((each.check, each.status) == ("database", "fault") for each in found):
+            found.append(Finding("access", "note", "not checked: the tokens are in the database"))
+        else:
+            with _tried("access", found):
+                await opened_ways(settings, given, database, stack)
+        with _tried("models", found):
+            await opened_models(settings, given, stack)
+        with _tried("tools", found):
+            toolset = await opened_toolset(settings, given, database, stack, connect_mcp=ping)
+        if ping:
+            with suppress(ConfigError):  # reported above
+                for name, failure in (await ping_providers(settings)).items():
+                    found.append(_pinged(f"provider {name}", failure))
+            for name, failure in (await _mcp_failures(toolset)).items():
+                found.append(_pinged(f"MCP {name}", failure))
+            if receiver is not None:
+                found.append(await _webhook(receiver))
+    return found
+
+
+@contextmanager
+def _tried(check: str, found: list[Finding]) -> Iterator[None]:
+    """Adds what became of it: an error is a finding, too."""
+    try:
+        yield
+    except ConfigError as error:
+        found += [Finding(check, "fault", str(each)) for each in error.args]
+    except StorageError as error:  # the tables of an older version
+        found.append(Finding(check, "note", f"not checked: {error}"))
+    else:
+        found.append(Finding(check, "ok", "as `serve` needs it"))
+
+
+def _address(settings: Settings) -> Finding:
+    try:
+        bound(settings).close()
+    except ConfigError as error:
+        cause = error.__context__
+        if isinstance(cause, OSError) and cause.errno == errno.EADDRINUSE:
+            return Finding("address", "note", f"port {settings.port} is in use; all is well if this is the server")
+        return Finding("address", "fault", str(error))
+    return Finding("address", "ok", f"{settings.host}, port {settings.port}")
+
+
+async def _database(settings: Settings, stack: AsyncExitStack) -> AsyncIterator[Finding | Database]:
+    """Ends with the open database, where it has tables."""
+    try:
+        check_present(settings)
+    except ConfigError as error:
+        yield Finding("database", "note", f"{error} `turnstream serve` would make one here.")
+        return
+    try:
+        url = await stack.enter_async_context(database_url(settings))
+        direct = session_url(settings, url)
+        revision = await present_revision(direct)
+        facts = await inspect_postgres(direct)
+        schema = settings.db_schema if revision else None  # `serve` makes it
+        opened = await stack.enter_async_context(
+            connect(url, size=2, statement_cache=settings.statement_cache, schema=schema)
+        )
+    except ConfigError as error:
+        yield Finding("database", "fault", str(error))
+        return
+    state = "has no tables yet" if revision is None else f"is at revision {revision}"
+    if revision == newest_revision():
+        yield Finding("database", "ok", f"{database_name(settings)} {state}, the newest")
+    else:
+        text = f"{database_name(settings)} {state}; `turnstream serve` migrates it to {newest_revision()}"
+        yield Finding("database", "note", text)
+    problems = [
+        *(("fault", *each) for each in facts.faults().items()),
+        *(("note", *each) for each in facts.notes().items()),
+    ]
+    for status, what, remedy in problems:
+        yield Finding("postgres", "fault" if status == "fault" else "note", f"{what}: {remedy}")
+    if not problems:
+        yield Finding("postgres", "ok", f"PostgreSQL {facts.version}")
+    yield _connections(settings, facts.connections, facts.replicas)
+    ahead = facts.clock_ahead
+    if abs(ahead) <= _CLOCK:
+        yield Finding("clock", "ok", "agrees with that of Postgres")
+    else:
+        differ = f"Postgres is {abs(ahead):.0f} seconds {'ahead of' if ahead > 0 else 'behind'} this machine"
+        yield Finding("clock", "fault", f"{differ}: let both follow one time server (NTP)")
+    if settings.database_url is not None and revision == newest_revision():
+        for finding in await _second_wall(settings, direct):
+            yield finding
+    if settings.standby_url is not None:
+        yield await _standby(settings, direct)
+    if revision is not None:
+        yield opened
+
+
+async def _second_wall(settings: Settings, url: str) -> list[Finding]:
+    """Whether row-level security holds the API. The embedded Postgres has it always."""
+    if settings.api_database_url is None:
+        text = (
+            "row-level security is off: make a role for the API, and name it in TURNSTREAM_API_DATABASE_URL"
+            " (docs/operations.md, The second wall)"
+        )
+        return [Finding("API role", "note", text)]
+    api_url = addressed(settings, settings.api_database_url.get_secret_value(), "TURNSTREAM_API_DATABASE_URL")
+    found: list[Finding] = []
+    with _tried("API role", found):
+        found += [Finding("API role", "note", gap) for gap in await gaps(url, api_url)]
+    return found if len(found) == 1 else found[:-1]
+
+
+async def _standby(settings: Settings, primary: str) -> Finding:
+    """Without it the server works: the primary answers."""
+    try:
+        lag = await standby_lag(standby_url(settings) or "", primary, settings.standby_staleness)
+    except ConfigError as error:
+        return Finding("standby", "fault", str(error))
+    if lag is None:
+        text = f"more than {settings.standby_staleness:g} seconds behind: all reads are made on the primary"
+        return Finding("standby", "note", text)
+    return Finding("standby", "ok", f"follows the primary within {lag:.1f} seconds")
+
+
+def _connections(settings: Settings, most: int, replicas: int) -> Finding:
+    """One replica more than there are now must find room: it starts before an old one ends."""
+    has_role = settings.api_database_url is not None or settings.database_url is None
+    each = settings.pool_size * (2 if has_role else 1) + 1
+    running = f"{replicas} replicas now" if replicas != 1 else "one replica now"
+    text = f"Postgres has {most}; a replica opens up to {each}, and there is room for {most // each} ({running})"
+    if most // each > max(replicas, 1):
+        return Finding("connections", "ok", text)
+    remedy = "raise max_connections, lower TURNSTREAM_POOL_SIZE, or put a pooler between"
+    return Finding("connections", "fault" if most // each < max(replicas, 1) else "note", f"{text}: {remedy}")
+
+
+async def _mcp_failures(toolset: Toolset | None) -> dict[str, str]:
+    failures: dict[str, str] = {}
+    for source in toolset.sources if toolset else ():
+        first_tries: Any = getattr(source, "first_tries", None)
+        if first_tries is not None:
+            failures |= await first_tries()
+    return failures
+
+
+async def _webhook(receiver: Receiver) -> Finding:
+    answer = await ping_receiver(receiver)
+    accepted = isinstance(answer, int) and 200 <= answer < 300
+    text = f"the receiver answered {answer} to a signed `ping`; it must answer 2xx, also to events it does not know"
+    return _pinged("webhook", "" if accepted else text)
+
+
+def _pinged(check: str, failure: str) -> Finding:
+    return Finding(check, "fault", failure) if failure else Finding(check, "ok", "answers")

@@ -1,0 +1,206 @@
+"""`turnstream serve`."""
+
+import asyncio
+import os
+import shlex
+import socket
+import sys
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import cast
+
+import click
+import uvicorn
+import uvloop
+
+from turnstream.api.http.connection import connections
+from turnstream.api.neighbours import FromNeighbours
+from turnstream.cli.allocator import give_back_freed_memory
+from turnstream.cli.notices import READY, STOPPING, notify_supervisor, send_signs_of_life
+from turnstream.cli.workers import serve_in_processes
+from turnstream.config import Settings, read_settings
+from turnstream.domain.errors import ConfigError
+from turnstream.main import application, running
+from turnstream.setup.engine import ServerProcess
+from turnstream.setup.models import default_model, import_default_adapter
+from turnstream.telemetry import configure_logging, settle_garbage_collector, write_in_background
+
+WELCOME = """
+turnstream listens on {url}   (model: {model}, database: {database})
+
+Open it in a browser. Or ask in another terminal, and watch the answer grow:
+
+  curl -N --json '{{"blocks":[{{"type":"text","text":"What files are in my project?"}}]}}' \\
+       -H 'Accept: text/event-stream' {url}/api/turns
+
+Cut the connection. Get the rest with the chat and turn of turn_start and the id of the last event:
+
+  curl -N -H 'Last-Event-ID: ID' {url}/api/chats/CHAT/turns/TURN/stream
+
+Or talk to it: {command} chat
+"""
+
+_ALL_ADDRESSES = frozenset({"0.0.0.0", "::"})  # noqa: S104, only compared with
+
+
+class Server(uvicorn.Server):
+    """Prints its address when it listens. A first signal drains it: running turns may finish. A second one stops it."""
+
+    def __init__(
+        self, config: uvicorn.Config, settings: Settings, drain: Callable[[], Awaitable[None]], is_alone: bool
+    ) -> None:
+        super().__init__(config)
+        self._settings = settings
+        self._is_alone = is_alone
+        self._drain_turns = drain
+        self._loop = asyncio.get_running_loop()
+        self._draining: asyncio.Task[None] | None = None
+        self._settling: asyncio.Task[None] | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            if self._is_alone:
+                click.echo(_welcome(self._settings, self.servers[0].sockets[0].getsockname()[1]), err=True)
+            notify_supervisor(READY)
+            self._settling = asyncio.ensure_future(self._settle())
+
+    async def _settle(self) -> None:
+        """What a server that listens does not need at once."""
+        await import_default_adapter(self._settings)
+        settle_garbage_collector()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002, of the base class
+        """Does not raise the signal again after the shutdown, as the base class does: `running` must still close."""
+        self._loop.call_soon_threadsafe(self._obey_signal)
+
+    def _obey_signal(self) -> None:
+        if self._is_alone and self._draining is not None:
+            self._force()
+        else:
+            self._drain()
+
+    async def stop_after(self, failed: asyncio.Event) -> None:
+        await failed.wait()
+        self._drain()
+
+    def obey_supervisor(self) -> None:
+        """Drains where the process that watches over this one is gone, whose end of standard input is closed then, and
+        stops when that writes to it. A second signal means no more than the first: systemd, and a terminal, send theirs
+        to this process as well.
+        """
+        self._loop.add_reader(sys.stdin.fileno(), self._read_order)
+
+    def _read_order(self) -> None:
+        if os.read(sys.stdin.fileno(), 1):
+            self._force()
+        else:
+            self._loop.remove_reader(sys.stdin.fileno())
+            self._drain()
+
+    def _drain(self) -> None:
+        if self._draining is None:
+            notify_supervisor(STOPPING)
+            self._draining = asyncio.ensure_future(self._drain_turns())
+            self._draining.add_done_callback(lambda _task: self._stop())
+
+    def _force(self) -> None:
+        self.force_exit = True
+        self._stop()
+
+    def _stop(self) -> None:
+        self.should_exit = True
+
+
+@click.command()
+@click.option("--workers", type=click.IntRange(1), help="Processes on this port; as many as CPUs that they may use.")
+@click.option("--process", hidden=True, help="The number of this process among them, and their folder.")
+def serve(workers: int | None, process: str | None) -> None:
+    """Migrate the database and run the server."""
+    write_in_background()
+    settings = read_settings()
+    configure_logging(settings.log_level)
+    give_back_freed_memory()
+    count = workers or settings.workers
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        if count > 1:
+            with bound(settings, shared=True) as reserved:
+                welcome = _welcome(settings, reserved.getsockname()[1])
+                sys.exit(runner.run(serve_in_processes(reserved, count, settings.lease, welcome)))
+        number, _, folder = (process or "").partition(":")
+        runner.run(_serve(settings, ServerProcess(int(number), Path(folder)) if process else None))
+
+
+async def _serve(settings: Settings, process: ServerProcess | None) -> None:
+    signs = asyncio.create_task(send_signs_of_life())
+    with bound(settings, shared=process is not None) as own_socket:
+        async with running(settings, process=process) as services, AsyncExitStack() as stack:
+            app = application(settings, services)
+            config = uvicorn.Config(
+                FromNeighbours(app, services.neighbours.own.socket) if services.neighbours else app,
+                http=cast("type[asyncio.Protocol]", connections(settings.heartbeat)),
+                lifespan="off",
+                ws="none",  # else a library that is there by chance is imported
+                access_log=False,
+                log_config=None,
+                backlog=4096,
+                timeout_graceful_shutdown=5,
+                server_header=False,
+                root_path=settings.root_path,
+            )
+            server = Server(config, settings, services.drain, process is None)
+            sockets = [own_socket]
+            if services.neighbours:
+                sockets.append(stack.enter_context(_unix_socket(services.neighbours.own.socket)))
+                server.obey_supervisor()
+            failure = asyncio.create_task(server.stop_after(services.failed))
+            await server.serve(sockets)
+            failure.cancel()
+    signs.cancel()
+    if services.failed.is_set():
+        sys.exit(1)  # a supervisor takes any other status for an end that was asked for
+
+
+@contextmanager
+def _unix_socket(path: Path) -> Iterator[socket.socket]:
+    number = path.name.partition(".")[0]
+    for left in path.parent.glob(f"{number}.*"):
+        left.unlink()  # of a process that was killed
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        path.chmod(0o600)  # nobody can connect before it listens
+        yield listener
+        path.unlink(missing_ok=True)
+
+
+def bound(settings: Settings, shared: bool = False) -> socket.socket:
+    """Binds the address first: a server that cannot listen must not claim turns. A `shared` address is for several
+    processes, to which the system distributes the connections.
+    """
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    own_socket = socket.socket(family)
+    own_socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if shared:
+        own_socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    try:
+        own_socket.bind((settings.host, settings.port))
+    except OSError as error:
+        own_socket.close()
+        address = f"TURNSTREAM_HOST {settings.host}, TURNSTREAM_PORT {settings.port}"
+        raise ConfigError(
+            f"the server cannot listen on {address}: {error.strerror or error}; set another, or stop what uses it"
+        ) from None
+    return own_socket
+
+
+def _welcome(settings: Settings, port: int) -> str:
+    host = "127.0.0.1" if settings.host in _ALL_ADDRESSES else settings.host
+    called, here = Path(sys.argv[0]).absolute(), Path.cwd()
+    return WELCOME.format(
+        url=f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}",
+        model=default_model(settings),
+        database="DATABASE_URL" if settings.database_url else f"embedded in {settings.data_dir}",
+        command=shlex.quote(str(called.relative_to(here) if called.is_relative_to(here) else called)),
+    )

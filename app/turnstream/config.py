@@ -1,0 +1,424 @@
+"""Settings, read once from the environment (and a `.env` file) in the composition root."""
+
+import difflib
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from dotenv import dotenv_values
+from pydantic import AliasChoices, AliasGenerator, Field, HttpUrl, SecretStr, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from turnstream.domain.errors import ConfigError
+from turnstream.kit.requirements import requirement
+
+_PREFIX = "TURNSTREAM_"
+# Settings of `turnstream chat`, a client.
+OF_THE_CLIENT = frozenset({"TURNSTREAM_URL", "TURNSTREAM_TOKEN"})
+# Settings that have the names of other software.
+_FOREIGN = frozenset({"database_url", "anthropic_api_key", "anthropic_base_url", "openai_api_key", "openai_base_url"})
+
+
+def _variable(field: str) -> str:
+    return field.upper() if field in _FOREIGN else f"{_PREFIX}{field.upper()}"
+
+
+def _alias(field: str) -> AliasChoices:
+    return AliasChoices(_variable(field))
+
+
+class Settings(BaseSettings):
+    """Times are seconds, sizes bytes. The description of each field is what `turnstream doctor --settings` prints."""
+
+    model_config = SettingsConfigDict(
+        alias_generator=AliasGenerator(validation_alias=_alias),
+        env_file=".env",
+        env_ignore_empty=True,
+        frozen=True,
+        extra="ignore",
+        populate_by_name=True,
+    )
+
+    @property
+    def on_loopback(self) -> bool:
+        """True where only this machine can reach the server."""
+        return self.host in {"127.0.0.1", "::1", "localhost"}
+
+    database_url: SecretStr | None = Field(None, description="URL of Postgres; without it an embedded one is used")
+    db_schema: str | None = Field(
+        None,
+        pattern=r"^[a-z_][a-z0-9_]{0,49}$",
+        description="schema of the tables, made if need be; else the first of the user's search path (public)",
+    )
+    api_database_url: SecretStr | None = Field(
+        None,
+        description="URL of the same Postgres for the API, with a role that owns nothing (row-level security)",
+    )
+    anthropic_api_key: SecretStr | None = Field(
+        None, description="key for Anthropic's models; without the key of any provider a scripted demo answers"
+    )
+    anthropic_base_url: str | None = Field(None, description="another base URL of the Anthropic API")
+    openai_api_key: SecretStr | None = Field(None, description="key for OpenAI's models")
+    openai_base_url: str | None = Field(None, description="base URL of another server with OpenAI's API")
+    models_file: Path | None = Field(None, description="TOML file that adds models and providers")
+    params_allow: str | None = Field(
+        None,
+        description="model parameters that cost more or reach the account, such as `service_tier, betas=NAME`",
+    )
+    cell: str | None = Field(
+        None,
+        pattern=r"^[a-z0-9]{1,8}$",
+        description="name of the [cell](scaling.md#cells) of this server, which its tokens have in them",
+    )
+    host: str = Field("127.0.0.1", description="address to listen on")
+    port: int = Field(8000, ge=0, le=65535, description="port to listen on")
+    workers: int = Field(1, ge=1, le=64, description="processes that serve the port, each a replica; serve --workers")
+    root_path: str = Field(
+        "",
+        pattern=r"^(/[\w.~-]+)*$",
+        description="path before all addresses, where a proxy or a program serves turnstream under a prefix",
+    )
+    data_dir: Path = Field(Path(".data"), description="folder of the embedded database")
+    model: str | None = Field(None, description="default model (claude-sonnet-5-5 with a key, else demo)")
+    system_prompt: str | None = Field(None, description="system prompt of turns and chats without one of their own")
+    models_allow: str | None = Field(
+        None, description="models that turns may name, separated by commas, * for any characters; all unless it is set"
+    )
+    max_tokens: int | None = Field(
+        None, ge=1, description="most tokens of an answer, or of its thinking, that a turn may ask for"
+    )
+    max_output_calls: int = Field(
+        200, ge=1, description="most model calls (attempts times iterations) that a structured turn may ask for"
+    )
+    max_rounds: int = Field(5, ge=0, le=100, description="largest number of tool rounds in a turn")
+    on_max_rounds: Literal["answer", "stop"] = Field(
+        "answer", description="after the last tool round: one more answer without tools, or stop"
+    )
+    hard_max_rounds: int | None = Field(
+        None, ge=0, le=1000, description="tool rounds to which a turn may stretch while its rounds make progress"
+    )
+    tell_rounds: bool = Field(False, description="true: the model is sent how many tool rounds are left")
+    max_calls: int | None = Field(None, ge=0, description="largest number of tool calls in a turn")
+    budget_tokens: int | None = Field(None, ge=1, description="tokens of all kinds that a turn may use")
+    budget_cost: float | None = Field(None, gt=0, description="cost that a turn may cause, by the prices of its models")
+    budget_seconds: float | None = Field(
+        None, gt=0, description="time that a turn may take, without waits for a person"
+    )
+    max_failed_rounds: int = Field(
+        3, ge=1, description="rounds in a row in which all tools fail before the model must answer without tools"
+    )
+    continue_after_tools: bool = Field(True, description="false: a turn ends as tool_use after its tools have run")
+    recovery: Literal["retry", "continue"] = Field(
+        "continue", description="an interrupted answer is kept and continued (continue), or written again (retry)"
+    )
+    max_recoveries: int = Field(3, ge=0, description="interruptions without progress before a turn ends as error")
+    on_provider_failure: Literal["assemble", "fail"] = Field(
+        "assemble",
+        description="where every model has failed: an answer from the results of the turn's tools, or an error",
+    )
+    compact_at: float = Field(
+        0.8, gt=0, le=1, description="share of a model's context window above which a conversation is compacted"
+    )
+    compaction: Literal["own", "provider"] = Field(
+        "own", description="compaction by this server (own), or by the provider where it offers that for the model"
+    )
+    earlier_results: Literal["whole", "short", "none"] = Field(
+        "whole", description="results of tools in earlier turns are sent whole, shortened (short), or not at all (none)"
+    )
+    summary_model: str | None = Field(
+        None,
+        description="model that summarises long conversations, and results of tools that ask for it; without it the"
+        " turn's own",
+    )
+    title_model: str | None = Field(
+        None, description="model that gives a chat its title after the first answer; without it the first message does"
+    )
+    max_reply_chars: int = Field(
+        4_000_000, ge=1000, description="longest answer of a model call, in characters; a longer one is cut off"
+    )
+    max_event_bytes: int = Field(
+        8_000_000,
+        ge=1000,
+        description="largest event in the stream of a provider, in bytes of plain text: a quote, comma or backslash"
+        " counts as ten, a bracket as a hundred",
+    )
+    model_calls: Literal["direct", "sdk"] = Field(
+        "direct", description="how calls of models are made: see [model calls](#model-calls)"
+    )
+    max_retries: int = Field(5, ge=0, description="retries of a model call before its first delta")
+    max_retry_after: float = Field(60, ge=0, description="longest wait before a retry that a provider may ask for")
+    stall_timeout: float = Field(120, gt=0, description="a model call without any bytes for this long has failed")
+    model_breaker: int = Field(
+        10, ge=0, description="failed calls of a model in a row after which its fallbacks are called at once; 0: never"
+    )
+    model_breaker_pause: float = Field(30, gt=0, description="time after which one call tries such a model again")
+    warm_paths_mb: int = Field(
+        64,
+        ge=0,
+        description="memory for the histories of chats that were used here lately; 0: each turn reads its own",
+    )
+    concurrent_turns: int = Field(1000, ge=1, description="turns that this replica runs at once")
+    parallel_tools: int = Field(64, ge=1, description="tool calls that this replica runs at once")
+    parallel_request_tools: int = Field(
+        64, ge=1, description="calls at once, beside these, of HTTP tools that requests declare"
+    )
+    max_result_chars: int = Field(
+        100_000, ge=100, description="longest tool result that is sent to the model, in characters"
+    )
+    tools_file: Path | None = Field(None, description="TOML file that declares HTTP tools, MCP servers and policies")
+    toolset: str | None = Field(None, description="tools in Python, as package.module:attribute")
+    signing_secret: SecretStr | None = Field(
+        None, description="key that signs calls of HTTP tools: base64, with or without whsec_ before it"
+    )
+    http_tools_allow: str | None = Field(
+        None,
+        description="internal hosts and networks that the operator's HTTP tools may call, also without TLS; separated"
+        " by commas",
+    )
+    request_tools: Literal["public", "listed", "off"] = Field(
+        "public",
+        description="hosts that HTTP tools declared with requests may call: public ones and those that"
+        " TURNSTREAM_REQUEST_TOOLS_ALLOW lists, those alone (listed), or none (off)",
+    )
+    request_tools_allow: str | None = Field(
+        None, description="hosts and networks for these tools, also internal ones and without TLS; separated by commas"
+    )
+    request_tools_timeout: float = Field(60, gt=0, le=600, description="longest time of a call of such a tool")
+    tool_secrets: str | None = Field(
+        None,
+        description="variables whose values such tools may name in headers as `${secret:NAME}`, each with a host that"
+        " may get it: `NAME=host`, separated by commas",
+    )
+    provider_tools_allow: str | None = Field(
+        None,
+        description="types of the providers' own tools that turns may name, separated by commas; unless it is set,"
+        " those that reach nothing of the operator's account",
+    )
+    frames: Literal["by-load", "calm", "cheap"] = Field(
+        "by-load", description="when deltas wait to be joined: see [frames](#frames)"
+    )
+    plans_file: Path | None = Field(None, description="TOML file of plans: what owners may use")
+    owner_running_turns: int = Field(
+        100,
+        ge=0,
+        description="turns of one owner that run at the same time, the others wait in the queue; 0: any number",
+    )
+    owner_queued_turns: int = Field(
+        1000,
+        ge=0,
+        description="turns of one owner that wait in the queue, a message beyond them is refused (429); 0: any number",
+    )
+    owner_streams: int = Field(
+        200,
+        ge=0,
+        description="SSE streams of one owner on one replica, a stream beyond them is refused (429); 0: any number",
+    )
+    jwt_issuer: str | None = Field(
+        None, description="issuer whose JSON web tokens are accepted, as in their claim `iss`"
+    )
+    jwt_audience: str | None = Field(
+        None, description="audiences of which such a token must name one; separated by commas; needed with an issuer"
+    )
+    jwt_audience_claim: str = Field("aud", description="claim that names the audience, such as `azp`")
+    jwt_keys_url: str | None = Field(
+        None, description="URL of the issuer's keys (JWKS); without it its OpenID configuration names it"
+    )
+    jwt_algorithms: str = Field(
+        "RS256, ES256, EdDSA", description="signatures that are accepted, of those with a public key"
+    )
+    jwt_owner_claim: str = Field("sub", description="claim that is the owner; a path with dots, as for the others")
+    jwt_owner_claim_is_fixed: bool = Field(
+        False,
+        description="true: an owner claim such as `email` is accepted, because no user of the issuer can change it",
+    )
+    jwt_type: str | None = Field(
+        None, description="type that tokens must have, as in `typ` of their header, such as `at+jwt`"
+    )
+    jwt_roles_claim: str | None = Field(
+        None, description="claim with roles, such as `realm_access.roles`: a list, or words in one text"
+    )
+    jwt_plan_claim: str | None = Field(None, description="claim that names the plan of the owner")
+    jwt_cell_claim: str | None = Field(None, description="claim that names the cell of the owner")
+    jwt_leeway: float = Field(30, ge=0, le=300, description="difference of clocks that is allowed to the issuer")
+    proxy_secret: SecretStr | None = Field(
+        None, description="secret by which a proxy proves itself, in X-Turnstream-Proxy-Secret, and may name owners"
+    )
+    proxy_owner_header: str = Field("X-Turnstream-Owner", description="header in which the proxy names the owner")
+    proxy_roles_header: str | None = Field(None, description="header in which it lists roles")
+    proxy_plan_header: str | None = Field(None, description="header in which it names the plan")
+    login_prefixes: bool = Field(
+        False, description="true: owners of the issuer are named `jwt:NAME`, those of the proxy `proxy:NAME`"
+    )
+    login_scopes: str = Field(
+        "read, chat, approve", description="scopes of all who come from the issuer or the proxy; or none"
+    )
+    login_roles: str | None = Field(
+        None, description="more scopes by role, such as `staff=read chat approve admin, guest=read`"
+    )
+    browser_token_life: int = Field(3600, ge=1, description="longest life of a token of POST /api/tokens")
+    url_tokens: bool = Field(
+        False, description="true: streams accept such a token, if it only reads, as `?access_token=`, for EventSource"
+    )
+    token_cookie: str | None = Field(
+        None,
+        pattern=r"^[\w-]+$",
+        description="cookie in which such a token is accepted, from pages of the same origin and of those below",
+    )
+    cors_origins: str | None = Field(
+        None, description="origins whose pages may call the API, such as `https://app.example`, separated by commas"
+    )
+    cors_credentials: bool = Field(False, description="true: browsers send cookies with the calls of these pages")
+    max_body_bytes: int = Field(4_000_000, ge=1000, description="largest request body")
+    max_turn_bytes: int = Field(
+        8_000_000,
+        ge=1000,
+        description="most text of a message, or of the results in a request, with the documents that it names",
+    )
+    max_upload_bytes: int = Field(5_000_000, ge=1000, description="largest image or document of users and tools")
+    session_url: SecretStr | None = Field(
+        None,
+        description="URL of Postgres past a pooler, for the migrations and a replica's one session; else DATABASE_URL",
+    )
+    standby_url: SecretStr | None = Field(
+        None,
+        description="URL of a hot standby of DATABASE_URL, for [reads that may be old](scaling.md#read-replicas)",
+    )
+    standby_staleness: float = Field(
+        5, ge=1, le=60, description="how old an answer of the standby may be; older, the primary is asked"
+    )
+    statement_cache: int = Field(
+        100, ge=0, description="statements that a connection to Postgres keeps prepared; 0 where a pooler forbids it"
+    )
+    pool_size: int = Field(10, ge=2, description="connections to Postgres per replica")
+    postgres_timeout: float = Field(
+        5, gt=0, description="time that Postgres has for a statement; then the connection is replaced"
+    )
+    journal_interval: float = Field(
+        0.1,
+        gt=0,
+        description="pause between writes of the journal, and of rounds that have begun; readers on other replicas get "
+        "new text twice as often",
+    )
+    stream_life: float = Field(1800, gt=0, description="longest life of an SSE connection; then the client reconnects")
+    stream_sender: Literal["direct", "sse-starlette"] = Field(
+        "direct", description="what sends the streams of turns: see [streams](#streams)"
+    )
+    heartbeat: float = Field(15, gt=0, description="pause between comments that keep an SSE stream open")
+    lease: float = Field(10, gt=0, description="a replica that does not renew its lease for this long loses its turns")
+    poll_interval: float = Field(1, gt=0, description="pause between looks at the queue when no notification comes")
+    grace_period: float = Field(10, ge=0, description="time that running turns get to finish when the server stops")
+    webhook_url: HttpUrl | None = Field(None, description="URL that gets a POST for the events of turns")
+    webhook_events: str = Field(
+        "turn.ended", description="what the webhook reports: turn.ended, turn.waiting; separated by commas"
+    )
+    webhook_secret: SecretStr | None = Field(
+        None, description="key that signs webhooks: base64, with or without whsec_ before it"
+    )
+    retain_chats_days: float | None = Field(
+        None, gt=0, description="days without a change after which a chat is deleted; never unless it is set"
+    )
+    retain_uploads_days: float | None = Field(
+        None,
+        gt=0,
+        description="days after which an upload is deleted, also where a chat refers to it; never unless it is set",
+    )
+    retain_recordings_days: float | None = Field(
+        None, gt=0, description="days after which a recording is deleted; unless it is set it goes with its turn"
+    )
+    retain_idempotency_keys_days: float = Field(
+        30, gt=0, description="days for which a repeated request is recognised by its idempotency key"
+    )
+    retain_webhooks_days: float = Field(
+        7, gt=0, description="days for which the row of a webhook is kept that was delivered or given up"
+    )
+    retain_audit_days: float = Field(
+        365, gt=0, description="days for which the audit trail is kept; refused logins at most 30"
+    )
+    demo_delay: float = Field(0.015, ge=0, description="pause between two deltas of the demo model")
+    record: Path | None = Field(None, description="folder for recordings of model calls (docs/replay.md)")
+    record_turns: Literal["all", "asked"] = Field(
+        "all", description="turns that are recorded: all, or those with `record` set (asked)"
+    )
+    record_owners: str = Field(
+        "local",
+        description="owners who may ask for recordings, separated by commas; * for all",
+    )
+    chaos: float = Field(0, ge=0, le=1, description="share of model calls that fail on purpose; for staging only")
+    chaos_seed: int = Field(1, description="seed of the faults; the same seed makes the same faults")
+    traces: bool = Field(False, description="true: spans for OpenTelemetry: see [traces](#traces)")
+    traces_content: int = Field(
+        0,
+        ge=0,
+        le=100_000,
+        description="characters of messages, tool inputs and results that an attribute of a span may hold; 0 for none",
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", description="least severe log line that is written"
+    )
+
+
+# The variable that names a file with the value of a secret, and the field.
+_SECRET_FILES = {
+    f"{_variable(name)}_FILE": name
+    for name, field in Settings.model_fields.items()
+    if field.annotation == SecretStr | None
+}
+
+
+def read_settings() -> Settings:
+    """Raises ConfigError with a sentence for every setting that is wrong."""
+    wrong = list(_unknown())
+    secrets: dict[str, Any] = {}
+    try:
+        secrets = _secrets_in_files()
+    except ConfigError as error:
+        wrong += error.args
+    try:
+        settings = Settings(**secrets)
+    except ValidationError as error:
+        wrong += [f"{each['loc'][0]} {requirement(each['type'], each.get('ctx'))}." for each in error.errors()]
+    else:
+        if not wrong:
+            return settings
+    raise ConfigError(*wrong)
+
+
+def read_environment() -> Mapping[str, str]:
+    """The values of `$NAME` in the files of tools and models: from the environment, then from the `.env` file."""
+    found = dotenv_values(".env")
+    return {**{name: value for name, value in found.items() if value is not None}, **os.environ}
+
+
+def _secrets_in_files() -> dict[str, Any]:
+    """The values of secrets that stand in files, by field. Raises ConfigError."""
+    environment = read_environment()
+    found: dict[str, Any] = {}
+    for variable, field in _SECRET_FILES.items():
+        if not (path := environment.get(variable)):
+            continue
+        name = variable.removesuffix("_FILE")
+        if environment.get(name):
+            raise ConfigError(f"{name} and {variable} are both set; set one of them.")
+        try:
+            found[field] = Path(path).read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{variable}: {path} cannot be read: {error}.") from None
+        if not found[field]:
+            raise ConfigError(f"{variable}: {path} is empty; it must hold the value of {name}.")
+    return found
+
+
+def _unknown() -> Iterator[str]:
+    """A sentence for each misspelt name, which would be a setting without an effect."""
+    known = [*map(_variable, Settings.model_fields), *_SECRET_FILES]
+    for name in read_environment():
+        if name.startswith(_PREFIX) and name not in known and name not in OF_THE_CLIENT:
+            where = "" if name in os.environ else ".env: "
+            # Without the prefix that all share, or any name would be close to another.
+            bare = {each.removeprefix(_PREFIX): each for each in known}
+            close = difflib.get_close_matches(name.removeprefix(_PREFIX), bare, n=1)
+            remedy = (
+                f"did you mean {bare[close[0]]}?" if close else "`turnstream doctor --settings` lists all settings."
+            )
+            yield f"{where}{name} is not a setting; {remedy}"

@@ -1,0 +1,60 @@
+"""The answer that this server writes where no model can: the results of the turn's tools, in words."""
+
+import json
+import re
+from collections.abc import Sequence
+
+from turnstream.domain.blocks import Block
+from turnstream.domain.kinds import TEXT, TOOL_RESULT
+from turnstream.domain.rounds import Round
+from turnstream.domain.turns import Turn, TurnError
+
+# The stop reason of the round that holds the answer, and of the turn. No model is sent the blocks of such a round.
+ASSEMBLED = "assembled"
+
+_MOST_RESULTS = 20
+_LONGEST_RESULT = 800  # characters that are quoted
+_LONGEST_INPUT = 120
+
+
+def can_be_assembled(turn: Turn) -> bool:
+    """True where a tool has given a result that is no error. A structured turn has no other answer than its output."""
+    assert turn.request is not None
+    wanted = turn.request.limits.on_provider_failure == "assemble" and turn.request.output is None
+    return wanted and any(block.type == TOOL_RESULT and not block.is_error for block in turn.blocks)
+
+
+def assembled_answer(turn: Turn, error: TurnError, number: int) -> tuple[Round, Block]:
+    """The answer in round `number`, behind all blocks of the turn: what failed, then each call with its result."""
+    results = [block for block in turn.blocks if block.type == TOOL_RESULT]
+    quoted = results[-_MOST_RESULTS:]
+    parts = [
+        f"The model could not finish this answer. {error.message}",
+        "These are the results of the tools that were run:",
+        *(_quoted(result, turn.blocks) for result in quoted),
+    ]
+    if left_out := len(results) - len(quoted):
+        parts.insert(2, f"(Only the last {len(quoted)}: {left_out} before them are not quoted.)")
+    notes = {ASSEMBLED: {"error": error.type, "message": error.message, "request_id": error.request_id}}
+    block = Block(len(turn.blocks), number, turn.attempt, TEXT, text="\n\n".join(parts), notes=json.dumps(notes))
+    # A round counts one message at least; this one has no request.
+    return Round(number, turn.attempt, messages=1, stop_reason=ASSEMBLED), block
+
+
+def _quoted(result: Block, blocks: Sequence[Block]) -> str:
+    """The call and an excerpt of its result, as Markdown."""
+    calls = (block for block in blocks if block.is_call and block.round == result.round)
+    inputs = (call.text for call in calls if call.tool_use_id == result.tool_use_id)
+    input = " ".join(_excerpt(next(inputs, ""), _LONGEST_INPUT).replace("`", "'").split())
+    head = f"**{result.name}**"
+    if input.strip("{} "):
+        head += f" `{input}`"
+    if result.is_error:
+        head += " (failed)"
+    text = _excerpt(result.text.strip() or "(no text)", _LONGEST_RESULT)
+    fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))  # longer than any in the text
+    return f"{head}\n\n{fence}\n{text}\n{fence}"
+
+
+def _excerpt(text: str, longest: int) -> str:
+    return text if len(text) <= longest else f"{text[:longest]}…"

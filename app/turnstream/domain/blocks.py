@@ -1,0 +1,69 @@
+"""Blocks: the pieces a turn is made of."""
+
+import json
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from turnstream.domain.kinds import TOOL_USE
+
+READ_RESULT = "read_result"  # the tool that reads the part of a result that was left out
+
+# The `data` of a verdict: whether the output was accepted.
+ACCEPTED, REJECTED = '{"type":"verdict","taken":true}', '{"type":"verdict","taken":false}'
+
+# The text of the result of a call that was cut short by the end of its turn; {} is the turn's stop reason.
+CUT_SHORT = "This call has no result: the turn ended ({})."
+
+
+@dataclass(frozen=True, slots=True)
+class PreliminaryOutput:
+    """What a tool that still runs has shown of its result so far. `data` is a JSON value for clients."""
+
+    round: int
+    tool_use_id: str
+    name: str
+    text: str
+    data: Any = None
+
+
+CallState = Literal["started", "settled", "unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One closed block, as its row holds it.
+
+    `text` is the streamed text: prose, thinking, or the JSON text of a tool input; for a tool_result the text that the
+    tool returned. `data` is the provider's own JSON object for the block, in which the streamed member stays as it
+    began; for a tool_result its layout (turnstream.domain.results); None where `text` is all there is. `attempt` wrote
+    the block. `notes` is a JSON object of ours about a tool_result (cut, tried again, answered by another tool), and
+    `client_data` the JSON text that the tool gave for clients beside it; no provider sees either.
+    """
+
+    index: int
+    round: int
+    attempt: int
+    type: str
+    text: str = ""
+    data: str | None = None
+    tool_use_id: str | None = None
+    name: str | None = None
+    is_error: bool = False
+    interrupted: bool = False
+    notes: str | None = None
+    client_data: str | None = None
+
+    @property
+    def is_call(self) -> bool:
+        """True for a tool_use whose input is complete. Such a call has exactly one result in the end."""
+        return self.type == TOOL_USE and not self.interrupted
+
+
+def caller_of(block: Block) -> str | None:
+    """Returns the id of the server call, a program, that made this call. None for calls of the model."""
+    if block.data is None or '"caller"' not in block.data:
+        return None
+    members = json.loads(block.data)
+    item = members.get("item")
+    caller = members.get("caller") or (item.get("caller") if isinstance(item, dict) else None)
+    return (caller.get("tool_id") or caller.get("caller_id")) if isinstance(caller, dict) else None

@@ -1,0 +1,44 @@
+"""Charges: what model calls have used and cost, as the ledger keeps it."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from turnstream.domain.assembly import ASSEMBLED
+from turnstream.domain.rounds import BilledTokens, Prices, Round, billed_tokens
+from turnstream.domain.turns import Turn
+
+ChargeKind = Literal["round", "summary", "title"]
+
+
+@dataclass(frozen=True, slots=True)
+class Charge:
+    """One model call of a turn, or beside it: the summary of a result, the title of its chat. `call` is its name within
+    the turn. `cost` is None where the prices are not known.
+    """
+
+    kind: ChargeKind
+    call: str
+    model: str
+    tokens: BilledTokens
+    cost: float | None
+
+
+def charges_of(rounds: Iterable[Round], turn: Turn) -> Sequence[Charge]:
+    """The charges of rounds of the turn. An assembled answer was no model call."""
+    assert turn.request is not None
+    return [
+        Charge("round", call_of(round), round.model or turn.request.model, billed_tokens(round.spent), round.cost)
+        for round in rounds
+        if round.stop_reason != ASSEMBLED
+    ]
+
+
+def call_of(round: Round) -> str:
+    return f"{round.number}.{round.attempt}"
+
+
+def charge_of_request(kind: ChargeKind, call: str, model: str, tokens: int, prices: Prices | None) -> Charge:
+    """The charge of a model call without a reply, by an estimate of the `tokens` of its request."""
+    cost = None if prices is None else prices.cost_of({"input_tokens": tokens})
+    return Charge(kind, call, model, BilledTokens(tokens, 0, 0, 0), cost)

@@ -1,0 +1,292 @@
+"""Compaction: when a conversation is too long for its model, and how it is made shorter.
+
+Older tool results are sent shortened; where that is not enough, the turns before are summarised; where there are none,
+the older results of the running turn are left out whole. The size of a request
+is estimated in tokens: from the usage of the last one, and from the length of what was added since.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from uuid import UUID
+
+from turnstream.domain.assembly import ASSEMBLED
+from turnstream.domain.blocks import Block
+from turnstream.domain.history import (
+    COMPACTED,
+    Position,
+    Shortening,
+    can_be_shortened,
+    earlier_results_of,
+    omitted_characters,
+    shortening_block,
+    shortening_of,
+    shortenings_on,
+    summary_on,
+    turns_after_summary,
+    with_earlier_results,
+)
+from turnstream.domain.kinds import ADDED_TO_REQUEST, TOOL_RESULT, kind_of
+from turnstream.domain.results import count_files
+from turnstream.domain.rounds import Round
+from turnstream.domain.turns import Turn, TurnRequest
+
+CONTEXT_EDITING = "context_editing"  # the provider leaves out older tool results
+COMPACTION = "compaction"  # the provider summarises
+EDITS = (CONTEXT_EDITING, COMPACTION)  # what a provider may do by itself
+FILE_TOKENS = 1600  # of an image; of a document too, whose number of pages is not known here
+
+_CHARACTERS_PER_TOKEN = 4
+_FIGURES = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens", "output_tokens")
+
+# Shares of the context window.
+_KEPT = 0.25  # sent word for word: the newest turns, and the newest results
+_WORTHWHILE = 0.1  # saved by shortening: for less the provider's cache is not given up
+
+_LOW_WATER = 0.75  # of the limit: shortening that does not get below it is followed by a summary
+_HEAD = 500  # characters that are sent of a shortened result; none where that is not enough
+
+
+def may_need_compaction(path: Sequence[Turn]) -> bool:
+    """True where the estimate cannot tell whether the path is too long, so that counting its tokens is worthwhile."""
+    limit = _limit(path[-1])
+    return limit is not None and estimate_size(path).is_uncertain_about(limit)
+
+
+def compaction_needed(path: Sequence[Turn], *, tokens: int | None = None, forced: bool = False) -> Block | UUID | None:
+    """What must be done before the model is called again for the turn at the end of `path`: the block that records
+    which results are shortened, or the id of the turn up to which the path is summarised. None where the path fits, or
+    cannot be made shorter.
+
+    `tokens` is the size of the request where it was counted; `forced`: the provider has refused it as too long.
+    """
+    limit = _limit(path[-1])
+    size = estimate_size(path).tokens if tokens is None else tokens
+    if not forced and (limit is None or size <= limit):
+        return None
+    window = _request(path[-1]).limits.context_window or size
+    path = with_earlier_results(path)
+    if forced:  # the provider has refused a request of this size, so the window is smaller
+        window = min(window, size)
+    ours = forced or CONTEXT_EDITING not in _edits(path[-1])
+    old = list(_old_rounds(path, window * _KEPT)) if ours else []
+    shortening = _shortening(path, old, _HEAD, window)
+    if shortening is not None and (forced or limit is None or size - _saved(shortening) <= limit * _LOW_WATER):
+        return shortening_block(shortening, path)
+    through = last_turn_to_summarise(path, window)
+    if through is not None:
+        return through
+    # What is left is the running turn itself.
+    shortening = shortening or _shortening(path, old, 0, window)
+    if shortening is None and ours and (forced or (tokens or 0) > window):
+        shortening = _shortening_of_newest(path, window)
+    return None if shortening is None else shortening_block(shortening, path)
+
+
+def _limit(running: Turn) -> float | None:
+    """The size above which a request is too long; None where it is unknown, or the provider compacts by itself."""
+    window = _request(running).limits.context_window
+    if window is None or COMPACTION in _edits(running):
+        return None
+    return window * _request(running).limits.compact_at
+
+
+def _edits(running: Turn) -> Sequence[str]:
+    return _request(running).limits.provider_edits
+
+
+def _request(running: Turn) -> TurnRequest:
+    assert running.request is not None
+    return running.request
+
+
+# --- shortening of tool results --------------------------------------------------------------------------------------
+
+
+# The results of one round.
+_Results = tuple[Position, Sequence[Block]]
+
+
+def _shortening(path: Sequence[Turn], rounds: Sequence[_Results], head: int, window: int) -> Shortening | None:
+    """A shortening of all large results of `rounds` that are sent with more than `head`; None where it saves too
+    little.
+    """
+    known = shortenings_on(path)
+    positions: list[Position] = []
+    left_out = files = 0
+    for position, blocks in rounds:
+        for block in blocks:
+            before = shortening_of(position, block, known)
+            if not can_be_shortened(block, head) or (before is not None and before.head <= head):
+                continue
+            positions.append(position)
+            left_out += omitted_characters(block, head)
+            if before is None:
+                files += count_files(block)
+            else:
+                left_out -= omitted_characters(block, before.head)
+    if not positions:
+        return None
+    made = (len(path) - 1, max((round.number for round in path[-1].rounds if round.sealed), default=0))
+    shortening = Shortening(made, min(positions), max(positions), head, len(positions), left_out, files)
+    return shortening if _saved(shortening) >= window * _WORTHWHILE else None
+
+
+def _old_rounds(path: Sequence[Turn], room: float) -> Iterator[_Results]:
+    """The rounds with results but those newest that fit into `room`. The newest one is left out in any case, since the
+    model may not have seen its results.
+    """
+    newest_first = reversed(list(_rounds_with_results(path)))
+    for number, (position, blocks) in enumerate(newest_first):
+        room -= sum(map(size_of_block, blocks))
+        if number == 0 or room >= 0:
+            continue
+        room = -1  # full: no older round fits, however small
+        yield position, blocks
+
+
+def _shortening_of_newest(path: Sequence[Turn], window: int) -> Shortening | None:
+    """A shortening of results that the model has not seen: no request has room for them. They share a part of it."""
+    rounds = list(_rounds_with_results(path))[-1:]
+    results = sum(len(blocks) for _, blocks in rounds) or 1
+    return _shortening(path, rounds, int(window * _KEPT * _CHARACTERS_PER_TOKEN / results), window)
+
+
+def _rounds_with_results(path: Sequence[Turn]) -> Iterator[tuple[Position, list[Block]]]:
+    kept = turns_after_summary(path)
+    for place, turn in enumerate(kept, len(path) - len(kept)):
+        results = sorted((b for b in turn.blocks if b.type == TOOL_RESULT), key=lambda block: block.round)
+        for round, blocks in groupby(results, key=lambda block: block.round):
+            yield (place, round), list(blocks)
+
+
+def _saved(shortening: Shortening) -> int:
+    return tokens_of(shortening.left_out) + shortening.files * FILE_TOKENS
+
+
+# --- summaries of turns ----------------------------------------------------------------------------------------------
+
+
+def last_turn_to_summarise(path: Sequence[Turn], window: int) -> UUID | None:
+    """The turn up to which the path is summarised, so that the turns after it fill a share of the window; None where no
+    turn is left to be summarised.
+    """
+    kept = turns_after_summary(path)
+    end = len(kept) - 2  # the running turn and the user turn that it answers stay
+    room = window * _KEPT - sum(map(size_of_turn, kept[max(0, end) :]))
+    while end > 0 and (room := room - size_of_turn(kept[end - 1])) >= 0:
+        end -= 1
+    while end > 0 and kept[end - 1].role == "user":
+        end -= 1
+    return kept[end - 1].id if end > 0 else None
+
+
+def earlier_cut(path: Sequence[Turn], through: UUID) -> UUID | None:
+    """A turn halfway to `through`, for a summary that was itself too long to be asked for; None at the first turn."""
+    answers = [turn.id for turn in turns_after_summary(path) if turn.role == "assistant"]
+    place = answers.index(through)
+    return answers[place // 2] if place else None
+
+
+# --- the size of a request -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SizeEstimate:
+    """The size of a request in tokens, of which `guessed` were guessed by the length of texts."""
+
+    tokens: int
+    guessed: int
+
+    def is_uncertain_about(self, tokens: float) -> bool:
+        """True where the size may be above `tokens` or below: the guessed part may be half of the guess, or twice."""
+        return self.tokens - self.guessed / 2 <= tokens < self.tokens + self.guessed
+
+
+def estimate_size(path: Sequence[Turn]) -> SizeEstimate:
+    """The size of the next request for the turn at the end of `path`."""
+    newest = _newest_figures(path)
+    if newest is None:
+        return _guess(path)
+    place, round = newest
+    figures = sum(round.usage.get(name) or 0 for name in _FIGURES)
+    since = [
+        block
+        for block in path[place].blocks
+        if block.round > round.number or (block.round == round.number and block.type in ADDED_TO_REQUEST)
+    ]
+    added = sum(map(size_of_block, since)) + sum(map(size_of_turn, path[place + 1 :]))
+    if {"whole"} != {earlier_results_of(path[place].request), earlier_results_of(path[-1].request)}:
+        # The request of that round had other results of earlier turns than the next one has.
+        then, now = with_earlier_results(path[: place + 1]), with_earlier_results(path)[: place + 1]
+        added += sum(map(size_of_turn, now)) - sum(map(size_of_turn, then))
+    saved = sum(_saved(shortening) for shortening in shortenings_on(path) if shortening.made >= (place, round.number))
+    return SizeEstimate(max(0, figures + added - saved), added + saved)
+
+
+def _newest_figures(path: Sequence[Turn]) -> tuple[int, Round] | None:
+    """The newest sealed round, where its usage says how long its request was and the path is still sent that way."""
+    for place in range(len(path) - 1, -1, -1):
+        for round in reversed(path[place].rounds):
+            if round.sealed and round.stop_reason != ASSEMBLED:  # that was no model call
+                usable = round.stop_reason != COMPACTED and round.usage.get("input_tokens")
+                return (place, round) if usable and _same_edits(path[place], path[-1]) else None
+    return None
+
+
+def _same_edits(then: Turn, now: Turn) -> bool:
+    """False where the provider was to cut one of the two requests and not the other: their sizes do not compare."""
+    if then.request is None or now.request is None:
+        return then.request is now.request
+    requests = (then.request, now.request)
+    before, after = ((one.limits.provider_edits, one.params.get("context_management")) for one in requests)
+    return before == after
+
+
+def _guess(path: Sequence[Turn]) -> SizeEstimate:
+    """By the length of all texts, with the system prompt and the tools."""
+    path = with_earlier_results(path)
+    summary, kept, shortenings = summary_on(path), turns_after_summary(path), shortenings_on(path)
+    tokens = _size(summary.text) if summary else 0
+    for place, turn in enumerate(kept, len(path) - len(kept)):
+        for block in turn.blocks:
+            cut = shortening_of((place, block.round), block, shortenings)
+            tokens += size_of_block(block, None if cut is None else cut.head)
+    request = _request(path[-1])
+    tools = sum(len(tool.name) + len(tool.description) + len(tool.input_schema) for tool in request.tools)
+    tokens += tokens_of(len(request.system or "") + tools + sum(map(len, request.provider_tools)))
+    return SizeEstimate(tokens, tokens)
+
+
+def tokens_of(characters: int) -> int:
+    return characters // _CHARACTERS_PER_TOKEN
+
+
+def size_of_turn(turn: Turn) -> int:
+    return sum(map(size_of_block, turn.blocks))
+
+
+def size_of_block(block: Block, head: int | None = None) -> int:
+    """The size in tokens; with `head` only so many of its characters are sent."""
+    size = kind_of(block.type).size
+    if size == "none":
+        return 0
+    if size == "one_file":
+        return FILE_TOKENS
+    if head is not None:
+        return _size(block.text[:head])
+    tokens = _size(block.text)
+    if size == "text_and_files":
+        tokens += count_files(block) * FILE_TOKENS
+    elif size == "text_and_data":
+        tokens += tokens_of(len(block.data or ""))
+    return tokens
+
+
+def size_of_reply(blocks: Sequence[Block], round: int) -> int:
+    """The estimated tokens that the model has written in a round: its text, thoughts and inputs of calls."""
+    return sum(_size(block.text) for block in blocks if block.round == round and block.text)
+
+
+def _size(text: str) -> int:
+    return tokens_of(len(text)) + 1

@@ -1,0 +1,74 @@
+"""Degraded turns: the policies (retry, fallback, …) that a turn needed to get through, as its rows record them."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from turnstream.domain.assembly import ASSEMBLED
+from turnstream.domain.history import COMPACTED
+from turnstream.domain.kinds import TOOL_RESULT, TOOL_USE, USER_TEXT
+from turnstream.domain.limits import reached_limits
+from turnstream.domain.steps import INTERRUPTED, VOIDED, tools_have_failed
+from turnstream.domain.turns import Turn
+
+FALLBACK_MODEL = "fallback_model"
+ASSEMBLED_ANSWER = "assembled_answer"
+ALL_TOOLS_FAILED = "all_tools_failed"
+HOOK_FAILURES = "hook_failures"
+REWRITTEN = "rewritten"  # a part that readers had seen was taken back
+CONTINUED = "continued"  # a reply was cut off, and what it had written stands
+_LOOKED_AT = frozenset({TOOL_USE, TOOL_RESULT, USER_TEXT})  # by what is counted here
+# Notes on results that needed no policy.
+_NOT_DEGRADED = frozenset({"started_at", "seconds", "summarised", "cached", "memo", "approval"})
+
+
+@dataclass(frozen=True, slots=True)
+class Degraded:
+    """A policy, `what`, that was needed for the tool_result at `index`; without an index, for the whole turn. A reply
+    that was cut off has its `round` and the output that it cost, `estimated` where the provider did not report it. A
+    limit that was reached has its name, its amount and what was `used` of it.
+    """
+
+    what: str
+    index: int | None = None
+    tool: str | None = None
+    round: int | None = None
+    output_tokens: int | None = None
+    estimated: bool = False
+    limit: float | None = None
+    used: float | None = None
+
+
+def degraded(turn: Turn) -> tuple[Degraded, ...]:
+    """The policies that the turn needed, those of its results first."""
+    found: list[Degraded] = []
+    # Nothing below looks at other blocks, of which there may be thousands.
+    turn = replace(turn, blocks=tuple(block for block in turn.blocks if block.type in _LOOKED_AT))
+    for block in turn.blocks:
+        if block.type == TOOL_RESULT and block.notes is not None:
+            names = [name for name in json.loads(block.notes) if name not in _NOT_DEGRADED]
+            found.extend(Degraded(name, block.index, block.name) for name in names)
+    found.extend(_cut_off(turn))
+    found.extend(Degraded(reached.name, limit=reached.limit, used=reached.used) for reached in reached_limits(turn))
+    if turn.request is not None:
+        models = {round.model for round in turn.rounds if round.sealed and round.stop_reason != COMPACTED}
+        if models - {None, turn.request.model}:
+            found.append(Degraded(FALLBACK_MODEL))
+        if any(round.sealed and round.stop_reason == ASSEMBLED for round in turn.rounds):
+            found.append(Degraded(ASSEMBLED_ANSWER))
+        if tools_have_failed(turn):
+            found.append(Degraded(ALL_TOOLS_FAILED))
+    if turn.hook_failures:
+        found.append(Degraded(HOOK_FAILURES))
+    return tuple(found)
+
+
+def _cut_off(turn: Turn) -> Iterator[Degraded]:
+    """The replies that were cut off after their first text, and written anew or gone on with."""
+    for round in turn.rounds:
+        whats = {VOIDED: REWRITTEN, INTERRUPTED: CONTINUED}
+        tokens = round.spent.get("output_tokens")
+        if round.stop_reason in whats and (round.estimated_tokens or not round.voided):
+            yield Degraded(
+                whats[round.stop_reason], round=round.number, output_tokens=tokens, estimated=round.is_estimated
+            )

@@ -1,0 +1,149 @@
+"""Events that a client receives: marks are entries of the turn's log, deltas are text between marks, notices are
+neither stored nor replayed.
+
+The `attempt` of a mark is the attempt that put it into the log. A cursor of an earlier attempt is void from there on.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from turnstream.domain.asks import AskKind
+from turnstream.domain.blocks import Block, PreliminaryOutput
+from turnstream.domain.degraded import Degraded
+from turnstream.domain.output import Phase
+from turnstream.domain.turns import Status, TurnError
+
+
+@dataclass(frozen=True, slots=True)
+class TurnStart:
+    """The first mark of a turn; `turn_attempt` is the attempt that the turn is in."""
+
+    attempt: int
+    turn: UUID
+    chat: UUID
+    model: str
+    turn_attempt: int
+    status: Status
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """A call of the round before, whose result the new round reacts to."""
+
+    tool_use_id: str
+    name: str
+    is_error: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RoundStart:
+    """The start of a model call: `messages` were sent, after the calls in `answered` had their results."""
+
+    attempt: int
+    round: int
+    messages: int
+    answered: tuple[Answered, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BlockStart:
+    """The start of a block, whose text follows as deltas."""
+
+    attempt: int
+    index: int
+    round: int
+    type: str
+    tool_use_id: str | None
+    name: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class BlockStop:
+    """The end of a block, as it is stored."""
+
+    attempt: int
+    block: Block
+
+
+@dataclass(frozen=True, slots=True)
+class RoundStop:
+    """The end of a model call whose round is sealed."""
+
+    attempt: int
+    round: int
+    stop_reason: str | None
+    usage: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class RequiredAction:
+    """A call that waits for a person. `input` is JSON text, as it was streamed. `can_remember`: an approval may be
+    remembered for the chat.
+    """
+
+    tool_use_id: str
+    name: str
+    kind: AskKind
+    input: str
+    digest: str
+    expires_at: datetime | None
+    can_remember: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ActionRequired:
+    """The calls of one round that wait for a person."""
+
+    attempt: int
+    round: int
+    actions: tuple[RequiredAction, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TurnEnd:
+    """The last mark of a turn that has ended."""
+
+    attempt: int
+    status: Status
+    stop_reason: str | None
+    usage: Mapping[str, Any]
+    error: TurnError | None
+    degraded: tuple[Degraded, ...] = ()
+    phase: Phase | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BlockDelta:
+    """A piece of the text of a block. `offset` and the length of `text` count Unicode code points."""
+
+    index: int
+    offset: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reset:
+    """Makes the client drop the blocks from `index` on: `attempt` writes them again."""
+
+    attempt: int
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """An event for the user interface only, without an id. `name` is its event name."""
+
+    name: str
+    data: Mapping[str, Any]
+
+
+def preliminary_notice(output: PreliminaryOutput) -> Notice:
+    data = {} if output.data is None else {"data": output.data}
+    return Notice("tool_output", {"tool_use_id": output.tool_use_id, "name": output.name, "text": output.text, **data})
+
+
+Mark = TurnStart | RoundStart | BlockStart | BlockStop | RoundStop | ActionRequired | TurnEnd
+Event = Mark | BlockDelta | Reset

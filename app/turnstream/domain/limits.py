@@ -1,0 +1,149 @@
+"""Limits inside a turn: which of them it has reached, as its rows tell. Pure functions.
+
+A budget (tokens, cost, seconds) is looked at before each model call and each tool: what is under way runs to its end.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import groupby
+
+from turnstream.domain.asks import Ask
+from turnstream.domain.blocks import Block
+from turnstream.domain.kinds import TOOL_RESULT
+from turnstream.domain.rounds import billed_tokens, exact_sum
+from turnstream.domain.turns import Turn
+
+BUDGET = "budget"  # the name of the failure of a turn whose budget is spent
+
+
+@dataclass(frozen=True, slots=True)
+class ReachedLimit:
+    """A limit that was reached, by its name in the API, and how much was `used` of it."""
+
+    name: str
+    limit: float
+    used: float
+
+
+def rounds_with_calls(blocks: Sequence[Block]) -> list[int]:
+    """The numbers of the tool rounds."""
+    return sorted({block.round for block in blocks if block.is_call})
+
+
+def round_limit(turn: Turn, last: int | None = None) -> int:
+    """The number of tool rounds that the turn may have. With `hard_max_rounds` it grows beyond `max_rounds` by one
+    round after each that made progress. `last` is the last round that is looked at.
+    """
+    assert turn.request is not None
+    limits = turn.request.limits
+    limit = limits.max_rounds
+    if limit >= (limits.hard_max_rounds or 0):
+        return limit
+    numbers = [number for number in rounds_with_calls(turn.blocks) if last is None or number <= last]
+    while limit < (limits.hard_max_rounds or 0) and 0 < limit <= len(numbers):
+        if not makes_progress(turn.blocks, numbers[limit - 1]):
+            break
+        limit += 1
+    return limit
+
+
+def makes_progress(blocks: Sequence[Block], number: int) -> bool:
+    """Whether the round has a new result: one that is no error, and that no same call had before."""
+    calls = {(block.round, block.tool_use_id): (block.name, block.text) for block in blocks if block.is_call}
+    results = [block for block in blocks if block.type == TOOL_RESULT and not block.is_error]
+    known = {
+        (calls.get((block.round, block.tool_use_id)), block.text, block.data)
+        for block in results
+        if block.round < number
+    }
+    return any(
+        (calls.get((block.round, block.tool_use_id)), block.text, block.data) not in known
+        for block in results
+        if block.round == number
+    )
+
+
+def counted_calls(turn: Turn) -> tuple[Block, ...]:
+    """The calls of tools, without those that hand over the output of a structured turn."""
+    assert turn.request is not None
+    own = {spec.name for spec in turn.request.tools if spec.role is not None}
+    return tuple(block for block in turn.blocks if block.is_call and block.name not in own)
+
+
+def calls_over_limit(turn: Turn) -> tuple[Block, ...]:
+    assert turn.request is not None
+    most = turn.request.limits.max_calls
+    return () if most is None else counted_calls(turn)[most:]
+
+
+def calls_are_spent(turn: Turn, last: int | None = None) -> bool:
+    """True where the turn may run no other tool after round `last`, or the last of all."""
+    assert turn.request is not None
+    most = turn.request.limits.max_calls
+    return most is not None and sum(last is None or call.round <= last for call in counted_calls(turn)) >= most
+
+
+def spent_budget(turn: Turn, now: datetime | None) -> ReachedLimit | None:
+    """The first budget that is used up; None where there is some left of each. Without `now` time does not count."""
+    assert turn.request is not None
+    limits = turn.request.limits
+    if limits.budget_tokens is not None:
+        tokens = sum(billed_tokens(round.spent).total for round in turn.rounds)
+        if tokens >= limits.budget_tokens:
+            return ReachedLimit("budget_tokens", limits.budget_tokens, tokens)
+    if limits.budget_cost is not None:
+        cost = _cost(turn)
+        if cost >= limits.budget_cost:
+            return ReachedLimit("budget_cost", limits.budget_cost, cost)
+    if limits.budget_seconds is not None and now is not None:
+        seconds = _seconds(turn, now)
+        if seconds >= limits.budget_seconds:
+            return ReachedLimit("budget_seconds", limits.budget_seconds, round(seconds, 3))
+    return None
+
+
+def budget_sentence(spent: ReachedLimit) -> str:
+    what = {"budget_tokens": "tokens", "budget_cost": "in cost", "budget_seconds": "seconds"}[spent.name]
+    return f"The turn has used {spent.used:,} {what}, and its `limits.{spent.name}` is {spent.limit:,}."
+
+
+def _cost(turn: Turn) -> float:
+    """The cost of all rounds. A model without prices costs nothing here."""
+    assert turn.request is not None
+    prices = turn.request.limits.prices
+    models = [(prices.get(round.model or turn.request.model), round) for round in turn.rounds]
+    return exact_sum(price.cost_of(round.spent) for price, round in models if price is not None)
+
+
+def _seconds(turn: Turn, now: datetime) -> float:
+    """The time since the turn was first claimed, without the times in which it waited for a person."""
+    if turn.started_at is None:
+        return 0.0
+    waits = [_wait(list(asks), now) for _, asks in groupby(turn.asks, key=lambda ask: ask.round)]
+    return (now - turn.started_at).total_seconds() - sum(waits)
+
+
+def _wait(asks: Sequence[Ask], now: datetime) -> float:
+    """Seconds from the asks of one round to the last of their answers."""
+    asked = [ask.asked_at for ask in asks if ask.asked_at is not None]
+    answered = [ask.answered_at or now for ask in asks if ask.asked_at is not None]
+    return (max(answered) - min(asked)).total_seconds() if asked else 0.0
+
+
+def reached_limits(turn: Turn) -> tuple[ReachedLimit, ...]:
+    """The limits of rounds, calls and budgets that the turn has reached."""
+    if turn.request is None:
+        return ()
+    reached: list[ReachedLimit] = []
+    limits, rounds = turn.request.limits, len(rounds_with_calls(turn.blocks))
+    calls, most = len(counted_calls(turn)) if rounds else 0, round_limit(turn)
+    # Attempts at an output have limits of their own, and named ends.
+    if turn.request.output is None and rounds >= max(1, most):
+        name = "hard_max_rounds" if most > limits.max_rounds else "max_rounds"
+        reached.append(ReachedLimit(name, most, rounds))
+    if limits.max_calls is not None and calls_are_spent(turn) and calls:
+        reached.append(ReachedLimit("max_calls", limits.max_calls, calls))
+    if turn.error is not None and turn.error.type == BUDGET and turn.error.details is not None:
+        reached.append(ReachedLimit(**turn.error.details))
+    return tuple(reached)

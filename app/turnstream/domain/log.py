@@ -1,0 +1,276 @@
+"""The log of a turn: its marks, and the event that follows a cursor.
+
+A log is a list of marks, and the text of the block that is still open. It is the same for a turn that runs (the live
+view appends to it) and for a turn that has ended (`marks_of` makes it from rows), so one reader serves both. Within one
+attempt a log only grows. Deleting a part of it starts a new attempt, by which a cursor into that part is known to be
+void.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Protocol, TypeVar, overload
+
+from turnstream.domain.asks import Ask
+from turnstream.domain.blocks import Block
+from turnstream.domain.cursor import Cursor
+from turnstream.domain.degraded import degraded
+from turnstream.domain.events import (
+    ActionRequired,
+    Answered,
+    BlockDelta,
+    BlockStart,
+    BlockStop,
+    Event,
+    Mark,
+    RequiredAction,
+    Reset,
+    RoundStart,
+    RoundStop,
+    TurnEnd,
+    TurnStart,
+)
+from turnstream.domain.kinds import AFTER_SEAL, TOOL_RESULT
+from turnstream.domain.output import phase_of
+from turnstream.domain.rounds import Round
+from turnstream.domain.turns import Turn
+
+# Characters. The bound limits the memory that a reader which stalls can hold.
+LONGEST_DELTA = 131_072
+
+M = TypeVar("M", RoundStart, ActionRequired)
+
+
+class Log(Protocol):
+    """The log as readers need it. `open_text` is the open block's text from an offset, at most LONGEST_DELTA long."""
+
+    @property
+    def attempt(self) -> int: ...
+    def has_had(self, attempt: int) -> bool: ...
+    @property
+    def marks(self) -> "Marks": ...
+    @property
+    def open_length(self) -> int: ...
+    def open_text(self, offset: int) -> str: ...
+
+
+def end_of(turn: Turn) -> TurnEnd:
+    ended = turn.attempt, turn.status, turn.stop_reason, turn.usage, turn.error
+    return TurnEnd(*ended, degraded(turn), phase_of(turn))
+
+
+def start_of_round(round: Round, blocks: Sequence[Block]) -> RoundStart:
+    """The mark of a round's start. `blocks` are those of the turn so far, with the results that the round answers."""
+    answered = tuple(
+        Answered(block.tool_use_id or "", block.name or "", block.is_error)
+        for block in blocks
+        if block.type == TOOL_RESULT and block.round == round.number - 1
+    )
+    return RoundStart(round.attempt, round.number, round.messages, answered)
+
+
+def start_of_block(block: Block) -> BlockStart:
+    return BlockStart(block.attempt, block.index, block.round, block.type, block.tool_use_id, block.name)
+
+
+def stop_of_block(block: Block, closed_by: int) -> BlockStop:
+    """The mark of a block's end. What was interrupted is closed, as far as it is stored, by the attempt that settles
+    its round: a client that has it as whole, from commits that a failover has lost, must begin the block anew.
+    """
+    return BlockStop(closed_by if block.interrupted else block.attempt, block)
+
+
+class Marks(Sequence[Mark]):
+    """The marks of a log. A reply may have thousands of blocks, so the two marks of a whole block are made when they
+    are read: the block itself stands in both places.
+    """
+
+    __slots__ = ("_entries",)
+
+    def __init__(self) -> None:
+        self._entries: list[Mark | Block] = []
+
+    @overload
+    def __getitem__(self, place: int) -> Mark: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[Mark]: ...
+    def __getitem__(self, place: int | slice) -> Mark | list[Mark]:
+        entries = self._entries
+        if isinstance(place, slice):
+            return [self[each] for each in range(len(entries))[place]]
+        entry = entries[place]
+        if not isinstance(entry, Block):
+            return entry
+        after = place + 1
+        is_start = after not in (0, len(entries)) and entries[after] is entry
+        return start_of_block(entry) if is_start else stop_of_block(entry, entry.attempt)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __eq__(self, other: object) -> bool:
+        return self._entries == other._entries if isinstance(other, Marks) else list(self) == other
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def copy(self) -> "Marks":
+        copy = Marks()
+        copy._entries = self._entries.copy()
+        return copy
+
+    def append(self, mark: Mark) -> None:
+        self._entries.append(mark)
+
+    def add(self, blocks: Iterable[Block], closed_by: int | None = None) -> None:
+        """Appends both marks of closed blocks; where one was open, its start is there already."""
+        entries = self._entries
+        for block in blocks:
+            if entries and isinstance(last := entries[-1], BlockStart) and last.index == block.index:
+                entries.pop()
+            if block.interrupted:
+                entries += start_of_block(block), stop_of_block(block, closed_by or block.attempt)
+            else:
+                entries += block, block
+
+    def is_open(self, block: Block) -> bool:
+        last = self._entries[-1] if self._entries else None
+        return isinstance(last, BlockStart) and last.index == block.index
+
+    def places_of(self, kind: type[M]) -> Iterator[tuple[int, M]]:
+        """The marks of a kind that is not one of blocks, each with its place."""
+        return ((place, entry) for place, entry in enumerate(self._entries) if isinstance(entry, kind))
+
+    def remove_from(self, place: int) -> None:
+        del self._entries[place:]
+
+    def length_until(self, attempt: int, most: int) -> int:
+        """The number of marks before the first one of a later attempt, at most `most`."""
+        entries = self._entries[:most]
+        return next((place for place, entry in enumerate(entries) if entry.attempt > attempt), len(entries))
+
+    def blocks_before(self, place: int) -> int:
+        """The number of blocks that begin before `place`, which is not between the marks of a block."""
+        entries = self._entries[:place]
+        return (
+            sum(isinstance(entry, BlockStart) for entry in entries)
+            + sum(isinstance(entry, Block) for entry in entries) // 2
+        )
+
+
+def required_actions_of(asks: Sequence[Ask], blocks: Sequence[Block]) -> tuple[RequiredAction, ...]:
+    """The actions that these asks require, in the order of their calls."""
+    by_call = {(ask.round, ask.tool_use_id): ask for ask in asks}
+    calls = [(by_call.get((block.round, block.tool_use_id or "")), block.text) for block in blocks if block.is_call]
+    return tuple(
+        RequiredAction(
+            ask.tool_use_id, ask.name, ask.kind, input, ask.digest, ask.expires_at, ask.tool_digest is not None
+        )
+        for ask, input in calls
+        if ask is not None
+    )
+
+
+def open_actions_of(turn: Turn) -> tuple[RequiredAction, ...]:
+    """The actions that wait for a person now. An elicitation is gone with the run that made it, and with its call."""
+    asks = [ask for ask in turn.asks if ask.answer is None]
+    if not asks:
+        return ()  # without a look at the blocks, of which there may be thousands
+    results = {(block.round, block.tool_use_id) for block in turn.blocks if block.type == TOOL_RESULT}
+    elicitations = tuple(
+        RequiredAction(ask.call_id, ask.name, ask.kind, ask.question, ask.digest, ask.expires_at)
+        for ask in asks
+        if ask.question is not None and ask.attempt == turn.attempt and turn.status == "running"
+        if (ask.round, ask.call_id) not in results
+    )
+    return required_actions_of(asks, turn.blocks) + elicitations
+
+
+def elicited(turn: Turn) -> ActionRequired | None:
+    """All that waits now, where an elicitation is among it: a reader finds no mark of that. None otherwise."""
+    actions = open_actions_of(turn)
+    if not any(action.kind == "elicitation" for action in actions):
+        return None
+    return ActionRequired(turn.attempt, turn.rounds[-1].number, actions)
+
+
+def action_required(asks: Sequence[Ask], blocks: Sequence[Block]) -> ActionRequired:
+    """The mark of the asks of one round. One attempt made them all, before any call of the round had its result."""
+    return ActionRequired(asks[0].attempt, asks[0].round, required_actions_of(asks, blocks))
+
+
+def marks_of(turn: Turn) -> Marks:
+    """The log of a turn, from its rows."""
+    model = turn.request.model if turn.request else ""
+    by_round: defaultdict[int, list[Block]] = defaultdict(list)
+    for block in turn.blocks:
+        by_round[block.round].append(block)
+    marks = Marks()
+    marks.append(TurnStart(0, turn.id, turn.chat_id, model, turn.attempt, turn.status))
+    marks.add(block for block in by_round[0] if block.type in AFTER_SEAL)
+    for round in turn.rounds:
+        if not round.voided:
+            asks = [ask for ask in turn.asks if ask.round == round.number and ask.is_marked]
+            _add_round(marks, round, by_round, asks)
+    if turn.ended:
+        marks.append(end_of(turn))
+    return marks
+
+
+def _add_round(marks: Marks, round: Round, by_round: Mapping[int, Sequence[Block]], asks: Sequence[Ask]) -> None:
+    blocks = by_round.get(round.number, ())
+    marks.append(start_of_round(round, by_round.get(round.number - 1, ())))
+    marks.add((block for block in blocks if block.type not in AFTER_SEAL), round.sealed_by)
+    if round.sealed_by is not None:
+        marks.append(RoundStop(round.sealed_by, round.number, round.stop_reason, round.usage))
+    if asks:
+        marks.append(action_required(asks, blocks))
+    marks.add(block for block in blocks if block.type in AFTER_SEAL)
+
+
+def resume(log: Log, cursor: Cursor) -> tuple[Cursor, Reset | None]:
+    """The cursor at which a client that holds `cursor` goes on, and the reset that it needs first, if any."""
+    if not log.has_had(cursor.attempt):
+        # Of a past that this database does not have: nothing vouches for more than the first mark.
+        return Cursor(log.attempt, min(1, cursor.place)), Reset(log.attempt, 0)
+    # Marks of a later attempt took the place of those that the client has.
+    kept = log.marks.length_until(cursor.attempt, cursor.place)
+    if kept == cursor.place and cursor.offset <= _text_length(log, cursor.place):
+        return Cursor(log.attempt, cursor.place, cursor.offset), None
+    if kept and isinstance(log.marks[kept - 1], BlockStart):
+        kept -= 1
+    return Cursor(log.attempt, kept, 0), Reset(log.attempt, log.marks.blocks_before(kept))
+
+
+def _text_length(log: Log, place: int) -> int:
+    if place < len(log.marks):
+        mark = log.marks[place]
+        return len(mark.block.text) if isinstance(mark, BlockStop) else 0
+    return log.open_length
+
+
+def next_event(log: Log, cursor: Cursor) -> tuple[Event, Cursor] | None:
+    """The event after `cursor` and the cursor after that event; None when the client has everything.
+
+    `resume` or this function returned `cursor` for this log's attempt. The log of a mirror that lost its journal may
+    end before it.
+    """
+    attempt, place, offset = cursor
+    if place >= len(log.marks):
+        if place > len(log.marks) or offset >= log.open_length:
+            return None
+        return _delta(log, cursor, log.open_text(offset))
+    mark = log.marks[place]
+    if isinstance(mark, BlockStop) and offset < len(mark.block.text):
+        return _delta(log, cursor, mark.block.text[offset : offset + LONGEST_DELTA])
+    return mark, Cursor(attempt, place + 1, 0)
+
+
+def _delta(log: Log, cursor: Cursor, text: str) -> tuple[Event, Cursor]:
+    attempt, place, offset = cursor
+    start = log.marks[place - 1]
+    assert isinstance(start, BlockStart)
+    return BlockDelta(start.index, offset, text), Cursor(attempt, place, offset + len(text))
+
+
+def end_cursor(log: Log) -> Cursor:
+    """The cursor of a client that has received everything."""
+    return Cursor(log.attempt, len(log.marks), log.open_length)

@@ -1,0 +1,259 @@
+"""Structured turns: the progress of the attempts at an output, read from rows."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from turnstream.domain.blocks import CUT_SHORT, REJECTED, Block
+from turnstream.domain.history import COMPACTED
+from turnstream.domain.kinds import TEXT, TOOL_RESULT, USER_TEXT, VERDICT
+from turnstream.domain.rounds import Round
+from turnstream.domain.turns import OutputSpec, ToolRole, Turn, TurnError
+
+Failure = Literal[
+    "max_attempts",
+    "max_iterations",
+    "invalid_response",
+    "submit_before_output",
+    "refusal",
+    "max_tokens",
+    "model_context_window_exceeded",
+]
+Phase = Literal["building", "iterating", "validating", "reflecting"]
+
+VALUE = "value"  # the member of an output whose schema is not one of an object
+
+_CANCELLED = "cancelled"
+_MOST_OF_A_COMPLAINT = 2000  # characters
+# Members of a schema that stand at the root, where references find them.
+_OF_THE_ROOT = ("$schema", "$defs", "definitions")
+# Members whose values are no schemas.
+_LITERALS = frozenset({"const", "default", "enum", "examples"})
+_UNIONS = frozenset({"$ref", "allOf", "anyOf", "oneOf", "not"})
+_NO_REPLY = frozenset({"pause_turn", "compaction", "interrupted", _CANCELLED, "error"})
+_WHY: dict[Failure, str] = {
+    "max_attempts": "no output was valid, in as many attempts as there may be",
+    "max_iterations": "there was no output after as many model calls as one attempt may have",
+    "invalid_response": "the model answered without an output",
+    "submit_before_output": "the model submitted before there was an output",
+    "refusal": "the model refused to answer",
+    "max_tokens": "the reply was cut off at the tokens that it may have, before there was an output",
+    "model_context_window_exceeded": "the reply was cut off at the model's context window, before there was an output",
+}
+# Stop reasons that would be the same in another attempt.
+_CUT_OFF: dict[str | None, Failure] = {
+    "refusal": "refusal",
+    "max_tokens": "max_tokens",
+    "model_context_window_exceeded": "model_context_window_exceeded",
+}
+_AT_ONCE = frozenset({"submit_before_output", *_CUT_OFF})
+
+
+@dataclass(frozen=True, slots=True)
+class OutputProgress:
+    """The state of a structured turn. `accepted` is the call whose input is the output, or the text block that is.
+    `drafted` is the call that would be submitted. `failed` attempts have ended, the last one by `failure` and after
+    `spent` model calls; the present one has had `iterations`. `complaint` is what was last found wrong.
+    """
+
+    accepted: Block | None = None
+    drafted: Block | None = None
+    failure: Failure | None = None
+    failed: int = 0
+    spent: int = 0
+    iterations: int = 0
+    complaint: str | None = None
+
+
+def output_progress(turn: Turn) -> OutputProgress:
+    """The progress of a structured turn all of whose calls have results. A message of the user takes an output back:
+    the model has to answer that message too.
+    """
+    now = OutputProgress()
+    for round in turn.rounds:
+        if round.sealed and round.stop_reason != COMPACTED:
+            now = _after_round(replace(now, iterations=now.iterations + 1), turn, round)
+            if _of_round(turn, round, USER_TEXT):
+                now = replace(now, accepted=None, failure=None)
+    return now
+
+
+def failure_of(progress: OutputProgress, spec: OutputSpec) -> TurnError | None:
+    """The failure of the turn; None while the turn may go on."""
+    failure: Failure | None = progress.failure
+    attempt, iterations = progress.failed + 1, progress.iterations
+    if failure not in _AT_ONCE and progress.failed >= spec.max_attempts:
+        attempt, iterations = progress.failed, progress.spent
+    elif failure not in _AT_ONCE:
+        failure = "max_iterations" if progress.iterations >= spec.max_iterations else None
+    if failure is None:
+        return None
+    limits = {"max_attempts": spec.max_attempts, "max_iterations": spec.max_iterations}
+    details: dict[str, Any] = {"attempt": attempt, "iterations": iterations, **limits}
+    calls = f"model call {iterations} of {spec.max_iterations}"
+    message = f"{_WHY[failure]} (attempt {attempt} of {spec.max_attempts}, {calls} in it)"
+    if progress.complaint is not None:
+        details["complaint"] = progress.complaint[:_MOST_OF_A_COMPLAINT]
+        message += f"; the last complaint: {details['complaint']}"
+    return TurnError(failure, message, details=details)
+
+
+def attempt_of(turn: Turn) -> int:
+    """The number of the attempt at the output, from 1, that the calls of the last round belong to."""
+    return output_progress(replace(turn, rounds=turn.rounds[:-1])).failed + 1
+
+
+def output_of(turn: Turn) -> str | None:
+    """The output of a structured turn, JSON text as the model wrote it, or its value where it is wrapped; None while
+    there is none.
+    """
+    if turn.request is None or turn.request.output is None or turn.stop_reason != "output":
+        return None
+    accepted = output_progress(turn).accepted
+    if accepted is None or not turn.request.output.wrapped:
+        return None if accepted is None else accepted.text
+    return json.dumps(json.loads(accepted.text)[VALUE], ensure_ascii=False)
+
+
+def is_of_an_object(schema: Mapping[str, Any]) -> bool:
+    """Whether providers take `schema` as that of a tool: one of an object, and no union or reference at its root."""
+    return schema.get("type") == "object" and not _UNIONS & schema.keys()
+
+
+def schema_for_model(spec: OutputSpec) -> str:
+    """The schema, JSON text, of what the model writes: that of the output, or of an object with it as `value`."""
+    if not spec.wrapped:
+        return spec.schema
+    inner = _with_moved_references(json.loads(spec.schema))
+    root = {name: inner.pop(name) for name in _OF_THE_ROOT if name in inner}
+    members = {"properties": {VALUE: inner}, "required": [VALUE], "additionalProperties": False}
+    return json.dumps({**root, "type": "object", **members}, ensure_ascii=False)
+
+
+def _with_moved_references(schema: Any) -> Any:
+    """The same schema, one level below the root of another one, where its definitions stay."""
+    if isinstance(schema, list):
+        return [_with_moved_references(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    moved = {name: each if name in _LITERALS else _with_moved_references(each) for name, each in schema.items()}
+    target = schema.get("$ref")
+    if isinstance(target, str) and target.startswith("#") and not target.startswith(("#/$defs/", "#/definitions/")):
+        moved["$ref"] = f"#/properties/{VALUE}{target[1:]}"
+    return moved
+
+
+def unjudged_draft(turn: Turn) -> Block | None:
+    """The output that the model has just written as text, while it has no verdict."""
+    if turn.request is None or turn.request.output is None:
+        return None
+    sealed = [round for round in turn.rounds if round.sealed]
+    if not sealed or _of_round(turn, sealed[-1], VERDICT) or _of_round(turn, sealed[-1], USER_TEXT):
+        return None
+    return _draft_of(turn, sealed[-1])
+
+
+def phase_of(turn: Turn) -> Phase | None:
+    """The phase of a structured turn when it was cancelled."""
+    if turn.request is None or turn.request.output is None or turn.status != _CANCELLED:
+        return None
+    progress = output_progress(turn)
+    if unjudged_draft(turn) is not None:
+        return "validating"
+    role = _role_cut_short(turn)
+    if role == "submit" or (role == "output" and turn.request.output.handler is None):
+        return "validating"
+    if role == "output" or progress.drafted is not None:
+        return "reflecting"
+    return "iterating" if progress.iterations else "building"
+
+
+def _role_cut_short(turn: Turn) -> ToolRole | None:
+    """The role of the last output tool that ran when the turn ended. None where the reply itself was cut off."""
+    last = next((round for round in reversed(turn.rounds) if round.sealed), None)
+    if last is None or last.stop_reason == _CANCELLED:
+        return None
+    roles = [_role_of(turn, call) for call, result in _calls_of(turn, last) if _was_cut_short(result)]
+    return next((role for role in reversed(roles) if role is not None), None)
+
+
+# --- rounds ----------------------------------------------------------------------------------------------------------
+
+
+def _after_round(now: OutputProgress, turn: Turn, round: Round) -> OutputProgress:
+    spec, calls = _spec_of(turn), _calls_of(turn, round)
+    cut_off = _CUT_OFF.get(round.stop_reason)
+    if cut_off is not None and (cut_off == "refusal" or not calls):
+        return replace(now, failure=cut_off)
+    if draft := _draft_of(turn, round):
+        if not (verdicts := _of_round(turn, round, VERDICT)):
+            return now
+        rejected = verdicts[-1].data == REJECTED
+        return _failed(now, "max_attempts", verdicts[-1].text) if rejected else replace(now, accepted=draft)
+    if not calls and round.stop_reason not in _NO_REPLY:
+        return _failed(now, "invalid_response")
+    for call, result in calls:
+        now = _after_call(now, call, result, _role_of(turn, call), spec)
+    return now
+
+
+def _after_call(
+    now: OutputProgress, call: Block, result: Block | None, role: ToolRole | None, spec: OutputSpec
+) -> OutputProgress:
+    fine = result is not None and not result.is_error
+    complaint = None if result is None else result.text
+    if _was_cut_short(result):
+        return now
+    match role:
+        case "output" if spec.handler is not None:
+            return replace(now, drafted=call) if fine else now
+        case "output":
+            return replace(now, accepted=call) if fine else _failed(now, "max_attempts", complaint)
+        case "submit" if now.drafted is None:
+            return replace(now, failure="submit_before_output")
+        case "submit":
+            return replace(now, accepted=now.drafted) if fine else _failed(now, "max_attempts", complaint)
+        case _:
+            return now
+
+
+def _failed(now: OutputProgress, failure: Failure, complaint: str | None = None) -> OutputProgress:
+    # A second wrong output in one reply is the end of an attempt that had no model call of its own.
+    spent, complaint = now.iterations or now.spent, complaint or now.complaint
+    return OutputProgress(failed=now.failed + 1, failure=failure, spent=spent, complaint=complaint)
+
+
+def _draft_of(turn: Turn, round: Round) -> Block | None:
+    """The text block of a complete reply that is an output written as text."""
+    if not _spec_of(turn).native or round.stop_reason in _NO_REPLY or round.stop_reason in _CUT_OFF:
+        return None
+    if round.stop_reason == COMPACTED or _calls_of(turn, round):
+        return None
+    return next((block for block in reversed(_of_round(turn, round, TEXT)) if block.text.strip()), None)
+
+
+def _calls_of(turn: Turn, round: Round) -> list[tuple[Block, Block | None]]:
+    """The calls of a round in order, each with its result."""
+    mine = [block for block in turn.blocks if block.round == round.number]
+    results = {block.tool_use_id: block for block in mine if block.type == TOOL_RESULT}
+    return [(block, results.get(block.tool_use_id)) for block in mine if block.is_call]
+
+
+def _of_round(turn: Turn, round: Round, type: str) -> list[Block]:
+    return [block for block in turn.blocks if block.round == round.number and block.type == type]
+
+
+def _was_cut_short(result: Block | None) -> bool:
+    return result is not None and result.is_error and result.text == CUT_SHORT.format(_CANCELLED)
+
+
+def _role_of(turn: Turn, call: Block) -> ToolRole | None:
+    assert turn.request is not None
+    return next((spec.role for spec in turn.request.tools if spec.name == call.name), None)
+
+
+def _spec_of(turn: Turn) -> OutputSpec:
+    assert turn.request is not None
+    assert turn.request.output is not None
+    return turn.request.output

@@ -1,0 +1,119 @@
+"""Plans: what owners may use, and which plan an owner has."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from math import inf
+from typing import Final
+
+from turnstream.domain.limits import ReachedLimit
+
+PERIODS: Final = ("minute", "day", "month")
+# `requests` ask for answers or go to turns that run, `writes` change other rows, `calls` run tools; `tokens` and `cost`
+# are those of model calls.
+MEASURES: Final = ("requests", "writes", "calls", "tokens", "cost")
+COUNTED: Final = frozenset({"requests", "writes", "calls"})  # the others are known afterwards
+# Limits of what is there at one time.
+KEPT: Final = ("running_turns", "queued_turns", "streams", "uploads", "upload_bytes", "documents", "document_bytes")
+RATES: Final = tuple(f"{measure}_per_{period}" for measure in MEASURES for period in PERIODS)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The limits of an owner. `rates` are by name (`tokens_per_day`); periods are those of UTC. `upload_bytes` and
+    `document_bytes` are the bytes of all files and documents that are kept. What is not named has no limit.
+    """
+
+    name: str
+    rates: Mapping[str, float] = field(default_factory=dict)
+    running_turns: int | None = None
+    queued_turns: int | None = None
+    streams: int | None = None
+    uploads: int | None = None
+    upload_bytes: int | None = None
+    documents: int | None = None
+    document_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        if unknown := self.rates.keys() - set(RATES):
+            raise ValueError(f"a plan has no rate {min(unknown)!r}; the rates are {', '.join(RATES)}")
+
+    def has(self, *measures: str) -> bool:
+        """True where one of the measures has a limit."""
+        return any(name.partition("_per_")[0] in measures for name in self.rates)
+
+
+@dataclass(frozen=True, slots=True)
+class Plans:
+    """Which plan an owner has: what `plan_of` returns, a plan or the name of one; else the one that the credentials
+    name; else that in `owners`; else the `default`.
+    """
+
+    default: Plan = Plan("default")
+    named: Mapping[str, Plan] = field(default_factory=dict)
+    owners: Mapping[str, str] = field(default_factory=dict)
+    plan_of: Callable[[str], Plan | str | None] | None = None
+
+    @property
+    def vary(self) -> bool:
+        """True where owners may have different plans."""
+        return bool(self.named) or self.plan_of is not None
+
+    def of(self, owner: str, name: str | None = None) -> Plan:
+        """`name` is that of the credentials. A name that is not known means the least of all plans, so that a mistake
+        in a name does not lift limits.
+        """
+        chosen = None if self.plan_of is None else self.plan_of(owner)
+        if isinstance(chosen, Plan):
+            return chosen
+        asked = chosen or name or self.owners.get(owner)
+        if asked is None:
+            return self.default
+        return self.named.get(asked) or self._least()
+
+    def _least(self) -> Plan:
+        """The least of each limit of all plans."""
+        plans = (self.default, *self.named.values())
+        limits = {name: [getattr(plan, name) for plan in plans] for name in KEPT}
+        kept = {name: min((each for each in found if each is not None), default=None) for name, found in limits.items()}
+        rates = {name: min(plan.rates.get(name, inf) for plan in plans) for plan in plans for name in plan.rates}
+        return Plan("least", rates, **kept)
+
+
+def reached_rate(plan: Plan, used: Mapping[str, float], adding: Mapping[str, float]) -> ReachedLimit | None:
+    """The first rate of the plan that leaves no room for what is to be added to what is used. Of tokens and cost it is
+    known afterwards how many there are, so that anything left is room.
+    """
+    for name, limit in plan.rates.items():
+        measure = name.partition("_per_")[0]
+        step = adding.get(measure)
+        if step is None:
+            continue
+        least = step if measure in COUNTED else 0
+        if used[name] >= limit or used[name] + least > limit:
+            return ReachedLimit(name, limit, used[name])
+    return None
+
+
+def seconds_to_next(period: str, now: datetime) -> int:
+    """Seconds until the next period begins, one at least."""
+    match period:
+        case "minute":
+            then = now.replace(second=0, microsecond=0) + timedelta(minutes=1)
+        case "day":
+            then = now.replace(hour=0, minute=0, second=0, microsecond=0) + timedelta(days=1)
+        case _:
+            first = now.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+            then = (first + timedelta(days=32)).replace(day=1)
+    return int((then - now).total_seconds()) + 1
+
+
+def rate_sentence(reached: ReachedLimit) -> str:
+    measure, _, period = reached.name.partition("_per_")
+    what = {"requests": "requests", "writes": "writes", "calls": "tool calls", "tokens": "tokens", "cost": "in cost"}[
+        measure
+    ]
+    return (
+        f"The owner has used {reached.used:,} {what} of this {period}, and the limit `{reached.name}` of the plan is"
+        f" {reached.limit:,}."
+    )

@@ -1,0 +1,68 @@
+"""Tool results that hold files besides text.
+
+The row of a result keeps all of its texts in one text, with a line break between two. Its `data` is the layout: a list
+of `{"type": "text", "length": n}` for the next `n` characters, and of images and documents by their sources.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from turnstream.domain.blocks import Block
+from turnstream.domain.kinds import FILES, TEXT, TOOL_RESULT
+
+Json = Mapping[str, Any]
+# A text, or a file: the JSON object of an image or a document.
+ResultPart = str | Json
+
+
+def joined_texts(parts: Sequence[ResultPart]) -> str:
+    return "\n".join(part for part in parts if isinstance(part, str))
+
+
+def layout_of(parts: Sequence[ResultPart]) -> str | None:
+    """The layout of a result of these texts and files; None for a single text."""
+    if len(parts) <= 1 and all(isinstance(part, str) for part in parts):
+        return None
+    content = [{"type": TEXT, "length": len(part)} if isinstance(part, str) else part for part in parts]
+    return json.dumps({"type": TOOL_RESULT, "content": content}, ensure_ascii=False, separators=(",", ":"))
+
+
+def parts_of(result: Block) -> list[Json]:
+    """The texts and files of a result in their order, texts as `{"type": "text", "text": …}`."""
+    if result.data is None:
+        return [{"type": TEXT, "text": result.text}] if result.text else []
+    parts: list[Json] = []
+    end = 0
+    for part in content_of(result.data):
+        if "length" in part:
+            start, end = end, end + part["length"] + 1
+            parts.append({"type": TEXT, "text": result.text[start : end - 1]})
+        else:
+            parts.append(part)
+    return parts
+
+
+def content_of(data: str) -> Sequence[Json]:
+    """The parts of a layout."""
+    content: Sequence[Json] = json.loads(data).get("content") or ()
+    return content
+
+
+def result_as_text(result: Block, instead: str) -> Block:
+    """The result as one text, with `instead` in the place of each file; `{type}` in it is the type of the file."""
+    parts = parts_of(result)
+    words = [part["text"] if part["type"] == TEXT else instead.format(type=part["type"]) for part in parts]
+    return replace(result, text=joined_texts(words), data=None)
+
+
+def summary_notes(results: Iterable[Block]) -> Iterator[Json]:
+    """The note of each result that was summarised: `model`, `usage` and `cost`."""
+    for result in results:
+        if result.type == TOOL_RESULT and result.notes is not None and '"summarised"' in result.notes:
+            yield json.loads(result.notes)["summarised"]
+
+
+def count_files(result: Block) -> int:
+    return 0 if result.data is None else sum(part["type"] in FILES for part in content_of(result.data))

@@ -1,0 +1,331 @@
+"""The next step of a turn, and the settlement of an interrupted round. Pure functions, total over rows."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from itertools import takewhile
+from typing import Any, Literal
+from uuid import UUID
+
+from turnstream.domain.asks import Ask, Steer
+from turnstream.domain.blocks import Block
+from turnstream.domain.compaction import compaction_needed
+from turnstream.domain.history import COMPACTED
+from turnstream.domain.kinds import SERVER_CALLS, TEXT, THOUGHTS, TOOL_RESULT, USER_TEXT, kind_of
+from turnstream.domain.limits import (
+    BUDGET,
+    budget_sentence,
+    calls_are_spent,
+    calls_over_limit,
+    counted_calls,
+    round_limit,
+    rounds_with_calls,
+    spent_budget,
+)
+from turnstream.domain.output import failure_of, output_progress, unjudged_draft
+from turnstream.domain.rounds import Round
+from turnstream.domain.turns import Limits, Turn
+
+INTERRUPTED = "interrupted"
+VOIDED = "voided"
+MAX_TOOL_ROUNDS = "max_tool_rounds"
+MAX_CALLS = "max_calls"
+
+# The provider expects its reply back unchanged, and goes on with it.
+PAUSED = frozenset({"pause_turn", "compaction"})
+
+_OF_A_TEXT = THOUGHTS | {TEXT}
+_GOES_ON = PAUSED | {INTERRUPTED}
+_WHOLE = frozenset({"end_turn", "stop_sequence", "tool_use"})
+_CLIENT_TOOL = (
+    "The model called {name!r}, a tool of its provider that the provider's client must run or decide about. This server"
+    " does not: request the tool in a form that the provider runs by itself (such as `execution` `server`, or"
+    " `require_approval` `never`), or leave it out of the turn's `tools`."
+)
+_NOT_RUN = {
+    "refusal": "This call was not run: the reply was refused.",
+    "cancelled": "This call was not run: the turn was cancelled.",
+    "error": "This call was not run: the turn ended with an error.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class CallModel:
+    """Call the model for round `round`. With `tools` False the model must not use any."""
+
+    round: int
+    tools: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Shorten:
+    """Send the tool results that `block` names shortened from now on."""
+
+    block: Block
+
+
+@dataclass(frozen=True, slots=True)
+class Compact:
+    """Summarise the turns up to `through`, in round `round`."""
+
+    round: int
+    through: UUID
+
+
+@dataclass(frozen=True, slots=True)
+class RunTools:
+    """Give each call its one result: run it, or answer with `refusal` where it must not run."""
+
+    calls: tuple[Block, ...]
+    refusal: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JudgeOutput:
+    """Judge an output that the model wrote as text."""
+
+    draft: Block
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitClient:
+    """Wait until a person answers one of `asks`: nothing else can be done."""
+
+    asks: tuple[Ask, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ApplySteers:
+    """Make these messages of the user a part of the turn."""
+
+    steers: tuple[Steer, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """End the turn as complete."""
+
+    stop_reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fail:
+    """End the turn as failed. `type` is the name of the failure, `details` are its figures."""
+
+    type: str
+    message: str
+    details: Mapping[str, Any] | None = None
+
+
+Step = CallModel | Shorten | Compact | RunTools | JudgeOutput | AwaitClient | ApplySteers | Finish | Fail
+
+
+def next_step(
+    turn: Turn, ancestors: Sequence[Turn] = (), tokens: int | None = None, now: datetime | None = None
+) -> Step:
+    """The next step of an assistant turn that has no unsettled round. `ancestors` are the turns before it, from the
+    root. `tokens` is the size of the next request, where it was counted; `now` the time, for the budget of seconds.
+    """
+    step = _within_budget(_next_step(turn), turn, now)
+    if isinstance(step, CallModel) and not is_paused(turn):
+        return compaction_step(step.round, [*ancestors, turn], tokens=tokens) or step
+    return step
+
+
+def _within_budget(step: Step, turn: Turn, now: datetime | None) -> Step:
+    """The step, or the end of a turn that has no budget left for it. An output that was handed over is judged."""
+    if not isinstance(step, CallModel | RunTools) or (spent := spent_budget(turn, now)) is None:
+        return step
+    if isinstance(step, CallModel):
+        return Fail(BUDGET, budget_sentence(spent), asdict(spent))
+    counted = {_key(call) for call in counted_calls(turn)}
+    refused = tuple(call for call in step.calls if _key(call) in counted)
+    if step.refusal is not None or not refused:
+        return step
+    return RunTools(refused, f"This call was not run: the turn's budget is used up. {budget_sentence(spent)}")
+
+
+def compaction_step(
+    round: int, path: Sequence[Turn], *, tokens: int | None = None, forced: bool = False
+) -> Shorten | Compact | None:
+    """The step before round `round` where the path is too long. `forced`: the provider has refused it as too long."""
+    needed = compaction_needed(path, tokens=tokens, forced=forced)
+    if needed is None:
+        return None
+    return Shorten(needed) if isinstance(needed, Block) else Compact(round, needed)
+
+
+def is_paused(turn: Turn) -> bool:
+    """True where the provider goes on with its last reply: no other block may come in between."""
+    sealed = [round for round in turn.rounds if round.sealed]
+    return bool(sealed) and sealed[-1].stop_reason in PAUSED
+
+
+def _next_step(turn: Turn) -> Step:
+    assert turn.request is not None
+    limits = turn.request.limits
+    sealed = [round for round in turn.rounds if round.sealed]
+    if not sealed:
+        return ApplySteers(turn.steers) if turn.steers else _call_model(turn, 1)
+    last = sealed[-1]
+    with_calls = rounds_with_calls(turn.blocks)
+    if unanswered := unanswered_calls(turn.blocks):
+        return _answer_calls(turn, unanswered, last, len(with_calls))
+    if draft := unjudged_draft(turn):
+        return JudgeOutput(draft)
+    pauses = takewhile(lambda round: round.stop_reason in _GOES_ON, reversed(sealed))
+    paused = len(list(pauses))
+    goes_on = 0 < paused <= max(limits.max_rounds, limits.max_recoveries)
+    if turn.steers and not (goes_on and last.stop_reason in PAUSED):
+        return ApplySteers(turn.steers)
+    steered = any(block.type == USER_TEXT and block.round == last.number for block in turn.blocks)
+    if steered or last.stop_reason == COMPACTED:
+        return _call_model(turn, last.number + 1)
+    if turn.request.output is not None:
+        progress = output_progress(turn)
+        if progress.accepted is not None:
+            return Finish("output")
+        failure = failure_of(progress, turn.request.output)
+        return Fail(failure.type, failure.message, failure.details) if failure else CallModel(last.number + 1)
+    if with_calls and with_calls[-1] == last.number:
+        return _after_tools(turn, last, len(with_calls), limits)
+    if goes_on:
+        return _call_model(turn, last.number + 1)
+    if last.stop_reason in PAUSED:
+        times = f"{paused} times in a row ({last.stop_reason})"
+        return Fail("not_finished", f"The provider paused its reply {times}, and did not finish it.")
+    if last.stop_reason in _WHOLE and (call := _call_for_client(turn.blocks, last)):
+        return Fail("client_tool", _CLIENT_TOOL.format(name=call.name))
+    return Finish(last.stop_reason or "end_turn")
+
+
+def _call_for_client(blocks: Sequence[Block], last: Round) -> Block | None:
+    """A call of a tool of the provider's at the end of the reply: the provider waits for a result from its client."""
+    answered = {block.tool_use_id for block in blocks if kind_of(block.type).family == "server_result"}
+    for block in reversed([block for block in blocks if block.round == last.number]):
+        if block.type in SERVER_CALLS and block.tool_use_id not in answered:
+            return block
+        if block.type == TEXT and block.text.strip():
+            return None
+    return None
+
+
+def _answer_calls(turn: Turn, unanswered: tuple[Block, ...], last: Round, tool_rounds: int) -> RunTools | AwaitClient:
+    if tool_rounds > (limit := round_limit(turn)):
+        return RunTools(unanswered, f"This call was not run: the limit of {limit} tool rounds is reached.")
+    if last.stop_reason in _NOT_RUN:
+        return RunTools(unanswered, _NOT_RUN[last.stop_reason])
+    waiting = {(ask.round, ask.tool_use_id): ask for ask in turn.asks if ask.answer is None}
+    ready = tuple(call for call in unanswered if _key(call) not in waiting)
+    return RunTools(ready) if ready else AwaitClient(tuple(waiting[_key(call)] for call in unanswered))
+
+
+def _key(call: Block) -> tuple[int, str]:
+    return call.round, call.tool_use_id or ""
+
+
+def _call_model(turn: Turn, number: int) -> CallModel:
+    spent = tool_rounds(turn.blocks) >= round_limit(turn) or calls_are_spent(turn)
+    return CallModel(number, tools=not (spent or tools_have_failed(turn)))
+
+
+def _after_tools(turn: Turn, last: Round, tool_rounds: int, limits: Limits) -> Step:
+    if last.stop_reason in _NOT_RUN:
+        return Finish(last.stop_reason or "")
+    if not limits.continue_after_tools:
+        return Finish("tool_use")
+    limit, stops = round_limit(turn), limits.on_max_rounds == "stop"
+    if tool_rounds > limit or (tool_rounds == limit and stops):
+        return Finish(MAX_TOOL_ROUNDS)
+    refused = calls_over_limit(turn)
+    goes_on_calling = bool(refused) and all(
+        call in refused for call in turn.blocks if call.round == last.number and call.is_call
+    )
+    if goes_on_calling or (stops and calls_are_spent(turn)):
+        return Finish(MAX_CALLS)
+    return _call_model(turn, last.number + 1)
+
+
+def unanswered_calls(blocks: Sequence[Block]) -> tuple[Block, ...]:
+    """The calls that have no result yet, in call order."""
+    calls = [block for block in blocks if block.is_call]
+    if not calls:  # an answer may have tens of thousands of other blocks, which are looked at once then
+        return ()
+    answered = {(block.round, block.tool_use_id) for block in blocks if block.type == TOOL_RESULT}
+    return tuple(call for call in calls if (call.round, call.tool_use_id) not in answered)
+
+
+def failed_rounds(blocks: Sequence[Block], last: int | None = None) -> int:
+    """The number of rounds in a row, up to round `last` or the last of all, in which every call failed. A message of
+    the user in between starts the count again.
+    """
+    numbers = [number for number in rounds_with_calls(blocks) if last is None or number <= last]
+    if not numbers:
+        return 0
+    spoken = max(
+        (block.round for block in blocks if block.type == USER_TEXT and (last is None or block.round <= last)),
+        default=0,
+    )
+    count = 0
+    for number in reversed(numbers):
+        results = [block for block in blocks if block.round == number and block.type == TOOL_RESULT]
+        if number <= spoken or not all(result.is_error for result in results):
+            break
+        count += 1
+    return count
+
+
+def tools_have_failed(turn: Turn, last: int | None = None) -> bool:
+    """True after so many failed rounds in a row that the model must answer without tools."""
+    assert turn.request is not None
+    if turn.request.output is not None:  # attempts at an output have a limit of their own
+        return False
+    return failed_rounds(turn.blocks, last) >= turn.request.limits.max_failed_rounds
+
+
+def tool_rounds(blocks: Sequence[Block]) -> int:
+    """The number of rounds with calls of tools."""
+    return len(rounds_with_calls(blocks))
+
+
+Settlement = Literal["seal", "keep", "void", "give_up"]
+
+
+def settle(turn: Turn, open_block: Block | None, recoveries: int) -> Settlement:
+    """Decides about the unsealed round, after a crash and after a failure of the provider alike.
+
+    `seal`: it holds a complete call, so it is sealed as it is and its calls are run. `keep`: its text stays as an
+    interrupted block, and the model is asked to go on. `void`: its blocks are deleted, and the model is called again.
+    `give_up`: there were too many interruptions. `open_block` is the block that was being written. `recoveries` counts
+    the interruptions since the last progress, with this one where it is charged.
+    """
+    assert turn.request is not None
+    limits = turn.request.limits
+    mine = [block for block in turn.blocks if block.round == open_round_number(turn)]
+    if any(block.is_call for block in mine):
+        return "seal"
+    if recoveries > limits.max_recoveries:
+        return "give_up"
+    texts = [block.text for block in (*mine, open_block) if block is not None and block.type == TEXT]
+    return "keep" if limits.recovery == "continue" and any(map(str.strip, texts)) else "void"
+
+
+def text_to_continue(turn: Turn) -> tuple[str, str]:
+    """The text at the end of the turn that was cut off and that the next reply continues, behind the text of the answer
+    before it. The cut text is empty where nothing was cut off.
+    """
+    interrupted = {round.number for round in turn.rounds if round.stop_reason == INTERRUPTED}
+    if open_round_number(turn) - 1 not in interrupted:
+        return "", ""
+    begin = len(turn.blocks)
+    while begin and (block := turn.blocks[begin - 1]).round in interrupted:
+        if not (block.type in _OF_A_TEXT or block.interrupted):
+            break
+        begin -= 1
+    earlier = "\n".join(block.text for block in turn.blocks[:begin] if block.type == TEXT)
+    return earlier, "".join(block.text for block in turn.blocks[begin:] if block.type == TEXT)
+
+
+def open_round_number(turn: Turn) -> int:
+    """The number of the round after the last sealed one, whether it has begun or not."""
+    return 1 + max((round.number for round in turn.rounds if round.sealed), default=0)

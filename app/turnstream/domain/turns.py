@@ -1,0 +1,218 @@
+"""Turns, their requests, and the table of their states."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any, Literal
+from uuid import UUID
+
+from turnstream.domain.asks import Ask, Steer
+from turnstream.domain.blocks import Block, PreliminaryOutput
+from turnstream.domain.errors import IllegalTransition
+from turnstream.domain.rounds import Prices, Round
+
+Role = Literal["user", "assistant"]
+Status = Literal["queued", "running", "waiting", "complete", "cancelled", "error"]
+RecoveryPolicy = Literal["retry", "continue"]
+RoundLimitPolicy = Literal["answer", "stop"]
+ProviderFailurePolicy = Literal["assemble", "fail"]
+Compaction = Literal["own", "provider"]
+EarlierResults = Literal["whole", "short", "none"]
+ToolRole = Literal["output", "submit"]
+
+# status -> the statuses it may become. An ended turn has no way out. tests/integration/test_states.py runs every
+# statement that writes a status against this table.
+TRANSITIONS: Mapping[Status, frozenset[Status]] = {
+    "queued": frozenset({"running", "cancelled"}),
+    "running": frozenset({"queued", "waiting", "complete", "cancelled", "error"}),
+    "waiting": frozenset({"queued"}),
+    "complete": frozenset(),
+    "cancelled": frozenset(),
+    "error": frozenset(),
+}
+ENDED: frozenset[Status] = frozenset(status for status, ways_out in TRANSITIONS.items() if not ways_out)
+OPEN: frozenset[Status] = frozenset(TRANSITIONS) - ENDED
+# The least distance between the numbers of two attempts (turnstream.storage.runs.attempts).
+LEAST_STEP = 64
+# The stop reason that readers get for a turn that was deleted while it was open.
+DELETED = "deleted"
+
+
+def check_transition(now: Status, then: Status) -> None:
+    """Raises IllegalTransition unless the table allows `now` → `then`."""
+    if then not in TRANSITIONS[now]:
+        raise IllegalTransition(now, then)
+
+
+@dataclass(frozen=True, slots=True)
+class HttpCall:
+    """The endpoint of a tool that was declared with the request. `headers` may hold secrets and are never shown."""
+
+    url: str
+    timeout: float = 30.0
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ToolSpec:
+    """A tool as the model sees it, frozen into the turn. `input_schema` is JSON text. A tool that is neither
+    `read_only` nor `retry_safe` is never run twice for one call. A `client` tool is run by the client. A tool with
+    `http` was declared with the request. A tool with a `role` takes the output of a structured turn. The server knows
+    any other tool by its name.
+    """
+
+    name: str
+    description: str
+    input_schema: str
+    read_only: bool = False
+    retry_safe: bool = False
+    client: bool = False
+    http: HttpCall | None = None
+    role: ToolRole | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The limits of one turn. `context_window` is in tokens; a conversation that fills `compact_at` of it is made
+    shorter: by us (`own`), or by the `provider` with those `provider_edits` that it offers for the model.
+    `earlier_results` is how results of tools in the turns before are sent.
+
+    `max_rounds` may stretch to `hard_max_rounds` while rounds make progress. `max_calls` counts calls of tools. The
+    budgets are spent in tokens of all kinds, in cost by `prices` (by the name of the model), and in seconds since the
+    first claim. With `tell_rounds` the model is sent how many tool rounds are left.
+    """
+
+    max_rounds: int = 5
+    on_max_rounds: RoundLimitPolicy = "answer"
+    max_failed_rounds: int = 3
+    continue_after_tools: bool = True
+    recovery: RecoveryPolicy = "continue"
+    max_recoveries: int = 3
+    on_provider_failure: ProviderFailurePolicy = "assemble"
+    context_window: int | None = None
+    compact_at: float = 0.8
+    compaction: Compaction = "own"
+    earlier_results: EarlierResults = "whole"
+    provider_edits: tuple[str, ...] = ()
+    hard_max_rounds: int | None = None
+    max_calls: int | None = None
+    budget_tokens: int | None = None
+    budget_cost: float | None = None
+    budget_seconds: float | None = None
+    prices: Mapping[str, Prices] = field(default_factory=dict)
+    tell_rounds: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class OutputSpec:
+    """The output of a structured turn: JSON that meets `schema` (JSON text). The program may have registered a
+    `validator` that judges an output, and a `handler` that refines it. An attempt at an output ends with one, or after
+    `max_iterations` model calls. `native`: the provider holds the model to the schema, and the output is its text, not
+    the call of a tool. `wrapped`: the schema is not one of an object, which providers demand, so the model writes an
+    object with the output as its `value`. The names and descriptions are those of the tools; None for ours.
+    """
+
+    schema: str
+    validator: str | None = None
+    handler: str | None = None
+    max_attempts: int = 3
+    max_iterations: int = 15
+    native: bool = False
+    wrapped: bool = False
+    name: str = "output"
+    description: str | None = None
+    submit_name: str = "submit"
+    submit_description: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TurnRequest:
+    """The request of an assistant turn, frozen when the turn was created, so that a retry is the same request.
+
+    `params` are the model parameters as given (max_tokens, thinking, …). `provider_tools` run at the provider; their
+    definitions are JSON text and passed on unchanged. `record` asks for a recording of the model calls. `plan` is the
+    owner's, where the credentials of the request name one. `labels` are the client's, for itself. `trace` is
+    the span that made the turn, as a header `traceparent`; None where nothing is traced. `documents` is how the
+    paths of all documents begin that the turn's tools may read: empty for every document, None for none.
+    """
+
+    model: str
+    system: str | None = None
+    params: Mapping[str, Any] = field(default_factory=dict)
+    tools: tuple[ToolSpec, ...] = ()
+    limits: Limits = Limits()
+    provider_tools: tuple[str, ...] = ()
+    output: OutputSpec | None = None
+    record: bool = False
+    plan: str | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    trace: str | None = None
+    documents: str | None = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TurnError:
+    """The reason why a turn ended as `error`. `type` is the provider's or ours, `request_id` the provider's. `details`
+    are figures of it as JSON: what was used up, and of how much.
+    """
+
+    type: str
+    message: str
+    request_id: str | None = None
+    details: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One turn with its rounds and blocks, as the rows hold it. `steers` are those that it has not taken in yet, and
+    `preliminary` is what running tools have shown, of which the rows may be a second behind.
+    `recoveries` counts interruptions without progress, `deaths` the deaths of processes that it may have caused.
+    `arrivals` counts the answers and steers that reached it while it was open, `hook_failures` the hooks that failed.
+    `forked_from` is the turn that it is a copy of. `lineage` has the numbers of its attempts, from the one that it was
+    made with, or had when they began to be kept; it is empty while that is the only one.
+    """
+
+    id: UUID
+    chat_id: UUID
+    parent_id: UUID | None
+    role: Role
+    status: Status
+    attempt: int = 0
+    request: TurnRequest | None = None
+    cancel_requested: bool = False
+    recoveries: int = 0
+    deaths: int = 0
+    arrivals: int = 0
+    hook_failures: int = 0
+    stop_reason: str | None = None
+    error: TurnError | None = None
+    usage: Mapping[str, Any] = field(default_factory=dict)
+    created_at: datetime | None = None
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    forked_from: UUID | None = None
+    lineage: tuple[int, ...] = ()
+    rounds: tuple[Round, ...] = ()
+    blocks: tuple[Block, ...] = ()
+    asks: tuple[Ask, ...] = ()
+    steers: tuple[Steer, ...] = ()
+    preliminary: tuple[PreliminaryOutput, ...] = ()
+
+    @property
+    def ended(self) -> bool:
+        return self.status in ENDED
+
+    def has_had(self, attempt: int) -> bool:
+        """Whether this is a later state of the turn as it was in `attempt`. Numbers up to the first one that was kept
+        all count: attempts before it were counted up one by one.
+        """
+        first = self.lineage[0] if self.lineage else self.attempt
+        return attempt <= first or attempt in self.lineage
+
+    @property
+    def has_run_before(self) -> bool:
+        """Whether this attempt is not the first one."""
+        return len(self.lineage) > 2 or (self.lineage[0] > 0 if self.lineage else self.attempt > 1)
+
+    def in_attempt(self, attempt: int) -> "Turn":
+        return replace(self, attempt=attempt, lineage=(*(self.lineage or (self.attempt,)), attempt))

@@ -1,0 +1,484 @@
+"""The executor of one turn: asks the rows for the next step, does it, and asks again."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import asdict, replace
+from functools import partial
+from time import monotonic
+from typing import assert_never
+
+import structlog
+
+from turnstream.domain.assembly import ASSEMBLED, assembled_answer, can_be_assembled
+from turnstream.domain.blocks import CUT_SHORT, Block
+from turnstream.domain.charges import Charge, charge_of_request, charges_of
+from turnstream.domain.compaction import earlier_cut, estimate_size, size_of_reply
+from turnstream.domain.errors import PermanentError, ProviderError, TooLong, TransientError
+from turnstream.domain.events import RoundStart
+from turnstream.domain.history import COMPACTED
+from turnstream.domain.limits import BUDGET
+from turnstream.domain.output import output_progress
+from turnstream.domain.rounds import Round
+from turnstream.domain.steps import (
+    INTERRUPTED,
+    ApplySteers,
+    AwaitClient,
+    CallModel,
+    Compact,
+    Fail,
+    Finish,
+    JudgeOutput,
+    RunTools,
+    Shorten,
+    Step,
+    compaction_step,
+    next_step,
+    open_round_number,
+    settle,
+    text_to_continue,
+    unanswered_calls,
+)
+from turnstream.domain.turns import DELETED, Status, Turn, TurnError, TurnRequest
+from turnstream.domain.why import Activity
+from turnstream.engine.hooks import AfterRound, BeforeAttempt
+from turnstream.engine.metrics import count_retry, count_usage, logged_continuation
+from turnstream.engine.model_route import ModelAccess, ModelRoute
+from turnstream.engine.model_spans import model_call
+from turnstream.engine.recorder import Settlement, to_the_end
+from turnstream.engine.reply import Reply
+from turnstream.engine.requests import ModelStep, Requests, TokenCounts
+from turnstream.engine.retries import StallTimeout
+from turnstream.engine.spending import BudgetSpent, most_cost, most_tokens
+from turnstream.engine.tool_runs import ToolRuns
+from turnstream.engine.turn_context import TurnContext
+from turnstream.kit.clock import CLOCK
+from turnstream.kit.text import sentence
+from turnstream.llm.conversation.summaries import as_summary
+from turnstream.storage.database import retry_while_unavailable
+from turnstream.telemetry import PROVIDER_FIRST_DELTA_SECONDS
+from turnstream.tools.tool import Outcome
+
+log = structlog.get_logger(__name__)
+
+# The most deaths of processes that a turn may have caused. Text before each of them is progress, so `recoveries` do not
+# bound such a turn.
+_MOST_DEATHS = 10
+
+
+class Executor:
+    """One claimed turn, from its rows to its end or to a wait for a person."""
+
+    def __init__(self, context: TurnContext, tool_runs: ToolRuns, models: ModelAccess) -> None:
+        self._context = context
+        self._recorder = context.recorder
+        self._tool_runs = tool_runs
+        self._models = models
+        self._requests = Requests(context.ancestors, context.entries, context.uploads, models.policy.fitting)
+        self._token_counter = TokenCounts(context.ancestors, self._requests)
+        self._route = ModelRoute(models, self.request.model, context.owner)
+        self._reply: Reply | None = None
+        self._summary_model_failed = False
+        self._stall: StallTimeout | None = None
+        self._attempt = 0  # at the output, whose hooks were called
+
+    @property
+    def turn(self) -> Turn:
+        return self._recorder.turn
+
+    @property
+    def request(self) -> TurnRequest:
+        assert self.turn.request is not None
+        return self.turn.request
+
+    @property
+    def _path(self) -> Sequence[Turn]:
+        return [*self._context.ancestors, self.turn]
+
+    def activity(self, readers: int) -> Activity:
+        """What the rows do not have of the turn now."""
+        recorder, stage = self._recorder, self._recorder.stage
+        in_call = stage in {"processing", "streaming"} and self._stall is not None
+        silent = self._stall.silent if in_call and self._stall is not None else None
+        return Activity(stage, monotonic() - recorder.stage_since, silent, self._tool_runs.running, readers)
+
+    async def run(self) -> None:
+        """Runs until the turn has ended or waits for a person. Raises ClaimLost; any other failure ends the turn."""
+        try:
+            await self._take_up()
+            while self._recorder.holds:
+                await self._load_updates()
+                try:
+                    await self._do(await self._next_step())
+                except ProviderError as error:
+                    # Where results stand, a fallback is asked after any failure: the question is half answered.
+                    if not can_be_assembled(self.turn) or not self._route.leave(error):
+                        raise
+                    await self._settle_open_round(error, recoveries=0)
+        except ProviderError as error:
+            await self._end_without_model(self._route.turn_error(error))
+        except BudgetSpent as spent:
+            await self.cut_short("error", BUDGET, TurnError(BUDGET, str(spent), details=asdict(spent.reached)))
+        finally:
+            await self._tool_runs.close()
+
+    async def _end_without_model(self, error: TurnError) -> None:
+        """Ends the turn where no model is left: with an answer made of the results of its tools, else as failed."""
+        if not can_be_assembled(self.turn):
+            await self.cut_short("error", "error", error)
+            return
+        log.warning("turn.assembled", error=error.type, message=error.message)
+        if await self._tidy("error", keep=True):
+            await self._call_after_round()
+        round, answer = assembled_answer(self.turn, error, open_round_number(self.turn))
+        begun = replace(round, started_at=CLOCK.now())
+        self._recorder.begin_round(replace(begun, stop_reason=None))
+        await self._recorder.seal_round(begun, [answer])
+        await self._recorder.end("complete", ASSEMBLED)
+
+    async def _next_step(self) -> Step:
+        now = CLOCK.now()
+        step = next_step(self.turn, self._context.ancestors, now=now)
+        if not isinstance(step, CallModel | Shorten | Compact):
+            return step
+        tokens = await self._token_counter.tokens(self.turn, self._route.model, self._route.provider)
+        return step if tokens is None else next_step(self.turn, self._context.ancestors, tokens, now)
+
+    async def _do(self, step: Step) -> None:
+        match step:
+            case CallModel():
+                await self._call_model(step)
+            case Shorten(block):
+                log.info("conversation.shortened", note=block.text)
+                await self._recorder.close_blocks([block])
+            case Compact():
+                await self._compact(step)
+            case RunTools(calls, refusal):
+                self._recorder.notify_stage("executing")
+                async with self._route.connection_kept_open():
+                    await self._tool_runs.answer(calls, refusal)
+            case JudgeOutput(draft):
+                self._recorder.notify_stage("executing")
+                await self._tool_runs.judge(draft)
+            case AwaitClient():
+                await self._recorder.wait()
+            case ApplySteers(steers):
+                await self._recorder.apply_steers(steers, open_round_number(self.turn) - 1)
+            case Finish(stop_reason):
+                await self._recorder.end("complete", stop_reason)
+            case Fail(type, message, details):
+                await self._recorder.end("error", type, TurnError(type, message, details=details))
+            case _:
+                assert_never(step)
+
+    async def _load_updates(self) -> None:
+        """Loads answers and words of the user that a notification announced. Without one, the end of the turn meets
+        them: it then puts the turn back into the queue.
+        """
+        updated, turns = self._context.updated, self._context.turns
+        if updated.is_set():
+            updated.clear()  # before the query: what comes during it sets the event again
+            await self._recorder.refresh(lambda turn: retry_while_unavailable(lambda: turns.refreshed(turn)))
+
+    async def cut_short(
+        self, status: Status, stop_reason: str, error: TurnError | None = None, *, keep: bool = True
+    ) -> None:
+        """Ends the turn where it is, and every call gets a result. The open round is sealed as it is. Without `keep`,
+        or where the rows and the view differ about the open block, it is voided.
+        """
+        sealed = await self._tidy(stop_reason, keep=keep)
+        await self._recorder.end(status, stop_reason, error)
+        if sealed:
+            await self._call_after_round()
+
+    async def _tidy(self, stop_reason: str, *, keep: bool) -> bool:
+        """Closes what is open in the turn, before its end. Returns whether that sealed a round."""
+        await self._tool_runs.close()
+        has_open_round = self._unsealed() is not None
+        if has_open_round:
+            round, left_open = self._close_reply(stop_reason)
+            if keep and self._is_next_in_rows(left_open):
+                await self._seal(round, left_open, recoveries=self.turn.recoveries)
+            else:
+                await self._recorder.void_round(round, recoveries=self.turn.recoveries)
+        if unanswered := unanswered_calls(self.turn.blocks):
+            cut = Outcome(CUT_SHORT.format(stop_reason), is_error=True)
+            await self._recorder.settle_calls(*(Settlement(call, cut) for call in unanswered))
+        if self.turn.steers:
+            await self._recorder.apply_steers(self.turn.steers, open_round_number(self.turn) - 1)
+        return has_open_round and self.turn.rounds[-1].sealed
+
+    # --- one model call ----------------------------------------------------------------------------------------------
+
+    async def _call_model(self, step: CallModel) -> None:
+        if self.request.output is not None:
+            progress = output_progress(self.turn)
+            attempt = progress.failed + 1
+            # A round that is tried again, or follows words of the user, is of the same attempt.
+            if progress.iterations == 0 and attempt > self._attempt:
+                self._attempt = attempt
+                await self._context.call_hooks(BeforeAttempt(self._context.owner, self.turn, attempt))
+        try:
+            await self._try_round(step)
+        except TooLong:
+            await self._void_open_round()
+            compaction = compaction_step(step.round, self._path, forced=True)
+            if compaction is None:
+                raise
+            await self._do(compaction)
+
+    async def _compact(self, step: Compact) -> None:
+        """Has the turns to `step.through` summarised; fewer of them where they are too long for one request. Where the
+        model that the operator chose for it fails, the turn's own one does it.
+        """
+        chosen = self._models.policy.summary_model
+        owner = self._context.owner
+        if chosen is not None and not self._summary_model_failed and not self._models.is_open(chosen, owner):
+            try:
+                await self._stream_round(step, chosen)
+                return
+            except ProviderError as error:
+                log.warning("conversation.summary_model_failed", model=chosen, error=error.type)
+                self._summary_model_failed = True
+                await self._void_open_round()
+        try:
+            await self._try_round(step)
+        except TooLong:
+            await self._void_open_round()
+            through = earlier_cut(self._path, step.through)
+            if through is None:
+                raise
+            await self._compact(replace(step, through=through))
+
+    async def _try_round(self, step: ModelStep) -> None:
+        try:
+            with logged_continuation(lambda: self.turn, step.round):
+                await self._stream_round(step)
+        except TransientError as error:
+            await self._after_failure(error)
+
+    async def _stream_round(self, step: ModelStep, chosen: str | None = None) -> None:
+        """Calls the model of the route, or the `chosen` one, once. Raises BudgetSpent where the plan has no room."""
+        if self._context.spending.limits_models or self._context.spending.reached is not None:
+            await self._reserve(chosen or self._route.model)
+        with self._route.call() if chosen is None else self._models.call(chosen, self._context.owner) as provider:
+            opened = await self._models.openings.enter()
+            request = await self._requests.build(self.turn, step, chosen or self._route.model)
+            label = self._models.policy.label(request.model if chosen is None else chosen)
+            with model_call(
+                provider.name,
+                label,
+                request,
+                gen_ai__conversation__id=str(self.turn.chat_id),
+                turnstream__round=step.round,
+                turnstream__compaction=isinstance(step, Compact) or None,
+            ) as call:
+                with_tools = isinstance(step, CallModel) and step.tools
+                start_early = self._tool_runs.start_early if with_tools else None
+                continued = text_to_continue(self.turn) if isinstance(step, CallModel) else ("", "")
+                reply = self._reply = Reply(
+                    self._recorder,
+                    self._models.clock,
+                    request,
+                    self._models.policy.max_reply_chars,
+                    opened,
+                    start_early,
+                    continued,
+                )
+                self._recorder.notify_stage("processing")
+                timeout = StallTimeout(self._models.policy.stall_timeout)
+                try:
+                    self._stall = timeout
+                    async with (
+                        self._reserved_request(reply, request.model),
+                        timeout as stall,
+                        aclosing(provider.stream(request)) as stream,
+                    ):
+                        summary = as_summary(stream, step.through) if isinstance(step, Compact) else None
+                        await reply.consume(summary or stream, stall)
+                except TransientError:
+                    if isinstance(step, Compact) or not reply.is_whole:
+                        raise  # a failure after the end of a reply takes nothing back
+                if reply.seconds_to_first_delta is not None:
+                    PROVIDER_FIRST_DELTA_SECONDS.labels(provider.name, label).observe(reply.seconds_to_first_delta)
+                call.answered(
+                    reply.stop_reason, reply.usage, reply.blocks, reply.request_id, reply.seconds_to_first_delta
+                )
+                if self._unsealed() is None or not reply.is_whole:
+                    raise TransientError("incomplete_stream", "The provider's answer ended in the middle.")
+        await self._seal_reply(COMPACTED if isinstance(step, Compact) else reply.stop_reason)
+        if isinstance(step, Compact):
+            log.info("conversation.compacted", through=str(step.through))
+        await self._call_after_round()
+
+    async def _seal_reply(self, stop_reason: str) -> None:
+        """Seals the round of a whole reply, together with the end of the turn or the start of calls where these follow
+        at once.
+        """
+        round, unwritten = self._close_reply(stop_reason)
+        match self._step_behind(round, unwritten):
+            case Finish(reason):
+                await self._recorder.seal_and_end(round, unwritten, reason)
+                self._report_sealed(round)
+            case RunTools(calls, None):
+                starting = self._tool_runs.ready_to_start(self._sealed_turn(round, unwritten), calls)
+                await self._seal(round, unwritten, recoveries=0, starting=starting)
+            case _:
+                await self._seal(round, unwritten, recoveries=0)
+
+    async def _reserve(self, model: str) -> None:
+        policy, spending = self._models.policy, self._context.spending
+        request, reply = most_tokens(self._path, self.request.params, policy.longest_reply(model))
+        cost = most_cost(policy.prices(model), request, reply)
+        if not await spending.reserve(self.turn, self._charge_of_request(model), request + reply, cost):
+            assert spending.reached is not None
+            raise BudgetSpent(spending.reached)
+
+    @asynccontextmanager
+    async def _reserved_request(self, reply: Reply, model: str) -> AsyncIterator[None]:
+        """Lets the round writer reserve what the request of a call costs until its reply begins, so that a kill does
+        not hide it. Where the plan limits models, `_reserve` has done it.
+        """
+        turn, view = self.turn, self._recorder.view
+        if self._context.spending.limits_models:
+            yield
+            return
+        request = view.unreserved = partial(self._charge_of_request, model)
+        try:
+            yield
+        finally:
+            is_reserved = view.unreserved is not request
+            view.unreserved = None
+            if is_reserved and not reply.has_begun:
+                await to_the_end(self._context.spending.forget(turn, self._call))
+
+    def _charge_of_request(self, model: str) -> Charge:
+        tokens = estimate_size(self._path).tokens
+        return charge_of_request("round", self._call, model, tokens, self._models.policy.prices(model))
+
+    @property
+    def _call(self) -> str:
+        return f"{open_round_number(self.turn)}.{self.turn.attempt}"
+
+    def _step_behind(self, round: Round, unwritten: Sequence[Block]) -> Step | None:
+        """The step behind the seal of this round, where nothing comes in between: the end of the turn, or the start of
+        calls, is written with the seal. Words of the user that no notification has announced yet are met by the end
+        itself.
+        """
+        if self._context.updated.is_set() or self._context.hooks.want(AfterRound):
+            return None
+        return next_step(self._sealed_turn(round, unwritten), self._context.ancestors, now=CLOCK.now())
+
+    def _sealed_turn(self, round: Round, unwritten: Sequence[Block]) -> Turn:
+        turn = self.turn
+        rounds = (*turn.rounds[:-1], replace(round, sealed_by=turn.attempt))
+        return replace(turn, rounds=rounds, blocks=(*turn.blocks, *unwritten))
+
+    # --- the end of a round ------------------------------------------------------------------------------------------
+
+    def _unsealed(self) -> Round | None:
+        rounds = self.turn.rounds
+        return rounds[-1] if rounds and not rounds[-1].sealed and not rounds[-1].voided else None
+
+    def _close_reply(self, stop_reason: str) -> tuple[Round, list[Block]]:
+        """Ends the reply. Returns the unsealed round with its last figures, and the blocks that no row holds yet. After
+        a crash there is no reply: the row and the journal have what is known.
+        """
+        round = self._unsealed()
+        assert round is not None
+        reply, self._reply = self._reply, None
+        if reply is None:
+            block = self._recorder.view.block_being_written()
+            round, left_open = replace(round, stop_reason=stop_reason), [block] if block else []
+        else:
+            round, left_open = reply.complete(round, stop_reason), reply.cut_off()
+        if reply is None or not reply.is_whole:
+            tokens = size_of_reply([*self.turn.blocks, *left_open], round.number)
+            round = replace(round, estimated_tokens=tokens)
+        cost = self._models.policy.cost(round.model or self.request.model, round.spent)
+        return replace(round, cost=cost), left_open
+
+    async def charge_open_round(self) -> None:
+        """Charges the round that was open when the turn was deleted: no statement about it finds its row any more."""
+        reply, turn = self._reply, self.turn
+        if reply is not None and self._unsealed() is None and reply.has_begun:  # its row came too late
+            self._recorder.view.begin_round(reply.new_round())
+        if self._unsealed() is None:
+            return
+        for charge in charges_of([self._close_reply(DELETED)[0]], turn):
+            add = partial(self._context.charges.add, self._context.owner, turn.chat_id, turn.id, charge)
+            await retry_while_unavailable(add)
+
+    async def _seal(
+        self, round: Round, left_open: Sequence[Block], *, recoveries: int, starting: Sequence[Block] = ()
+    ) -> None:
+        await self._recorder.seal_round(round, left_open, recoveries=recoveries, starting=starting)
+        self._report_sealed(round)
+
+    def _report_sealed(self, round: Round) -> None:
+        count_usage(round, self._models.policy.label(round.model or self.request.model))
+        log.info("round.sealed", stop_reason=round.stop_reason, blocks=len(self.turn.blocks))
+
+    async def _call_after_round(self) -> None:
+        await self._context.call_hooks(AfterRound(self._context.owner, self.turn, self.turn.rounds[-1]))
+
+    async def _take_up(self) -> None:
+        """Settles the round that an earlier attempt left open. Raises PermanentError after too many recoveries."""
+        crash = TransientError("interrupted", "The server stopped while the answer was being written.")
+        if self.turn.recoveries > self.request.limits.max_recoveries:
+            raise PermanentError(crash.type, f"{crash.message} That happened too often without progress.")
+        if self.turn.deaths > _MOST_DEATHS:
+            raise PermanentError(crash.type, f"{crash.message} That happened {self.turn.deaths} times.")
+        # It was charged already, when the lease expired.
+        await self._settle_open_round(crash, recoveries=self.turn.recoveries)
+
+    async def _after_failure(self, error: TransientError) -> None:
+        is_open = self._unsealed() is not None
+        shown = is_open and not isinstance(self._recorder.view.marks[-1], RoundStart)  # readers have seen output of it
+        try:
+            await self._settle_open_round(error, recoveries=self.turn.recoveries + shown)
+        except PermanentError as given_up:
+            if not self._route.leave(given_up):
+                raise
+            await self._settle_open_round(error, recoveries=0)
+            return
+        tries = self._route.calls
+        seconds = round(self._route.seconds_to_wait(error, charged=not shown), 3)
+        count_retry(error)
+        log.warning("provider.retry", error=error.type, message=error.message, seconds=seconds, tries=tries)
+        model, message = self._route.model, sentence(error.message)
+        self._recorder.set_stage("retrying")
+        self._recorder.notify("retry", error=error.type, message=message, seconds=seconds, model=model, tries=tries)
+        await asyncio.sleep(seconds)
+
+    async def _settle_open_round(self, error: ProviderError, *, recoveries: int) -> None:
+        """Applies the one rule for an interrupted round, if there is one; `recoveries` are those with this one."""
+        if self._unsealed() is None:
+            return
+        settlement = settle(self.turn, self._recorder.view.block_being_written(), recoveries)
+        log.info("round.interrupted", settled=settlement, error=error.type)
+        match settlement:
+            case "seal" | "keep":
+                await self._seal(*self._close_reply(INTERRUPTED), recoveries=recoveries)
+                await self._call_after_round()
+            case "void":
+                await self._void_open_round(recoveries)
+            case "give_up":
+                raise PermanentError(
+                    error.type, f"{sentence(error.message)} It was given up after too many interruptions."
+                )
+            case _:
+                assert_never(settlement)
+
+    async def _void_open_round(self, recoveries: int = 0) -> None:
+        """Takes the unsealed round back, if there is one. The turn goes on in a new attempt."""
+        if self._unsealed() is not None:
+            await self._tool_runs.close()  # calls that were started early are gone with the round
+            await self._recorder.void_round(self._close_reply("")[0], recoveries=recoveries)
+            structlog.contextvars.bind_contextvars(attempt=self.turn.attempt)
+
+    def _is_next_in_rows(self, left_open: Sequence[Block]) -> bool:
+        """Whether these blocks come next in the rows and in the view. They do not where Postgres refused one."""
+        next_index, shown = len(self.turn.blocks), self._recorder.view.block_being_written()
+        in_order = all(block.index == next_index + place for place, block in enumerate(left_open))
+        return in_order and (shown is None or len(left_open) > 0)

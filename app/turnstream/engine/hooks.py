@@ -1,0 +1,171 @@
+"""Hooks of the embedding program: methods that are called at events of the turns that run in this process."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+
+from turnstream.domain.blocks import Block
+from turnstream.domain.rounds import Round
+from turnstream.domain.turns import Turn
+from turnstream.telemetry import HOOK_FAILURES
+from turnstream.tools.tool import Outcome
+
+log = structlog.get_logger(__name__)
+
+TIMEOUT = 5.0  # seconds for one call of one hook
+_STOP_TIMEOUT = 0.1  # seconds for a cancelled hook; then it is abandoned
+
+
+@dataclass(frozen=True, slots=True)
+class BeforeTool:
+    """`turn` is the turn at the time of the event, as in every event. `input` is the JSON text that the tool gets. It
+    differs from the call's if a person edited it.
+    """
+
+    owner: str
+    turn: Turn
+    call: Block
+    input: str
+
+
+@dataclass(frozen=True, slots=True)
+class AfterTool:
+    owner: str
+    turn: Turn
+    call: Block
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class AfterRound:
+    owner: str
+    turn: Turn
+    round: Round
+
+
+@dataclass(frozen=True, slots=True)
+class TurnEnded:
+    owner: str
+    turn: Turn
+
+
+@dataclass(frozen=True, slots=True)
+class BeforeAttempt:
+    """`attempt` is the number of the attempt at the output, from 1."""
+
+    owner: str
+    turn: Turn
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class OutputRejected:
+    """`draft` is the block that was judged: the call of the output tool or of submit, or a text. `outcome` has what is
+    wrong, as the model reads it.
+    """
+
+    owner: str
+    turn: Turn
+    attempt: int
+    draft: Block
+    outcome: Outcome
+
+
+HookEvent = BeforeTool | AfterTool | AfterRound | BeforeAttempt | OutputRejected | TurnEnded
+_METHODS: Mapping[type[HookEvent], str] = {
+    BeforeTool: "before_tool",
+    AfterTool: "after_tool",
+    AfterRound: "after_round",
+    BeforeAttempt: "before_attempt",
+    OutputRejected: "output_rejected",
+    TurnEnded: "turn_ended",
+}
+
+
+class Hooks:
+    """The base class of hooks; every method may be overridden. Hooks observe: they cannot change a turn."""
+
+    async def before_tool(self, event: BeforeTool) -> None:
+        """Called before a call runs here."""
+
+    async def after_tool(self, event: AfterTool) -> None:
+        """Called when the outcome of a call that ran here is stored."""
+
+    async def after_round(self, event: AfterRound) -> None:
+        """Called when a reply of the model is stored. The tools that it calls run afterwards."""
+
+    async def before_attempt(self, event: BeforeAttempt) -> None:
+        """Called before the first model call of an attempt at the output of a structured turn."""
+
+    async def output_rejected(self, event: OutputRejected) -> None:
+        """Called when the judgement of an output that failed its validation is stored."""
+
+    async def turn_ended(self, event: TurnEnded) -> None:
+        """Called when the end of a turn that ran here is stored and its readers have been notified."""
+
+
+class HookRunner:
+    """Calls all hooks, one after the other. It contains their failures, and stops each after `timeout` seconds."""
+
+    def __init__(self, hooks: Sequence[Hooks] = (), timeout: float = TIMEOUT) -> None:
+        self._hooks = hooks
+        self._timeout = timeout
+        self._abandoned: set[asyncio.Task[None]] = set()
+
+    def want(self, event: type[HookEvent]) -> bool:
+        """Whether a hook overrides the method for this kind of event."""
+        name = _METHODS[event]
+        return any(getattr(type(hook), name) is not getattr(Hooks, name) for hook in self._hooks)
+
+    async def call(self, event: HookEvent) -> int:
+        """Calls the method for `event` of every hook that overrides it. Returns how many calls failed."""
+        name = _METHODS[type(event)]
+        failures = 0
+        for hook in self._hooks:
+            if getattr(type(hook), name) is not getattr(Hooks, name):
+                failures += not await self._call(getattr(hook, name), name, event)
+        return failures
+
+    async def _call(self, method: Callable[[Any], Coroutine[Any, Any, None]], name: str, event: HookEvent) -> bool:
+        """Returns whether the call succeeded."""
+        task = asyncio.create_task(_await(method, event), name=f"hook {name}")
+        try:
+            await asyncio.wait({task}, timeout=self._timeout)
+            in_time = task.done()
+        finally:
+            await self._stop(task)
+        error: BaseException | None
+        if not in_time:
+            error = TimeoutError(f"it took longer than {self._timeout:g} s")
+        elif task.cancelled():  # by the hook itself: a cancellation of this task has left at the await above
+            error = asyncio.CancelledError()
+        else:
+            error = task.exception()
+        if error is not None:
+            HOOK_FAILURES.labels(name).inc()
+            log.error("hook.failed", hook=name, method=getattr(method, "__qualname__", repr(method)), exc_info=error)
+        return error is None
+
+    async def _stop(self, task: asyncio.Task[None]) -> None:
+        if task.done():
+            return
+        self._abandoned.add(task)
+        task.add_done_callback(self._forget)
+        task.cancel()
+        await asyncio.wait({task}, timeout=_STOP_TIMEOUT)
+
+    def _forget(self, task: asyncio.Task[None]) -> None:
+        self._abandoned.discard(task)
+        if not task.cancelled():
+            task.exception()  # marks it as retrieved, or asyncio logs it
+
+
+async def _await(method: Callable[[Any], Coroutine[Any, Any, None]], event: object) -> None:
+    """Awaits in the hook's own task: a method that is not async fails there, as a failure of the hook."""
+    try:
+        await method(event)
+    except (SystemExit, KeyboardInterrupt) as error:  # asyncio lets them through, and the process would end
+        raise RuntimeError(f"a hook has raised {type(error).__name__}") from error

@@ -1,0 +1,81 @@
+"""A watch over the event loop: what holds it longer than every stream should wait is named."""
+
+import asyncio
+import sys
+import time
+from threading import Event, Thread, get_ident
+from time import perf_counter
+from types import FrameType, TracebackType
+from typing import Self
+
+import structlog
+
+from turnstream.telemetry import LOOP_HELD_SECONDS
+
+log = structlog.get_logger(__name__)
+
+PAUSE = 0.05  # seconds between two signs of life that the loop is asked for
+LIMIT = 0.02  # seconds without one after which the watch looks at what the loop's thread does
+_LOGGED = 0.1  # seconds
+_LONG = 1.0  # seconds after which it is logged before its end, which may never come
+
+
+class LoopWatch:
+    """Runs in a thread of its own, from `with` to its end, on the event loop that enters it. It names functions of
+    `package` before those of libraries.
+    """
+
+    def __init__(self, package: str = "turnstream") -> None:
+        self._package = package
+
+    def __enter__(self) -> Self:
+        self._loop, self._watched = asyncio.get_running_loop(), get_ident()
+        self._stopped = Event()
+        self._thread = Thread(target=self._run, name="loop-watch", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Does not wait for the thread, which may wait for this loop."""
+        self._stopped.set()
+
+    def _run(self) -> None:
+        while not self._stopped.wait(PAUSE):
+            answered, asked, used = Event(), perf_counter(), _processor_seconds(self._watched)
+            try:
+                self._loop.call_soon_threadsafe(answered.set)
+            except RuntimeError:  # it was closed
+                return
+            if not answered.wait(LIMIT):
+                where = _place(sys._current_frames().get(self._watched), self._package)
+                if not answered.wait(_LONG) and not self._stopped.is_set():
+                    self._log(perf_counter() - asked, _processor_seconds(self._watched) - used, where)
+                while not answered.wait(_LONG):
+                    if self._stopped.is_set():
+                        return  # a loop that has ended answers no more, and is held by nothing
+                held, used = perf_counter() - asked, _processor_seconds(self._watched) - used
+                LOOP_HELD_SECONDS.labels(where).observe(held)
+                if held >= _LOGGED:
+                    self._log(held, used, where)
+
+    @staticmethod
+    def _log(held: float, used: float, where: str) -> None:
+        log.warning("loop.held", seconds=round(held, 3), processor_seconds=round(used, 3), where=where)
+
+
+def _processor_seconds(thread: int) -> float:
+    """What a thread has used of a processor. Only Linux tells it of another thread: elsewhere it is the time."""
+    if sys.platform != "linux":
+        return perf_counter()
+    return time.clock_gettime(time.pthread_getcpuclockid(thread))
+
+
+def _place(frame: FrameType | None, package: str) -> str:
+    """The innermost function of `package` on the stack, else the innermost of all."""
+    innermost = frame
+    while frame is not None and not frame.f_globals.get("__name__", "").startswith(f"{package}."):
+        frame = frame.f_back
+    found = frame or innermost
+    return "unknown" if found is None else f"{found.f_globals.get('__name__', '')}.{found.f_code.co_qualname}"

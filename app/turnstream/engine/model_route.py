@@ -1,0 +1,246 @@
+"""The models that a turn may call: its own, then its fallbacks; with their tries, their failures and their breakers."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from time import monotonic, perf_counter
+from typing import Any
+
+import structlog
+
+from turnstream.domain.errors import PermanentError, ProviderError, TransientError
+from turnstream.domain.rounds import Prices
+from turnstream.domain.turns import TurnError
+from turnstream.engine.frame_clock import FrameClock
+from turnstream.engine.metrics import count_provider_error
+from turnstream.engine.openings import Openings
+from turnstream.engine.retries import Retries, RetryPolicy
+from turnstream.kit.circuit import OwnersCircuit
+from turnstream.kit.text import sentence
+from turnstream.llm.provider import Provider, kept_open
+from turnstream.telemetry import MODEL_BREAKER_OPEN, PROVIDER_CALL_SECONDS
+
+log = structlog.get_logger(__name__)
+
+_MOST_BREAKERS = 1000
+# Failures of a reply, which say nothing about whether the provider can be called.
+_OF_THE_REPLY = frozenset({"empty_summary", "no_summary", "tool_use_failed"})
+
+
+@dataclass(frozen=True, slots=True)
+class ModelPolicy:
+    """The limits of model calls. `stall_timeout` is in seconds; `fallbacks` of a model are tried when it is down, with
+    those of the turn's parameters that are `fitting` for them. After `breaker` failed calls in a row, of an owner or of
+    several, they are called at once for `breaker_pause` seconds, by the turns of that owner or by all of the replica.
+    `summary_model` writes summaries of conversations and of results; without one it is the turn's own. A longer reply
+    than `max_reply_chars` is cut off. `prices` of a model are the present ones, `longest_reply` is in tokens. Metrics
+    name a model by its `label`.
+    """
+
+    retries: RetryPolicy = field(default_factory=RetryPolicy)
+    stall_timeout: float = 120.0
+    fallbacks: Callable[[str], Sequence[str]] = lambda _: ()
+    fitting: Callable[[str, Mapping[str, Any]], Mapping[str, Any]] = lambda _, params: params
+    breaker: int | None = 10
+    breaker_pause: float = 30.0
+    summary_model: str | None = None
+    max_reply_chars: int = 4_000_000
+    prices: Callable[[str], Prices | None] = lambda _: None
+    longest_reply: Callable[[str], int | None] = lambda _: None
+    label: Callable[[str], str] = lambda _: "other"
+
+    def cost(self, model: str | None, usage: Mapping[str, Any]) -> float | None:
+        """What the usage costs now; None where the prices are not known."""
+        prices = None if model is None else self.prices(model)
+        return None if prices is None else prices.cost_of(usage)
+
+
+class ModelBreakers:
+    """The breakers of the models that have failed lately, by provider and model, for the turns of a replica."""
+
+    def __init__(self, policy: ModelPolicy, clock: Callable[[], float] = monotonic) -> None:
+        self._policy = policy
+        self._clock = clock
+        self._circuits: dict[tuple[str, str], OwnersCircuit] = {}
+
+    def is_open(self, provider: str, model: str, owner: str) -> bool:
+        circuit = self._circuits.get((provider, model))
+        return circuit is not None and circuit.wait(owner) is not None
+
+    @contextmanager
+    def call(self, provider: str, model: str, owner: str) -> Iterator[None]:
+        """Encloses a call. Only a failure that may pass counts: any other is about the request or the account."""
+        circuit = self._circuits.get((provider, model)) or OwnersCircuit(
+            self._policy.breaker, self._policy.breaker_pause, self._clock
+        )
+        with circuit.trial(owner):
+            try:
+                yield
+            except (TransientError, TimeoutError) as error:
+                if not isinstance(error, TransientError) or error.type not in _OF_THE_REPLY:
+                    self._failed(provider, model, owner, circuit)
+                raise
+        if circuit.succeeded(owner):
+            log.info("model.breaker_closed", provider=provider, model=model)
+            MODEL_BREAKER_OPEN.labels(provider, self._policy.label(model)).set(circuit.tripped)
+        if not circuit.failing and self._circuits.get((provider, model)) is circuit:
+            del self._circuits[provider, model]
+
+    def _failed(self, provider: str, model: str, owner: str, circuit: OwnersCircuit) -> None:
+        self._circuits.setdefault((provider, model), circuit)
+        if len(self._circuits) > _MOST_BREAKERS:  # users may name any model of some providers
+            del self._circuits[next(iter(self._circuits))]
+        if failures := circuit.failed(owner):
+            pause = self._policy.breaker_pause
+            log.warning(
+                "model.breaker_open", provider=provider, model=model, owner=owner, failures=failures, pause=pause
+            )
+            MODEL_BREAKER_OPEN.labels(provider, self._policy.label(model)).set(1)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelAccess:
+    """The way to the models, which all turns of a replica share."""
+
+    provider_for: Callable[[str], Provider]
+    policy: ModelPolicy
+    clock: FrameClock
+    breakers: ModelBreakers
+    openings: Openings = field(default_factory=Openings)
+
+    def is_open(self, model: str, owner: str) -> bool:
+        """True while the breaker of a model is open for an owner."""
+        return self.breakers.is_open(self.provider_for(model).name, model, owner)
+
+    @contextmanager
+    def call(self, model: str, owner: str) -> Iterator[Provider]:
+        """Encloses a call of a model for an owner."""
+        provider, label, start = self.provider_for(model), self.policy.label(model), perf_counter()
+        try:
+            with self.breakers.call(provider.name, model, owner):
+                yield provider
+        except (ProviderError, TimeoutError) as error:
+            count_provider_error(provider.name, label, error)
+            raise
+        PROVIDER_CALL_SECONDS.labels(provider.name, label).observe(perf_counter() - start)
+
+
+@dataclass(slots=True)
+class _Failures:
+    """The calls of one model that failed in a row; none where its breaker was open."""
+
+    model: str
+    since: float
+    calls: int = 0
+    seconds: float = 0.0
+    last: ProviderError | None = None
+
+    def __str__(self) -> str:
+        if self.last is None:
+            return f"{self.model} was not called, because its last calls had failed."
+        if self.calls < 2:
+            return sentence(self.last.message)
+        within = f"{self.seconds:.0f} s" if self.seconds >= 1 else "one second"
+        return f"{sentence(self.last.message)} {self.model} was called {self.calls} times within {within}."
+
+
+class ModelRoute:
+    """The models that one run may still call. `model` is the present one: a run does not go back to one that it left,
+    a later run tries the first one again.
+    """
+
+    def __init__(self, access: ModelAccess, model: str, owner: str) -> None:
+        self._access = access
+        self._owner = owner
+        self._left = [model, *access.policy.fallbacks(model)]
+        self._retries = Retries(access.policy.retries)
+        self._failures: list[_Failures] = []
+
+    @property
+    def model(self) -> str:
+        return self._left[0]
+
+    @property
+    def provider(self) -> Provider:
+        return self._access.provider_for(self.model)
+
+    def connection_kept_open(self) -> AbstractAsyncContextManager[None]:
+        """Keeps a connection for the next call of the present model while the block runs."""
+        try:
+            return kept_open(self.provider)
+        except PermanentError:
+            return nullcontext()  # no longer configured; the call will tell
+
+    @property
+    def calls(self) -> int:
+        """The calls of the present model that have failed in a row."""
+        return self._failures[-1].calls if self._failures and self._failures[-1].model == self.model else 0
+
+    @contextmanager
+    def call(self) -> Iterator[Provider]:
+        """Encloses a call of the present model. One whose breaker is open is left for the next one that may be called;
+        where none may, it is called all the same: nothing else can answer.
+        """
+        first = next(
+            (place for place, model in enumerate(self._left) if not self._access.is_open(model, self._owner)), 0
+        )
+        for _ in range(first):
+            if not self.calls:
+                self._failures.append(_Failures(self.model, monotonic()))
+            self._leave("breaker_open")
+        failures = self._present_failures()
+        with self._access.call(self.model, self._owner) as provider:
+            try:
+                yield provider
+            except ProviderError as error:
+                failures.calls, failures.last = failures.calls + 1, error
+                failures.seconds = monotonic() - failures.since
+                raise
+        self._failures.pop()
+        self._retries.reset()
+
+    def seconds_to_wait(self, error: TransientError, *, charged: bool) -> float:
+        """Seconds before the next call after one that failed, perhaps of another model. Raises PermanentError when no
+        try and no model is left.
+        """
+        try:
+            if len(self._left) == 1 or not self._access.is_open(self.model, self._owner):
+                return self._retries.delay(error, charged=charged)
+        except PermanentError as spent:
+            if len(self._left) == 1:
+                raise
+            self._failures[-1].last = spent
+        self._leave(error.type)
+        return 0.0
+
+    def leave(self, error: ProviderError) -> bool:
+        """Leaves the present model, after a failure that no try can help, for the next. False where there is none."""
+        if len(self._left) == 1:
+            return False
+        self._present_failures().last = error
+        self._leave(error.type)
+        return True
+
+    def turn_error(self, error: ProviderError) -> TurnError:
+        """The error of the turn that this failure ended: why its own model failed, then why each fallback did."""
+        if not self._failures:
+            return TurnError(error.type, error.message, error.request_id)
+        last = self._failures[-1]
+        if last.last is not None:
+            last.last.message = error.message  # says more: the limit that was reached, the wait that was asked for
+        first = next((failures.last for failures in self._failures if failures.last is not None), error)
+        if len(self._failures) == 1 and last.calls < 2:
+            return TurnError(error.type, error.message, error.request_id)
+        own, *fallbacks = self._failures
+        message = " ".join([str(own), *(f"Its fallback {each.model} failed too: {each}" for each in fallbacks)])
+        return TurnError(first.type, message, first.request_id)
+
+    def _present_failures(self) -> _Failures:
+        if not self._failures or self._failures[-1].model != self.model:
+            self._failures.append(_Failures(self.model, monotonic()))
+        return self._failures[-1]
+
+    def _leave(self, reason: str) -> None:
+        log.warning("model.fallback", model=self.model, fallback=self._left[1], error=reason)
+        del self._left[0]
+        self._retries.reset()

@@ -1,0 +1,72 @@
+"""The preliminary outputs of one call: shown to readers as they come, the last one stored."""
+
+import asyncio
+from time import monotonic
+
+import structlog
+
+from turnstream.domain.blocks import Block, PreliminaryOutput
+from turnstream.engine.recorder import Recorder
+from turnstream.kit.text import storable
+from turnstream.tools.running.fit import Sizes, fit
+from turnstream.tools.serialize import serialize
+from turnstream.tools.tool import Outcome, ToolResult
+
+log = structlog.get_logger(__name__)
+
+_SHOWN = 0.1  # seconds between two that readers get
+_STORED = 1.0  # seconds between two that the row gets
+_SIZES = Sizes(shown=20_000, kept=20_000)  # characters
+
+
+class PreliminaryOutputs:
+    """Of several outputs within a moment the last one counts. `close` ends its task."""
+
+    def __init__(self, recorder: Recorder, call: Block) -> None:
+        self._recorder = recorder
+        self._call = call
+        self._latest: PreliminaryOutput | None = None
+        self._changed = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def show(self, content: object) -> None:
+        """Shows a text, or a value as JSON, or a ToolResult of one with data. Anything else is a mistake of the tool,
+        which is logged.
+        """
+        result = content if isinstance(content, ToolResult) else ToolResult(content)
+        try:
+            text = result.content if isinstance(result.content, str) else serialize(result.content, "json")
+        except ValueError as error:
+            log.error("tool.failed", exc_info=error)
+            return
+        call = self._call
+        fitted = fit(Outcome(storable(text), data=result.data), _SIZES, call.tool_use_id or "", ())
+        self._latest = PreliminaryOutput(call.round, call.tool_use_id or "", call.name or "", fitted.text, fitted.data)
+        self._changed.set()
+        if self._task is None:
+            self._task = asyncio.create_task(self._keep(), name=f"output of {call.name}")
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait({self._task})
+            if not self._task.cancelled():
+                self._task.exception()  # a failed write fails again at the next one
+
+    async def _keep(self) -> None:
+        shown: PreliminaryOutput | None = None
+        stored: PreliminaryOutput | None = None
+        stored_at = -_STORED
+        while True:
+            if self._latest is stored:
+                await self._changed.wait()
+            self._changed.clear()
+            latest = self._latest
+            assert latest is not None
+            if latest is not shown:
+                self._recorder.show_preliminary(latest)
+                shown = latest
+            if latest is not stored and monotonic() - stored_at >= _STORED:
+                await self._recorder.store_preliminary(latest)
+                stored, stored_at = latest, monotonic()
+            await asyncio.sleep(_SHOWN)

@@ -1,0 +1,107 @@
+"""Limits on a failing provider: how often a model call is tried again, and how long a silent stream is waited for."""
+
+import asyncio
+import random
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from turnstream.domain.errors import PermanentError, TransientError
+from turnstream.kit.text import sentence
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """`most` retries in a row. The wait begins at `base` seconds and doubles up to `longest`, with jitter. A provider
+    may ask for a longer one, up to `max_retry_after` seconds, never for a shorter one. A `busy` provider is left alone
+    for so many seconds: a limit or an overload that it reports is hardly ever over within less, and each try counts
+    against the limit. With `waits` False no retry waits.
+    """
+
+    most: int = 5
+    base: float = 0.5
+    longest: float = 8.0
+    busy: float = 1.0
+    max_retry_after: float = 60.0
+    waits: bool = True
+
+
+class Retries:
+    """The retries of one turn since its last success."""
+
+    def __init__(self, policy: RetryPolicy) -> None:
+        self._policy = policy
+        self._spent = 0
+
+    def reset(self) -> None:
+        self._spent = 0
+
+    def delay(self, error: TransientError, *, charged: bool) -> float:
+        """Seconds to wait before the next try. Raises PermanentError when there is none left.
+
+        A failure after the first delta has its own budget, `recoveries` in the rows: it is not charged here.
+        """
+        if charged and self._spent >= self._policy.most:
+            raise PermanentError(error.type, error.message, request_id=error.request_id)
+        policy, asked = self._policy, error.retry_after or 0.0
+        if asked > policy.max_retry_after:
+            message = f"{sentence(error.message)} The provider asks to wait {asked:g} s."
+            raise PermanentError(error.type, message, request_id=error.request_id)
+        self._spent += charged
+        if not policy.waits:
+            return 0.0
+        backoff = min(policy.longest, policy.base * 2.0 ** max(0, self._spent - 1))
+        jitter = random.uniform(0.5, 1.0)  # noqa: S311, no secret depends on it
+        least = max(asked, policy.busy if error.busy else 0.0)
+        # More than was asked for, or all turns that were refused together would be back together.
+        return max(backoff * jitter, least * (1.0 + 0.1 * jitter))
+
+
+class StallTimeout:
+    """A context in which a wait for the provider, from `wait` to `pause`, ends after `seconds` to 1.25 times that.
+
+    It then raises TransientError. A timer checks now and then, so that `wait` and `pause`, which are called
+    for every read of the stream, only assign a number.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._loop = asyncio.get_running_loop()
+        self._limit = asyncio.timeout(None)
+        self._since: float | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def silent(self) -> float | None:
+        """Seconds since the last read; None while what was read is worked on."""
+        return None if self._since is None else self._loop.time() - self._since
+
+    def wait(self) -> None:
+        self._since = self._loop.time()
+
+    def pause(self) -> None:
+        self._since = None
+
+    async def __aenter__(self) -> Self:
+        await self._limit.__aenter__()
+        self.wait()
+        self._check()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        try:
+            await self._limit.__aexit__(kind, error, trace)
+        except TimeoutError:
+            message = f"The provider sent nothing for {self._seconds:g} s."
+            raise TransientError("stall_timeout", message) from None
+
+    def _check(self) -> None:
+        now = self._loop.time()
+        if self._since is not None and now - self._since >= self._seconds:
+            self._limit.reschedule(now)
+        else:
+            self._timer = self._loop.call_later(self._seconds / 4, self._check)

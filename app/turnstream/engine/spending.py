@@ -1,0 +1,98 @@
+"""The part of its owner's plan that a run spends: reserved before each model call, counted before tools run."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from turnstream.domain.charges import Charge
+from turnstream.domain.compaction import estimate_size
+from turnstream.domain.limits import ReachedLimit
+from turnstream.domain.plans import Plan, rate_sentence
+from turnstream.domain.rounds import Prices
+from turnstream.domain.turns import Turn
+from turnstream.storage.database import retry_while_unavailable
+from turnstream.storage.owners.accounts import Accounts
+
+# Tokens of a reply whose length neither its parameters nor its model limit.
+_LONGEST_REPLY = 32_000
+
+
+class BudgetSpent(Exception):
+    """The owner's plan leaves no room for the next model call of the turn, which ends."""
+
+    def __init__(self, reached: ReachedLimit) -> None:
+        super().__init__(rate_sentence(reached))
+        self.reached = reached
+
+
+class Spending:
+    """`reached` is the limit that leaves no room for what the run has to do next."""
+
+    def __init__(self, accounts: Accounts, owner: str, plan: Plan, attempt: int) -> None:
+        """`attempt` is the first one of the run."""
+        self._accounts = accounts
+        self._owner = owner
+        self._attempt = attempt
+        self.plan = plan
+        self._held: tuple[str, str] | None = None  # the call, and its model
+        self._reserved = False
+        self.reached: ReachedLimit | None = None
+
+    @property
+    def limits_models(self) -> bool:
+        return self.plan.has("tokens", "cost")
+
+    @property
+    def limits_calls(self) -> bool:
+        return self.plan.has("calls")
+
+    async def reserve(self, turn: Turn, request: Charge, tokens: int, cost: float) -> bool:
+        """Reserves what a model call may use, unless a failed try has done it. False where there is no room."""
+        if self.reached is None and self._held != (request.call, request.model):
+            if self._held is not None or not self._reserved:
+                await self.close(turn)  # what this run, or an earlier attempt, has not used
+            reserved = (self._owner, self.plan, turn, request, tokens, cost)
+            refusal = await retry_while_unavailable(lambda: self._accounts.reserve(*reserved))
+            self._reserved, self._held = True, (request.call, request.model)
+            self.reached = refusal.reached if refusal else None
+        return self.reached is None
+
+    async def count_calls(self, count: int) -> bool:
+        """Counts calls of tools, all or none. False where there is no room for all."""
+        if self.reached is None:
+            refusal = await retry_while_unavailable(lambda: self._accounts.count_calls(self._owner, self.plan, count))
+            self.reached = refusal.reached if refusal else None
+        return self.reached is None
+
+    def holds_for(self, turn: Turn) -> bool:
+        """Whether this run has reserved something, or an earlier attempt may have."""
+        return self._reserved or (turn.has_run_before and self.limits_models)
+
+    async def close(self, turn: Turn) -> None:
+        """Gives back what was reserved and not used, also by earlier runs, whose requests are charged."""
+        if self.holds_for(turn):
+            await retry_while_unavailable(lambda: self._accounts.release(turn.id, turn.attempt, self._attempt))
+        self._held = None
+
+    async def forget(self, turn: Turn, call: str) -> None:
+        """Gives back what a call that no plan limits has reserved for its request: it has failed without a reply."""
+        await retry_while_unavailable(lambda: self._accounts.release_call(turn.id, call))
+
+
+def most_tokens(path: Sequence[Turn], params: Mapping[str, Any], longest: int | None) -> tuple[int, int]:
+    """The most tokens that a request for the end of `path` may have, by an estimate, and its reply, which is limited by
+    the parameters or is the `longest` of the model.
+    """
+    size = estimate_size(path)
+    asked = params.get("max_tokens")
+    thinking = params.get("thinking")
+    budget = thinking.get("budget_tokens") if isinstance(thinking, Mapping) else None
+    reply = asked if isinstance(asked, int) else longest or _LONGEST_REPLY
+    return size.tokens + size.guessed, reply + (budget if isinstance(budget, int) else 0)
+
+
+def most_cost(prices: Prices | None, request: int, reply: int) -> float:
+    """The most that they may cost; 0 where the prices are not known."""
+    if prices is None:
+        return 0.0
+    dearest = "cache_creation_input_tokens" if (prices.cache_write or 0) > prices.input else "input_tokens"
+    return prices.cost_of({dearest: request, "output_tokens": reply})

@@ -1,0 +1,292 @@
+"""The gate of tool calls: decisions about the calls of a turn, taken from its rows alone.
+
+Everything here is pure. `app/turnstream/engine/tool_runs.py` carries the decisions out.
+"""
+
+import json
+from collections.abc import Collection, Iterable, Sequence, Set
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import assert_never
+
+from turnstream.domain.asks import Ask, AskAnswer, AskKind, Grant, digest_of
+from turnstream.domain.blocks import Block, CallState
+from turnstream.domain.kinds import TEXT, TOOL_RESULT
+from turnstream.domain.limits import calls_over_limit, round_limit
+from turnstream.domain.steps import tool_rounds
+from turnstream.domain.turns import ToolRole, ToolSpec, Turn, TurnRequest
+from turnstream.kit.json_values import has_too_many_values
+from turnstream.tools.grants import covers
+from turnstream.tools.policy import Policy, repeatable
+from turnstream.tools.tool import RETURNED_NOTHING, Outcome
+from turnstream.tools.toolset import Toolset
+
+OUTCOME_UNKNOWN = (
+    "The server stopped while this call was running. Find out whether it took effect before you call again."
+)
+
+TOO_MANY_CALLS = "This call was not run: the limit of {} tool calls in a turn is reached."
+
+# Round and id of a call: an id may come again in a later round.
+CallKey = tuple[int, str | None]
+
+
+def key_of(block: Block) -> CallKey:
+    return block.round, block.tool_use_id
+
+
+@dataclass(frozen=True, slots=True)
+class RunCall:
+    """The call is run with `input_json`. `approval` is the person's permission, where one was needed."""
+
+    input_json: str
+    approval: AskAnswer | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SettleUnrun:
+    """The call gets `outcome` without a run. One `from_client` is not cut to the size of results yet."""
+
+    outcome: Outcome
+    state: CallState = "settled"
+    from_client: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ToolGate:
+    """The turn as its rows are now, and what its run knows of its calls.
+
+    `started_before`: calls that an earlier attempt started and did not see the end of. `running`: calls that this run
+    has started already, before their round was sealed.
+    """
+
+    turn: Turn
+    toolset: Toolset
+    started_before: Set[CallKey] = frozenset()
+    running: Collection[CallKey] = ()
+
+    # --- decisions ---------------------------------------------------------------------------------------------------
+
+    def may_start_early(self, call: Block) -> bool:
+        """Whether the call may run before its round is sealed: its tool only reads, and nothing else settles it.
+        A call that repeats another one of its round waits for that one's outcome.
+        """
+        blocks, spec = self.turn.blocks, self.spec(call)
+        if not call.is_call or tool_rounds(blocks) > round_limit(self.turn) or call in calls_over_limit(self.turn):
+            return False
+        if spec is None or not spec.read_only or self._ask_kind(call) or self._known_outcome(call):
+            return False
+        return self.first_of_same(call, [b for b in blocks if b.is_call and b.round == call.round]) is None
+
+    def asks(self, calls: Sequence[Block], now: datetime) -> list[Ask]:
+        """The asks for those of a round's calls that need a person. They are made at once, before any call of the round
+        has a result: once something was done for the round, there are no more.
+        """
+        round = calls[0].round
+        results = [block.round for block in self.turn.blocks if block.type == TOOL_RESULT]
+        asked = [ask.round for ask in self.turn.asks if ask.kind != "elicitation"]
+        started = [number for number, _ in self.started_before]
+        if round in {*results, *asked, *started}:
+            return []
+        over = calls_over_limit(self.turn)
+        return [self._ask(call, kind, now) for call in calls if call not in over and (kind := self._ask_kind(call))]
+
+    def decide(self, call: Block, refusal: str | None = None) -> RunCall | SettleUnrun:
+        """Decides about a call that waits for no person. With `refusal`, no call of its round may run."""
+        spec = self.spec(call)
+        if key_of(call) in self.started_before and spec is not None and not repeatable(spec):
+            # An earlier attempt started the call, its outcome is unknown, and a second run may do harm.
+            return SettleUnrun(Outcome(OUTCOME_UNKNOWN, is_error=True), "unknown")
+        ask = self._ask_of(call)
+        if ask is not None and ask.answer is not None and ask.answer.kind != "approve":
+            return SettleUnrun(outcome_of_answer(ask, ask.answer), from_client=True)
+        if refusal is not None:
+            return SettleUnrun(Outcome(refusal, kind="refused"))
+        if call in calls_over_limit(self.turn):
+            return SettleUnrun(Outcome(TOO_MANY_CALLS.format(self._request.limits.max_calls), kind="refused"))
+        outcome = self._known_outcome(call)
+        return self.run_of(call) if outcome is None else SettleUnrun(outcome)
+
+    def run_of(self, call: Block) -> RunCall:
+        """How the call is run: with the model's input, or with the one that a person put in its place."""
+        ask, edited = self._ask_of(call), self._edited_input(call)
+        return RunCall(call.text if edited is None else edited, None if ask is None else ask.answer)
+
+    def first_of_same(self, call: Block, calls: Iterable[Block]) -> Block | None:
+        """The first of `calls` that is identical to `call`, if `call` may be answered from its outcome."""
+        if not self._has_memo(call):
+            return None
+        first = next(other for other in calls if same_call(other, call) and self._has_memo(other))
+        return None if first is call else first
+
+    def submitted_draft(self, submit: Block) -> str | None:
+        """The draft that a call of the submit tool means: the last one before it that has not failed."""
+        failed = {key_of(block) for block in self.turn.blocks if block.type == TOOL_RESULT and block.is_error}
+        calls = [block for block in self.turn.blocks if block.is_call and block.index < submit.index]
+        drafts = [call for call in calls if self.role(call) == "output" and key_of(call) not in failed]
+        return drafts[-1].text if drafts else None
+
+    def role(self, call: Block) -> ToolRole | None:
+        """The part of a call in a structured turn. An output that the model wrote as text is one as well."""
+        if call.type == TEXT:
+            return "output"
+        spec = self.spec(call)
+        return None if spec is None else spec.role
+
+    def spec(self, call: Block) -> ToolSpec | None:
+        return next((spec for spec in self._request.tools if spec.name == call.name), None)
+
+    # --- what decides ------------------------------------------------------------------------------------------------
+
+    @property
+    def _request(self) -> TurnRequest:
+        assert self.turn.request is not None
+        return self.turn.request
+
+    def _policy(self, call: Block) -> Policy:
+        return self.toolset.policy(call.name or "", self._request.tools)
+
+    def _ask_kind(self, call: Block) -> AskKind | None:
+        spec, limit = self.spec(call), self._policy(call).calls_per_turn
+        if spec is None or key_of(call) in self.running or is_over_limit(call, self.turn.blocks, limit):
+            return None
+        if spec.client:
+            return "client"
+        return "approval" if self.toolset.needs_approval(spec.name, call.text, self._request.tools) else None
+
+    def _ask(self, call: Block, kind: AskKind, now: datetime) -> Ask:
+        assert call.tool_use_id is not None
+        assert call.name is not None
+        expiry = self._policy(call).approval_expiry
+        return Ask(
+            round=call.round,
+            tool_use_id=call.tool_use_id,
+            name=call.name,
+            kind=kind,
+            digest=digest_of(call),
+            attempt=self.turn.attempt,
+            expires_at=None if expiry is None else now + timedelta(seconds=expiry),
+            tool_digest=self.toolset.tool_digest(call.name, self._request.tools) if kind == "approval" else None,
+        )
+
+    def _ask_of(self, call: Block) -> Ask | None:
+        return next((ask for ask in self.turn.asks if (ask.round, ask.tool_use_id) == key_of(call)), None)
+
+    def _edited_input(self, call: Block) -> str | None:
+        ask = self._ask_of(call)
+        return None if ask is None or ask.answer is None else ask.answer.input
+
+    def _known_outcome(self, call: Block) -> Outcome | None:
+        if key_of(call) in self.running:
+            return None
+        limit = self._policy(call).calls_per_turn
+        if limit is not None and is_over_limit(call, self.turn.blocks, limit):
+            return over_limit(call, limit)
+        read_only = {spec.name for spec in self._request.tools if spec.read_only}
+        return earlier_result(call, self.turn.blocks, read_only) if self._has_memo(call) else None
+
+    def _has_memo(self, call: Block) -> bool:
+        """Whether identical calls share one outcome. A call with an edited input is not what the model wrote."""
+        spec = self.spec(call)
+        return spec is not None and spec.read_only and self._policy(call).memo and self._edited_input(call) is None
+
+
+# --- limits and memo -------------------------------------------------------------------------------------------------
+
+
+def is_over_limit(call: Block, blocks: Iterable[Block], limit: int | None) -> bool:
+    """Whether there were `limit` calls of this tool before this one."""
+    if limit is None:
+        return False
+    return sum(other.is_call and other.name == call.name and other.index < call.index for other in blocks) >= limit
+
+
+def over_limit(call: Block, limit: int) -> Outcome:
+    text = f"This call was not run: {call.name} may be called {limit} times in one turn, and was."
+    return Outcome(text, kind="refused", notes={"calls_per_turn": limit})
+
+
+def earlier_result(call: Block, blocks: Sequence[Block], read_only: Collection[str | None]) -> Outcome | None:
+    """The result of an identical earlier call of this turn. None if it failed, or if a call of a tool that is not
+    `read_only` came in between: that may have changed what there is to read.
+    """
+    results = {key_of(block): block for block in blocks if block.type == TOOL_RESULT and _is_reusable(block)}
+    for other in reversed([block for block in blocks if block.is_call and block.index < call.index]):
+        if other.name not in read_only:
+            break
+        if same_call(other, call) and (result := results.get(key_of(other))):
+            notes = {"memo": other.tool_use_id}
+            return Outcome(result.text, notes=notes, layout=result.data, data=_parsed(result.client_data or "null"))
+    return None
+
+
+def _is_reusable(result: Block) -> bool:
+    """Not a failure, nor the result of an input that a person has edited."""
+    notes = json.loads(result.notes or "{}")
+    return not result.is_error and "input" not in notes.get("approval", {})
+
+
+def same_call(one: Block, other: Block) -> bool:
+    return one.name == other.name and _parsed(one.text) == _parsed(other.text)
+
+
+def _parsed(input_json: str) -> object:
+    if has_too_many_values(input_json):
+        return input_json
+    try:
+        return json.loads(input_json or "{}")
+    except (ValueError, RecursionError):
+        return input_json
+
+
+# --- grants ----------------------------------------------------------------------------------------------------------
+
+
+def with_grants(asks: Sequence[Ask], calls: Iterable[Block], grants: Sequence[Grant]) -> list[Ask]:
+    """The asks for `calls`, those that a grant covers with their answer. The row of such an ask shows later by which
+    grant the call was run, and the call may run even if the grant is revoked meanwhile.
+    """
+    inputs = {key_of(call): call.text for call in calls}
+    answered = []
+    for ask in asks:
+        text = inputs[ask.round, ask.tool_use_id]
+        grant = next((grant for grant in grants if covers(grant, ask.name, ask.tool_digest, text)), None)
+        answered.append(ask if grant is None else replace(ask, answer=AskAnswer("approve", grant=grant.id)))
+    return answered
+
+
+# --- answers of persons ----------------------------------------------------------------------------------------------
+
+
+def outcome_of_answer(ask: Ask, answer: AskAnswer) -> Outcome:
+    """The outcome of a call that is not run here: the client has run it, or it was not allowed."""
+    match answer.kind:
+        case "result":
+            empty = "" if answer.layout else RETURNED_NOTHING
+            data = _parsed(answer.client_data or "null")
+            return Outcome(answer.text or empty, is_error=answer.is_error, layout=answer.layout, data=data)
+        case "deny":
+            reason = f" The user says: {answer.text}" if answer.text else ""
+            text, decision = f"The user did not allow this call of {ask.name}.{reason}", "denied"
+        case "expired":
+            text, decision = "This call was not run: nobody answered in time.", "expired"
+        case "superseded":
+            text = "This call was not run: the user said something else instead of answering."
+            decision = "superseded"
+        case "approve":
+            raise AssertionError("an approved call is run")
+        case _:
+            assert_never(answer.kind)
+    return Outcome(text, kind="refused", notes={"approval": {"decision": decision}})
+
+
+def with_approval(outcome: Outcome, approval: AskAnswer) -> Outcome:
+    """The outcome of an approved call, with a note of that. The model is informed of an edited input."""
+    if approval.grant is not None:
+        note = {"decision": "remembered", "grant": str(approval.grant)}
+        return replace(outcome, notes={**outcome.notes, "approval": note})
+    if approval.input is None:
+        return replace(outcome, notes={**outcome.notes, "approval": {"decision": "approve"}})
+    notice = f"The user changed the input to {approval.input} before allowing the call."
+    notes = {**outcome.notes, "approval": {"decision": "approve", "input": approval.input}}
+    return replace(outcome.with_parts(notice, *outcome.parts), notes=notes)

@@ -1,0 +1,437 @@
+"""The tool tasks of one turn: started, early where that does no harm, and settled in the ledger as each one ends."""
+
+import asyncio
+import json
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from datetime import timedelta
+from functools import partial
+from hashlib import sha256
+from time import perf_counter
+from typing import Any
+
+import structlog
+
+from turnstream.domain.asks import Ask, AskAnswer, elicitation_id
+from turnstream.domain.blocks import READ_RESULT, Block
+from turnstream.domain.errors import ProviderError, TransientError
+from turnstream.domain.kinds import DOCUMENT, IMAGE, TEXT
+from turnstream.domain.limits import ReachedLimit
+from turnstream.domain.output import attempt_of
+from turnstream.domain.plans import rate_sentence
+from turnstream.domain.results import ResultPart, joined_texts, layout_of
+from turnstream.domain.turns import Turn, TurnRequest
+from turnstream.domain.why import RunningCall
+from turnstream.engine.hooks import AfterTool, BeforeTool, OutputRejected
+from turnstream.engine.metrics import count_tokens
+from turnstream.engine.model_route import ModelAccess
+from turnstream.engine.model_spans import cut
+from turnstream.engine.preliminary import PreliminaryOutputs
+from turnstream.engine.recorder import Settlement
+from turnstream.engine.side_calls import SideCalls, prompt_for
+from turnstream.engine.tool_gate import CallKey, RunCall, SettleUnrun, ToolGate, key_of, with_approval, with_grants
+from turnstream.engine.turn_context import TurnContext
+from turnstream.kit.clock import CLOCK
+from turnstream.kit.media import IMAGES, media_type_of
+from turnstream.storage.database import retry_while_unavailable
+from turnstream.storage.tool_cache import CachedResult
+from turnstream.telemetry import TOOL_OUTCOMES, TOOL_SECONDS, TOOLS_RUNNING, WAITS
+from turnstream.tools.outputs import OUTPUT, as_call
+from turnstream.tools.policy import count_policies
+from turnstream.tools.tool import File, Outcome, PersonAnswer, PersonQuestion, ToolContext
+from turnstream.tools.toolset import Toolset
+from turnstream.tracing import TRACING
+
+log = structlog.get_logger(__name__)
+
+_MAX_PROGRESS = 1000  # characters of what a tool shows of its progress
+_LOOK_FOR_ANSWER = 5.0  # seconds
+
+
+class ToolRuns:
+    """Owns every tool task of a turn; `close` ends those that are left. `started_before` are the calls that an earlier
+    attempt started and did not see the end of.
+    """
+
+    def __init__(
+        self,
+        context: TurnContext,
+        toolset: Toolset,
+        models: ModelAccess,
+        side_calls: SideCalls,
+        started_before: frozenset[CallKey] = frozenset(),
+    ) -> None:
+        self._context = context
+        self._recorder = context.recorder
+        self._toolset = toolset
+        self._models = models
+        self._side_calls = side_calls
+        self._started_before = started_before
+        self._tasks: dict[CallKey, asyncio.Task[Outcome]] = {}
+        self._begun: dict[CallKey, tuple[str, float]] = {}  # names of the tools, and when by perf_counter
+        self._in_ledger: set[CallKey] = set()
+        self._questions = 0
+        self.first_started: float | None = None  # perf_counter, for the metrics of the turn
+
+    @property
+    def _gate(self) -> ToolGate:
+        """The gate over the rows as they are now."""
+        return ToolGate(self._recorder.turn, self._toolset, self._started_before, self._tasks.keys())
+
+    @property
+    def _request(self) -> TurnRequest:
+        request = self._recorder.turn.request
+        assert request is not None
+        return request
+
+    @property
+    def running(self) -> tuple[RunningCall, ...]:
+        now, running = perf_counter(), [key for key, task in self._tasks.items() if not task.done()]
+        return tuple(RunningCall(name, now - since) for name, since in map(self._begun.__getitem__, running))
+
+    def start_early(self, block: Block) -> None:
+        """Starts a call whose block has just closed, if its tool only reads. Its outcome is stored after the seal.
+        Calls that a plan limits wait for the seal, since they are counted first.
+        """
+        if not self._context.spending.limits_calls and self._gate.may_start_early(block):
+            self._start(block)
+
+    def ready_to_start(self, sealed: Turn, calls: Sequence[Block]) -> Sequence[Block]:
+        """The `calls` of a round, where nothing but their entry in the ledger comes between its seal and their start;
+        else none. `sealed` is the turn as it will be. They must be started next, or be settled.
+        """
+        gate = ToolGate(sealed, self._toolset, self._started_before, self._tasks.keys())
+        if self._context.spending.limits_calls or gate.asks(calls, CLOCK.now()):
+            return ()
+        if not all(isinstance(gate.decide(call), RunCall) for call in calls):
+            return ()
+        self._in_ledger |= {key_of(call) for call in calls}
+        return calls
+
+    async def answer(self, calls: Sequence[Block], refusal: str | None) -> None:
+        """Gives every call of a round its result, or asks a person for it."""
+        if refusal is None and (asks := self._gate.asks(calls, CLOCK.now())):
+            if any(ask.tool_digest is not None for ask in asks):
+                find = partial(self._context.grants.of_chat, self._recorder.turn.chat_id)
+                asks = with_grants(asks, calls, await retry_while_unavailable(find))
+            await self._recorder.ask(asks)
+            waiting = [ask for ask in asks if ask.answer is None]
+            self._report_wait(waiting)
+            asked = {(ask.round, ask.tool_use_id) for ask in waiting}
+            calls = [call for call in calls if key_of(call) not in asked]
+        runnable = list(calls)
+        # In passes: a result that is stored here may be the memo of another call.
+        while unrun := self._unrun(runnable, refusal):
+            await self._recorder.settle_calls(*unrun)
+            settled = {key_of(each.call) for each in unrun}
+            runnable = [call for call in runnable if key_of(call) not in settled]
+        if self._context.spending.limits_calls:
+            runnable = await self._within_plan(runnable)
+        if runnable:
+            # The ledger first: after a crash, a call that is not in it has certainly not been run.
+            if unlisted := [call for call in runnable if key_of(call) not in self._in_ledger]:
+                await self._recorder.start_calls(unlisted)
+            gate = self._gate
+            try:
+                async with asyncio.TaskGroup() as group:
+                    for call in runnable:
+                        group.create_task(self._finish(call, gate.first_of_same(call, runnable)))
+            except ExceptionGroup as failures:
+                raise failures.exceptions[0] from None
+            for call in runnable:
+                self._tasks.pop(key_of(call), None)
+
+    def _unrun(self, calls: Sequence[Block], refusal: str | None) -> list[Settlement]:
+        """What becomes of those calls that are not to be run."""
+        gate, unrun = self._gate, []
+        for call in calls:
+            match gate.decide(call, refusal):
+                case SettleUnrun(outcome, state, from_client):
+                    if from_client:
+                        name, id = call.name or "", call.tool_use_id or ""
+                        outcome = self._toolset.fitted(name, outcome, id, self._request.tools)
+                    count_policies(self._label(call), outcome.notes)
+                    unrun.append(Settlement(call, outcome, state))
+                case RunCall():
+                    pass
+        return unrun
+
+    async def _within_plan(self, calls: Sequence[Block]) -> list[Block]:
+        """Those calls that the owner's plan has room for, counted. The others are answered. Calls that hand over an
+        output, or that an earlier attempt has counted, are not counted.
+        """
+        spending, admitted = self._context.spending, []
+        for call in calls:
+            free = self._gate.role(call) is not None or key_of(call) in self._started_before
+            if free or await spending.count_calls(1):
+                admitted.append(call)
+            else:
+                assert spending.reached is not None
+                reason = f"This call was not run. {rate_sentence(spending.reached)}"
+                await self._recorder.settle_calls(Settlement(call, Outcome(reason, is_error=True)))
+        return admitted
+
+    def _report_wait(self, asks: Sequence[Ask]) -> None:
+        """Reports, once, that calls begin to wait for a person. The webhook's row was written with the asks."""
+        if asks:
+            owner = self._context.owner
+            log.info("turn.waiting", owner=owner, tools=[ask.name for ask in asks], kinds=[ask.kind for ask in asks])
+            for ask in asks:
+                WAITS.labels(ask.kind).inc()
+                self._context.span.event("ask", turnstream__ask__kind=ask.kind, gen_ai__tool__name=ask.name)
+            self._context.notify_owner(owner)
+
+    async def judge(self, draft: Block) -> None:
+        """Judges an output that the model wrote as text. For tools and hooks it is a call of the output tool."""
+        output = self._request.output
+        call = as_call(draft) if output is None else as_call(draft, output.name)
+        outcome = await self._perform(call, RunCall(call.text))
+        await self._recorder.record_verdict(draft, outcome)
+        await self._call_after_tool(call, outcome)
+
+    async def close(self) -> None:
+        """Cancels the tasks that still run and waits for them."""
+        tasks = list(self._tasks.values())
+        self._tasks.clear()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # --- the ledger --------------------------------------------------------------------------------------------------
+
+    async def _finish(self, call: Block, same: Block | None) -> None:
+        """Stores the outcome of `call` when it is there. The success of the `same` call is its outcome too."""
+        if same is not None:
+            # Shielded: the other call's own task waits for this outcome as well.
+            outcome = await asyncio.shield(self._start(same))
+            if not outcome.is_error:
+                memo = replace(outcome, notes={"memo": same.tool_use_id})
+                count_policies(self._label(call), memo.notes)
+                await self._recorder.settle_calls(Settlement(call, memo))
+                return
+        outcome = await self._start(call)
+        await self._recorder.settle_calls(Settlement(call, outcome))
+        if "cached" not in outcome.notes:  # else it did not run
+            await self._call_after_tool(call, outcome)
+
+    async def _call_after_tool(self, call: Block, outcome: Outcome) -> None:
+        owner, role, output = self._context.owner, self._gate.role(call), self._request.output
+        await self._context.call_hooks(AfterTool(owner, self._recorder.turn, call, outcome))
+        # A handler's comment on a draft is no verdict, and a submission without a draft is another failure.
+        judged = output is not None and (role == "submit" or (role == "output" and output.handler is None))
+        if judged and outcome.is_error and not (role == "submit" and self._gate.submitted_draft(call) is None):
+            turn = self._recorder.turn
+            await self._context.call_hooks(OutputRejected(owner, turn, attempt_of(turn), call, outcome))
+
+    # --- one task ----------------------------------------------------------------------------------------------------
+
+    def _start(self, call: Block) -> asyncio.Task[Outcome]:
+        """The task of the call, which is started unless it runs already."""
+        task = self._tasks.get(key_of(call))
+        if task is None:
+            self.first_started = self.first_started or perf_counter()
+            task = asyncio.create_task(self._perform(call, self._gate.run_of(call)))
+            self._tasks[key_of(call)] = task
+            self._begun[key_of(call)] = call.name or "", perf_counter()
+        return task
+
+    async def _perform(self, call: Block, decision: RunCall) -> Outcome:
+        input_json, approval = decision.input_json, decision.approval
+        offered, owner, documents = self._request.tools, self._context.owner, self._request.documents
+        name = call.name if self._gate.role(call) is None else None
+        key = None if name is None else self._toolset.cache_key(name, input_json, offered, documents)
+        outcome = None if key is None else await self._from_cache(call, key)
+        if outcome is None:
+            outcome = await self._run(call, input_json)
+            result, seconds = _to_keep(outcome), self._toolset.policy(name or "", offered).cache_seconds
+            if key is not None and result is not None and seconds is not None:
+                put = partial(self._context.cache.put, owner, key, name or "", result, seconds)
+                await retry_while_unavailable(put)
+        if name is not None:
+            outcome = await self._summarised(call, name, input_json, outcome)
+        return await self._with_files_stored(outcome if approval is None else with_approval(outcome, approval))
+
+    async def _summarised(self, call: Block, name: str, input_json: str, outcome: Outcome) -> Outcome:
+        """The outcome with a summary of a long text in its place, where the policy of its tool wants one. The whole
+        text is kept. Without a summary the outcome stays as it is.
+        """
+        policy = self._toolset.policy(name, self._request.tools).summarise
+        text = outcome.text if outcome.whole is None else outcome.whole
+        if policy is None or outcome.is_error or outcome.more or len(text) <= policy.above:
+            return outcome
+        owner, model = self._context.owner, policy.model or self._models.policy.summary_model or self._request.model
+        try:
+            if self._models.is_open(model, owner):
+                raise TransientError("breaker_open", "The last calls of this model have failed.")
+            with self._models.call(model, owner) as provider:
+                prompt, turn = prompt_for(name, input_json, text), self._recorder.turn
+                answer = await self._side_calls.ask("summary", owner, turn, provider, model, prompt)
+        except (ProviderError, TimeoutError) as error:
+            reason = error.type if isinstance(error, ProviderError) else "timeout"
+            log.warning("tool.not_summarised", tool=name, model=model, error=reason)
+            failed = replace(outcome, notes={**outcome.notes, "summary_failed": reason})
+            count_policies(self._label(call), {"summary_failed": reason})
+            return failed
+        note = {"of": len(text), "model": model, "usage": answer.usage, "cost": answer.cost}
+        count_policies(self._label(call), {"summarised": note})
+        count_tokens(answer.usage, self._models.policy.label(model))
+        hint = f"A summary, by {model}, of a result of {len(text):,} characters."
+        if any(spec.name == READ_RESULT for spec in self._request.tools):
+            hint += f' To read the whole, call {READ_RESULT} with tool_use_id "{call.tool_use_id}".'
+        notes = {key: value for key, value in outcome.notes.items() if key != "cut"} | {"summarised": note}
+        return replace(outcome, text=f"[{hint}]\n\n{answer.text}", whole=text, layout=None, notes=notes)
+
+    async def _from_cache(self, call: Block, key: bytes) -> Outcome | None:
+        """The kept answer of an identical call of this owner, cut for this call."""
+        found = await retry_while_unavailable(partial(self._context.cache.get, self._context.owner, key))
+        if found is None:
+            return None
+        outcome = Outcome(found.text, data=found.client_data, notes={"cached": round(found.age, 1)})
+        outcome = self._toolset.fitted(call.name or "", outcome, call.tool_use_id or "", self._request.tools)
+        count_policies(self._label(call), outcome.notes)
+        return outcome
+
+    async def _run(self, call: Block, input_json: str) -> Outcome:
+        await self._context.call_hooks(BeforeTool(self._context.owner, self._recorder.turn, call, input_json))
+        started_at, start = CLOCK.now(), perf_counter()
+        label = self._label(call)
+        with (
+            TOOLS_RUNNING.track_inprogress(),
+            TRACING.span(
+                f"execute_tool {label}",
+                gen_ai__operation__name="execute_tool",
+                gen_ai__tool__name=label,
+                gen_ai__tool__call__id=call.tool_use_id,
+            ) as span,
+        ):
+            outcome = await self._invoke(call, input_json)
+            if TRACING.content:
+                span.set(gen_ai__tool__call__arguments=cut(input_json), gen_ai__tool__call__result=cut(outcome.text))
+            span.set(**{f"turnstream__{name}": _figure(outcome.notes[name]) for name in outcome.notes})
+            if outcome.is_error:
+                span.failed(outcome.kind)
+        seconds = perf_counter() - start
+        TOOL_SECONDS.labels(label).observe(seconds)
+        TOOL_OUTCOMES.labels(label, outcome.kind).inc()
+        times = {"started_at": started_at.isoformat(timespec="milliseconds"), "seconds": round(seconds, 3)}
+        return replace(outcome, notes={**times, **outcome.notes})
+
+    async def _invoke(self, call: Block, input_json: str) -> Outcome:
+        turn = self._recorder.turn
+        assert call.name is not None
+        assert call.tool_use_id is not None
+        outputs = PreliminaryOutputs(self._recorder, call)
+        context = ToolContext(
+            owner=self._context.owner,
+            chat_id=turn.chat_id,
+            turn_id=turn.id,
+            tool_use_id=call.tool_use_id,
+            idempotency_key=f"{turn.id}:{call.round}:{call.tool_use_id}",
+            progress=lambda message: self._recorder.notify(
+                "tool_progress", tool_use_id=call.tool_use_id, name=call.name, message=message[:_MAX_PROGRESS]
+            ),
+            preliminary=outputs.show,
+            ask=partial(self._ask_person, call),
+            documents=self._request.documents,
+        )
+        role, output = self._gate.role(call), self._request.output
+        if role is None or output is None:
+            try:
+                return await self._toolset.run(call.name, input_json, context, offered=self._request.tools)
+            finally:
+                await outputs.close()
+        draft = input_json if role == "output" else self._gate.submitted_draft(call)
+        return await self._toolset.outputs.settle(role, output, draft, context)
+
+    async def _ask_person(self, call: Block, question: PersonQuestion) -> PersonAnswer | None:
+        """Asks the person a question of the tool that runs, and waits for the answer. None: there was none in time."""
+        self._questions += 1
+        attempt = self._recorder.turn.attempt
+        id = elicitation_id(call.tool_use_id or "", attempt, self._questions)
+        asked: dict[str, Any] = {"message": question.message}
+        if question.schema is not None:
+            asked["schema"] = json.loads(question.schema)
+        if question.url is not None:
+            asked["url"] = question.url
+        text = json.dumps(asked, ensure_ascii=False)
+        ask = Ask(
+            round=call.round,
+            tool_use_id=id,
+            name=call.name or "",
+            kind="elicitation",
+            digest=sha256(f"{id} {text}".encode()).hexdigest(),
+            attempt=attempt,
+            expires_at=CLOCK.now() + timedelta(seconds=question.seconds),
+            question=text,
+        )
+        await self._recorder.ask([ask])
+        self._report_wait([ask])
+        answer = await self._answer_to(ask, perf_counter() + question.seconds)
+        self._recorder.view.notify_actions()
+        if answer is None or answer.kind != "result":
+            return None if answer is None or answer.kind == "expired" else PersonAnswer("cancel")
+        return PersonAnswer(**json.loads(answer.text))
+
+    async def _answer_to(self, ask: Ask, deadline: float) -> AskAnswer | None:
+        """Waits for the answer in the rows. A notification may be lost: the rows are read now and then anyway."""
+        updated, turns = self._context.updated, self._context.turns
+        while True:
+            asks = self._recorder.turn.asks
+            answer = next((each.answer for each in asks if each.tool_use_id == ask.tool_use_id), None)
+            left = deadline - perf_counter()
+            if answer is not None or left <= 0:
+                return answer
+            with suppress(TimeoutError):
+                async with asyncio.timeout(min(left, _LOOK_FOR_ANSWER)):
+                    await updated.wait()
+            updated.clear()  # before the query: what comes during it sets the event again
+            await self._recorder.refresh(lambda turn: retry_while_unavailable(lambda: turns.refreshed(turn)))
+
+    def _label(self, call: Block) -> str:
+        """The call's name in metrics. A name that a model or a client invents would be a series of its own for ever."""
+        spec = self._gate.spec(call)
+        if call.type == TEXT:
+            return OUTPUT
+        if spec is None:
+            return "(unknown)"
+        if spec.role is not None:  # its name is the caller's
+            return spec.role
+        return "(declared)" if spec.http or spec.client else spec.name
+
+    # --- files -------------------------------------------------------------------------------------------------------
+
+    async def _with_files_stored(self, outcome: Outcome) -> Outcome:
+        """The outcome as its row holds it: its words in one text, and a layout. Its files are uploads of the owner
+        before a reader or the model sees them. Blank texts go, as providers refuse them.
+        """
+        if not outcome.more:
+            return outcome
+        put, owner, plan = self._context.uploads.put_within, self._context.owner, self._context.spending.plan
+        parts: list[ResultPart] = []
+        for part in outcome.parts:
+            if isinstance(part, File):
+                media_type = media_type_of(part.content)
+                assert media_type is not None
+                upload = await retry_while_unavailable(partial(put, owner, media_type, part.content, plan))
+                if isinstance(upload, ReachedLimit):
+                    reason = f"The files of this result were not kept: the owner's limit `{upload.name}` is reached."
+                    return replace(outcome, text=reason, is_error=True, more=(), layout=None)
+                parts.append({"type": IMAGE if media_type in IMAGES else DOCUMENT, "source": upload.source})
+            elif part.strip():
+                parts.append(part)
+        return replace(outcome, text=joined_texts(parts), more=(), layout=layout_of(parts))
+
+
+def _to_keep(outcome: Outcome) -> CachedResult | None:
+    """The answer to keep for later calls, whole. None for a failure, another tool's answer, files, or a part."""
+    cut = outcome.notes.get("cut")
+    is_part = outcome.whole is not None and (cut is None or "kept" in cut)
+    if outcome.is_error or outcome.more or is_part or "fallback" in outcome.notes:
+        return None
+    return CachedResult(outcome.text if outcome.whole is None else outcome.whole, outcome.data)
+
+
+def _figure(note: Any) -> str | int | float | bool:
+    """A note as an attribute of a span: a figure or a word of a policy, and no content."""
+    return note if isinstance(note, bool | int | float) else True

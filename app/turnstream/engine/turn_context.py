@@ -1,0 +1,46 @@
+"""The values that the parts of one turn's run share."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from turnstream.domain.turns import Turn
+from turnstream.engine.hooks import HookEvent, HookRunner
+from turnstream.engine.recorder import Recorder
+from turnstream.engine.spending import Spending
+from turnstream.llm.conversation.messages import KnownEntries
+from turnstream.storage.chats.grants import Grants
+from turnstream.storage.chats.turns import Turns
+from turnstream.storage.owners.charges import Charges
+from turnstream.storage.owners.uploads import Uploads
+from turnstream.storage.tool_cache import ToolCache
+from turnstream.tracing import Span
+
+
+@dataclass(frozen=True, slots=True)
+class TurnContext:
+    """The claimed turn is what `recorder` holds; `ancestors` is its path without itself, `entries` what requests before
+    have made of them. `updated` is set when the rows have something from a user that the run does not know of yet.
+    `notify_owner` wakes the readers of a feed. `span` is that of
+    the run.
+    """
+
+    owner: str
+    ancestors: Sequence[Turn]
+    entries: KnownEntries
+    recorder: Recorder
+    hooks: HookRunner
+    turns: Turns
+    uploads: Uploads
+    grants: Grants
+    cache: ToolCache
+    charges: Charges
+    spending: Spending
+    updated: asyncio.Event
+    notify_owner: Callable[[str], None]
+    span: Span
+
+    async def call_hooks(self, event: HookEvent) -> None:
+        """Calls the hooks for `event`, and counts those that fail on the turn."""
+        if failures := await self.hooks.call(event):
+            await self.recorder.count_hook_failures(failures)

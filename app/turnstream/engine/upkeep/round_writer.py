@@ -1,0 +1,60 @@
+"""The round writer: stores the rounds that have begun in all running turns, in one statement per tick, and reserves the
+requests of model calls without a reply, in another one.
+"""
+
+import asyncio
+from contextlib import suppress
+from time import perf_counter
+
+from turnstream.domain.charges import call_of
+from turnstream.domain.errors import StorageUnavailable
+from turnstream.storage.database import Database
+from turnstream.storage.owners.accounts import Accounts
+from turnstream.storage.runs.record import begin_rounds
+from turnstream.stream.directory import Directory
+from turnstream.telemetry import PERSIST_SECONDS
+
+
+class RoundWriter:
+    """`interval` is the tick in seconds. No turn waits for it: the first write of a turn about a round brings the row
+    of the round along. A kill before either takes the round and the text of its open block with it. A call that is
+    younger than a tick when its process is killed is not charged.
+    """
+
+    def __init__(self, database: Database, directory: Directory, interval: float) -> None:
+        self._database = database
+        self._accounts = Accounts(database)
+        self._directory = directory
+        self._interval = interval
+
+    async def run(self) -> None:
+        """Writes for ever."""
+        while True:
+            await asyncio.sleep(self._interval)
+            with suppress(StorageUnavailable):  # the next tick writes it
+                await self.flush()
+
+    async def flush(self) -> None:
+        """Does one tick."""
+        await self._reserve_requests()
+        begun = {view: round for view in self._directory.here() for round in view.begun}
+        if not begun:
+            return
+        start = perf_counter()
+        stored = await begin_rounds(self._database, [(view.turn, round) for view, round in begun.items()])
+        PERSIST_SECONDS.labels("begin_rounds").observe(perf_counter() - start)
+        for view, round in begun.items():
+            if view.turn.id in stored and view.begun == (round,):
+                view.begun = ()
+
+    async def _reserve_requests(self) -> None:
+        waiting = [(view, view.turn, view.unreserved) for view in self._directory.here() if view.unreserved is not None]
+        if not waiting:
+            return
+        requests = [(turn, request()) for _, turn, request in waiting]
+        await self._accounts.reserve_requests(requests)
+        for (view, turn, request), (_, charge) in zip(waiting, requests, strict=True):
+            if view.unreserved is request:
+                view.unreserved = None
+            elif not any(call_of(round) == charge.call for round in view.turn.rounds):  # it failed meanwhile
+                await self._accounts.release_call(turn.id, charge.call)

@@ -1,0 +1,46 @@
+"""The search indexer: indexes texts about a second after their commit, for many turns together."""
+
+import asyncio
+from time import perf_counter
+
+import structlog
+
+from turnstream.domain.errors import StatementTooLong, StorageUnavailable
+from turnstream.storage.chats.search import Search
+from turnstream.storage.database import LONG
+from turnstream.telemetry import SEARCH_LAG_SECONDS
+
+log = structlog.get_logger(__name__)
+
+_INTERVAL = 1.0  # seconds between two looks of a replica
+
+
+class SearchIndexer:
+    """Runs in every replica; one of them indexes at a time. What waits is in rows, so a kill leaves nothing out."""
+
+    def __init__(self, search: Search) -> None:
+        self._search = search
+
+    async def run(self) -> None:
+        """Indexes for ever."""
+        while True:
+            await asyncio.sleep(_INTERVAL)
+            try:
+                await self.look()
+            except StatementTooLong as error:
+                log.error("search.too_long", error=str(error), seconds=LONG)
+                await asyncio.sleep(LONG)
+            except StorageUnavailable:
+                pass  # the next look finds it
+
+    async def look(self) -> None:
+        """Indexes what there is. After an import it leaves Postgres as much time to others as it takes."""
+        more = True
+        while more:
+            lag = await self._search.lag()
+            SEARCH_LAG_SECONDS.set(lag or 0.0)
+            if lag is None:
+                return
+            start = perf_counter()
+            if more := await self._search.index():
+                await asyncio.sleep(perf_counter() - start)

@@ -1,0 +1,78 @@
+"""Sweeps of rows that nobody needs any more, or that are too old.
+
+Each has a task of its own: it may take long, and no lease must wait for it. One replica does it at a time, in small
+steps, and rests after each for longer than it took.
+"""
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from dataclasses import dataclass
+
+import structlog
+
+from turnstream.domain.errors import StatementTooLong, StorageUnavailable
+from turnstream.storage.database import LONG
+from turnstream.storage.retention import Sweeps
+
+log = structlog.get_logger(__name__)
+
+HOURS = 3600.0
+UNUSED_UPLOADS_KEPT = 24 * HOURS  # to be sent with a message
+
+# How often a replica looks whether a sweep is due, in parts of its period.
+_LOOKS = 12
+_LEASE = 2 * LONG  # seconds; a step is shorter
+# The rest after a step, in times of its duration and in seconds.
+_REST = 4.0
+_SHORTEST_REST = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """Due every `period` seconds. `steps` yields after each step how many rows it has removed."""
+
+    name: str
+    period: float
+    steps: Callable[[], AsyncGenerator[int, None]]
+
+    async def run(self, sweeps: Sweeps) -> None:
+        """Sweeps for ever, where no other replica does."""
+        while True:
+            await asyncio.sleep(self.period / _LOOKS * random.uniform(0.5, 1.0))  # noqa: S311, replicas look in turn
+            try:
+                await self.look(sweeps)
+            except StorageUnavailable as error:  # it is due again when the lease has expired
+                log.warning("sweep.waits", sweep=self.name, error=str(error))
+
+    async def look(self, sweeps: Sweeps) -> None:
+        """Does the sweep if it is due. A step that is too long would be so again at once, and waits for the period."""
+        if not await sweeps.claim(self.name, _LEASE):
+            return
+        removed, began = 0, time.monotonic()
+        try:
+            async with aclosing(self.steps()) as steps:
+                async for count in steps:
+                    removed += count
+                    await asyncio.sleep(max(_SHORTEST_REST, _REST * (time.monotonic() - began)))
+                    await sweeps.postpone(self.name, _LEASE)
+                    began = time.monotonic()
+        except StatementTooLong as error:
+            log.error("sweep.too_long", sweep=self.name, error=str(error), seconds=self.period)
+        await sweeps.postpone(self.name, self.period)
+        if removed:
+            log.info("sweep.removed", sweep=self.name, rows=removed)
+
+
+async def sweep_here(period: float, steps: Callable[[], AsyncGenerator[int, None]]) -> None:
+    """Sweeps for ever what belongs to the machine of this process: what other replicas sweep is not the same."""
+    while True:
+        await asyncio.sleep(period * random.uniform(0.5, 1.0))  # noqa: S311, processes of one machine sweep in turn
+        try:
+            async with aclosing(steps()) as done:
+                async for _ in done:
+                    pass
+        except StorageUnavailable as error:
+            log.warning("sweep.waits", sweep="files", error=str(error))

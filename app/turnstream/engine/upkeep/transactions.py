@@ -1,0 +1,29 @@
+"""The watch over open transactions: one that stays open for hours keeps VACUUM from what was deleted since."""
+
+import asyncio
+from contextlib import suppress
+
+from turnstream.domain.errors import StorageUnavailable
+from turnstream.storage.database import Database
+from turnstream.storage.inspection import OLDEST_TRANSACTION
+from turnstream.telemetry import OLDEST_TRANSACTION_SECONDS
+
+_INTERVAL = 15.0  # seconds between two looks of a replica
+
+
+class TransactionWatch:
+    """Sets the metric of the oldest one."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def run(self) -> None:
+        """Looks for ever."""
+        while True:
+            with suppress(StorageUnavailable):  # the next look finds it
+                await self.look()
+            await asyncio.sleep(_INTERVAL)
+
+    async def look(self) -> None:
+        (row,) = await self._database.rows(OLDEST_TRANSACTION)
+        OLDEST_TRANSACTION_SECONDS.set(row["seconds"])

@@ -1,0 +1,423 @@
+"""The worker of a replica: claims queued turns, supervises a task for each, and hands them back at a shutdown."""
+
+import asyncio
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from time import monotonic
+from uuid import UUID
+
+import structlog
+
+from turnstream.domain.errors import ClaimLost, StorageError
+from turnstream.domain.plans import Plans
+from turnstream.domain.turns import Turn
+from turnstream.domain.why import Activity
+from turnstream.engine.frame_clock import FrameClock
+from turnstream.engine.hooks import HookRunner, Hooks
+from turnstream.engine.model_route import ModelAccess, ModelBreakers, ModelPolicy
+from turnstream.engine.recorder import to_the_end
+from turnstream.engine.side_calls import SideCalls
+from turnstream.engine.turn_run import RunServices, TurnRun
+from turnstream.engine.warm_paths import WarmPaths
+from turnstream.llm.provider import Provider
+from turnstream.storage.database import FINAL_WRITE_TIMEOUT, OF_REQUEST, OWNER, Database, retry_while_unavailable
+from turnstream.storage.owners.accounts import Accounts
+from turnstream.storage.owners.charges import Charges
+from turnstream.storage.runs.queue import CANCEL, DRAIN, QUEUED, SUSPICIOUS, UPDATED, Claim, Queue
+from turnstream.stream.directory import Directory
+from turnstream.telemetry import TURNS_RUNNING
+from turnstream.tools.toolset import Toolset
+
+log = structlog.get_logger(__name__)
+
+# The most turns of one claim: a burst is shared between replicas, and between iterations of the event loop.
+_CLAIM = 50
+_ANY_NUMBER = 2**31 - 1
+
+# Seconds in which nothing begins beside suspects; twice as many after each further death, up to the longest. Most turns
+# that end their process do so at once: they run the same call again.
+_APART = 3.0
+_LONGEST_APART = 60.0
+# Seconds after which a turn whose runs fail is run again, at most.
+_LONGEST_PAUSE = 300.0
+
+
+class FailedRuns:
+    """Turns whose last runs failed in a way that nobody foresaw, or that Postgres refuses to store. Each such run may
+    call a model, so the turn is run again after `pause` seconds, then after twice as many, and so on. Times are those
+    of one clock, in seconds.
+    """
+
+    def __init__(self, pause: float) -> None:
+        self._pause = pause
+        # Runs that failed one after the other, and when the next may begin.
+        self._of: dict[UUID, tuple[int, float]] = {}
+
+    def note(self, turn: UUID, now: float) -> float:
+        """Returns after how many seconds the turn may be run again."""
+        before, _ = self._of.get(turn, (0, 0.0))
+        pause = min(self._pause * 2.0 ** min(before, 30), _LONGEST_PAUSE)
+        self._of[turn] = before + 1, now + pause
+        return pause
+
+    def may_run(self, turn: UUID, now: float) -> bool:
+        _, begins = self._of.get(turn, (0, now))
+        return begins <= now
+
+    def turns(self) -> Set[UUID]:
+        return self._of.keys()
+
+    def keep(self, turns: Collection[UUID]) -> None:
+        """Forgets all others: they have ended, or run elsewhere."""
+        self._of = {turn: failed for turn, failed in self._of.items() if turn in turns}
+
+
+class Isolation:
+    """Suspects, which may end the process, begin apart from all other turns: for some seconds nothing is claimed beside
+    them, and a death counts for them only. For as long again only other turns are claimed. An idle replica takes a
+    suspect at once. Each time that the process outlives them it takes twice as many: after faults that had other causes
+    many turns are suspects. Times are those of one clock, in seconds.
+    """
+
+    def __init__(self, now: float) -> None:
+        self._suspects: Collection[UUID] = ()
+        self._until = now
+        self._next = now + _APART
+        self._at_once = 1
+
+    def room(self, now: float, *, is_idle: bool) -> int:
+        """How many suspects may be claimed."""
+        return self._at_once if is_idle or now >= self._next else 0
+
+    def begin(self, suspects: Collection[UUID], deaths: int, now: float) -> float:
+        """Returns for how many seconds nothing else begins."""
+        seconds = min(_APART * 2.0 ** (deaths - SUSPICIOUS), _LONGEST_APART)
+        self._suspects, self._until, self._next = suspects, now + seconds, now + 2 * seconds
+        self._at_once *= 2
+        return seconds
+
+    def end(self) -> None:
+        """To be called when no suspect was found."""
+        self._at_once = 1
+
+    def holds(self, running: Collection[UUID], now: float) -> bool:
+        """Whether nothing may begin now."""
+        return now < self._until and any(turn in running for turn in self._suspects)
+
+    def includes(self, turn: UUID) -> bool:
+        return turn in self._suspects
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerPolicy:
+    """`poll_interval` and `grace_period` are seconds. `plans` limit the running turns of an owner, on all replicas. The
+    paths of ended turns are kept in up to `warm_bytes`. Without `declines` a turn runs even if its model or a tool is
+    missing.
+    """
+
+    concurrent_turns: int = 1000
+    plans: Plans = field(default_factory=Plans)
+    poll_interval: float = 1.0
+    grace_period: float = 10.0
+    warm_bytes: int = 64_000_000
+    declines: bool = True
+    model: ModelPolicy = field(default_factory=ModelPolicy)
+
+
+class Worker:
+    def __init__(
+        self,
+        database: Database,
+        queue: Queue,
+        directory: Directory,
+        provider_for: Callable[[str], Provider],
+        toolset: Toolset,
+        policy: WorkerPolicy,
+        clock: FrameClock,
+        hooks: Sequence[Hooks] = (),
+        notify_owner: Callable[[str], None] = lambda _owner: None,
+    ) -> None:
+        self._queue = queue
+        self._policy = policy
+        models = ModelAccess(provider_for, policy.model, clock, ModelBreakers(policy.model))
+        accounts, plans = Accounts(database), policy.plans
+        side_calls = SideCalls(Charges(database), accounts, plans, policy.model)
+        runner = HookRunner(hooks)
+        self._services = RunServices(
+            database=database,
+            replica=queue.replica,
+            directory=directory,
+            toolset=toolset,
+            models=models,
+            hooks=runner,
+            accounts=accounts,
+            plans=plans,
+            side_calls=side_calls,
+            notify_owner=notify_owner,
+            decline=self._decline,
+            warm_paths=WarmPaths(policy.warm_bytes),
+        )
+        self._runs: dict[UUID, TurnRun] = {}
+        self._woken = asyncio.Event()
+        self._notify_when_full = False
+        self._draining = False
+        self._group: asyncio.TaskGroup | None = None
+        self._reserved = 0  # turns that are being written, to begin here
+        self._not_run: Set[UUID] = frozenset()  # turns that this replica owned at the last comparison, and did not run
+        self._failed = FailedRuns(policy.poll_interval)
+        self._isolation = Isolation(monotonic())
+
+    async def _decline(self, turn: Turn) -> bool:
+        return self._policy.declines and await retry_while_unavailable(lambda: self._queue.decline(turn))
+
+    @property
+    def draining(self) -> bool:
+        return self._draining
+
+    @property
+    def _shares_slots(self) -> bool:
+        """Whether turns may wait for the end of others of their owner."""
+        return self._policy.plans.vary or self._policy.plans.default.running_turns is not None
+
+    def activity(self) -> Mapping[UUID, Activity]:
+        """What only this process knows of turns: of those that it runs, and of readers of those that run elsewhere."""
+        found = {
+            view.turn.id: Activity(readers=view.wakeup.waiters)
+            for view in self._services.directory.mirrored()
+            if view.wakeup.has_waiters
+        }
+        for turn, run in self._runs.items():
+            if (activity := run.activity()) is not None:
+                found[turn] = activity
+        return found
+
+    def ended(self, turn: UUID) -> Turn | None:
+        """A turn that has ended here, for as long as its path is kept."""
+        warm = self._services.warm_paths.find(turn)
+        return None if warm is None else warm.turns[-1]
+
+    def forget_paths(self) -> None:
+        """To be called when Postgres was away: another replica may run a turn again whose end is lost."""
+        self._services.warm_paths.clear()
+
+    # --- notifications -----------------------------------------------------------------------------------------------
+
+    def wake(self) -> None:
+        """There may be a turn to claim: here or, where this replica is full, elsewhere."""
+        self._notify_when_full = True
+        self._woken.set()
+
+    def receive(self, payload: str) -> None:
+        """Handles a notification of another replica."""
+        kind, _, id = payload.partition(" ")
+        if kind == QUEUED:
+            # Not `wake`: full replicas would pass the notification on to each other without end.
+            self._woken.set()
+        elif kind == DRAIN and UUID(id) == self._queue.replica:
+            self.begin_drain()
+        elif kind in {CANCEL, UPDATED} and (run := self._runs.get(UUID(id))):
+            if kind == CANCEL:
+                run.stop("cancel")
+            else:
+                run.updated.set()
+
+    async def cancel(self, turn: UUID) -> None:
+        """Stops a turn whose cancellation is in its row, wherever it runs."""
+        if run := self._runs.get(turn):
+            run.stop("cancel")
+        else:
+            self.wake()
+            await self._notify_replicas(f"{CANCEL} {turn}")
+
+    async def refresh(self, turn: UUID) -> None:
+        """Makes a turn read what a user has added to its rows, wherever it runs. A waiting turn is claimed for that."""
+        if run := self._runs.get(turn):
+            run.updated.set()
+        else:
+            self.wake()
+            await self._notify_replicas(f"{UPDATED} {turn}")
+
+    async def _notify_replicas(self, payload: str) -> None:
+        """A notification may be lost: the rows hold the same, and every replica polls them."""
+        with suppress(StorageError):
+            await self._queue.notify(payload)
+
+    def release(self, owners: Collection[str]) -> None:
+        """Gives the running turns of these owners back to the queue, as a shutdown does."""
+        for run in self._runs.values():
+            if run.owner in owners:
+                run.stop("release")
+
+    # --- shutdown ----------------------------------------------------------------------------------------------------
+
+    def begin_drain(self) -> None:
+        """Drains as an operator has ordered. The process stays: its readers read on, and no supervisor starts another
+        one that takes turns again.
+        """
+        if self._group is not None and not self._draining:
+            self._group.create_task(self.drain(), name="drain")
+
+    async def drain(self) -> None:
+        """Claims no more turns, gives the running ones the grace period, and returns the rest to the queue, which costs
+        them no recovery. A second call waits for nothing.
+        """
+        again, self._draining = self._draining, True
+        tasks = [run.task for run in self._runs.values()]
+        if tasks and not again:
+            log.info("worker.draining", running=len(tasks), grace_period=self._policy.grace_period)
+            await asyncio.wait(tasks, timeout=self._policy.grace_period)
+        for run in self._runs.values():
+            run.stop("release")
+        # The last writes are waited for, but not for long when Postgres is away: the replica that takes the turns over
+        # continues from the rows.
+        timeout = FINAL_WRITE_TIMEOUT
+        while tasks := [run.task for run in self._runs.values() if not run.task.done()]:
+            _, stuck = await asyncio.wait(tasks, timeout=timeout)
+            for task in stuck:  # perhaps several times: `to_the_end` holds on to a write at the first cancellation
+                task.cancel()
+            timeout = 0.1
+        if paused := self._failed.turns() - self._runs.keys():
+            with suppress(StorageError):
+                await self._queue.give_back(paused, every=True)
+        await self._notify_replicas(QUEUED)
+
+    # --- turns that begin where they are written ---------------------------------------------------------------------
+
+    @contextmanager
+    def reserve_slot(self) -> Iterator[UUID | None]:
+        """The id of this replica, where a turn that is written inside may be claimed at once and given to `begin`. None
+        where it has to go through the queue: few slots are free, and other turns may wait for them.
+        """
+        free = self._policy.concurrent_turns - len(self._runs) - self._reserved
+        isolates = self._isolation.holds(self._runs.keys(), monotonic())
+        if self._group is None or self._draining or isolates or free <= _CLAIM:
+            yield None
+            return
+        self._reserved += 1
+        try:
+            yield self._queue.replica
+        finally:
+            self._reserved -= 1
+
+    def begin(self, owner: str, path: Sequence[Turn]) -> None:
+        """Runs a turn that was claimed as it was written. `path` is the end of its path."""
+        turn = path[-1].id
+        if self._group is not None and turn not in self._runs:  # it may have been found in the rows
+            self._start(self._group, turn, (owner, path))
+            if self._draining:
+                self._runs[turn].stop("release")
+
+    # --- claims ------------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Claims and runs turns for ever. Drains when it is cancelled."""
+        compared = monotonic()
+        async with asyncio.TaskGroup() as group:
+            self._group = group
+            try:
+                while True:
+                    self._woken.clear()  # before the claim: a turn that is enqueued during it wakes the worker again
+                    # To the end: a shutdown in the middle must know which turns were claimed, to hand them back.
+                    if not await to_the_end(self._claim(group)):
+                        with suppress(TimeoutError):
+                            async with asyncio.timeout(self._policy.poll_interval):
+                                await self._woken.wait()
+                    if monotonic() - compared >= self._policy.poll_interval:
+                        await self._compare_with_rows(group)
+                        compared = monotonic()
+            finally:
+                await self.drain()
+                self._group = None
+
+    async def _claim(self, group: asyncio.TaskGroup) -> bool:
+        """Returns whether there may be more turns: as many were claimed as there was room for."""
+        free = self._policy.concurrent_turns - len(self._runs) - self._reserved
+        now = monotonic()
+        room = 0 if self._draining or self._isolation.holds(self._runs.keys(), now) else min(_CLAIM, free)
+        # Where there is room for all, the order between owners does not matter, and counting would cost every claim.
+        plans = self._policy.plans
+        most = plans.default.running_turns or (_ANY_NUMBER if free <= _CLAIM or plans.vary else None)
+        suspects = min(room, self._isolation.room(now, is_idle=not self._runs and not self._reserved))
+        claim = Claim()
+        try:
+            if room > 0:
+                claim = await self._queue.take(room, most, suspects=suspects)
+            elif self._notify_when_full:
+                self._notify_when_full = False
+                await self._notify_replicas(QUEUED)
+        except StorageError as error:
+            log.error("queue.unavailable", error=str(error))
+        for turn in claim.turns:
+            self._start(group, turn)
+            if self._draining:  # the order came while they were claimed
+                self._runs[turn].stop("release")
+        if claim.deaths:
+            seconds = self._isolation.begin(claim.turns, claim.deaths, monotonic())
+            for pause in (seconds, 2 * seconds):  # first for others, then for the next suspects
+                asyncio.get_running_loop().call_later(pause, self._woken.set)
+            turns, beside = [str(turn) for turn in claim.turns], len(self._runs) - len(claim.turns)
+            log.warning("turns.isolated", turns=turns, deaths=claim.deaths, seconds=seconds, beside=beside)
+        elif suspects:
+            self._isolation.end()
+        return len(claim.turns) == room > 0
+
+    async def _compare_with_rows(self, group: asyncio.TaskGroup) -> None:
+        """Repairs what was lost: a notification, the answer to a claim, the claim itself, or, where Postgres has failed
+        over to a standby that lacks the last commits, the end of a run.
+        """
+        before = dict(self._runs)  # a run that starts during the query is missing in its answer, but not lost
+        try:
+            mine = await self._queue.claimed()
+        except StorageError:
+            return
+        for turn in before.keys() - mine.keys():
+            before[turn].stop("lost")
+        for turn, run in self._runs.items():
+            if mine.get(turn):
+                run.stop("cancel")
+        # Those that were not run at the time before either: a turn that begins where it is written has its row first.
+        before_last, self._not_run = self._not_run, mine.keys() - self._runs.keys()
+        self._failed.keep(mine.keys())
+        if unrun := self._not_run & before_last:
+            with suppress(StorageError):
+                unrun -= await self._queue.give_back(unrun, every=self._draining)
+                # A run that finds its turn cancelled calls no model, so it has no pause.
+                again = [turn for turn in unrun if mine[turn] or self._failed.may_run(turn, monotonic())]
+                for turn in await self._queue.claim_again(again) if again else ():
+                    self._start(group, turn)
+
+    def _start(self, group: asyncio.TaskGroup, turn: UUID, loaded: tuple[str, Sequence[Turn]] | None = None) -> None:
+        # A turn may be claimed where it still runs: its lease expired, and this replica claimed it again.
+        if before := self._runs.get(turn):
+            before.stop("lost")
+        run = self._runs[turn] = TurnRun(turn, self._services, loaded)
+        run.task = group.create_task(self._supervise(run), name=f"turn {turn}")
+
+    async def _supervise(self, run: TurnRun) -> None:
+        OWNER.set("")  # a request may have begun the run, and does not wait for it
+        OF_REQUEST.set(False)
+        structlog.contextvars.bind_contextvars(turn=str(run.turn))
+        TURNS_RUNNING.inc()
+        try:
+            if await run.execute():
+                self.wake()
+            await run.call_hooks()  # after `wake`: hooks may take seconds, and the next turn does not wait for them
+        except ClaimLost as error:
+            log.warning("claim.lost", reason=str(error))
+        except MemoryError:  # no turn of this process can go on: it stops, and others take them over
+            raise
+        except Exception:
+            log.exception("turn.abandoned", again_after=self._failed.note(run.turn, monotonic()))
+        finally:
+            TURNS_RUNNING.dec()
+            if (
+                len(self._runs) >= self._policy.concurrent_turns
+                or self._shares_slots
+                or self._isolation.includes(run.turn)
+            ):
+                self._woken.set()  # turns may wait for this slot
+            if self._runs.get(run.turn) is run:
+                del self._runs[run.turn]
+            if run.updated.is_set() or run.stop_cause == "cancel":
+                self._woken.set()  # the notification may have come after the run had given the turn back

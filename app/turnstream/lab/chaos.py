@@ -1,0 +1,153 @@
+"""Injection of provider faults between an adapter and the network, by a seeded plan.
+
+Faults are made where a call is bytes, because half of them do not exist above: a cut event, bytes
+that are not text, a connection that stays open and silent. So adapters and parsers are tested too.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Final, Literal, get_args
+
+import httpx2
+import msgspec
+import structlog
+
+from turnstream.llm.transport.interceptor import Send, filter_body
+
+log = structlog.get_logger(__name__)
+
+Fault = Literal[
+    "delay",
+    "rate_limit",
+    "overloaded",
+    "server_error",
+    "refused",
+    "no_answer",
+    "reset",
+    "truncation",
+    "garbage_bytes",
+    "garbage_event",
+    "stutter",
+    "silence",
+]
+FAULTS: Final[Sequence[Fault]] = get_args(Fault)
+
+_REFUSALS: Final[Mapping[Fault, tuple[Sequence[int], str]]] = {
+    "rate_limit": ((429,), "rate_limit_error"),
+    "overloaded": ((529,), "overloaded_error"),
+    "server_error": ((500, 502, 503, 504), "api_error"),
+}
+_EVENTS: Final = (
+    b'data: {"type":"brand_new","deep":[1,null]}\n\n',
+    b'data: {"type":"content_block_delta","index":99,"delta":{"type":"text_delta","text":"?"}}\n\n',
+    b'data: {"type":"content_block_start","index":0,"content_block":{"type":"text","text":""}}\n\n',
+    b'data: {"type":"content_block_stop","index":0}\n\n',
+    b'data: {"type":"error","error":{"type":"overloaded_error","message":"Chaos."}}\n\n',
+    b'data: {"type":"message_stop"}\n\n',
+    b'data: {"choices":[{"index":0,"delta":null}]}\n\n',
+    b'data: {"error":{"type":"server_error","message":"Chaos."}}\n\n',
+    b"data: [DONE]\n\n",
+    b"data: {broken\n\n",
+    b"data: null\n\n",
+    b"<html><h1>502 Bad Gateway</h1></html>\n\n",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ChaosPlan:
+    """The n-th call has the same fault for the same seed. `share` of all calls, 0 to 1, have a fault. Waits, and those
+    that a response asks for, last up to `longest_wait` seconds. Faults in a body come after about `reach` bytes.
+    """
+
+    seed: int
+    share: float
+    faults: Sequence[Fault] = FAULTS
+    longest_wait: float = 3.0
+    reach: int = 1000
+
+    def fault_of(self, number: int) -> tuple[Fault | None, Random]:
+        """Returns the fault of a call, and the random numbers for its details."""
+        random = Random(f"{self.seed}:{number}")  # noqa: S311, no secret depends on it
+        return (random.choice(self.faults) if random.random() < self.share else None), random
+
+
+class ChaosInterceptor:
+    """An interceptor that makes the faults of a plan. `happened` counts them; a body may end before its fault."""
+
+    def __init__(self, plan: ChaosPlan) -> None:
+        self.happened: Counter[Fault] = Counter()
+        self._plan = plan
+        self._calls = 0
+
+    async def __call__(self, request: httpx2.Request, send: Send) -> httpx2.Response:
+        self._calls += 1
+        fault, random = self._plan.fault_of(self._calls)
+        match fault:
+            case None:
+                pass
+            case "rate_limit" | "overloaded" | "server_error":
+                self._count(fault)
+                statuses, name = _REFUSALS[fault]
+                body = msgspec.json.encode({"type": "error", "error": {"type": name, "message": "Chaos."}})
+                headers = {"content-type": "application/json"}
+                if fault == "rate_limit":
+                    headers["retry-after"] = f"{random.uniform(0, self._plan.longest_wait):.3f}"
+                status = random.choice(statuses)
+                return httpx2.Response(status, headers=headers, content=_unread(body), request=request)
+            case "refused":
+                self._count(fault)
+                raise httpx2.ConnectError("chaos: connection refused")
+            case "no_answer":
+                self._count(fault)
+                await asyncio.Event().wait()
+            case "delay":
+                self._count(fault)
+                await self._wait(random)
+            case _:
+                return filter_body(await send(request), lambda body: self._disturbed(body, fault, random))
+        return await send(request)
+
+    def _count(self, fault: Fault) -> None:
+        self.happened[fault] += 1
+        log.info("chaos.fault", fault=fault)
+
+    async def _wait(self, random: Random) -> None:
+        await asyncio.sleep(random.uniform(0, self._plan.longest_wait))
+
+    async def _disturbed(self, body: AsyncIterator[bytes], fault: Fault, random: Random) -> AsyncIterator[bytes]:
+        left = int(random.expovariate(1 / self._plan.reach))
+        async for chunk in body:
+            if left >= len(chunk):
+                left -= len(chunk)
+                yield chunk
+                continue
+            self._count(fault)
+            yield chunk[:left]
+            rest = chunk[left:]
+            match fault:
+                case "reset":
+                    raise httpx2.ReadError("chaos: connection reset")
+                case "truncation":
+                    return
+                case "silence":
+                    await asyncio.Event().wait()
+                case "stutter":
+                    for byte in rest:
+                        yield bytes([byte])
+                    await self._wait(random)
+                case "garbage_bytes":  # before the rest, or in the place of its beginning
+                    yield random.randbytes(random.randrange(1, 40)) + rest[random.choice([0, random.randrange(40)]) :]
+                case _:  # an event between two others, if the chunk has the place
+                    before, end, after = rest.partition(b"\n\n")
+                    yield before + end + random.choice(_EVENTS) + after
+            break
+        async for chunk in body:
+            yield chunk
+
+
+async def _unread(body: bytes) -> AsyncIterator[bytes]:
+    """Streams the body, as from the network: interceptors above must see it pass."""
+    yield body

@@ -1,0 +1,93 @@
+"""Adapter to the Anthropic Messages API. The SDK makes addresses, authentication and errors; we read the bytes."""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+
+import anthropic
+
+from turnstream.kit.offload import offload
+from turnstream.llm.anthropic.render import betas_of, render, render_count
+from turnstream.llm.anthropic.wire import AnthropicWire
+from turnstream.llm.provider import ModelRequest
+from turnstream.llm.transport.direct import Calls
+from turnstream.llm.transport.failures import LOST, Unanswered, connection_error, provider_error
+from turnstream.llm.transport.http import MAX_EVENT_BYTES, Adapter, http_client, read_token_count
+from turnstream.llm.transport.interceptor import Interceptor
+from turnstream.llm.transport.response import ModelResponse
+from turnstream.llm.transport.wire import Wire
+
+
+class AnthropicProvider(Adapter):
+    name = "anthropic"
+
+    def __init__(
+        self,
+        api_key: str,
+        base_url: str | None = None,
+        *,
+        read_timeout: float | None = None,
+        max_event_bytes: int = MAX_EVENT_BYTES,
+        interceptors: Sequence[Interceptor] = (),
+        direct: bool = True,
+        client_certificate: str | None = None,
+    ) -> None:
+        network = http_client(
+            anthropic.DefaultAioHttpClient,
+            interceptors,
+            read_timeout=read_timeout,
+            client_certificate=client_certificate,
+        )
+        self._calls = Calls(network, direct=direct and not interceptors)
+        self._client = anthropic.AsyncAnthropic(
+            api_key=api_key, base_url=base_url, max_retries=0, http_client=self._calls.client
+        )
+        super().__init__(self._client, max_event_bytes)
+
+    def kept_open(self) -> AbstractAsyncContextManager[None]:
+        return self._calls.kept_open()
+
+    @asynccontextmanager
+    async def _open(self, request: ModelRequest) -> AsyncIterator[tuple[ModelResponse, Wire]]:
+        body = await offload(request.size, render, request)
+        async with self._post("/v1/messages", body, request, "text/event-stream") as response:
+            del body
+            yield response, AnthropicWire(response.headers.get("request-id"))
+
+    async def count(self, request: ModelRequest) -> int:
+        """Counts the tokens. The response is opened as a stream, as those of model calls are."""
+        path = "/v1/messages/count_tokens"
+        body = await offload(request.size, render_count, request)
+        async with self._post(path, body, request, "application/json", by_sdk=True) as response:
+            return await read_token_count(response)
+
+    @asynccontextmanager
+    async def _post(
+        self, path: str, body: bytes, request: ModelRequest, accept: str, *, by_sdk: bool = False
+    ) -> AsyncIterator[ModelResponse]:
+        headers = {"Accept": accept, "Accept-Encoding": "identity"}
+        betas = betas_of(request)
+        if betas:
+            headers["anthropic-beta"] = ",".join(betas)
+            path = f"{path}?beta=true"
+        post = self._calls.post_by_sdk if by_sdk else self._calls.post
+        try:
+            async with post(self._sdk, path, headers, body) as response:
+                del body
+                yield response
+        except anthropic.APIStatusError as error:
+            failure, refused = error.body, error.response
+            raise provider_error(
+                failure, error.status_code, headers=refused.headers, request_id=error.request_id
+            ) from error
+        except (anthropic.APIConnectionError, Unanswered, *LOST) as error:
+            raise connection_error(error) from error
+
+    async def _sdk(self, path: str, headers: Mapping[str, str], body: bytes) -> anthropic.AsyncStream[object]:
+        return await self._client.post(
+            path,
+            content=body,
+            options={"headers": headers},
+            cast_to=object,
+            stream=True,
+            stream_cls=anthropic.AsyncStream[object],
+        )

@@ -1,0 +1,248 @@
+"""Rendering of model requests as Anthropic request bodies. Pure.
+
+Data of the provider goes back byte for byte. A block has the same bytes in every request, except for the cache marks,
+which the provider does not count as content.
+"""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+
+from turnstream.domain.blocks import Block
+from turnstream.domain.compaction import COMPACTION, CONTEXT_EDITING
+from turnstream.domain.kinds import (
+    CACHEABLE,
+    CALLS,
+    PROVIDER_SUMMARY,
+    STREAMED_MEMBERS,
+    TEXT,
+    THOUGHTS,
+    TOOL_RESULT,
+    TOOL_USE,
+)
+from turnstream.domain.results import count_files, parts_of
+from turnstream.llm.anthropic.parameters import MEMBERS
+from turnstream.llm.conversation.translation import (
+    SILENT_FAILURE,
+    CallRules,
+    split_definitions,
+    tool_input,
+    with_valid_calls,
+    without_foreign_blocks,
+)
+from turnstream.llm.provider import Message, ModelRequest, ProviderCompaction
+from turnstream.llm.raw_json import members_of
+
+DEFAULT_MAX_TOKENS = 16_000
+# Members that the endpoint for token counts accepts.
+_COUNTED = frozenset(
+    {
+        "context_management",
+        "mcp_servers",
+        "messages",
+        "model",
+        "output_config",
+        "speed",
+        "system",
+        "thinking",
+        "tool_choice",
+        "tools",
+    }
+)
+_CLEARING, _COMPACTING = "clear_tool_uses_20250919", "compact_20260112"
+_BETAS = {
+    _CLEARING: "context-management-2025-06-27",
+    "clear_thinking_20251015": "context-management-2025-06-27",
+    _COMPACTING: "compact-2026-01-12",
+}
+_FAILED = "The tool failed:"
+_LEAST_TRIGGER = 50_000  # tokens: the provider refuses less
+
+_CACHEABLE = CACHEABLE | {"search_result"}
+_CALL_RULES = CallRules(re.compile(r"[a-zA-Z0-9_-]+"), longest_name=128, unique=True)
+
+
+def render(request: ModelRequest) -> bytes:
+    """Returns the body. Cache marks stand at the end of the system prompt, of the previous request and of this one."""
+    return _json(_body(request))
+
+
+def render_count(request: ModelRequest) -> bytes:
+    """Returns the body of a request for the token count."""
+    return _json({name: value for name, value in _body(request).items() if name in _COUNTED})
+
+
+def betas_of(request: ModelRequest) -> Sequence[str]:
+    """Returns the betas that the request needs: those of its edits, and of the provider's summaries that it holds."""
+    given: Sequence[str] = request.params.get("betas") or ()
+    management = {**_context_management(request.compaction), **request.params}.get("context_management")
+    edits = management.get("edits") or () if isinstance(management, Mapping) else ()
+    types = [edit.get("type") for edit in edits if isinstance(edit, Mapping)]
+    if any(block.type == PROVIDER_SUMMARY for message in request.messages for block in message.blocks):
+        types.append(_COMPACTING)
+    needed = dict.fromkeys(_BETAS[type] for type in types if type in _BETAS)
+    return [*given, *(beta for beta in needed if beta not in given)]
+
+
+def _body(request: ModelRequest) -> dict[str, Any]:
+    params = {name: value for name, value in request.params.items() if name in MEMBERS and value is not None}
+    if not (tools := _tools(request)):
+        params.pop("tool_choice", None)
+    elif not request.may_use_tools:
+        params["tool_choice"] = {"type": "none"}
+    thinking = params.get("thinking")
+    # The provider counts the thoughts too, and refuses a budget that leaves no room for an answer.
+    budget = thinking.get("budget_tokens") if isinstance(thinking, Mapping) else None
+    body: dict[str, Any] = {
+        "model": request.model,
+        "max_tokens": DEFAULT_MAX_TOKENS + (budget or 0),
+        "stream": True,
+        **_context_management(request.compaction),
+        **params,
+    }
+    if tools:
+        body["tools"] = [Raw(tool) for tool in tools]
+    container = json.loads(request.resume_data).get("container") if request.resume_data else None
+    if isinstance(container, Mapping) and "id" in container:
+        param = params.get("container")
+        body["container"] = {**param, "id": container["id"]} if isinstance(param, Mapping) else container["id"]
+    if request.system:
+        body["system"] = [Raw(_marked(_json({"type": TEXT, "text": request.system})))]
+    messages = with_valid_calls(without_foreign_blocks(request.messages), _CALL_RULES)
+    if isinstance(thinking, Mapping) and thinking.get("type") == "enabled" and _begins_without_thought(messages):
+        del body["thinking"]
+    body["messages"] = _messages(messages)
+    return body
+
+
+def _begins_without_thought(messages: Sequence[Message]) -> bool:
+    """True if the round of calls that is under way begins without a thought, which the provider refuses where thinking
+    is enabled. Thoughts of another model, and those before a shortening, are not sent.
+    """
+    place = len(messages) - 1
+    while place > 1 and any(block.type == TOOL_RESULT for block in messages[place].blocks):
+        place -= 2
+    reply = [block.type for block in messages[place + 1].blocks] if place < len(messages) - 1 else []
+    return next((type not in THOUGHTS for type in reply if type != PROVIDER_SUMMARY), False)
+
+
+def _context_management(compaction: ProviderCompaction | None) -> dict[str, Any]:
+    """Clears tool results at three quarters of the limit, before a summary, and only if it is worth the lost cache."""
+    if compaction is None or not compaction.edits:
+        return {}
+    edits: list[dict[str, Any]] = []
+    if CONTEXT_EDITING in compaction.edits:
+        clearing = {"trigger": compaction.at * 3 // 4, "clear_at_least": compaction.at // 8} if compaction.at else {}
+        edits.append({"type": _CLEARING} | {name: _tokens(at) for name, at in clearing.items()})
+    if COMPACTION in compaction.edits:
+        trigger = {"trigger": _tokens(max(_LEAST_TRIGGER, compaction.at))} if compaction.at else {}
+        edits.append({"type": _COMPACTING} | trigger)
+    return {"context_management": {"edits": edits}}
+
+
+def _tokens(count: int) -> dict[str, Any]:
+    return {"type": "input_tokens", "value": count}
+
+
+def render_block(block: Block) -> bytes:
+    """Returns the block as JSON: its `data`, with the streamed member filled in."""
+    members = _shell(block)
+    members.pop("cache_control", None)
+    member = STREAMED_MEMBERS.get(block.type)
+    if member is not None and (block.text or block.data is None):
+        members[member] = tool_input(block.text) if member == "input" else block.text
+    if block.type == TOOL_RESULT:
+        members |= _result(block)
+    return _json(members)
+
+
+def _shell(block: Block) -> dict[str, Any]:
+    if block.type == TOOL_RESULT:
+        return {"type": block.type, "tool_use_id": block.tool_use_id}
+    if block.data is not None:
+        return dict(members_of(block.data))
+    if block.type in CALLS:
+        return {"type": block.type, "id": block.tool_use_id, "name": block.name}
+    return {"type": block.type}
+
+
+def _result(block: Block) -> dict[str, Any]:
+    """Returns the members of a tool result. The provider refuses an error without content, and one that holds a file:
+    the first gets a text, the second is marked in words.
+    """
+    if block.is_error and count_files(block):
+        return {"content": [{"type": TEXT, "text": _FAILED}, *parts_of(block)]}
+    parts: Any = block.text if block.data is None else parts_of(block)
+    content = parts or (SILENT_FAILURE if block.is_error else None)
+    return ({"content": content} if content else {}) | ({"is_error": True} if block.is_error else {})
+
+
+def _tools(request: ModelRequest) -> list[bytes]:
+    """Returns our tools, then the provider's own. The last one has the cache mark if no system prompt follows."""
+    added, provider_tools = split_definitions(request)
+    tools = [
+        _json(
+            {"name": spec.name, "description": spec.description, "input_schema": Raw(spec.input_schema.encode())}
+            | added.get(spec.name, {})
+        )
+        for spec in request.tools
+    ]
+    tools += [tool.encode() for tool in provider_tools]
+    if tools and not request.system:
+        tools[-1] = _marked(tools[-1])
+    return tools
+
+
+def _messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    marks = _marks(messages)
+    toolsets = {
+        block.tool_use_id: members_of(block.data).get("toolset_name")
+        for message in messages
+        for block in message.blocks
+        if block.type == TOOL_USE and block.data and '"toolset_name"' in block.data
+    }
+    return [
+        {
+            "role": message.role,
+            "content": [
+                Raw(_marked(rendered) if (number, place) in marks else rendered)
+                for place, block in enumerate(message.blocks)
+                if (rendered := _with_toolset(block, toolsets))
+            ],
+        }
+        for number, message in enumerate(messages)
+    ]
+
+
+def _with_toolset(block: Block, toolsets: Mapping[str | None, Raw | None]) -> bytes:
+    """Renders a block. The result of a call names the toolset (computer, browser) that its call names."""
+    rendered = render_block(block)
+    toolset = toolsets.get(block.tool_use_id) if block.type == TOOL_RESULT else None
+    return rendered if toolset is None else rendered[:-1] + b',"toolset_name":' + bytes(toolset) + b"}"
+
+
+def _marks(messages: Sequence[Message]) -> set[tuple[int, int]]:
+    """Returns the places of the cache marks: the end of this request, and of the one before it, which is in the user
+    message before the last answer.
+    """
+    cacheable = [
+        (number, place)
+        for number, message in enumerate(messages)
+        for place, block in enumerate(message.blocks)
+        if block.type in _CACHEABLE
+    ]
+    answers = [number for number, message in enumerate(messages) if message.role == "assistant"]
+    before = [mark for mark in cacheable if answers and mark[0] < answers[-1]]
+    return {*cacheable[-1:], *before[-1:]}
+
+
+def _marked(object: bytes) -> bytes:
+    return object[:-1] + b',"cache_control":{"type":"ephemeral"}}'
+
+
+def _json(value: Any) -> bytes:
+    return msgspec.json.encode(value)

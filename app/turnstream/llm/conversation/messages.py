@@ -1,0 +1,306 @@
+"""Messages of the next model call, built from the turns of a path. Pure; rows are never changed.
+
+Two promises, each with a property test. Every path gives messages that the provider accepts. And each request begins
+with the bytes of the one before it: a block that is left out once is left out every time, so that the provider's cache
+and its signatures hold. (Exceptions: a server tool that was still at work when its turn ended is left out from then on;
+and a summary or a shortening of results begins anew at its place.)
+"""
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from uuid import UUID
+
+from turnstream.domain.blocks import REJECTED, Block, caller_of
+from turnstream.domain.compaction import COMPACTION, CONTEXT_EDITING
+from turnstream.domain.history import (
+    COMPACTED,
+    earlier_results_of,
+    shortenings_on,
+    summary_on,
+    turns_after_summary,
+    with_earlier_results,
+)
+from turnstream.domain.kinds import SERVER_CALLS, SUMMARY, TEXT, THOUGHTS, TOOL_RESULT, USER_TEXT, VERDICT
+from turnstream.domain.limits import calls_are_spent, round_limit, rounds_with_calls
+from turnstream.domain.results import count_files
+from turnstream.domain.rounds import Round
+from turnstream.domain.steps import INTERRUPTED, PAUSED, tools_have_failed
+from turnstream.domain.turns import Turn, TurnRequest
+from turnstream.llm.conversation.sendable import (
+    GOES_ON,
+    RoleBlock,
+    drop_blank_reply,
+    drop_last_thoughts,
+    group_by_role,
+    is_blank,
+    is_sendable,
+    model_of,
+    sendable_blocks,
+    server_is_at_work,
+    with_shortenings,
+)
+from turnstream.llm.provider import Message
+
+# The few words let the seam be found (app/turnstream/llm/conversation/seam.py), which leaves them out.
+GO_ON = (
+    "Your reply was cut off, and what you have written stands. Begin with its last few words, exactly as they are, and"
+    " go on from there. Do not begin anew, and say nothing about the interruption."
+)
+SUMMARISED = "The conversation so far, in a summary:\n\n"
+SUMMARISE = (
+    "The conversation above has become too long. It will be replaced by a summary, which is all that you will know of"
+    " it. Write that summary: what the user wants, facts, names, figures, decisions, what was tried; results of tools"
+    " that still matter; what is open. Leave nothing out that may be asked about later. Write only the summary."
+)
+NO_OUTPUT = "You replied without calling a tool. Go on with your work, and give its result by calling the tool {}."
+NO_TEXT = "You replied with nothing. Go on with your work, and write its result."
+NO_RESULT = "No result of this call is known: it was interrupted, and it may or may not have had an effect."
+GIVEN_UP = (
+    "All tools have failed several times in a row, so you cannot use any more of them. Tell the user what you wanted to"
+    " find out or do, that the tools failed, and what you can say without them."
+)
+PROGRAM_CUT = "A program of yours was stopped before its end. It had made these calls:"
+# Rounds that are left, for a turn with `tell_rounds`. Sent behind the results of each round, and again in every later
+# request: taken out, they would cost the cache from there on, and the signatures of the thoughts behind them.
+ROUNDS_LEFT = "(You can call tools in up to {} more rounds of this answer, several calls at once in each.)"
+ONE_ROUND_LEFT = "(You can call tools in one more round of this answer.)"
+NO_ROUND_LEFT = "(You cannot call any more tools in this answer: give it now, from what you have.)"
+NO_USER = "(The conversation starts with the assistant.)"
+
+_RESULT_TO_SUMMARISE = 2_000  # characters
+_RESULT_OF_PROGRAM = 500  # characters: such results were meant for the program
+
+
+class KnownEntries:
+    """What earlier requests have made of the turns of a path, for the next request: a turn that has ended is sent in
+    the same way as long as nothing else about the request changes.
+    """
+
+    def __init__(self) -> None:
+        self._of: dict[UUID, tuple[Turn, tuple[object, ...], Sequence[RoleBlock]]] = {}
+
+    def get(self, turn: Turn, key: tuple[object, ...], make: Callable[[], list[RoleBlock]]) -> Sequence[RoleBlock]:
+        """The entries of `turn`, which depend on it and on `key`. A turn that is sent changed is another object."""
+        known = self._of.get(turn.id)
+        if known is None or known[0] is not turn or known[1] != key:
+            known = self._of[turn.id] = (turn, key, make())
+        return known[2]
+
+
+def build_messages(
+    path: Sequence[Turn], model: str | None = None, *, may_use_tools: bool = True, known: KnownEntries | None = None
+) -> tuple[Message, ...]:
+    """Returns the messages for the running turn, the last of `path`. `model` is the model that is called, where it is
+    not the one that the turn asked for. A program that the model has begun goes on only if it `may_use_tools`.
+    """
+    return _build(path, model, known or KnownEntries(), keep_thoughts=True, may_use_tools=may_use_tools)
+
+
+def messages_to_summarise(path: Sequence[Turn], through: UUID, model: str | None = None) -> tuple[Message, ...]:
+    """Returns the messages of the path up to the turn `through`, and the request for a summary. `path` ends with the
+    running turn. Thoughts are left out: they are bound to the results before them, which are cut here.
+    """
+    end = next(place for place, turn in enumerate(path, 1) if turn.id == through)
+    running = path[-1]
+    prompt = replace(running, role="user", request=None, rounds=(), blocks=(Block(0, 0, 0, TEXT, SUMMARISE),))
+    summaries = replace(
+        running,
+        rounds=tuple(round for round in running.rounds if round.stop_reason == COMPACTED),
+        blocks=tuple(block for block in running.blocks if block.type == SUMMARY),
+    )
+    messages = _build([*path[:end], prompt, summaries], model, KnownEntries(), keep_thoughts=False)
+    return tuple(replace(message, blocks=tuple(map(_cut_result, message.blocks))) for message in messages)
+
+
+def _cut_result(block: Block) -> Block:
+    """Cuts a long result, and names the number of its files in their place."""
+    if block.type != TOOL_RESULT:
+        return block
+    text, files = block.text, count_files(block)
+    if len(text) > _RESULT_TO_SUMMARISE:
+        text = f"{text[:_RESULT_TO_SUMMARISE]}\n[…]"
+    if files:
+        text = f"{text}\n[files that are not shown here: {files}]".lstrip()
+    return replace(block, text=text, data=None)
+
+
+def _build(
+    path: Sequence[Turn], model: str | None, known: KnownEntries, *, keep_thoughts: bool, may_use_tools: bool = True
+) -> tuple[Message, ...]:
+    request = path[-1].request
+    same_frames: dict[int, bool] = {}  # by request: most turns of a chat share one
+    model = model or (request.model if request else None)
+    summary, shortenings = summary_on(path), shortenings_on(path)
+    as_stored = path
+    path = with_shortenings(as_sent := with_earlier_results(path), shortenings, model)
+    running, kept = path[-1], turns_after_summary(path)
+    entries: list[RoleBlock] = [("user", Block(0, 0, 0, TEXT, SUMMARISED + summary.text))] if summary else []
+    for place, turn in enumerate(kept, len(path) - len(kept)):
+        if turn.role == "user":
+            entries += [("user", block) for block in turn.blocks if is_sendable(block) and not is_blank(block)]
+            continue
+        if not entries or entries[-1][0] == "assistant":
+            # A path may begin with an assistant turn, or have two in a row; a provider takes neither.
+            entries.append(("user", Block(0, 0, 0, TEXT, GO_ON if entries else NO_USER)))
+        # A provider's signature binds a thought to what came before it. Where that is sent changed now, it is invalid.
+        valid = [
+            number
+            for number in (round.number for round in turn.rounds if keep_thoughts)
+            if as_sent[place] is as_stored[place]
+            and not (summary and (place, number) <= (summary.place, summary.round))
+            and not any(shortening.invalidates((place, number)) for shortening in shortenings)
+        ]
+        then = id(turn.request)
+        if then not in same_frames:
+            same_frames[then] = _same_frame(turn.request, request)
+        make = partial(_entries_of, turn, running, model, valid, same_frames[then], may_use_tools)
+        if turn is running:
+            entries += make()
+        else:
+            key = (model, tuple(valid), same_frames[then], earlier_results_of(request), may_use_tools)
+            entries += known.get(turn, key, make)
+    return group_by_role(drop_last_thoughts(entries))
+
+
+def _entries_of(
+    turn: Turn,
+    running: Turn,
+    model: str | None,
+    valid_thoughts: Collection[int],
+    same_frame: bool,
+    may_use_tools: bool,
+) -> list[RoleBlock]:
+    """Returns an assistant turn round by round: its reply, the results of its calls, and what the user's side adds."""
+    rounds = sorted((round for round in turn.rounds if round.sealed and not round.voided), key=lambda one: one.number)
+    # Server calls of these rounds are answered by the model call that is now made, unless words come between.
+    going_on = list(_rounds_going_on(turn, rounds)) if turn is running else []
+    blocks = sendable_blocks(turn, rounds, going_on, may_use_tools)
+    stopped = _stopped_calls(turn, rounds, blocks)
+    entries = [*_rounds_left(turn, 0), *_user_words(turn, 0)]
+    for round in rounds:
+        reply: Sequence[Block] = [block for block in blocks if block.round == round.number]
+        if not same_frame or round.number not in valid_thoughts or model_of(turn, round) != model:
+            reply = [block for block in reply if block.type not in THOUGHTS]
+        reply = drop_blank_reply(reply)
+        at_work = server_is_at_work([block for block in blocks if block.round <= round.number])
+        entries += [("assistant", block) for block in reply]
+        if calls := [block for block in reply if block.is_call]:
+            entries += [("user", _result_of(turn, call)) for call in calls]
+            if not at_work and turn.request is not None and tools_have_failed(turn, round.number):
+                # The model cannot see that it is given no tools any more.
+                entries.append(_added_text(GIVEN_UP, entries, round))
+            elif not at_work:
+                entries += _rounds_left(turn, round.number)
+        if not at_work:
+            entries += _in_words(turn, round, stopped)
+        words = _user_words(turn, round.number)
+        entries += words
+        called_again = turn is running or any(later.number > round.number for later in turn.rounds)
+        is_stopped = any(call.round == round.number for call in stopped)
+        # Where the calls of a turn are left out, its replies stand side by side.
+        without_calls = turn is not running and earlier_results_of(running.request) == "none"
+        explains_itself = bool(words) or at_work or is_stopped or without_calls or round.stop_reason in PAUSED
+        if called_again and not explains_itself and entries and entries[-1][0] == "assistant":
+            entries.append(_added_text(_reason_to_go_on(turn, round), entries, round))
+    return entries
+
+
+def _rounds_going_on(turn: Turn, rounds: Sequence[Round]) -> Iterator[Round]:
+    """Yields the last rounds, newest first, as far as the provider can go on with them."""
+    for round in reversed(rounds):
+        if _user_words(turn, round.number) or round.stop_reason not in GOES_ON | {COMPACTED}:
+            return
+        if round.stop_reason != COMPACTED:
+            yield round
+
+
+def _stopped_calls(turn: Turn, rounds: Sequence[Round], sent: Sequence[Block]) -> list[Block]:
+    """Returns the calls that programs made in `rounds` and that did not end: neither is sent."""
+    programs = {None, *(block.tool_use_id for block in sent if block.type in SERVER_CALLS)}
+    numbers = {round.number for round in rounds}
+    calls = [block for block in turn.blocks if block.is_call and block.round in numbers]
+    return [call for call in calls if caller_of(call) not in programs]
+
+
+def _in_words(turn: Turn, round: Round, stopped: Sequence[Block]) -> list[RoleBlock]:
+    """Returns the calls of stopped programs as a text, behind the last round of each."""
+    last = {caller_of(call): call.round for call in sorted(stopped, key=lambda call: call.round)}
+    lines = [PROGRAM_CUT]
+    for call in stopped:
+        if last[caller_of(call)] == round.number:
+            result = _result_of(turn, call)
+            said = f"{'error: ' if result.is_error else ''}{result.text[:_RESULT_OF_PROGRAM]}"
+            lines.append(f"- {call.name} {call.text or '{}'}: {said}")
+    return [("user", Block(0, round.number, round.attempt, TEXT, "\n".join(lines)))] if lines[1:] else []
+
+
+def _same_frame(then: TurnRequest | None, now: TurnRequest | None) -> bool:
+    """Thoughts are bound to system prompt and tools too, and to what the provider cleared then, which is sent again now
+    if that edit is no longer requested, and to how results of earlier turns are sent. Its summaries are sent back,
+    whatever is requested.
+    """
+    if then is None or now is None:
+        return then is now
+    edits_remain = _clearing_edits(then) <= _clearing_edits(now)
+    frames = [(request.system, request.tools, request.provider_tools) for request in (then, now)]
+    same_results = earlier_results_of(then) == earlier_results_of(now)
+    return edits_remain and same_results and frames[0] == frames[1]
+
+
+def _clearing_edits(request: TurnRequest) -> set[str]:
+    """Returns the edits that the settings request of the provider, or the turn's own parameters in their place."""
+    given = request.params.get("context_management")
+    if not isinstance(given, Mapping):
+        return {*request.limits.provider_edits} - {COMPACTION}
+    types = {str(edit.get("type")) for edit in given.get("edits") or () if isinstance(edit, Mapping)}
+    return {CONTEXT_EDITING if type.startswith("clear_tool_uses") else type for type in types if "compact" not in type}
+
+
+def _result_of(turn: Turn, call: Block) -> Block:
+    for block in turn.blocks:
+        if block.type == TOOL_RESULT and (block.round, block.tool_use_id) == (call.round, call.tool_use_id):
+            return block
+    return replace(call, type=TOOL_RESULT, text=NO_RESULT, data=None, is_error=True)
+
+
+def _user_words(turn: Turn, round: int) -> list[RoleBlock]:
+    """Returns what was sent from the user's side behind a round while the turn ran, 0 for before any of them: steering
+    messages, and the reasons why an output was not taken.
+    """
+    return [
+        ("user", replace(block, type=TEXT, data=None, notes=None))
+        for block in turn.blocks
+        if block.round == round
+        and (block.type == USER_TEXT or (block.type == VERDICT and block.data == REJECTED))
+        and block.text.strip()
+    ]
+
+
+def is_added(text: str) -> bool:
+    """True for a text that is sent as the user's and was not written by one."""
+    named = (part.partition("{")[0] for part in (ROUNDS_LEFT, ONE_ROUND_LEFT, NO_ROUND_LEFT))
+    return text in {GO_ON, GIVEN_UP} or text.startswith(tuple(named))
+
+
+def _rounds_left(turn: Turn, round: int) -> Sequence[RoleBlock]:
+    """Returns the text that names the tool rounds that are left after a round, 0 for before any of them."""
+    request = turn.request
+    # Attempts at an output are counted otherwise.
+    if request is None or request.output is not None or not (request.limits.tell_rounds and request.tools):
+        return ()
+    used = [number for number in rounds_with_calls(turn.blocks) if number <= round]
+    left = 0 if calls_are_spent(turn, round) else round_limit(turn, round) - len(used)
+    words = ROUNDS_LEFT.format(left) if left > 1 else ONE_ROUND_LEFT if left == 1 else NO_ROUND_LEFT
+    return (("user", Block(0, round, 0, TEXT, words)),)
+
+
+def _added_text(text: str, entries: Sequence[RoleBlock], round: Round) -> RoleBlock:
+    return "user", Block(entries[-1][1].index, round.number, round.attempt, TEXT, text)
+
+
+def _reason_to_go_on(turn: Turn, round: Round) -> str:
+    output = turn.request.output if turn.request is not None else None
+    if output is None or round.stop_reason == INTERRUPTED:
+        return GO_ON
+    return NO_TEXT if output.native else NO_OUTPUT.format(output.name)

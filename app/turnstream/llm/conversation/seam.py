@@ -1,0 +1,122 @@
+"""The seam between a text that was cut off and the reply that goes on with it.
+
+A model that is asked to go on often begins with words that stand already: the last ones, or the whole text again. They
+are left out of the reply, so that both texts read as one.
+"""
+
+import re
+from collections.abc import Sequence
+
+from turnstream.domain.kinds import TEXT
+from turnstream.llm.provider import BlockClosed, BlockData, BlockOpened, BlockText, MessageDelta, MessageEnded, Part
+
+REACH = 1_000  # characters: how far back a repetition may begin, unless it begins where the text does
+
+_IDEOGRAPHS = "\u2e80"  # scripts without spaces between words begin here
+_SURE = 12  # characters that are not the same by chance
+
+
+class Seam:
+    """Holds the first text block of a reply back until it differs from the text that `stands`, or is known to repeat
+    it. `stands` is not blank. A repetition may begin in the `earlier` text of the same answer, and ends where `stands`
+    ends.
+
+    At most as much is held back as both texts have, and REACH characters. White space makes no difference. A reply that
+    begins the text again and then differs is passed on whole. Once `decided`, parts need not pass through here.
+    """
+
+    def __init__(self, stands: str, earlier: str = "") -> None:
+        # A model that has called tools in between repeats words from before the calls, too.
+        self._stands = f"{earlier}\n{stands}" if earlier else stands
+        self._dense = _without_space(self._stands)
+        self._starts = sorted({*_word_starts(self._stands), len(_without_space(earlier))})
+        self._open = self._starts  # of these, where a repetition may still be under way
+        self._opened: BlockOpened | None = None  # the block that is held back, with the data that came behind it
+        self._data: list[BlockData] = []
+        self._held = ""
+        self._dense_held = ""
+        self.decided = False
+
+    def feed(self, parts: Sequence[Part]) -> Sequence[Part]:
+        """Returns what can be passed on."""
+        passed: list[Part] = []
+        for part in parts:
+            passed += (part,) if self.decided else self._take(part)
+        return passed
+
+    def _take(self, part: Part) -> Sequence[Part]:
+        opened = self._opened
+        match part:
+            case BlockOpened(type=type) if type == TEXT and opened is None:
+                self._opened = part
+                return self._hold(part.text)
+            case BlockText() | BlockData() | BlockClosed() if opened is None or part.key != opened.key:
+                return (part,)
+            case BlockText(text=text):
+                return self._hold(text)
+            case BlockData():
+                self._data.append(part)
+                return ()
+            case BlockClosed():  # a block with nothing new is left out
+                passed = self._decide()
+                return (*passed, part) if self._held else ()
+            case BlockOpened() | MessageEnded() | MessageDelta(stop_reason=str()) if opened is not None:
+                return (*self._decide(), part)
+            case _:
+                return (part,)
+
+    def _decide(self) -> Sequence[Part]:
+        """Returns what is held, without what it repeats."""
+        assert self._opened is not None
+        self.decided = True
+        if repeated := next((end for start in self._starts if (end := self._end_of_repetition(start))), 0):
+            trailing = self._stands[len(self._stands.rstrip()) :]
+            self._held = self._held[repeated:].removeprefix(trailing)
+        return (self._opened._replace(text=self._held), *self._data)
+
+    def _hold(self, text: str) -> Sequence[Part]:
+        self._held += text
+        self._dense_held += _without_space(text)
+        self._open = [start for start in self._open if self._dense.startswith(self._dense_held, start)]
+        if self._open and len(self._held) <= len(self._stands) + REACH:
+            return ()
+        return self._decide()
+
+    def _end_of_repetition(self, start: int) -> int:
+        """The length of what repeats the text that stands from `start` on; 0 where it does not, or by chance."""
+        repeated = self._dense[start:]
+        if not self._dense_held.startswith(repeated):
+            return 0
+        end = _place_after(self._held, len(repeated))
+        words = re.findall(r"\w+", self._held[:end])
+        if len(words) > 1 or len(repeated) >= _SURE:
+            return end
+        if self._held[0].isspace():  # it goes on after a whole word, which may come twice
+            return 0
+        in_mid_word = self._held[end - 1 : end + 1].isalnum() and len(self._held) > end
+        letters = sum(map(str.isalpha, repeated))
+        return end if letters > in_mid_word or len(repeated) > 2 else 0
+
+
+def _without_space(text: str) -> str:
+    return "".join(text.split())
+
+
+def _word_starts(text: str) -> list[int]:
+    """Where words begin, counted without white space: at the beginning of `text`, and in its last REACH characters."""
+    starts, count, before = [0], 0, " "
+    first = len(text) - REACH
+    for place, character in enumerate(text):
+        if not character.isspace():
+            is_start = not (before.isalnum() and character.isalnum()) or character >= _IDEOGRAPHS
+            if is_start and place >= first and count:
+                starts.append(count)
+            count += 1
+        before = character
+    return starts
+
+
+def _place_after(text: str, count: int) -> int:
+    """The place in `text` after so many characters that are not white space."""
+    places = (place for place, character in enumerate(text, 1) if not character.isspace())
+    return next(place for number, place in enumerate(places, 1) if number == count)

@@ -1,0 +1,49 @@
+"""Conversion of a model's answer to the summary prompt: its texts become one `summary` block."""
+
+import json
+from collections.abc import AsyncGenerator, Sequence
+from uuid import UUID
+
+from turnstream.domain.errors import TransientError
+from turnstream.domain.kinds import SUMMARY, TEXT
+from turnstream.llm.provider import BlockClosed, BlockData, BlockOpened, BlockText, MessageDelta, MessageEnded, Part
+
+# An incomplete summary is refused: the turns that it leaves out would be lost to the model.
+_CUT_OFF = frozenset({"max_tokens", "model_context_window_exceeded", "refusal"})
+
+
+async def as_summary(
+    stream: AsyncGenerator[Sequence[Part], None], through: UUID
+) -> AsyncGenerator[Sequence[Part], None]:
+    """Yields the stream with its text blocks joined into one summary of the turns up to `through`; its other blocks are
+    dropped. Raises TransientError if the answer is cut off or has no text.
+    """
+    data = json.dumps({"type": SUMMARY, "through": str(through)})
+    keys: list[int] = []  # of the text blocks; the first one is the summary's
+    has_text = False
+    async for parts in stream:
+        kept: list[Part] = []
+        for part in parts:
+            match part:
+                case BlockOpened(type=type):
+                    if type == TEXT:
+                        keys.append(part.key)
+                        has_text = has_text or part.text.strip() != ""
+                        opened = part._replace(type=SUMMARY, data=data)
+                        kept.append(opened if len(keys) == 1 else BlockText(keys[0], f"\n\n{part.text}"))
+                case BlockText(key=key, text=text):
+                    if key in keys:
+                        has_text = has_text or text.strip() != ""
+                        kept.append(BlockText(keys[0], text))
+                case BlockData() | BlockClosed():
+                    pass
+                case MessageDelta(stop_reason=reason) if reason in _CUT_OFF:
+                    text = f"The model did not finish the summary: it stopped with {reason}."
+                    raise TransientError("no_summary", text)
+                case MessageEnded():
+                    if not has_text:
+                        raise TransientError("empty_summary", "The model wrote no summary.")
+                    kept += (BlockClosed(keys[0]), part)
+                case _:
+                    kept.append(part)
+        yield kept

@@ -1,0 +1,212 @@
+"""The catalog of models: their providers, abilities, prices and fallbacks."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from turnstream.domain.errors import MODEL_NOT_AVAILABLE, PermanentError, RequestRefused
+from turnstream.domain.kinds import DOCUMENT, IMAGE
+from turnstream.domain.rounds import Prices
+from turnstream.llm.conversation.attachments import without_files
+from turnstream.llm.models.think_tags import ThinkTagFilter
+from turnstream.llm.parameters import COMMON, Parameter
+from turnstream.llm.provider import ModelRequest, Provider, ProviderWrapper
+
+Ability = Literal[
+    "tools",
+    "parallel_tools",
+    "thinking",
+    "images",
+    "documents",
+    "structured_output",
+    "caching",
+    "context_editing",
+    "compaction",
+]
+
+# The ability that a model needs for files of a type.
+_NEEDED: Mapping[str, Ability] = {IMAGE: "images", DOCUMENT: "documents"}
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """`upstream` is the provider's own id for the model, where it differs. `context_window` and `max_output` are in
+    tokens. Without `can`, its abilities are unknown and nothing is refused. `fallbacks` are tried in order when it is
+    down. With `think_tags` its answers contain its thoughts in <think> tags. `refuses` are parameters that its provider
+    takes for other models.
+    """
+
+    id: str
+    upstream: str | None = None
+    context_window: int | None = None
+    max_output: int | None = None
+    can: frozenset[str] | None = None
+    prices: Prices | None = None
+    aliases: tuple[str, ...] = ()
+    fallbacks: tuple[str, ...] = ()
+    think_tags: bool = False
+    refuses: frozenset[str] = frozenset()
+
+    def supports(self, ability: Ability) -> bool:
+        return self.can is None or ability in self.can
+
+    def objection(self, name: str, value: Any) -> tuple[str, str] | None:
+        """Returns the member of a valid parameter that this model cannot meet, and what must be done about it."""
+        match name, value:
+            case "thinking", {"type": type} if type != "disabled" and not self.supports("thinking"):
+                return name, f"must be left out: model {self.id} does not support thinking"
+            case "output_config", {"format": _} if not self.supports("structured_output"):
+                return "output_config.format", f"must be left out: model {self.id} does not support structured output"
+            case "max_tokens", int() if self.max_output is not None and value > self.max_output:
+                return name, f"must be at most {self.max_output:,}, the longest reply of model {self.id}"
+            case _:
+                return None
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderModels:
+    """A provider, its listed models (a bare id has unknown abilities), the prefixes of ids that it accepts unlisted,
+    and the parameters of its API.
+    """
+
+    provider: Provider
+    models: Sequence[Model | str]
+    prefixes: Sequence[str] = ()
+    parameters: Sequence[Parameter] = COMMON
+
+    def listed(self) -> Iterable[Model]:
+        return (Model(model) if isinstance(model, str) else model for model in self.models)
+
+
+@dataclass(frozen=True, slots=True)
+class Models:
+    providers: Sequence[ProviderModels] = field(default_factory=list)
+
+    def listed(self) -> Mapping[str, tuple[Model, str]]:
+        """Returns the models by id, with the name of their provider."""
+        return {model.id: (model, entry.provider.name) for entry in self.providers for model in entry.listed()}
+
+    def check(self, name: str) -> Model:
+        """Returns the model of that id or alias. Raises RequestRefused if no provider serves it."""
+        found = self._find(name)
+        if found is None:
+            known = ", ".join(self.listed())
+            detail = f"`model` must be one of {known}: there is no model {name!r} here."
+            raise RequestRefused(detail, field="model", code="unknown_model")
+        return found[1]
+
+    def provider_for(self, name: str) -> Provider:
+        """Raises PermanentError if no provider serves it: a turn may be older than the present configuration."""
+        found = self._find(name)
+        if found is None:
+            raise PermanentError(MODEL_NOT_AVAILABLE, f"No provider of the model {name!r} is configured here.")
+        entry, model = found
+        provider = ThinkTagFilter(entry.provider) if model.think_tags else entry.provider
+        if unreadable := [type for type, ability in _NEEDED.items() if not model.supports(ability)]:
+            provider = _WithoutFiles(provider, unreadable)
+        return provider if model.upstream is None else _WithUpstreamId(provider, model.upstream)
+
+    def provider_name(self, name: str) -> str | None:
+        """None if no provider serves it."""
+        found = self._find(name)
+        return None if found is None else found[0].provider.name
+
+    def label(self, name: str) -> str:
+        """The id of a listed model; `other` for a name that a client has chosen, of which there may be any number."""
+        found = self._find_listed(name)
+        return found[1].id if found else "other"
+
+    def fallbacks(self, name: str) -> Sequence[str]:
+        found = self._find(name)
+        return () if found is None else found[1].fallbacks
+
+    def parameters(self, name: str) -> Sequence[Parameter]:
+        """Returns the parameters that the model takes."""
+        found = self._find(name)
+        if found is None:
+            return ()
+        entry, model = found
+        return [parameter for parameter in entry.parameters if _refusal(parameter, model) is None]
+
+    def refusal(self, name: str, parameter: str) -> str | None:
+        """Returns why the model refuses a parameter of its provider's API, or None."""
+        found = self._find(name)
+        known = {each.name: each for each in found[0].parameters} if found else {}
+        return _refusal(known[parameter], found[1]) if found and parameter in known else None
+
+    def fitting(self, name: str, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns those of `params` that the model takes as they are, and as many tokens as it can write."""
+        found = self._find(name)
+        if found is None:
+            return dict(params)
+        model, most = found[1], found[1].max_output
+        known = {parameter.name: parameter for parameter in self.parameters(name)}
+        given = dict(params)
+        if most is not None and isinstance(tokens := given.get("max_tokens"), int):
+            given["max_tokens"] = min(tokens, most)
+        return {
+            each: value
+            for each, value in given.items()
+            if each in known and known[each].accepts(value) and model.objection(each, value) is None
+        }
+
+    def all_support(self, name: str, ability: Ability) -> bool:
+        """True if the ability is declared for the model and for each of its fallbacks."""
+        found = [self._find(id) for id in (name, *self.fallbacks(name))]
+        return all(entry is not None and ability in (entry[1].can or ()) for entry in found)
+
+    def cost(self, name: str, usage: Mapping[str, Any]) -> float | None:
+        """Returns None if the model has no prices."""
+        prices = self.prices(name)
+        return None if prices is None else prices.cost_of(usage)
+
+    def prices(self, name: str) -> Prices | None:
+        found = self._find(name)
+        return None if found is None else found[1].prices
+
+    def longest_reply(self, name: str) -> int | None:
+        """In tokens; None where it is not known."""
+        found = self._find(name)
+        return None if found is None else found[1].max_output
+
+    def _find(self, name: str) -> tuple[ProviderModels, Model] | None:
+        """Finds the model, first among the listed models of all providers, then by prefix."""
+        if found := self._find_listed(name):
+            return found
+        for entry in self.providers:
+            if any(name.startswith(prefix) for prefix in entry.prefixes):
+                return entry, Model(name)
+        return None
+
+    def _find_listed(self, name: str) -> tuple[ProviderModels, Model] | None:
+        for entry in self.providers:
+            for model in entry.listed():
+                if name == model.id or name in model.aliases:
+                    return entry, model
+        return None
+
+
+def _refusal(parameter: Parameter, model: Model) -> str | None:
+    if parameter.name in model.refuses:
+        return "the file of models lists it among those that this model refuses"
+    return parameter.why if parameter.is_refused_by(model.upstream or model.id) else None
+
+
+@dataclass(frozen=True, slots=True)
+class _WithUpstreamId(ProviderWrapper):
+    """A provider that has another id for the model."""
+
+    model: str
+
+    def adapt(self, request: ModelRequest) -> ModelRequest:
+        return replace(request, model=self.model)
+
+
+@dataclass(frozen=True, slots=True)
+class _WithoutFiles(ProviderWrapper):
+    """A provider of a model that cannot read these types of files, which tools return and other models could read."""
+
+    types: Sequence[str]
+
+    def adapt(self, request: ModelRequest) -> ModelRequest:
+        return replace(request, messages=without_files(request.messages, self.types))

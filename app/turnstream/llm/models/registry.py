@@ -1,0 +1,249 @@
+"""The file of models: the models that come with turnstream, changed and extended by the operator's own file."""
+
+import re
+import ssl
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import ErrorDetails
+
+from turnstream.domain.errors import ConfigError
+from turnstream.domain.rounds import Prices
+from turnstream.kit.requirements import requirement
+from turnstream.llm.models.catalog import Ability, Model
+from turnstream.llm.models.parameters import Api, parameters_of
+from turnstream.llm.openai.parameters import OWN_MEMBERS
+from turnstream.llm.openai.quirks import QUIRKS, Quirks
+from turnstream.llm.parameters import Parameter
+
+_OWN = Path(__file__).with_name("models.toml")
+_VARIABLE = re.compile(r"\$(\w+)|\$\{(\w+)\}")
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class ProviderTable(_Table):
+    """`key`, `base_url`, `headers` and `client_certificate` may name variables of the environment; without `key` the
+    provider needs none. `quirks` names the differences of a compatible server from OpenAI, `params` further parameters
+    that it takes (docs/providers.md).
+    """
+
+    api: Api
+    key: str | None = None
+    base_url: str | None = None
+    prefixes: list[str] = []
+    quirks: str = "openai"
+    headers: dict[str, str] = {}
+    client_certificate: str | None = None
+    params: list[Annotated[str, Field(pattern="^[A-Za-z_][A-Za-z0-9_]{0,63}$")]] = []
+    enabled: bool = True
+
+
+class _PricesTable(_Table):
+    input: Annotated[float, Field(ge=0)]
+    output: Annotated[float, Field(ge=0)]
+    cache_read: Annotated[float | None, Field(ge=0)] = None
+    cache_write: Annotated[float | None, Field(ge=0)] = None
+
+
+class ModelTable(_Table):
+    provider: str
+    upstream: str | None = None
+    context_window: Annotated[int | None, Field(ge=1)] = None
+    max_output: Annotated[int | None, Field(ge=1)] = None
+    can: list[Ability] | None = None
+    prices: _PricesTable | None = None
+    aliases: list[str] = []
+    fallbacks: list[str] = []
+    think_tags: bool = False
+    refuses: list[str] = []
+    enabled: bool = True
+
+    def model(self, id: str) -> Model:
+        return Model(
+            id=id,
+            upstream=self.upstream,
+            context_window=self.context_window,
+            max_output=self.max_output,
+            can=None if self.can is None else frozenset(self.can),
+            prices=Prices(**self.prices.model_dump()) if self.prices else None,
+            aliases=tuple(self.aliases),
+            fallbacks=tuple(self.fallbacks),
+            think_tags=self.think_tags,
+            refuses=frozenset(self.refuses),
+        )
+
+
+class _File(_Table):
+    providers: dict[str, ProviderTable] = {}
+    models: dict[str, ModelTable] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderSpec:
+    """The configuration of a usable provider, with its models."""
+
+    name: str
+    api: Api
+    key: str | None
+    base_url: str | None
+    quirks: Quirks
+    headers: Mapping[str, str]
+    prefixes: tuple[str, ...]
+    client_certificate: str | None
+    models: tuple[Model, ...]
+
+    @property
+    def parameters(self) -> Sequence[Parameter]:
+        """The parameters that this provider takes."""
+        return parameters_of(self.api, self.quirks)
+
+
+def read_registry(file: Path | None, environment: Mapping[str, str]) -> list[ProviderSpec]:
+    """Returns the providers whose keys are set. Raises ConfigError with file, table and key."""
+    tables = _merged(_read(_OWN), _read(file) if file else {})
+    try:
+        found = _File.model_validate(tables)
+        models = {id: (table.provider, table.model(id)) for id, table in found.models.items() if table.enabled}
+        _check_references(found, models)
+    except ValidationError as error:
+        raise ConfigError(f"{file or _OWN}: {_sentence(error.errors()[0])}") from None
+    except ConfigError as error:
+        raise ConfigError(f"{file or _OWN}: {error}") from None
+    specs = (_spec(name, table, models, environment) for name, table in found.providers.items() if table.enabled)
+    return [spec for spec in specs if spec is not None]
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(file.read_text())
+    except OSError as error:
+        raise ConfigError(f"TURNSTREAM_MODELS_FILE: {file} cannot be read: {error.strerror}.") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"TURNSTREAM_MODELS_FILE: {file} is not TOML: {error}.") from None
+
+
+def _merged(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """Merges tables key by key; those of `own` win. Unknown tables stay, so that they are refused."""
+    merged = {name: value for name, value in own.items() if name not in {"providers", "models", "families"}}
+    for kind in ("providers", "models"):
+        under, over = _tables_by_name(base, kind), _tables_by_name(own, kind)
+        merged[kind] = {name: {**under.get(name, {}), **over.get(name, {})} for name in dict.fromkeys((*under, *over))}
+    return merged
+
+
+def _tables_by_name(tables: Mapping[str, Any], kind: str) -> dict[str, Any]:
+    """Returns [providers.*] or [models.*]. The keys of a family are copied to its models first, so that the operator
+    can change a single one of them.
+    """
+    found: dict[str, Any] = {}
+    if kind == "models":
+        for family in tables.get("families", {}).values():
+            common = {name: value for name, value in family.items() if name != "models"}
+            found |= {model: dict(common) for model in family.get("models", ())}
+    for name, table in tables.get(kind, {}).items():
+        found[name] = {**found.get(name, {}), **table}
+    return found
+
+
+def _check_references(found: _File, models: Mapping[str, tuple[str, Model]]) -> None:
+    for name, provider_table in found.providers.items():
+        if provider_table.quirks not in QUIRKS:
+            known = ", ".join(QUIRKS)
+            raise ConfigError(f"`quirks` of [providers.{name}] must be one of {known}, not {provider_table.quirks!r}.")
+        _check_params(name, provider_table)
+    names: dict[str, str] = {}
+    for id, (provider, model) in models.items():
+        if provider not in found.providers:
+            known = ", ".join(found.providers)
+            raise ConfigError(
+                f"`provider` of [models.{id}] must be one of {known}: there is no [providers.{provider}]."
+            )
+        for name in (id, *model.aliases):
+            if names.setdefault(name, id) != id:
+                raise ConfigError(f"`aliases` of [models.{id}] must be new names: {name} is [models.{names[name]}].")
+        table = found.providers[provider]
+        known_params = [parameter.name for parameter in parameters_of(table.api, _quirks(table))]
+        for name in sorted(model.refuses.difference(known_params)):
+            raise ConfigError(
+                f"`refuses` of [models.{id}] must name parameters of [providers.{provider}]"
+                f" ({', '.join(known_params)}), not {name!r}."
+            )
+        for fallback in model.fallbacks:
+            if fallback not in models:
+                raise ConfigError(
+                    f"`fallbacks` of [models.{id}] must be ids of models: there is no [models.{fallback}]."
+                )
+
+
+def _check_params(provider: str, table: ProviderTable) -> None:
+    if table.params and table.api == "anthropic":
+        raise ConfigError(f"`params` of [providers.{provider}] must be left out: this API passes on none but its own.")
+    known = {parameter.name for parameter in parameters_of(table.api, QUIRKS[table.quirks])}
+    for name in table.params:
+        if name in known or name in OWN_MEMBERS:
+            raise ConfigError(
+                f"`params` of [providers.{provider}] must be further parameters:"
+                f" {name} is {'one already' if name in known else 'set by this server'}."
+            )
+
+
+def _spec(
+    name: str, table: ProviderTable, models: Mapping[str, tuple[str, Model]], environment: Mapping[str, str]
+) -> ProviderSpec | None:
+    """Returns None if the key is a variable that is not set."""
+    key = None if table.key is None else _filled(table.key, environment)
+    if table.key is not None and not key:
+        return None
+    return ProviderSpec(
+        name=name,
+        api=table.api,
+        key=key,
+        base_url=_filled(table.base_url, environment) or None if table.base_url else None,
+        quirks=_quirks(table),
+        headers={header: _filled(value, environment) for header, value in table.headers.items()},
+        prefixes=tuple(table.prefixes),
+        client_certificate=_certificate(name, table, environment),
+        models=tuple(model for provider, model in models.values() if provider == name),
+    )
+
+
+def _certificate(name: str, table: ProviderTable, environment: Mapping[str, str]) -> str | None:
+    if table.client_certificate is None:
+        return None
+    file = _filled(table.client_certificate, environment)
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_cert_chain(file, password="")  # else OpenSSL asks the terminal
+    except OSError:
+        raise ConfigError(
+            f"`client_certificate` of [providers.{name}] must be a PEM file with a certificate and its key, which needs"
+            f" no password: {file!r} is none that can be read."
+        ) from None
+    return file
+
+
+def _quirks(table: ProviderTable) -> Quirks:
+    return replace(QUIRKS[table.quirks], more_params=frozenset(table.params))
+
+
+def _filled(text: str, environment: Mapping[str, str]) -> str:
+    return _VARIABLE.sub(lambda found: environment.get(found[1] or found[2], ""), text)
+
+
+def _sentence(problem: ErrorDetails) -> str:
+    """Names the key, its table, and what is allowed there. The location is `models`, an id, a key, perhaps more."""
+    location = [str(step) for step in problem["loc"]]
+    table, key = location[:2], ".".join(location[2:])
+    if len(location) == 1:
+        return f"`{location[0]}` is not known here; known tables are [providers], [models] and [families]."
+    where = f"`{key}` of [{'.'.join(table)}]"
+    if problem["type"] == "extra_forbidden":
+        kind = ProviderTable if table[0] == "providers" else ModelTable if len(location) == 3 else _PricesTable
+        return f"{where} is not known; known keys are {', '.join(kind.model_fields)}."
+    return f"{where} {requirement(problem['type'], problem.get('ctx'))}."

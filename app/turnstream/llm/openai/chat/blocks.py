@@ -1,0 +1,174 @@
+"""Blocks from the deltas of Chat Completions, which name no blocks, only the member that they add to. Pure.
+
+A change of member ends a text or a thought. A call whose arguments are complete is closed when something else begins;
+any other stays open, because its rest may still come between other deltas.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import msgspec
+from msgspec import Raw
+
+from turnstream.domain.kinds import TEXT, THINKING, TOOL_USE
+from turnstream.llm.conversation.translation import UNNAMED, generated_call_id
+from turnstream.llm.provider import BlockClosed, BlockData, BlockOpened, BlockText, Part
+from turnstream.llm.raw_json import is_object, to_json
+
+# The signature of a thought is this prefix and the member it came in; no other provider accepts it.
+SIGNATURE_PREFIX = "openai:"
+PROVIDER = "openai"
+
+
+class Fragment(msgspec.Struct, gc=False):
+    """A piece of a call. Servers leave out any of its members."""
+
+    index: int | None = None
+    id: str | None = None
+    name: str | None = None
+    arguments: str | None = None
+
+
+@dataclass(slots=True)
+class PendingCall:
+    key: int
+    index: int | None
+    sent_id: str | None
+    id: str
+    arguments: list[str] = field(default_factory=list)
+    state: Literal["unnamed", "open", "closed"] = "unnamed"
+
+    @property
+    def is_whole(self) -> bool:
+        return is_object("".join(self.arguments))
+
+
+class Blocks:
+    """The blocks of one message. `seed` makes ids for calls without one; it is different for every request."""
+
+    def __init__(self, seed: bytes) -> None:
+        self.calls: list[PendingCall] = []
+        self._seed = seed
+        self._next_key = 0
+        self._member: str | None = None  # the one that the open text or thought comes from
+        self._key = -1
+        self._details: list[dict[str, Any]] = []
+
+    def append_text(self, member: str, text: str, parts: list[Part]) -> None:
+        """Adds to a text or a thought, by the member of the delta."""
+        if member != self._member:
+            self._begin(member, parts)
+        parts.append(BlockText(self._key, text))
+
+    def append_annotations(self, annotations: Sequence[Raw], parts: list[Part]) -> None:
+        """Adds sources to the open text, or to an empty one."""
+        if self._member != "content":
+            self._begin("content", parts)
+        parts.append(BlockData(self._key, "provider", PROVIDER))
+        parts += [BlockData(self._key, "annotations", annotation, append=True) for annotation in annotations]
+
+    def append_details(self, details: Sequence[dict[str, Any]], parts: list[Part]) -> None:
+        """Adds pieces of what the server wants back with its thought; those of one index and type are joined."""
+        if self._member is None or not _is_thought(self._member):
+            self._begin("reasoning_details", parts)
+        for detail in details:
+            key = detail.get("index"), detail.get("type")
+            known = next((one for one in self._details if (one.get("index"), one.get("type")) == key), None)
+            if known is None:
+                self._details.append(dict(detail))
+                continue
+            for name, value in detail.items():
+                if name in {"text", "summary"} and isinstance(value, str):
+                    known[name] = (known.get(name) or "") + value
+                elif value is not None:
+                    known[name] = value
+
+    def append_call(self, fragment: Fragment, parts: list[Part]) -> None:
+        call = self._find(fragment) or self._new(fragment, parts)
+        if call is None:
+            return
+        if call.state == "unnamed" and fragment.name:
+            self._open(call, fragment.name, parts)
+        if fragment.arguments:
+            call.arguments.append(fragment.arguments)
+            if call.state != "unnamed":
+                parts.append(BlockText(call.key, fragment.arguments))
+
+    def end(self, truncated: bool, parts: list[Part]) -> None:
+        """Closes all blocks at the end of the message. A call that was cut stays open, and so becomes interrupted."""
+        self._end_text(parts)
+        for call in self.calls:
+            if call.state == "unnamed":
+                self._open(call, UNNAMED, parts)
+            if call.state == "open" and (call.is_whole or not truncated):
+                parts.append(BlockClosed(call.key))
+                call.state = "closed"
+
+    def _begin(self, member: str, parts: list[Part]) -> None:
+        self._end_text(parts)
+        self._close_whole_calls(parts)
+        self._member, self._key = member, self._take_key()
+        if _is_thought(member):
+            signature = SIGNATURE_PREFIX + member
+            data = {"type": THINKING, "thinking": "", "signature": signature, "provider": PROVIDER}
+            parts.append(BlockOpened(self._key, THINKING, to_json(data)))
+        else:
+            parts.append(BlockOpened(self._key, TEXT))
+
+    def _end_text(self, parts: list[Part]) -> None:
+        if self._member is None:
+            return
+        # Details that are plain text are not needed: the block has the text.
+        if any(detail.get("signature") or detail.get("data") for detail in self._details):
+            parts.append(BlockData(self._key, "reasoning_details", self._details))
+        parts.append(BlockClosed(self._key))
+        self._member, self._details = None, []
+
+    def _find(self, fragment: Fragment) -> PendingCall | None:
+        """Returns the call that `fragment` continues. Servers leave indexes out, use one for all, or repeat ids."""
+        last = self.calls[-1] if self.calls else None
+        if fragment.index is None:
+            if fragment.id:
+                found = next((call for call in self.calls if call.sent_id == fragment.id), None)
+            else:
+                found = None if fragment.name else last
+        elif last is not None and last.index == fragment.index:
+            found = last
+        else:
+            found = next((call for call in reversed(self.calls) if call.index == fragment.index), None)
+        if found and fragment.name and found.state != "unnamed":
+            # A named fragment with another id, or without an id behind a call that is whole, begins another call.
+            has_ids = fragment.id and found.sent_id
+            begins_another = fragment.id != found.sent_id if has_ids else found.is_whole
+            return None if begins_another else found
+        return found
+
+    def _new(self, fragment: Fragment, parts: list[Part]) -> PendingCall | None:
+        if not (fragment.id or fragment.name or fragment.arguments):
+            return None
+        self._end_text(parts)
+        self._close_whole_calls(parts)
+        taken = {call.id for call in self.calls}
+        id = fragment.id if fragment.id and fragment.id not in taken else generated_call_id(self._seed, len(self.calls))
+        call = PendingCall(self._take_key(), fragment.index, fragment.id, id)
+        self.calls.append(call)
+        return call
+
+    def _open(self, call: PendingCall, name: str, parts: list[Part]) -> None:
+        call.state = "open"
+        parts.append(BlockOpened(call.key, TOOL_USE, None, "".join(call.arguments), call.id, name))
+
+    def _close_whole_calls(self, parts: list[Part]) -> None:
+        for call in self.calls:
+            if call.state == "open" and call.is_whole:
+                parts.append(BlockClosed(call.key))
+                call.state = "closed"
+
+    def _take_key(self) -> int:
+        self._next_key += 1
+        return self._next_key - 1
+
+
+def _is_thought(member: str) -> bool:
+    return member not in {"content", "refusal"}

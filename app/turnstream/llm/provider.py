@@ -1,0 +1,190 @@
+"""The interface between the engine and model APIs: requests, and the parts that answers stream in."""
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
+from uuid import UUID
+
+from turnstream.domain.blocks import Block
+from turnstream.domain.turns import ToolSpec
+from turnstream.kit.offload import BLOCK
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """Adjacent blocks of one role, in the order in which they are sent."""
+
+    role: Literal["user", "assistant"]
+    blocks: tuple[Block, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCall:
+    """The identity of a model call. `model` is the name that the turn uses; `record` asks for a recording."""
+
+    turn: UUID
+    round: int
+    attempt: int
+    model: str
+    record: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderCompaction:
+    """A request that the provider compact the conversation itself, at `at` tokens, by the methods in `edits`
+    (`context_editing`, `compaction`).
+    """
+
+    edits: tuple[str, ...]
+    at: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRequest:
+    """The request of one model call. `tools`, and `provider_tools` as JSON text, are always listed: without them the
+    provider's cache is lost. `may_use_tools` False forbids their use. `resume_data` is JSON text that the provider
+    wants back from the last round, such as a container. `call` is for interceptors; no provider sees it.
+    """
+
+    model: str
+    messages: tuple[Message, ...]
+    system: str | None = None
+    params: Mapping[str, Any] = field(default_factory=dict)
+    tools: tuple[ToolSpec, ...] = ()
+    provider_tools: tuple[str, ...] = ()
+    may_use_tools: bool = True
+    resume_data: str | None = None
+    call: ModelCall | None = None
+    compaction: ProviderCompaction | None = None
+
+    @property
+    def size(self) -> int:
+        """About how much work it is to encode, in characters."""
+        blocks = (block for message in self.messages for block in message.blocks)
+        return sum(BLOCK + len(block.text) + len(block.data or "") for block in blocks)
+
+
+class MessageStarted(NamedTuple):
+    """The provider accepted the call. `data` is JSON text that goes back with the next call, or None."""
+
+    usage: Mapping[str, Any]
+    request_id: str | None = None
+    data: str | None = None
+
+
+class BlockOpened(NamedTuple):
+    """A block began. `key` is the provider's number for it, `data` its JSON object at the start, verbatim, and `text`
+    the part of the streamed member that came with it.
+    """
+
+    key: int
+    type: str
+    data: str | None = None
+    text: str = ""
+    tool_use_id: str | None = None
+    name: str | None = None
+
+
+class BlockText(NamedTuple):
+    key: int
+    text: str
+
+
+class BlockData(NamedTuple):
+    """A change of a block's `data`: `value` replaces the member `field`, or with `append` is added to its list."""
+
+    key: int
+    field: str
+    value: Any
+    append: bool = False
+
+
+class BlockClosed(NamedTuple):
+    key: int
+
+
+class MessageDelta(NamedTuple):
+    """Cumulative usage and, near the end, the reason why the model stopped. None and absent members change nothing."""
+
+    stop_reason: str | None
+    usage: Mapping[str, Any]
+    data: str | None = None
+
+
+class MessageEnded(NamedTuple):
+    """The message is complete. A stream that ends without this part was cut."""
+
+
+class Unknown(NamedTuple):
+    """JSON text that this version does not know: kept with the round, sent on to clients as a notice."""
+
+    raw: str
+
+
+Part = MessageStarted | BlockOpened | BlockText | BlockData | BlockClosed | MessageDelta | MessageEnded | Unknown
+
+
+class Provider(Protocol):
+    """An adapter to one model API."""
+
+    @property
+    def name(self) -> str: ...
+
+    def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[Part], None]:
+        """Yields the answer in batches, one for each read from the network.
+
+        Raises TransientError or PermanentError, before the first batch or after any, and does not retry. It ends soon
+        after MessageEnded. Read it to its end, so that its connection can be used again.
+        """
+        ...
+
+
+@runtime_checkable
+class TokenCounter(Protocol):
+    """A provider that counts the tokens of a request."""
+
+    async def count(self, request: ModelRequest) -> int | None:
+        """Returns the tokens that would be billed, or None if unknown. Raises TransientError or PermanentError."""
+        ...
+
+
+@runtime_checkable
+class ConnectionKeeper(Protocol):
+    """A provider that can keep a connection open for its next call."""
+
+    def kept_open(self) -> AbstractAsyncContextManager[None]:
+        """Encloses the time until that call."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderWrapper:
+    """A provider that passes adapted requests to another one."""
+
+    provider: Provider
+
+    @property
+    def name(self) -> str:
+        return self.provider.name
+
+    def adapt(self, request: ModelRequest) -> ModelRequest:
+        """Returns the request for the other provider."""
+        return request
+
+    def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[Part], None]:
+        return self.provider.stream(self.adapt(request))
+
+    async def count(self, request: ModelRequest) -> int | None:
+        return await count_tokens(self.provider, self.adapt(request))
+
+    def kept_open(self) -> AbstractAsyncContextManager[None]:
+        return kept_open(self.provider)
+
+
+async def count_tokens(provider: Provider, request: ModelRequest) -> int | None:
+    return await provider.count(request) if isinstance(provider, TokenCounter) else None
+
+
+def kept_open(provider: Provider) -> AbstractAsyncContextManager[None]:
+    return provider.kept_open() if isinstance(provider, ConnectionKeeper) else nullcontext()

@@ -1,0 +1,260 @@
+"""Model calls without an SDK's building of requests, which costs more than all of the rest of a call.
+
+For each kind of call the SDK builds two requests, which are answered here in the place of the network. If their heads
+are equal, they are the template. A direct call sends this head, with a body of its own, over the same connections. Only
+a plain success is read here. Every other answer is given to the SDK as the answer to a request of its own: redirects,
+errors and compressed bodies stay its business.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from contextvars import ContextVar
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Protocol, Self, runtime_checkable
+
+import aiohttp
+import httpx2
+from multidict import CIMultiDict, istr
+from yarl import URL
+
+from turnstream.llm.transport.failures import LOST, Unanswered
+from turnstream.llm.transport.kept_open import kept_open
+from turnstream.llm.transport.pausing import PausingReader
+from turnstream.llm.transport.response import ModelResponse, cut_failure, open_response
+from turnstream.tracing import TRACING
+
+_MAX_TEMPLATES = 100  # of one client; a template is for a path and its headers
+_BY_CALL = {"content-length", "cookie"}  # headers that belong to one call
+_OF_CONNECTIONS = {"proxy", "proxy_auth", "proxy_headers", "server_hostname"}  # options that tell connections apart
+_BODIES = (b"{}", b"[1]")  # of the requests from which a template is learned
+
+# What answers the SDK's next request in this task in the place of the network.
+_answer: ContextVar[Callable[[httpx2.Request], httpx2.Response] | None] = ContextVar("answer", default=None)
+
+
+class SdkStream(Protocol):
+    """A streamed response, as the SDKs return it."""
+
+    response: httpx2.Response
+
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+# A call by the SDK: path, headers and body of a POST.
+SdkPost = Callable[[str, Mapping[str, str], bytes], Awaitable[SdkStream]]
+
+
+class Calls:
+    """The calls of one adapter. `client` is for its SDK; `direct` calls are not built by the SDK."""
+
+    def __init__(self, network: httpx2.AsyncClient, *, direct: bool) -> None:
+        self._network = network
+        self._templates: dict[tuple[str, ...], _Template | None] = {}
+        self._last: _Template | None = None
+        self.direct = direct
+        self.client = network
+        if direct:
+            self.client = httpx2.AsyncClient(
+                transport=_BelowSdk(network), timeout=network.timeout, follow_redirects=network.follow_redirects
+            )
+        self.client.event_hooks = {"response": [cut_failure]}
+
+    @asynccontextmanager
+    async def post(
+        self, sdk: SdkPost, path: str, headers: Mapping[str, str], body: bytes
+    ) -> AsyncIterator[ModelResponse]:
+        """Sends the body and gives the response, a success. Raises the SDK's exceptions, and Unanswered. The body,
+        which may be megabytes, is not kept for as long as the answer lasts.
+        """
+        template = await self._template(sdk, path, headers) if self.direct and not self.client.is_closed else None
+        if template is None:
+            async with self.post_by_sdk(sdk, path, headers, body) as opened:
+                del body
+                yield opened
+            return
+        self._last = template
+        async with await template.send(body, self.client.cookies) as response:
+            if 200 <= response.status < 300 and "content-encoding" not in response.headers:
+                if "set-cookie" in response.headers:
+                    self.client.cookies.extract_cookies(_for_sdk(response, template.request))
+                del body
+                yield ModelResponse(response.status, response.headers, PausingReader(response).read)
+                return
+            _answer.set(lambda request: _for_sdk(response, request))
+            async with self.post_by_sdk(sdk, path, headers, body) as opened:
+                yield opened
+
+    def kept_open(self) -> AbstractAsyncContextManager[None]:
+        """Keeps a connection open for the next direct call, while the block runs."""
+        return nullcontext() if self._last is None else kept_open(self._last.connect)
+
+    @asynccontextmanager
+    async def post_by_sdk(
+        self, sdk: SdkPost, path: str, headers: Mapping[str, str], body: bytes
+    ) -> AsyncIterator[ModelResponse]:
+        try:
+            stream = await sdk(path, {**headers, **TRACING.outgoing()}, body)
+        except (aiohttp.ClientError, OSError) as error:  # OpenAI's SDK lets some of them through
+            raise Unanswered from error
+        finally:
+            _answer.set(None)
+        del body
+        async with stream, open_response(stream.response) as opened:
+            yield opened
+
+    async def _template(self, sdk: SdkPost, path: str, headers: Mapping[str, str]) -> "_Template | None":
+        key = (path, *headers.values())
+        if key not in self._templates:
+            requests = [await _built(sdk, path, headers, body) for body in _BODIES]
+            if len(self._templates) >= _MAX_TEMPLATES:
+                self._templates.clear()
+            self._templates[key] = self._learned(*requests)
+        return self._templates[key]
+
+    def _learned(self, request: httpx2.Request, other: httpx2.Request) -> "_Template | None":
+        """Returns None where the SDK must build each request anew, because something changes from call to call."""
+        transport = self._network._transport_for_url(request.url)  # also a proxy's
+        if _head(request) != _head(other) or not isinstance(transport, _AioHttp):
+            return None
+        if transport.client is None:
+            transport.client = transport.get_client()
+        for name in _BY_CALL & request.headers.keys():
+            del request.headers[name]
+        # Names of this class are what aiohttp makes of them for each call, unless they are that already.
+        head = CIMultiDict((istr(name), value) for name, value in request.headers.multi_items())
+        return _Template(transport.client, request, head, _options(request, transport.proxy))
+
+
+@runtime_checkable
+class _AioHttp(Protocol):
+    """The SDKs' transport over aiohttp."""
+
+    client: aiohttp.ClientSession | None
+    proxy: httpx2.Proxy | None
+
+    def get_client(self) -> aiohttp.ClientSession: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Template:
+    """A request but for its body. `options` are those that the transport gives to aiohttp."""
+
+    session: aiohttp.ClientSession
+    request: httpx2.Request
+    headers: CIMultiDict[str]
+    options: Mapping[str, Any]
+
+    async def send(self, body: bytes, cookies: httpx2.Cookies) -> aiohttp.ClientResponse:
+        """Sends the body and waits for the head of the response. Raises Unanswered."""
+        headers = self.headers.copy()
+        if cookies:
+            request = httpx2.Request("POST", self.request.url)
+            cookies.set_cookie_header(request)
+            if "cookie" in request.headers:
+                headers["cookie"] = request.headers["cookie"]
+        headers["content-length"] = str(len(body))
+        headers.update(TRACING.outgoing())
+        try:
+            return await self.session.request(self.request.method, headers=headers, data=body, **self.options)
+        except (*LOST, RuntimeError) as error:  # RuntimeError: closed meanwhile
+            raise Unanswered from error
+
+    async def connect(self) -> aiohttp.connector.Connection:
+        """Returns a connection for a call, of the pool or a new one."""
+        connector, options = self.session.connector, self.options
+        if connector is None:
+            raise aiohttp.ClientConnectionError("The session has been closed.")
+        request = aiohttp.ClientRequest(
+            self.request.method,
+            options["url"],
+            session=self.session,
+            loop=asyncio.get_running_loop(),
+            **{name: options[name] for name in _OF_CONNECTIONS & options.keys()},
+        )
+        return await connector.connect(request, traces=[], timeout=options["timeout"])
+
+
+def _options(request: httpx2.Request, proxy: httpx2.Proxy | None) -> Mapping[str, Any]:
+    timeout = request.extensions["timeout"]
+    options: dict[str, Any] = {
+        "url": URL(str(request.url)),
+        "allow_redirects": False,
+        "auto_decompress": False,
+        "timeout": aiohttp.ClientTimeout(
+            sock_connect=timeout["connect"], sock_read=timeout["read"], connect=timeout["pool"]
+        ),
+        "server_hostname": request.extensions.get("sni_hostname"),
+    }
+    if proxy is not None:
+        options |= {"proxy": URL(str(proxy.url)), "proxy_headers": proxy.headers}
+        if proxy.auth is not None:
+            options["proxy_auth"] = aiohttp.BasicAuth(*proxy.auth)
+    return options
+
+
+async def _built(sdk: SdkPost, path: str, headers: Mapping[str, str], body: bytes) -> httpx2.Request:
+    """Returns the request that the SDK would send."""
+    requests: list[httpx2.Request] = []
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        requests.append(request)
+        return httpx2.Response(200)
+
+    _answer.set(answer)
+    try:
+        async with await sdk(path, headers, body):
+            return requests[0]
+    finally:
+        _answer.set(None)
+
+
+def _head(request: httpx2.Request) -> tuple[object, ...]:
+    headers = [(name, value) for name, value in request.headers.multi_items() if name not in _BY_CALL]
+    return request.method, str(request.url), headers, request.extensions
+
+
+class _BelowSdk(httpx2.AsyncBaseTransport):
+    """Answers an SDK's request in the place of the network where that is wanted, and else passes it on."""
+
+    def __init__(self, network: httpx2.AsyncClient) -> None:
+        self._network = network
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        answer = _answer.get()
+        if answer is None:
+            return await self._network.send(request, stream=True, follow_redirects=False)
+        _answer.set(None)
+        return answer(request)
+
+    async def aclose(self) -> None:
+        await self._network.aclose()
+
+
+class _Body(httpx2.AsyncByteStream):
+    def __init__(self, response: aiohttp.ClientResponse) -> None:
+        self._response = response
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        try:
+            while chunk := await self._response.content.readany():
+                yield chunk
+        except (aiohttp.ClientError, OSError) as error:
+            kind = httpx2.ReadTimeout if isinstance(error, TimeoutError) else httpx2.ReadError
+            raise kind(str(error)) from error
+
+
+def _for_sdk(response: aiohttp.ClientResponse, request: httpx2.Request) -> httpx2.Response:
+    reason = {"reason_phrase": response.reason.encode()} if response.reason else {}
+    return httpx2.Response(
+        response.status,
+        headers=response.raw_headers,
+        stream=_Body(response),
+        request=request,
+        extensions={"http_version": b"HTTP/1.1", **reason},
+    )

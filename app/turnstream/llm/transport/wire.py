@@ -1,0 +1,165 @@
+"""Parsing of streamed model answers: bytes to server-sent events, events to parts. Pure; one subclass per API."""
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import msgspec
+
+from turnstream.kit.json_values import weight_of
+from turnstream.llm.provider import Part
+from turnstream.llm.raw_json import repaired_json
+
+# Bytes of an event from which on it is weighed, and not only measured.
+_WEIGHED = 65_536
+
+
+class EventSplitter:
+    """Splits bytes into the data of server-sent events, however the network cut them. Lines end in LF, CRLF or CR.
+
+    `unfinished` is the size, in bytes, of the event that is not complete yet; from 64 KiB on `weight_of` counts.
+    """
+
+    def __init__(self) -> None:
+        self.unfinished = 0
+        self._pieces: list[bytes] = []
+        self._skip_newline = False
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        """Returns the data of every event that `chunk` completes. Events without data are left out."""
+        if self._skip_newline or b"\r" in chunk:
+            # A CRLF may be cut in the middle: its LF then begins the next chunk, and is no line end of its own.
+            if self._skip_newline and chunk.startswith(b"\n"):
+                chunk = chunk[1:]
+            self._skip_newline = chunk.endswith(b"\r")
+            chunk = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        if self._pieces and self._pieces[-1].endswith(b"\n"):  # the end of an event may be cut in the middle
+            self._pieces[-1], chunk = self._pieces[-1][:-1], b"\n" + chunk
+            self.unfinished -= 1
+        # Only the new bytes are searched: an event of megabytes comes in hundreds of chunks.
+        first, *others = chunk.split(b"\n\n") if b"\n" in chunk else [chunk]
+        self._pieces.append(first)
+        self.unfinished += len(first) if self.unfinished < _WEIGHED else weight_of(first)
+        if not others:
+            return []
+        found = [_data(*self._pieces)]
+        *frames, rest = others
+        found += map(_data, frames)
+        self._pieces, self.unfinished = [rest] if rest else [], len(rest)
+        return [data for data in found if data]
+
+    def end(self) -> bytes:
+        """Returns the data of an event without the blank line that ends it; perhaps only a part of it."""
+        pieces, self._pieces = self._pieces, []
+        return _data(*pieces) if pieces else b""
+
+
+def _data(frame: bytes, *more: bytes) -> bytes:
+    """Returns the data of a frame that came in one piece or more."""
+    if more:
+        # A line of megabytes is copied once: `strip` copies nothing where there is nothing to strip.
+        head, mark, line = frame.partition(b"data:")
+        if mark and (not head or head.endswith(b"\n")) and not any(b"\n" in piece for piece in (line, *more)):
+            return b"".join((line.lstrip(), *more)).strip()
+        frame = b"".join((frame, *more))
+    if not frame.startswith(b"data:"):
+        # The usual frame, an event name and one line of data, without a split into lines.
+        _, mark, after = frame.partition(b"\ndata:")
+        if mark and b"\n" not in after:
+            return after.strip()
+    lines = [line[5:] for line in frame.split(b"\n") if line.startswith(b"data:")]
+    return b"\n".join(lines).strip()
+
+
+class BadStream(ValueError):
+    """The provider sent data that is not JSON."""
+
+    def __init__(self, problem: Exception, data: bytes) -> None:
+        super().__init__(f"{problem}: {data[:200]!r}")
+
+
+class Wire(ABC):
+    """Parser of one answer: events whose data is JSON, read one by one until it is `over`.
+
+    `ended` and `failure` are its good and bad end. Once `finished`, the answer is complete even if nothing follows.
+    """
+
+    def __init__(self, request_id: str | None = None) -> None:
+        self.request_id = request_id
+        self.ended = False
+        self.failure: Any = None
+        self._splitter = EventSplitter()
+
+    @property
+    def unfinished(self) -> int:
+        """That of its splitter."""
+        return self._splitter.unfinished
+
+    @property
+    def finished(self) -> bool:
+        return False
+
+    @property
+    def over(self) -> bool:
+        return self.ended or self.failure is not None
+
+    def feed(self, chunk: bytes) -> list[Part]:
+        parts: list[Part] = []
+        for data in self._splitter.feed(chunk):
+            if self.over:
+                break
+            self._read(data, parts)
+        return parts
+
+    def feed_whole(self, body: bytes) -> list[Part]:
+        """Reads an answer that came as one JSON object, although a stream was asked for."""
+        parts: list[Part] = []
+        if body.strip():
+            self._read(body.strip(), parts)
+        return parts
+
+    def end(self) -> list[Part]:
+        """Reads the rest at the end of the stream. An event that was cut in the middle is ignored."""
+        parts: list[Part] = []
+        if not self.over and (data := self._splitter.end()):
+            self._read(data, parts)
+            if isinstance(self.failure, BadStream):
+                self.failure = None
+        return parts
+
+    def _read(self, data: bytes, parts: list[Part]) -> None:
+        try:
+            self._read_event(data, parts)
+        except msgspec.ValidationError:
+            self._read_invalid(data, parts)
+        except (ValueError, RecursionError) as problem:
+            self._read_broken(data, parts, problem)
+
+    def _read_invalid(self, data: bytes, parts: list[Part]) -> None:
+        if data.startswith(b"[DONE]"):
+            self._read_done(parts)
+            return
+        try:
+            value = msgspec.json.decode(data)
+        except (ValueError, RecursionError) as problem:
+            # msgspec found the wrong shape before it came to the broken bytes.
+            self._read_broken(data, parts, problem)
+        else:
+            self._read_unexpected(value, data, parts)
+
+    def _read_broken(self, data: bytes, parts: list[Part], problem: Exception) -> None:
+        repaired = (repaired_json(data.decode("utf-8", "replace")) or "").encode()
+        if repaired in {b"", data}:
+            self.failure = BadStream(problem, data)
+        else:
+            self._read(repaired, parts)
+
+    @abstractmethod
+    def _read_event(self, data: bytes, parts: list[Part]) -> None:
+        """Reads one event. Raises msgspec.ValidationError for JSON of another shape than any known event has."""
+
+    @abstractmethod
+    def _read_unexpected(self, value: Any, data: bytes, parts: list[Part]) -> None:
+        """Reads JSON of another shape, given both decoded and as it came."""
+
+    def _read_done(self, parts: list[Part]) -> None:  # noqa: B027, most APIs have other events for the end
+        """Reads `[DONE]`, the last data that some servers send."""

@@ -1,0 +1,217 @@
+"""The composition root: builds and owns everything a server is made of."""
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.errors import ServerErrorMiddleware
+from starlette.types import Lifespan
+
+from turnstream.api.cell import Cell
+from turnstream.api.dispatch import routes_of
+from turnstream.api.http.connection import SafeHeaders
+from turnstream.api.http.cross_origin import cross_origin
+from turnstream.api.http.errors import HANDLERS, failed
+from turnstream.api.identity.authenticator import Authenticator
+from turnstream.api.identity.way import Authenticate
+from turnstream.api.neighbours import Neighbours
+from turnstream.api.openai.routes import openai_routes
+from turnstream.api.overview import Overview
+from turnstream.api.plans import OwnerPlans
+from turnstream.api.reads import Reads
+from turnstream.api.recent_chats import RecentChats
+from turnstream.api.resolve import Defaults, Resolver
+from turnstream.api.routes import ENDPOINTS
+from turnstream.api.services import HttpSettings, Live, Services, Storage
+from turnstream.api.streams.response import OwnerStreams
+from turnstream.api.streams.watch import StreamWatch
+from turnstream.config import Settings
+from turnstream.domain.identity import LOCAL_OWNER
+from turnstream.domain.plans import Plan
+from turnstream.engine.hooks import Hooks
+from turnstream.llm.demo.provider import DEMO
+from turnstream.llm.models.catalog import Models
+from turnstream.setup.databases import api_database, database_url, session_url, standby_database, standby_url
+from turnstream.setup.engine import Engine, ServerProcess, background, started
+from turnstream.setup.identity import allowed_origins
+from turnstream.setup.parts import Given, Parts, chosen_model, opened_models, opened_toolset, opened_ways
+from turnstream.setup.plans import read_plans
+from turnstream.setup.policies import allowances, recorded_owners, turn_ceilings, turn_limits, webhook_receiver
+from turnstream.setup.samples import offer_samples
+from turnstream.storage.database import connect
+from turnstream.storage.migrations import upgrade_in_thread
+from turnstream.storage.owners.documents import Documents
+from turnstream.storage.owners.moves import Moves
+from turnstream.storage.standby import Standby
+from turnstream.stream.delivery import Deliveries
+from turnstream.tools.outputs import Outputs
+from turnstream.tools.toolset import Toolset
+from turnstream.tracing import TRACING
+from turnstream.web.page import page_routes
+
+
+def create_app(
+    settings: Settings,
+    models: Models | None = None,
+    toolset: Toolset | None = None,
+    hooks: Sequence[Hooks] = (),
+    outputs: Outputs | None = None,
+    authenticate: Authenticate | None = None,
+    plan_of: Callable[[str], Plan | str | None] | None = None,
+) -> Starlette:
+    """The server. `models` and `toolset` take the place of those of the settings. `hooks` are called for turns;
+    `outputs` validate and refine the output of structured turns. `authenticate` gives the identity of a request, or
+    None for one that has a token of the server; nobody is answered without either. `plan_of` returns the plan of an
+    owner, or its name.
+    """
+
+    given = Given(models, toolset, outputs, authenticate, plan_of, hooks)
+
+    @asynccontextmanager
+    async def run(app: Starlette) -> AsyncIterator[None]:
+        async with running(settings, given) as services:
+            app.state.services = services
+            failure = asyncio.create_task(_terminate_process_after(services.failed))
+            yield
+            failure.cancel()
+
+    return _starlette(settings, run)
+
+
+@asynccontextmanager
+async def lifespan(app: Starlette) -> AsyncIterator[None]:
+    """Runs an app of `create_app` that is mounted in another one, which does not run it: enter this in the lifespan of
+    that one.
+    """
+    async with app.router.lifespan_context(app):
+        yield
+
+
+def application(settings: Settings, services: Services) -> Starlette:
+    """The HTTP side alone, around services that already run."""
+    app = _starlette(settings)
+    app.state.services = services
+    return app
+
+
+def _starlette(settings: Settings, lifespan: Lifespan[Starlette] | None = None) -> Starlette:
+    app = Starlette(
+        routes=[*routes_of(ENDPOINTS), *openai_routes(), *page_routes()],
+        lifespan=lifespan,
+        exception_handlers=dict(HANDLERS),
+        # The last one answers what failed below it inside of the others, so that such an answer has their headers too.
+        middleware=[
+            Middleware(SafeHeaders),
+            *cross_origin(allowed_origins(settings), settings.cors_credentials),
+            Middleware(ServerErrorMiddleware, handler=failed),
+        ],
+    )
+    app.router.redirect_slashes = False  # a redirect would name the host of the request, which the client chose
+    return app
+
+
+@asynccontextmanager
+async def running(
+    settings: Settings, given: Given | None = None, process: ServerProcess | None = None
+) -> AsyncIterator[Services]:
+    """Everything between Postgres and the API, started in this order and stopped in reverse. `process` is this one,
+    where the server has several.
+    """
+    if settings.traces:
+        TRACING.begin(settings.traces_content)
+    async with AsyncExitStack() as stack:
+        given = given or Given()
+        # Before the database is touched, so that a wrong setting makes none.
+        receiver, allowed, plans = webhook_receiver(settings), allowances(settings), read_plans(settings, given.plan_of)
+        model = chosen_model(settings, given)
+        allowed_origins(settings)
+        standby_url(settings)
+        url = await stack.enter_async_context(database_url(settings))
+        direct_url = session_url(settings, url)
+        await upgrade_in_thread(direct_url)
+        options: dict[str, Any] = {
+            "size": settings.pool_size,
+            "statement_timeout": settings.postgres_timeout,
+            "statement_cache": settings.statement_cache,
+            "schema": settings.db_schema,
+            "pooled": settings.session_url is not None,
+        }
+        database = await stack.enter_async_context(connect(url, **options))
+        api = await stack.enter_async_context(api_database(settings, direct_url, database, **options))
+        stored, ways = await opened_ways(settings, given, database, stack)
+        models = await opened_models(settings, given, stack)
+        toolset = await opened_toolset(settings, given, database, stack)
+        if model == DEMO:
+            await offer_samples(Documents(database), LOCAL_OWNER)
+        parts = Parts(settings, database, receiver, plans, models, toolset, given.hooks)
+        engine = await stack.enter_async_context(started(parts, direct_url, api, process))
+        owner_plans = OwnerPlans(plans)
+        streams = OwnerStreams(owner_plans)
+        cell = Cell(settings.cell, Moves(database), engine.worker.release)
+        await stack.enter_async_context(
+            background(engine.failed, stored.record_uses, StreamWatch(streams).run, cell.follow)
+        )
+        storage = Storage.of(api, database, plans.default.running_turns, settings.cell)
+        copy = await stack.enter_async_context(standby_database(settings, api))
+        standby = Standby(copy, engine.replica, engine.renewals) if copy else None
+        yield Services(
+            authenticator=Authenticator(ways),
+            cell=cell,
+            storage=storage,
+            reads=Reads(storage.reads, standby, settings.standby_staleness),
+            live=_live(settings, engine),
+            resolver=Resolver(
+                models,
+                toolset,
+                Defaults(model, settings.system_prompt, turn_limits(settings), turn_ceilings(settings)),
+                allowed,
+            ),
+            http=_http_settings(settings),
+            plans=owner_plans,
+            streams=streams,
+            overview=Overview(database, models, plans.default.running_turns),
+            recent_chats=RecentChats(engine.worker.ended),
+            note_refusal=engine.refusals.note,
+            failed=engine.failed,
+            is_ready=lambda: not engine.worker.draining,
+            drain=engine.worker.drain,
+            neighbours=Neighbours(process.folder, process.number, engine.replica) if process else None,
+        )
+
+
+def _live(settings: Settings, engine: Engine) -> Live:
+    worker = engine.worker
+    return Live(
+        directory=engine.directory,
+        deliveries=Deliveries() if settings.stream_sender == "direct" else None,
+        chat_wakeups=engine.chat_wakeups,
+        feed=engine.feed,
+        wake=worker.wake,
+        refresh=worker.refresh,
+        cancel=worker.cancel,
+        reserve_slot=worker.reserve_slot,
+        begin=worker.begin,
+    )
+
+
+def _http_settings(settings: Settings) -> HttpSettings:
+    return HttpSettings(
+        max_body_bytes=settings.max_body_bytes,
+        max_turn_bytes=settings.max_turn_bytes,
+        max_upload_bytes=settings.max_upload_bytes,
+        stream_life=settings.stream_life,
+        heartbeat=settings.heartbeat,
+        recorded_owners=recorded_owners(settings),
+        browser_token_life=settings.browser_token_life,
+    )
+
+
+async def _terminate_process_after(failed: asyncio.Event) -> None:
+    """Stops the runner of the app as a signal does. Its exit status is the runner's."""
+    await failed.wait()
+    os.kill(os.getpid(), signal.SIGTERM)

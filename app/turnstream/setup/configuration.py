@@ -1,0 +1,48 @@
+"""Digests of what turns can observe of a replica's configuration: replicas that differ are found by them."""
+
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import fields, is_dataclass
+from hashlib import sha256
+from typing import Any
+
+from pydantic import SecretStr
+
+from turnstream.setup.parts import Parts
+
+# A short digest of a secret fits too many secrets for one to be found by trying.
+_DIGITS = 8
+
+
+def digests_of(parts: Parts) -> Mapping[str, str]:
+    """By kind, in the words of an operator."""
+    settings, models = parts.settings, parts.models.listed()
+    observed = {
+        "models": [(provider, model.upstream, model.fallbacks, name) for name, (model, provider) in models.items()],
+        "prices": [(name, model.prices) for name, (model, _) in models.items()],
+        "tools": [(tool.spec, tool.policy) for tool in parts.toolset.own],
+        "validators and handlers": (parts.toolset.outputs.validators, parts.toolset.outputs.handlers),
+        "hooks": [type(hook) for hook in parts.hooks],
+        "prompts": settings.system_prompt,
+        "plans": parts.plans,
+        "signing keys": settings.signing_secret,
+    }
+    return {kind: sha256(_text(value).encode()).hexdigest()[:_DIGITS] for kind, value in observed.items()}
+
+
+def _text(value: Any) -> str:
+    """The same for equal values in every process: functions and classes are known by their names."""
+    match value:
+        case SecretStr():
+            return value.get_secret_value()
+        case str() | bytes() | int() | float() | None:
+            return repr(value)
+        case Mapping():
+            return str(sorted((_text(key), _text(each)) for key, each in value.items()))
+        case Set():
+            return str(sorted(map(_text, value)))
+        case Sequence():
+            return str(list(map(_text, value)))
+        case _ if is_dataclass(value) and not isinstance(value, type):
+            return str([(field.name, _text(getattr(value, field.name))) for field in fields(value)])
+        case _:
+            return f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', type(value).__qualname__)}"

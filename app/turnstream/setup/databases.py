@@ -1,0 +1,134 @@
+"""The database of the settings: connection, presence, name."""
+
+import getpass
+import os
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+from urllib.parse import urlsplit
+
+from turnstream.config import Settings
+from turnstream.domain.errors import ConfigError
+from turnstream.storage.database import Database, address_of, connect, connect_standby, in_schema, plain_url
+from turnstream.storage.embedded.server import embedded_postgres, is_made
+from turnstream.storage.migrations import upgrade_in_thread
+from turnstream.storage.row_security import admit, embedded_api_url
+from turnstream.storage.standby import PATIENCE
+
+
+@asynccontextmanager
+async def database_url(settings: Settings) -> AsyncIterator[str]:
+    """The URL of Postgres. The embedded one runs until the end of the block."""
+    if settings.database_url is not None:
+        yield addressed(settings, settings.database_url.get_secret_value())
+    else:
+        async with embedded_postgres(settings.data_dir) as url:
+            yield addressed(settings, url)
+
+
+def session_url(settings: Settings, url: str) -> str:
+    """The URL for what must not pass a pooler: migrations, notifications and the lock that shows a replica alive. It is
+    `url` unless there is another one.
+    """
+    if settings.session_url is None:
+        return url
+    return addressed(settings, settings.session_url.get_secret_value(), "TURNSTREAM_SESSION_URL", past_pooler=True)
+
+
+def addressed(settings: Settings, url: str, setting: str = "DATABASE_URL", *, past_pooler: bool = False) -> str:
+    """`url` in the driver's form, and with the schema of the tables. To a pooler it does not go: that refuses or
+    forgets it, and the role has it (`connect` sees to that).
+    """
+    plain, pooled = plain_url(url, setting), settings.session_url is not None and not past_pooler
+    return plain if pooled or settings.db_schema is None else in_schema(plain, settings.db_schema)
+
+
+@asynccontextmanager
+async def open_database(settings: Settings) -> AsyncIterator[Database]:
+    """The database of the settings, migrated. An embedded one is created where there is none."""
+    async with database_url(settings) as url:
+        direct_url = session_url(settings, url)
+        await upgrade_in_thread(direct_url)
+        async with connect(direct_url, size=settings.pool_size, actor=actor()) as database:
+            yield database
+
+
+@asynccontextmanager
+async def open_present_database(settings: Settings) -> AsyncIterator[Database]:
+    """The same for commands on the database of a server. Raises ConfigError where an embedded one does not exist."""
+    check_present(settings)
+    async with open_database(settings) as database:
+        yield database
+
+
+def actor() -> str:
+    """The person who runs a command, as the audit trail names them."""
+    try:
+        return f"{getpass.getuser()}@{socket.gethostname()}"
+    except (KeyError, OSError):  # an account without a name, as in some containers
+        return f"{os.getuid()}@{socket.gethostname()}"
+
+
+@asynccontextmanager
+async def api_database(settings: Settings, url: str, everything: Database, **options: Any) -> AsyncIterator[Database]:
+    """The database as the API uses it: held to the owner of a request by row-level security, where there is a role for
+    that; else `everything`. `url` is that of the migrated database.
+    """
+    if settings.api_database_url is not None:
+        api_url = addressed(settings, settings.api_database_url.get_secret_value(), "TURNSTREAM_API_DATABASE_URL")
+    elif settings.database_url is None:
+        api_url = await embedded_api_url(url)
+    else:
+        yield everything
+        return
+    key = await admit(url, api_url)
+    async with connect(api_url, key=key, **options) as database:
+        yield database
+
+
+@asynccontextmanager
+async def standby_database(settings: Settings, api: Database) -> AsyncIterator[Database | None]:
+    """The standby of the settings, to which nothing connects before the first read; None where there is none. It knows
+    owners as `api` does, the database of the API.
+    """
+    url = standby_url(settings)
+    if url is None:
+        yield None
+        return
+    async with connect_standby(url, settings.pool_size, PATIENCE, settings.statement_cache, api.key) as database:
+        yield database
+
+
+def standby_url(settings: Settings) -> str | None:
+    """The URL of the standby. Raises ConfigError where it does not fit that of the primary."""
+    if settings.standby_url is None:
+        return None
+    if settings.database_url is None:
+        raise ConfigError("TURNSTREAM_STANDBY_URL must be set with DATABASE_URL: the embedded Postgres has no standby.")
+    url = plain_url(settings.standby_url.get_secret_value(), "TURNSTREAM_STANDBY_URL")
+    if settings.api_database_url is not None:
+        api_url = plain_url(settings.api_database_url.get_secret_value(), "TURNSTREAM_API_DATABASE_URL")
+        user = urlsplit(api_url).username
+        if urlsplit(url).username != user:
+            raise ConfigError(
+                f"TURNSTREAM_STANDBY_URL must have the user of TURNSTREAM_API_DATABASE_URL, {user}: row-level security"
+                " holds that one to the rows of an owner."
+            )
+    return addressed(settings, url)
+
+
+def check_present(settings: Settings) -> None:
+    """Raises ConfigError where an embedded database does not exist: the command was started in a wrong folder."""
+    if settings.database_url is None and not is_made(settings.data_dir):
+        raise ConfigError(
+            f"There is no database in {settings.data_dir.absolute()}: change to the folder of the server, or set"
+            " TURNSTREAM_DATA_DIR or DATABASE_URL."
+        )
+
+
+def database_name(settings: Settings) -> str:
+    """The name of the database for people, without user and password."""
+    if settings.database_url is None:
+        return f"the database in {settings.data_dir.absolute()}"
+    return f"the database of DATABASE_URL ({address_of(settings.database_url.get_secret_value())})"

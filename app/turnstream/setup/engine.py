@@ -1,0 +1,277 @@
+"""The engine: workers, background tasks and live views of this process, started and stopped together."""
+
+import asyncio
+import os
+import secrets
+import socket
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import structlog
+
+from turnstream.config import Settings
+from turnstream.domain.errors import StorageError
+from turnstream.engine.frame_clock import FrameClock
+from turnstream.engine.loop_watch import LoopWatch
+from turnstream.engine.side_calls import SideCalls
+from turnstream.engine.upkeep.activity_reports import ActivityReports
+from turnstream.engine.upkeep.journal_writer import JournalWriter
+from turnstream.engine.upkeep.recovery import ReplicaMonitor
+from turnstream.engine.upkeep.refusals import REFUSALS_KEPT_DAYS, RefusedLogins
+from turnstream.engine.upkeep.round_writer import RoundWriter
+from turnstream.engine.upkeep.search_indexer import SearchIndexer
+from turnstream.engine.upkeep.sweeps import HOURS, UNUSED_UPLOADS_KEPT, Sweep, sweep_here
+from turnstream.engine.upkeep.titles import TitleWriter
+from turnstream.engine.upkeep.transactions import TransactionWatch
+from turnstream.engine.upkeep.webhooks import Receiver, WebhookDeliveries, WebhookPolicy
+from turnstream.engine.worker import Worker
+from turnstream.kit.ids import new_id
+from turnstream.lab.recordings import Recordings
+from turnstream.setup.configuration import digests_of
+from turnstream.setup.parts import Parts
+from turnstream.setup.policies import worker_policy
+from turnstream.storage.activities import Activities
+from turnstream.storage.chats.actions import Actions
+from turnstream.storage.chats.chat_changes import ChatUpdates
+from turnstream.storage.chats.search import Search
+from turnstream.storage.database import Database
+from turnstream.storage.owners.accounts import Accounts
+from turnstream.storage.owners.audit import AuditTrail
+from turnstream.storage.owners.charges import Charges
+from turnstream.storage.owners.owner_changes import OwnerChanges
+from turnstream.storage.owners.uploads import Uploads
+from turnstream.storage.retention import Aged, Sweeps, aged_rows, old_chats, present_turns
+from turnstream.storage.runs.journal import Journal, OpenTexts
+from turnstream.storage.runs.queue import Queue
+from turnstream.storage.runs.session import ReplicaSession
+from turnstream.storage.runs.snapshots import Snapshots
+from turnstream.storage.standby import Renewals
+from turnstream.storage.tool_cache import ToolCache
+from turnstream.storage.webhooks import Webhooks
+from turnstream.stream.chat.wakeups import ChatWakeups
+from turnstream.stream.directory import Directory
+from turnstream.stream.feed import OwnerFeed
+from turnstream.stream.mirror import Mirror
+
+log = structlog.get_logger(__name__)
+
+# Seconds between two checks for a lost notification of a chat.
+_CHAT_POLL = 5.0
+# How often the reader of a feed looks without a wake-up, in seconds.
+_FEED_LOOK = 10.0
+# Renewals of the lease within the time by which a standby may be old.
+_RENEWALS = 5
+# Seconds before a background task that failed because of Postgres is begun again.
+_RESTART = 1.0
+
+Task = Callable[[], Coroutine[Any, Any, None]]
+
+
+@dataclass(frozen=True, slots=True)
+class ServerProcess:
+    """One of several processes of a server: its number, from 1, and the folder of their sockets."""
+
+    number: int
+    folder: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """`failed` is set when a part of it has failed for good."""
+
+    worker: Worker
+    directory: Directory
+    chat_wakeups: ChatWakeups
+    feed: OwnerFeed
+    refusals: RefusedLogins
+    failed: asyncio.Event
+    replica: UUID
+    renewals: Renewals
+
+
+@asynccontextmanager
+async def started(parts: Parts, url: str, api: Database, process: ServerProcess | None = None) -> AsyncIterator[Engine]:
+    """Runs the engine. At the end the worker stops first; then this replica leaves. `url` is that of sessions; `api`
+    is the database as requests see it.
+    """
+    settings, database = parts.settings, parts.database
+    deliveries = _deliveries(database, parts.receiver)
+    directory, clock = Directory(), FrameClock(settings.frames)
+    session_key, failed = secrets.randbits(62), asyncio.Event()
+    kinds = sorted(parts.receiver.kinds) if parts.receiver else ()
+    queue = Queue(database, new_id(), _address(settings, process), session_key, kinds, digests_of(parts))
+
+    async def notify_peers(payload: str) -> None:
+        if not monitor.is_alone:
+            await queue.notify(payload)
+
+    chat_wakeups = ChatWakeups(ChatUpdates(database), notify_peers, _CHAT_POLL)
+    feed = OwnerFeed(OwnerChanges(api), notify_peers, _FEED_LOOK)
+    refusals = RefusedLogins(AuditTrail(database))
+    policy, provider_for = worker_policy(settings, parts.models, parts.plans), parts.models.provider_for
+
+    def notify(owner: str, chat: UUID) -> None:
+        chat_wakeups.notify(chat)
+        feed.notify(owner)
+
+    titles = []
+    if (model := settings.title_model) is not None:
+        side_calls = SideCalls(Charges(database), Accounts(database), parts.plans, policy.model)
+        titles.append(TitleWriter(database, provider_for, model, side_calls, notify))
+    hooks = [*deliveries, *titles, *parts.hooks]
+    worker = Worker(database, queue, directory, provider_for, parts.toolset, policy, clock, hooks, feed.notify)
+
+    def look() -> None:
+        """Notifications may have been lost until now: everything that waits for one looks at the rows."""
+        worker.wake()
+        chat_wakeups.broadcast.wake_all()
+        feed.broadcast.wake_all()
+
+    # The reads of a standby are older than the last renewal that it shows.
+    renewal = None if settings.standby_url is None else settings.standby_staleness / _RENEWALS
+    monitor = ReplicaMonitor(
+        queue,
+        Actions(database),
+        settings.lease,
+        worker.wake,
+        look,
+        worker.begin_drain,
+        renewal,
+        worker.forget_paths,
+    )
+
+    def connected() -> None:
+        monitor.connected()
+        look()
+
+    def receive(payload: str) -> None:
+        monitor.receive(payload)
+        worker.receive(payload)
+        chat_wakeups.broadcast.receive(payload)
+        feed.broadcast.receive(payload)
+
+    async with AsyncExitStack() as stack:
+        stack.enter_context(LoopWatch())
+        await monitor.start()
+        stack.push_async_callback(queue.leave)
+        await stack.enter_async_context(
+            background(
+                failed,
+                clock.watch,
+                monitor.run,
+                RoundWriter(database, directory, settings.journal_interval).run,
+                JournalWriter(Journal(database, queue.replica), directory, settings.journal_interval).run,
+                Mirror(Snapshots(database), directory, settings.journal_interval / 2).run,
+                ReplicaSession(url, session_key, receive, monitor.disconnected, connected).run,
+                chat_wakeups.broadcast.run,
+                chat_wakeups.watch,
+                feed.broadcast.run,
+                refusals.run,
+                SearchIndexer(Search(database)).run,
+                TransactionWatch(database).run,
+                *(partial(each.run, Sweeps(database)) for each in sweeps_of(settings, database)),
+                *_sweeps_of_files(settings, database),
+                *(each.run for each in deliveries),
+                *(each.run for each in titles),
+            )
+        )
+        reports = ActivityReports(worker.activity, Activities(database), queue.replica)
+        await stack.enter_async_context(background(failed, worker.run, reports.run))
+        yield Engine(
+            worker=worker,
+            directory=directory,
+            chat_wakeups=chat_wakeups,
+            feed=feed,
+            refusals=refusals,
+            failed=failed,
+            replica=queue.replica,
+            renewals=queue.renewals,
+        )
+
+
+def _deliveries(database: Database, receiver: Receiver | None) -> Sequence[WebhookDeliveries]:
+    """Those of each kind of webhook that the receiver wants."""
+    if receiver is None:
+        return ()
+    return [WebhookDeliveries(Webhooks(database, kind), receiver, WebhookPolicy()) for kind in sorted(receiver.kinds)]
+
+
+def _address(settings: Settings, process: ServerProcess | None) -> str:
+    """A replica that starts at the address of a dead one takes its place. Two living ones may share it by mistake."""
+    address = f"{socket.gethostname()}:{settings.port or f'process-{os.getpid()}'}"
+    return address if process is None else f"{address}/{process.number}"
+
+
+def sweeps_of(settings: Settings, database: Database) -> Sequence[Sweep]:
+    """What is removed by itself, and how often that is looked for."""
+    uploads, trail = Uploads(database), AuditTrail(database)
+    sweeps = [
+        Sweep("unused uploads", 6 * HOURS, partial(uploads.sweep, UNUSED_UPLOADS_KEPT)),
+        Sweep("deleted chats", 6 * HOURS, OwnerChanges(database).sweep),
+        Sweep("tool cache", HOURS / 6, ToolCache(database).sweep),
+        Sweep("reservations", HOURS / 6, Accounts(database).sweep),
+        Sweep("open text", HOURS / 6, OpenTexts(database).sweep),
+        Sweep("search", HOURS / 30, Search(database).catch_up),
+        Sweep("audit", 6 * HOURS, partial(trail.sweep, settings.retain_audit_days, REFUSALS_KEPT_DAYS)),
+    ]
+    if settings.retain_chats_days is not None:
+        sweeps.append(Sweep("old chats", HOURS, partial(old_chats, database, settings.retain_chats_days)))
+    aged: list[tuple[str, Aged, float | None]] = [
+        ("old uploads", "uploads", settings.retain_uploads_days),
+        ("old idempotency keys", "idempotency_keys", settings.retain_idempotency_keys_days),
+        ("old webhooks", "webhooks", settings.retain_webhooks_days),
+        ("old waiting_webhooks", "waiting_webhooks", settings.retain_webhooks_days),
+    ]
+    sweeps += [
+        Sweep(name, HOURS, partial(aged_rows, database, table, days)) for name, table, days in aged if days is not None
+    ]
+    return sweeps
+
+
+def _sweeps_of_files(settings: Settings, database: Database) -> Sequence[Task]:
+    """Recordings are files of this machine, whose host name may be that of another one too."""
+    if settings.record is None:
+        return ()
+    steps = partial(
+        Recordings(settings.record).sweep, partial(present_turns, database), settings.retain_recordings_days
+    )
+    return [partial(sweep_here, HOURS, steps)]
+
+
+@asynccontextmanager
+async def background(failed: asyncio.Event, *work: Task) -> AsyncIterator[None]:
+    """Runs `work` until the end of the block. What fails because of Postgres is begun again. When one ends for another
+    reason, `failed` is set: without its background work a server only looks alive, and must be restarted.
+    """
+
+    def check(task: asyncio.Task[None]) -> None:
+        if not task.cancelled():
+            log.critical("background.failed", exc_info=task.exception())
+            failed.set()
+
+    tasks = [asyncio.create_task(_keep_running(each)) for each in work]
+    for task in tasks:
+        task.add_done_callback(check)
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _keep_running(work: Task) -> None:
+    """Raises what `work` raises, except StorageError: that meets all replicas at once, and they must outlast it."""
+    while True:
+        try:
+            await work()
+        except* StorageError as errors:
+            log.error("background.restarted", error=str(errors.exceptions[0]), seconds=_RESTART)
+            await asyncio.sleep(_RESTART)
+        else:
+            raise RuntimeError("a background task has ended")

@@ -1,0 +1,89 @@
+"""The parts of a server that its settings decide, and what an embedding program gives in place of them."""
+
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+
+from turnstream.api.identity.stored import StoredTokens
+from turnstream.api.identity.way import Authenticate
+from turnstream.config import Settings
+from turnstream.domain.plans import Plan, Plans
+from turnstream.engine.hooks import Hooks
+from turnstream.engine.upkeep.webhooks import Receiver
+from turnstream.llm.models.catalog import Models
+from turnstream.setup.identity import open_ways
+from turnstream.setup.models import check_chosen, default_among, open_models, served_model
+from turnstream.setup.policies import tool_settings
+from turnstream.storage.chats.turns import ToolResults
+from turnstream.storage.database import Database
+from turnstream.storage.owners.documents import Documents
+from turnstream.storage.owners.tokens import Tokens
+from turnstream.tools.assembly import open_toolset
+from turnstream.tools.library.documents import document_tools
+from turnstream.tools.library.results import result_tools
+from turnstream.tools.outputs import Outputs
+from turnstream.tools.toolset import Toolset
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What an embedding program gives: in place of settings, or beside them."""
+
+    models: Models | None = None
+    toolset: Toolset | None = None
+    outputs: Outputs | None = None
+    authenticate: Authenticate | None = None
+    plan_of: Callable[[str], Plan | str | None] | None = None
+    hooks: Sequence[Hooks] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What the engine is made of. `receiver` is that of webhooks."""
+
+    settings: Settings
+    database: Database
+    receiver: Receiver | None
+    plans: Plans
+    models: Models
+    toolset: Toolset
+    hooks: Sequence[Hooks]
+
+
+# `serve` makes the parts and ends with the first ConfigError; `doctor` tries each. What is opened is closed by `stack`.
+
+
+def chosen_model(settings: Settings, given: Given) -> str:
+    """The model of a turn that names none. Raises ConfigError."""
+    return served_model(settings) if given.models is None else default_among(given.models, settings.model)
+
+
+async def opened_ways(
+    settings: Settings, given: Given, database: Database, stack: AsyncExitStack
+) -> tuple[StoredTokens, Sequence[Authenticate]]:
+    """The tokens that are stored, and all ways to authenticate, theirs among them. Raises ConfigError."""
+    tokens = Tokens(database, settings.cell)
+    stored = StoredTokens(tokens, settings.cell)
+    return stored, await stack.enter_async_context(open_ways(settings, tokens, stored, given.authenticate))
+
+
+async def opened_models(settings: Settings, given: Given, stack: AsyncExitStack) -> Models:
+    """Raises ConfigError."""
+    models = given.models
+    if models is None:
+        models = await stack.enter_async_context(open_models(settings))
+    check_chosen(models, settings)
+    return models
+
+
+async def opened_toolset(
+    settings: Settings, given: Given, database: Database, stack: AsyncExitStack, *, connect_mcp: bool = True
+) -> Toolset:
+    """Raises ConfigError. MCP servers that cannot be reached are none."""
+    if given.toolset is not None:
+        return given.toolset
+    results = result_tools(ToolResults(database), settings.max_result_chars)
+    own = document_tools(Documents(database)) + results
+    return await stack.enter_async_context(
+        open_toolset(own, tool_settings(settings), given.outputs, connect_mcp=connect_mcp)
+    )

@@ -1,0 +1,141 @@
+"""Values of the settings for tools and engine."""
+
+from collections.abc import Mapping
+
+from turnstream.api.resolve import Allowances
+from turnstream.config import Settings, read_environment
+from turnstream.domain.errors import ConfigError
+from turnstream.domain.plans import Plans
+from turnstream.domain.turns import Limits
+from turnstream.engine.model_route import ModelPolicy
+from turnstream.engine.retries import RetryPolicy
+from turnstream.engine.upkeep.webhooks import Receiver
+from turnstream.engine.worker import WorkerPolicy
+from turnstream.kit.signature import key_of
+from turnstream.llm.models.catalog import Models
+from turnstream.llm.models.parameters import guarded_names
+from turnstream.llm.parameters import AllowedParams
+from turnstream.storage.webhooks import WebhookKind
+from turnstream.tools.assembly import ToolSettings
+
+
+def worker_policy(settings: Settings, models: Models, plans: Plans) -> WorkerPolicy:
+    retries = RetryPolicy(most=settings.max_retries, max_retry_after=settings.max_retry_after)
+    return WorkerPolicy(
+        concurrent_turns=settings.concurrent_turns,
+        plans=plans,
+        poll_interval=settings.poll_interval,
+        grace_period=settings.grace_period,
+        warm_bytes=settings.warm_paths_mb * 1_000_000,
+        model=ModelPolicy(
+            retries=retries,
+            stall_timeout=settings.stall_timeout,
+            fallbacks=models.fallbacks,
+            fitting=models.fitting,
+            breaker=settings.model_breaker or None,
+            breaker_pause=settings.model_breaker_pause,
+            summary_model=settings.summary_model,
+            max_reply_chars=settings.max_reply_chars,
+            prices=models.prices,
+            longest_reply=models.longest_reply,
+            label=models.label,
+        ),
+    )
+
+
+def turn_limits(settings: Settings) -> Limits:
+    return Limits(
+        max_rounds=settings.max_rounds,
+        hard_max_rounds=settings.hard_max_rounds,
+        on_max_rounds=settings.on_max_rounds,
+        max_failed_rounds=settings.max_failed_rounds,
+        continue_after_tools=settings.continue_after_tools,
+        recovery=settings.recovery,
+        max_recoveries=settings.max_recoveries,
+        on_provider_failure=settings.on_provider_failure,
+        compact_at=settings.compact_at,
+        compaction=settings.compaction,
+        earlier_results=settings.earlier_results,
+        max_calls=settings.max_calls,
+        budget_tokens=settings.budget_tokens,
+        budget_cost=settings.budget_cost,
+        budget_seconds=settings.budget_seconds,
+        tell_rounds=settings.tell_rounds,
+    )
+
+
+# Settings above which no turn may ask, where the operator has set them.
+_CEILINGS = ("max_rounds", "max_recoveries", "max_failed_rounds")
+
+
+def turn_ceilings(settings: Settings) -> Mapping[str, float]:
+    return {name: getattr(settings, name) for name in _CEILINGS if name in settings.model_fields_set}
+
+
+def allowances(settings: Settings) -> Allowances:
+    return Allowances(
+        _allowed_params(settings),
+        None if settings.provider_tools_allow is None else frozenset(_listed(settings.provider_tools_allow)),
+        None if settings.models_allow is None else _listed(settings.models_allow),
+        settings.max_tokens,
+        settings.max_output_calls,
+    )
+
+
+def recorded_owners(settings: Settings) -> frozenset[str] | None:
+    """The owners who may ask for recordings, where that makes a difference; None for all."""
+    if settings.record is None or settings.record_turns == "all" or settings.record_owners == "*":
+        return None
+    return frozenset(_listed(settings.record_owners))
+
+
+def _listed(text: str) -> list[str]:
+    return [item.strip() for item in text.split(",") if item.strip()]
+
+
+def _allowed_params(settings: Settings) -> AllowedParams:
+    allowed = AllowedParams.of(settings.params_allow or "")
+    for name in allowed.values:
+        if name not in guarded_names():
+            known = ", ".join(sorted(guarded_names()))
+            raise ConfigError(f"TURNSTREAM_PARAMS_ALLOW must name parameters of {known}, not {name!r}.")
+    return allowed
+
+
+def tool_settings(settings: Settings) -> ToolSettings:
+    secret = settings.signing_secret
+    return ToolSettings(
+        file=settings.tools_file,
+        reference=settings.toolset,
+        signing_secret=None if secret is None else secret.get_secret_value(),
+        allowed=settings.http_tools_allow,
+        request_tools=settings.request_tools,
+        request_tools_allowed=settings.request_tools_allow,
+        request_tools_timeout=settings.request_tools_timeout,
+        tool_secrets=settings.tool_secrets,
+        max_parallel=settings.parallel_tools,
+        max_request_tools=settings.parallel_request_tools,
+        max_result_chars=settings.max_result_chars,
+        max_file_bytes=settings.max_upload_bytes,
+        environment=read_environment(),
+    )
+
+
+_WEBHOOK_EVENTS: Mapping[str, WebhookKind] = {"turn.ended": "ended", "turn.waiting": "waiting"}
+
+
+def webhook_receiver(settings: Settings) -> Receiver | None:
+    if settings.webhook_url is None:
+        return None
+    if settings.webhook_secret is None:
+        raise ConfigError("TURNSTREAM_WEBHOOK_SECRET must be set with TURNSTREAM_WEBHOOK_URL: it signs the deliveries.")
+    secret = settings.webhook_secret.get_secret_value()
+    try:
+        key_of(secret)
+    except ValueError as error:
+        raise ConfigError(f"TURNSTREAM_WEBHOOK_SECRET: {error}") from None
+    names = {name.strip() for name in settings.webhook_events.split(",")}
+    if not names <= _WEBHOOK_EVENTS.keys():
+        raise ConfigError(f"TURNSTREAM_WEBHOOK_EVENTS must name some of: {', '.join(_WEBHOOK_EVENTS)}.")
+    kinds = frozenset(_WEBHOOK_EVENTS[name] for name in names)
+    return Receiver(str(settings.webhook_url), secret, settings.root_path, kinds)

@@ -1,0 +1,122 @@
+"""Chats: storing and listing them."""
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from turnstream.domain.chats import Chat
+from turnstream.domain.errors import NotFound
+from turnstream.kit.ids import new_id
+from turnstream.storage.database import LONG, Database, Row, Statement
+from turnstream.storage.rows import from_json, to_json
+
+CREATE_CHAT = Statement(
+    """
+    INSERT INTO chats (id, owner, title, system_prompt, settings)
+    VALUES (:chat, :owner, :title, :system_prompt, CAST(:settings AS json))
+    ON CONFLICT (id) DO NOTHING RETURNING *
+    """
+)
+GET_CHAT = Statement("SELECT * FROM chats WHERE id = :chat AND owner = :owner")
+LIST_CHATS = Statement(
+    """
+    SELECT * FROM chats
+    WHERE owner = :owner
+      AND (CAST(:before AS timestamptz) IS NULL OR (updated_at, id) < (:before, CAST(:before_id AS uuid)))
+    ORDER BY updated_at DESC, id DESC LIMIT :limit
+    """
+)
+LOCK_CHAT = Statement("SELECT * FROM chats WHERE id = :chat AND owner = :owner FOR NO KEY UPDATE")
+CHANGE_CHAT = Statement(
+    """
+    UPDATE chats
+    SET title = CASE WHEN 'title' = ANY(CAST(:changed AS text[])) THEN :title ELSE title END,
+        system_prompt = CASE WHEN 'system_prompt' = ANY(:changed) THEN :system_prompt ELSE system_prompt END,
+        settings = CASE WHEN 'settings' = ANY(:changed) THEN CAST(:settings AS json) ELSE settings END,
+        updated_at = greatest(clock_timestamp(), updated_at + interval '1 microsecond')
+    WHERE id = :chat
+    RETURNING *
+    """
+)
+DELETE_CHAT = Statement(
+    """
+    WITH gone AS (DELETE FROM chats WHERE id = :chat AND owner = :owner RETURNING id)
+    SELECT turns.id AS running FROM gone LEFT JOIN turns ON chat_id = gone.id AND status = 'running'
+    """,
+    timeout=LONG,
+)
+
+
+def chat_from(row: Row) -> Chat:
+    return Chat(
+        id=row["id"],
+        owner=row["owner"],
+        title=row["title"],
+        system_prompt=row["system_prompt"],
+        settings=from_json(row["settings"]),
+        created_at=row["created_at"],
+        updated_at=row["updated_at"],
+    )
+
+
+class ChatReads:
+    """What a standby can do, too."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def get(self, owner: str, chat: UUID) -> Chat:
+        """Raises NotFound."""
+        return chat_from(_row(await self._database.row(GET_CHAT, owner=owner, chat=chat), chat))
+
+    async def page(self, owner: str, limit: int, before: tuple[datetime, UUID] | None) -> Sequence[Chat]:
+        """Up to `limit` chats, last changed first, those older than `before`."""
+        when, identity = before or (None, None)
+        rows = await self._database.rows(LIST_CHATS, owner=owner, limit=limit, before=when, before_id=identity)
+        return [chat_from(row) for row in rows]
+
+
+class Chats(ChatReads):
+    async def create(
+        self, owner: str, title: str | None, system_prompt: str | None, settings: Mapping[str, Any]
+    ) -> Chat:
+        row = await self._database.row(
+            CREATE_CHAT,
+            chat=new_id(),
+            owner=owner,
+            title=title,
+            system_prompt=system_prompt,
+            settings=to_json(settings),
+        )
+        assert row is not None
+        return chat_from(row)
+
+    async def change(self, owner: str, chat: UUID, changed: Callable[[Chat], Mapping[str, Any]]) -> Chat:
+        """Sets those of title, system_prompt and settings that `changed` returns for the chat as it is, which nothing
+        else changes meanwhile. Raises NotFound.
+        """
+        async with self._database.transaction() as connection:
+            before = _row(await connection.row(LOCK_CHAT, owner=owner, chat=chat), chat)
+            changes = changed(chat_from(before))
+            (row,) = await connection.rows(
+                CHANGE_CHAT,
+                chat=chat,
+                changed=list(changes),
+                title=changes.get("title"),
+                system_prompt=changes.get("system_prompt"),
+                settings=to_json(changes.get("settings")),
+            )
+        return chat_from(row)
+
+    async def delete(self, owner: str, chat: UUID) -> Sequence[UUID]:
+        """Deletes a chat, and returns its running turns. Raises NotFound."""
+        rows = await self._database.rows(DELETE_CHAT, owner=owner, chat=chat)
+        _row(rows[0] if rows else None, chat)
+        return [row["running"] for row in rows if row["running"] is not None]
+
+
+def _row(row: Row | None, chat: UUID) -> Row:
+    if row is None:
+        raise NotFound(f"There is no chat {chat}.")
+    return row

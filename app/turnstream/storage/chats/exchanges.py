@@ -1,0 +1,567 @@
+"""Exchanges: a user turn and the assistant turn that answers it, written in one transaction."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+from uuid import UUID
+
+from turnstream.domain.asks import AskAnswer
+from turnstream.domain.blocks import Block
+from turnstream.domain.chats import Chat, OnBusy, Placement, branch_is_busy, place_message
+from turnstream.domain.errors import Conflict, NotFound, RequestRefused, StatementRefused, TooMany
+from turnstream.domain.turns import OPEN, Turn, TurnRequest
+from turnstream.kit.ids import new_id
+from turnstream.storage.chats.chats import CREATE_CHAT, LOCK_CHAT, chat_from
+from turnstream.storage.chats.turns import CANCEL_TURN, GET_TURN, Turns
+from turnstream.storage.database import Database, Statement, Transaction
+from turnstream.storage.rows import OPEN_STATUSES, columns_of, from_json, to_json, turn_from
+
+# While a large branch is being deleted, the newest turn may be a user turn, which nothing can follow.
+GET_NEWEST_OF_CHAT = Statement(
+    "SELECT * FROM turns WHERE chat_id = :chat AND role = 'assistant' ORDER BY created_at DESC, id DESC LIMIT 1"
+)
+# The chat and its newest turn, of which there may be none: what a message without a parent needs, in one round trip.
+GET_CHAT_AND_NEWEST = Statement(
+    """
+    SELECT newest.*, title, system_prompt, settings, chats.created_at AS chat_created_at, updated_at
+    FROM chats LEFT JOIN LATERAL (
+        SELECT * FROM turns WHERE chat_id = chats.id AND role = 'assistant' ORDER BY created_at DESC, id DESC LIMIT 1
+    ) AS newest ON true
+    WHERE chats.id = :chat AND chats.owner = :owner
+    """
+)
+GET_TURN_OF_CHAT = Statement("SELECT * FROM turns WHERE chat_id = :chat AND id = :turn")
+GET_RUNNING_SIBLING = Statement(
+    f"""
+    SELECT * FROM turns
+    WHERE chat_id = :chat AND parent_id = :parent AND status IN {OPEN_STATUSES}
+    """
+)
+# From an answer towards the root: open turns, and the one before them that has ended.
+GET_BRANCH = Statement(
+    f"""
+    WITH RECURSIVE branch AS (
+        SELECT turns.*, 0 AS depth FROM turns WHERE chat_id = :chat AND id = :turn
+        UNION ALL
+        SELECT before.*, depth + 1 FROM branch
+        JOIN turns AS question ON question.id = branch.parent_id
+        JOIN turns AS before ON before.id = question.parent_id
+        WHERE branch.status IN {OPEN_STATUSES}
+    )
+    SELECT * FROM branch ORDER BY depth DESC
+    """
+)
+LOCK_OPEN_TURN = Statement(f"SELECT id FROM turns WHERE id = :turn AND status IN {OPEN_STATUSES} FOR NO KEY UPDATE")
+# The end of the turn waits for this, or this for the end: so one of both wakes the worker for what stands behind.
+MARK_FOLLOWED = Statement(f"UPDATE turns SET arrivals = arrivals WHERE id = :turn AND status IN {OPEN_STATUSES}")
+# Turns have their time from their chat, which is locked: in the order of their times they become visible.
+TICK = "updated_at = greatest(clock_timestamp(), updated_at + interval '1 microsecond')"
+# No new turn is returned: row-level security would look for its chat then, and this statement does not see one that it
+# makes itself.
+_EXCHANGE = """
+    , user_turn AS (
+        INSERT INTO turns (id, chat_id, parent_id, role, status, created_at, ended_at)
+        SELECT :user_turn, :chat, :parent, 'user', 'complete', updated_at, updated_at FROM touched
+    ), contents AS (
+        INSERT INTO blocks (turn_id, index, round, attempt, type, text, data)
+        SELECT :user_turn, b.index, 0, 0, b.type, b.text, b.data
+        FROM touched, unnest(
+            CAST(:indexes AS int[]), CAST(:types AS text[]), CAST(:texts AS text[]), CAST(:datas AS json[])
+        ) AS b (index, type, text, data)
+    ), assistant_turn AS (
+        INSERT INTO turns (
+            id, chat_id, parent_id, role, request, queue_owner, created_at, status, attempt, replica, started_at
+        )
+        SELECT :assistant_turn, :chat, :user_turn, 'assistant', CAST(:request AS json), owner, updated_at, {begun}
+        FROM touched
+    )
+"""
+_CREATED = " SELECT updated_at FROM touched"
+_QUEUED = _EXCHANGE.format(begun="'queued', 0, NULL, NULL") + _CREATED
+# With a key that is taken, nothing is written: the statement is refused.
+_BEGUN = (
+    _EXCHANGE.format(begun="'running', 1, :replica, updated_at")
+    + """
+    , kept AS (
+        INSERT INTO idempotency_keys (owner, key, digest, turn_id)
+        SELECT CAST(:owner AS text), CAST(:key AS text), CAST(:digest AS bytea), :assistant_turn FROM touched
+        WHERE CAST(:key AS text) IS NOT NULL
+    )
+    """
+    + _CREATED
+)
+CREATE_EXCHANGE = Statement(
+    f"""
+    WITH touched AS (
+        UPDATE chats SET {TICK}, title = coalesce(title, :title) WHERE id = :chat RETURNING updated_at, owner
+    )
+    {_QUEUED}
+    """
+)
+# A place among the running turns of an owner, or in the queue: others wait until the transaction ends (migration 0038).
+# The lock of a chat that exists comes before that of the owner, everywhere: else two messages could wait for another.
+_MAY_RUN = "(CAST(:most_running AS int) IS NULL OR take_place({owner}, :most_running, NULL))"
+TAKE_PLACE = Statement("SELECT take_place(:owner, NULL, :most) AS taken")
+# The turn is claimed by the replica that writes it. No row is returned if the chat has changed since it was read, the
+# owner has no place, or the answer before is open: after a failover that has lost its end, it runs again.
+BEGIN_EXCHANGE = Statement(
+    f"""
+    WITH locked AS MATERIALIZED (
+        SELECT id, owner FROM chats
+        WHERE id = :chat AND owner = :owner AND updated_at = :updated_at
+          AND system_prompt IS NOT DISTINCT FROM :system_prompt AND settings::text = :settings
+          AND NOT EXISTS (SELECT FROM turns WHERE id = :parent AND status IN {OPEN_STATUSES})
+        FOR NO KEY UPDATE
+    ), touched AS (
+        UPDATE chats SET {TICK}, title = coalesce(title, :title) FROM locked
+        WHERE chats.id = locked.id AND {_MAY_RUN.format(owner="locked.owner")}
+        RETURNING updated_at, locked.owner
+    )
+    {_BEGUN}
+    """
+)
+BEGIN_CHAT = Statement(
+    f"""
+    WITH touched AS (
+        INSERT INTO chats (id, owner, title, system_prompt, settings)
+        SELECT :chat, CAST(:owner AS text), coalesce(CAST(:own_title AS text), :title), :system_prompt,
+            CAST(:settings AS json)
+        WHERE {_MAY_RUN.format(owner=":owner")}
+        ON CONFLICT (id) DO NOTHING
+        RETURNING updated_at, owner
+    )
+    {_BEGUN}
+    """
+)
+CREATE_SIBLING = Statement(
+    f"""
+    WITH touched AS (UPDATE chats SET {TICK} WHERE id = :chat RETURNING updated_at, owner)
+    INSERT INTO turns (id, chat_id, parent_id, role, status, created_at, queue_owner, request)
+    SELECT :id, :chat, :parent, 'assistant', 'queued', updated_at, owner, CAST(:request AS json) FROM touched
+    RETURNING *
+    """
+)
+# A commit that waits in vain for a synchronous standby is visible here and nowhere else. So a key that is found is
+# acknowledged by a commit of its own, which waits for that standby too: the message in the WAL makes it one.
+GET_KEY = Statement(
+    """
+    SELECT digest, turn_id, steer_id, chat_id, parent_id, pg_logical_emit_message(true, 'turnstream', key)
+    FROM idempotency_keys JOIN turns ON turns.id = turn_id
+    WHERE owner = :owner AND key = :key
+    """
+)
+# An answer or a steer arrives at an open turn. A waiting turn has something to do again.
+ARRIVE = Statement(
+    """
+    UPDATE turns
+    SET arrivals = arrivals + 1, status = CASE WHEN status = 'waiting' THEN 'queued' ELSE status END
+    WHERE id = :turn
+    RETURNING status
+    """
+)
+# A message in place of an answer supersedes every open ask.
+STEER = Statement(
+    """
+    WITH superseded AS (
+        UPDATE asks SET answer = CAST(:answer AS json), answered_at = now() WHERE turn_id = :turn AND answer IS NULL
+    )
+    INSERT INTO steers (id, turn_id, blocks) VALUES (:steer, :turn, CAST(:blocks AS json))
+    """
+)
+KEEP_KEY = Statement(
+    """
+    INSERT INTO idempotency_keys (owner, key, digest, turn_id, steer_id)
+    VALUES (:owner, :key, :digest, :turn, :steer)
+    ON CONFLICT DO NOTHING RETURNING turn_id
+    """
+)
+
+
+@dataclass(frozen=True, slots=True)
+class IdempotencyKey:
+    """The client's key, and a digest (32 bytes) of its request."""
+
+    key: str
+    digest: bytes
+
+
+class KeyTaken(Exception):
+    """The key was used before."""
+
+
+class PlaceMoved(Exception):
+    """What was read before the transaction does not hold in it."""
+
+
+# The answer that a message follows; None is the root of the chat.
+Parent = UUID | Literal["newest"] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where a message is to go."""
+
+    owner: str
+    chat: UUID
+    parent: Parent = "newest"
+    on_busy: OnBusy = "reject"
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """A user turn and the assistant turn that answers it. `steered`: the message went into the assistant turn."""
+
+    user_turn: Turn
+    assistant_turn: Turn
+    steered: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NewExchange:
+    """A message as it is written, with the request of its answer. `title` is for a chat that has none."""
+
+    blocks: Sequence[Block]
+    request: TurnRequest
+    title: str | None
+    key: IdempotencyKey | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """The place of a message as it was read without a lock. `steered`: it would go into an open turn."""
+
+    chat: Chat
+    before: Turn | None
+    steered: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A place in the tree, held until the transaction ends: nothing else can be added to the chat meanwhile.
+
+    `before` is the answer that comes next on the way to the root, or the one to stand beside; without its contents.
+    `steered` is the open turn that takes the message in. The turns in `interrupted` are to stop.
+    """
+
+    chat: Chat
+    before: Turn | None
+    connection: Transaction
+    _key: IdempotencyKey | None
+    steered: Turn | None = None
+    interrupted: tuple[UUID, ...] = ()
+    _most_queued: int | None = None
+
+    async def create(self, blocks: Sequence[Block], request: TurnRequest, title: str | None) -> Exchange:
+        """A user turn after `before`, and the assistant turn that is to answer it. Raises KeyTaken and TooMany."""
+        await take_queued_place(self.connection, self.chat.owner, self._most_queued)
+        chat, parent = self.chat.id, self.before.id if self.before else None
+        user_turn, assistant_turn = new_id(), new_id()
+        row = await self.connection.row(
+            CREATE_EXCHANGE,
+            chat=chat,
+            title=title,
+            user_turn=user_turn,
+            parent=parent,
+            assistant_turn=assistant_turn,
+            request=to_json(request),
+            **columns_of(blocks),
+        )
+        assert row is not None
+        await self._keep_key(assistant_turn)
+        created_at = row["updated_at"]
+        return Exchange(
+            _user_turn(user_turn, chat, parent, blocks, created_at),
+            Turn(assistant_turn, chat, user_turn, "assistant", "queued", request=request, created_at=created_at),
+        )
+
+    async def create_sibling(self, request: TurnRequest) -> Turn:
+        """Another assistant turn beside `before`. Raises KeyTaken and TooMany."""
+        assert self.before is not None
+        await take_queued_place(self.connection, self.chat.owner, self._most_queued)
+        row = await self.connection.row(
+            CREATE_SIBLING, id=new_id(), chat=self.chat.id, parent=self.before.parent_id, request=to_json(request)
+        )
+        assert row is not None
+        await self._keep_key(row["id"])
+        return turn_from(row)
+
+    async def steer(self, blocks: Sequence[Block]) -> Exchange:
+        """Adds `blocks` to the open turn. Raises KeyTaken."""
+        assert self.steered is not None
+        turn, steer = self.steered.id, new_id()
+        answer = to_json(AskAnswer("superseded"))
+        await self.connection.rows(STEER, steer=steer, turn=turn, blocks=to_json(blocks), answer=answer)
+        await self.connection.row(ARRIVE, turn=turn)
+        await self._keep_key(turn, steer)
+        return Exchange(self.steered, self.steered, steered=True)
+
+    async def _keep_key(self, turn: UUID, steer: UUID | None = None) -> None:
+        key = self._key
+        if key and not await self.connection.row(
+            KEEP_KEY, owner=self.chat.owner, key=key.key, digest=key.digest, turn=turn, steer=steer
+        ):
+            raise KeyTaken
+
+
+class Exchanges:
+    """Each draft is one transaction. With a key that was used before it raises KeyTaken."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._turns = Turns(database)
+
+    async def knows(self, owner: str, key: IdempotencyKey | None) -> bool:
+        """Whether the key was used, for any request."""
+        return key is not None and await self._database.row(GET_KEY, owner=owner, key=key.key) is not None
+
+    async def find(self, owner: str, key: IdempotencyKey) -> Exchange | None:
+        """What the first request with this key made. Raises RequestRefused when that was another request."""
+        row = await self._database.row(GET_KEY, owner=owner, key=key.key)
+        if row is None:
+            return None
+        if row["digest"] != key.digest:
+            raise key_refused()
+        chat = row["chat_id"]
+        return Exchange(
+            await self._turns.get(owner, chat, row["parent_id"]),
+            await self._turns.get(owner, chat, row["turn_id"]),
+            steered=row["steer_id"] is not None,
+        )
+
+    async def preview(self, target: Target) -> Preview:
+        """Reads the place of a message without a lock. Raises NotFound, RequestRefused, Conflict as `after` does."""
+        row = await self._database.row(GET_CHAT_AND_NEWEST, chat=target.chat, owner=target.owner)
+        if row is None:
+            raise NotFound(f"There is no chat {target.chat}.")
+        chat = Chat(
+            id=target.chat,
+            owner=target.owner,
+            title=row["title"],
+            system_prompt=row["system_prompt"],
+            settings=from_json(row["settings"]),
+            created_at=row["chat_created_at"],
+            updated_at=row["updated_at"],
+        )
+        if target.parent == "newest" and (row["id"] is None or row["status"] not in OPEN):
+            return Preview(chat, turn_from(row) if row["id"] else None, False)
+        place = await _place(self._database, target)
+        return Preview(chat, place.before, bool(place.steerable))
+
+    async def answer(self, owner: str, chat: UUID, turn: UUID) -> Turn:
+        """The answer that another one is to stand beside, without its contents. Raises NotFound and Conflict."""
+        row = await self._database.row(GET_TURN, owner=owner, chat=chat, turn=turn)
+        if row is None:
+            raise NotFound(f"There is no turn {turn} in chat {chat}.")
+        if row["role"] == "user":
+            raise Conflict("A user turn cannot be generated again; name the assistant turn that answers it.")
+        return turn_from(row)
+
+    async def begin(
+        self, preview: Preview, message: NewExchange, replica: UUID, most_running: int | None = None
+    ) -> Exchange | None:
+        """Writes a message behind an answer that has ended, and claims its answer for `replica`, in one statement. None
+        where the owner has `most_running` turns that run, or any in the queue, where the place has changed, or anything
+        else is in the way: `after` says what.
+        """
+        if not _has_ended(preview):
+            return None
+        chat, parent = preview.chat, preview.before.id if preview.before else None
+        values = {"most_running": most_running, "updated_at": chat.updated_at}
+        return await self._begin(BEGIN_EXCHANGE, chat, parent, message, replica, **values)
+
+    async def begin_chat(
+        self, chat: Chat, message: NewExchange, replica: UUID, most_running: int | None = None
+    ) -> Exchange | None:
+        """The same in a chat that is created with it. None where anything is in the way: `in_new_chat` says what."""
+        values = {"most_running": most_running, "own_title": chat.title}
+        return await self._begin(BEGIN_CHAT, chat, None, message, replica, **values)
+
+    async def _begin(
+        self,
+        statement: Statement,
+        chat: Chat,
+        parent: UUID | None,
+        message: NewExchange,
+        replica: UUID,
+        **values: object,
+    ) -> Exchange | None:
+        key, row = message.key, None
+        user_turn, assistant_turn = new_id(), new_id()
+        with suppress(StatementRefused):
+            row = await self._database.row(
+                statement,
+                chat=chat.id,
+                owner=chat.owner,
+                title=message.title,
+                system_prompt=chat.system_prompt,
+                settings=to_json(chat.settings),
+                user_turn=user_turn,
+                parent=parent,
+                assistant_turn=assistant_turn,
+                request=to_json(message.request),
+                replica=replica,
+                key=key and key.key,
+                digest=key and key.digest,
+                **columns_of(message.blocks),
+                **values,
+            )
+        if row is None:
+            return None
+        begun_at = row["updated_at"]
+        return Exchange(
+            _user_turn(user_turn, chat.id, parent, message.blocks, begun_at),
+            Turn(
+                assistant_turn,
+                chat.id,
+                user_turn,
+                "assistant",
+                "running",
+                attempt=1,
+                request=message.request,
+                created_at=begun_at,
+                started_at=begun_at,
+            ),
+        )
+
+    @asynccontextmanager
+    async def in_new_chat(
+        self, chat: Chat, key: IdempotencyKey | None, most_queued: int | None = None
+    ) -> AsyncIterator[Draft]:
+        """Raises KeyTaken, Conflict where the chat is there already, and TooMany where `most_queued` turns of the owner
+        wait in the queue.
+        """
+        async with self._database.transaction() as connection:
+            await take_queued_place(connection, chat.owner, most_queued)
+            if key and await connection.row(GET_KEY, owner=chat.owner, key=key.key):
+                raise KeyTaken
+            row = await connection.row(
+                CREATE_CHAT,
+                chat=chat.id,
+                owner=chat.owner,
+                title=chat.title,
+                system_prompt=chat.system_prompt,
+                settings=to_json(chat.settings),
+            )
+            if row is None:
+                raise Conflict(f"Chat {chat.id} exists already.")
+            yield Draft(chat, None, connection, key)
+
+    @asynccontextmanager
+    async def after(
+        self,
+        target: Target,
+        key: IdempotencyKey | None,
+        preview: Preview | None = None,
+        most_queued: int | None = None,
+    ) -> AsyncIterator[Draft]:
+        """Raises NotFound, RequestRefused, Conflict where the branch is busy and `on_busy` is `reject`, and PlaceMoved
+        where a request that was made for `preview` would be another one now. The owner may have `most_queued` turns
+        in the queue.
+        """
+        async with self.locked(target.owner, target.chat, key) as (connection, chat):
+            if preview is not None and _is_unchanged(preview, chat):
+                yield Draft(chat, preview.before, connection, key, _most_queued=most_queued)
+                return
+            place = await _place(connection, target)
+            for turn in place.interrupted:
+                await connection.row(CANCEL_TURN, turn=turn)
+            steered = await _lock_first_open(connection, place.steerable)
+            if preview is not None and _basis(preview) != _basis(Preview(chat, place.before, steered is not None)):
+                raise PlaceMoved
+            if place.before is not None and not place.before.ended:
+                await connection.row(MARK_FOLLOWED, turn=place.before.id)
+            yield Draft(chat, place.before, connection, key, steered, place.interrupted, most_queued)
+
+    @asynccontextmanager
+    async def beside(
+        self, owner: str, answer: Turn, key: IdempotencyKey | None, most_queued: int | None = None
+    ) -> AsyncIterator[Draft]:
+        """Beside `answer`. Raises NotFound, and Conflict while another one to the same user turn is being written."""
+        async with self.locked(owner, answer.chat_id, key) as (connection, chat):
+            if await connection.row(GET_TURN_OF_CHAT, chat=chat.id, turn=answer.id) is None:
+                raise NotFound(f"There is no turn {answer.id} in chat {chat.id}.")  # it was deleted meanwhile
+            running = await connection.row(GET_RUNNING_SIBLING, chat=chat.id, parent=answer.parent_id)
+            if running is not None:
+                raise branch_is_busy(turn_from(running))
+            yield Draft(chat, answer, connection, key, _most_queued=most_queued)
+
+    @asynccontextmanager
+    async def locked(
+        self, owner: str, chat: UUID, key: IdempotencyKey | None = None
+    ) -> AsyncIterator[tuple[Transaction, Chat]]:
+        """A transaction in which nothing else is added to the chat or deleted from it. Raises NotFound and KeyTaken."""
+        async with self._database.transaction() as connection:
+            row = await connection.row(LOCK_CHAT, chat=chat, owner=owner)
+            if row is None:
+                raise NotFound(f"There is no chat {chat}.")
+            if key and await connection.row(GET_KEY, owner=owner, key=key.key):
+                raise KeyTaken
+            yield connection, chat_from(row)
+
+
+async def take_queued_place(connection: Transaction, owner: str, most: int | None) -> None:
+    """Takes a place in the queue, for a turn that is written in this transaction. Raises TooMany if `most` turns of the
+    owner wait already.
+    """
+    if most is None:
+        return
+    row = await connection.row(TAKE_PLACE, owner=owner, most=most)
+    if row is None or not row["taken"]:
+        detail = f"The limit of turns in the queue, {most} of an owner, is reached: wait for one."
+        raise TooMany(detail, 5, "queued_turns")
+
+
+def _user_turn(id: UUID, chat: UUID, parent: UUID | None, blocks: Sequence[Block], at: datetime) -> Turn:
+    return Turn(id, chat, parent, "user", "complete", created_at=at, ended_at=at, blocks=tuple(blocks))
+
+
+async def _place(database: Database | Transaction, target: Target) -> Placement:
+    row, field = None, "parent_id"
+    if target.parent == "newest":
+        row = await database.row(GET_NEWEST_OF_CHAT, chat=target.chat)
+    elif target.parent is not None:
+        row = await database.row(GET_TURN_OF_CHAT, chat=target.chat, turn=target.parent)
+        expected = "`parent_id` must be the id of an assistant turn"
+        if row is None:
+            detail = f"{expected} of this chat, which has no turn {target.parent}."
+            raise RequestRefused(detail, field=field)
+        if row["role"] == "user":
+            raise RequestRefused(f"{expected}, not of a user turn.", field=field)
+    before = turn_from(row) if row else None
+    if before is None or before.ended:
+        return Placement(before)
+    branch = [turn_from(row) for row in await database.rows(GET_BRANCH, chat=target.chat, turn=before.id)]
+    return place_message(before, branch, target.on_busy)
+
+
+async def _lock_first_open(connection: Transaction, turns: Sequence[Turn]) -> Turn | None:
+    """The first of `turns` that has not ended, kept from ending until the transaction does."""
+    for turn in turns:
+        if await connection.row(LOCK_OPEN_TURN, turn=turn.id):
+            return turn
+    return None
+
+
+def _is_unchanged(preview: Preview, locked: Chat) -> bool:
+    """Whether the place that was read still holds without a second read: every turn that is added to a chat moves
+    `updated_at`, and an answer that had ended stays as it is.
+    """
+    return _has_ended(preview) and preview.chat == locked
+
+
+def _has_ended(preview: Preview) -> bool:
+    """Whether nothing that is open stands before the place."""
+    return not preview.steered and (preview.before is None or preview.before.ended)
+
+
+def _basis(place: Preview) -> tuple[object, ...]:
+    """Everything that a request is made from. The id of the turn before is not part of it: its request is."""
+    chat, before = place.chat, place.before
+    return chat.system_prompt, chat.settings, before.request if before else None, place.steered
+
+
+def key_refused() -> RequestRefused:
+    detail = "`Idempotency-Key` was used for a different request; send a new key with a new request."
+    return RequestRefused(detail, field="Idempotency-Key", code="idempotency_key_reused")

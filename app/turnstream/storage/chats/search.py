@@ -1,0 +1,328 @@
+"""Search of chats, with excerpts, by an index of texts and titles that is written after their commits."""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+from uuid import UUID
+
+from turnstream.domain.chats import Chat
+from turnstream.domain.errors import RequestRefused, StatementTooLong
+from turnstream.kit.excerpt import AFTER, BEFORE, Excerpt, line_of, pieces_of, without_markdown
+from turnstream.storage.chats.chats import chat_from
+from turnstream.storage.database import LONG, Database, Row, Statement, Transaction
+
+# In seconds, twice: to wait for one of the searches that a replica runs at once, and to run the search. Postgres itself
+# ends a search then; the driver, whose limit means that Postgres does not answer, waits for longer.
+SEARCH_TIMEOUT = 2.0
+SEARCH_ANSWER_TIMEOUT = 2 * SEARCH_TIMEOUT
+_CONCURRENT_SEARCHES = 2
+# Windows that one page may look at: whether words are sought inside of others. That begins when all chats with their
+# beginnings are found, and is left to the next page where these fill this one.
+_WINDOWS = (False, False, True)
+
+# Of an owner's texts that are not indexed yet, a search indexes so many before it searches.
+_PENDING = 50
+
+NEWEST: Final = 2**63 - 1
+
+LIMIT_TIME = Statement("SELECT set_config('statement_timeout', :most, true)")
+# The row with `rest` says that there are older segments, and comes first.
+_PAGE = """
+    WITH found AS MATERIALIZED (
+        SELECT * FROM {function}(
+            :owner, CAST(:first AS bigint), CAST(:words AS text[]), :tools, CAST(:since AS timestamptz),
+            CAST(:until AS timestamptz), CAST(:only AS uuid)
+        )
+    )
+    SELECT chats.*, score, turn, rest FROM found LEFT JOIN chats ON chats.id = chat AND chats.owner = :owner
+    WHERE rest IS NOT NULL OR chats.id IS NOT NULL AND (
+        CAST(:score AS int) IS NULL OR (score, updated_at, chats.id) < (:score, :before, CAST(:before_id AS uuid))
+    )
+    ORDER BY rest IS NULL, score DESC, updated_at DESC, chats.id DESC LIMIT CAST(:limit AS int) + 1
+    """
+SEARCH_CHATS = Statement(_PAGE.format(function="search_matches"), timeout=SEARCH_ANSWER_TIMEOUT)
+# The chats that this finds are none of those.
+SEARCH_INSIDE = Statement(_PAGE.format(function="search_inside"), timeout=SEARCH_ANSWER_TIMEOUT)
+# The first place of the first of `words` that is in a text of the turn; else of a word with the same stem.
+GET_EXCERPTS = Statement(
+    """
+    SELECT hit.turn_id, shown, place > CAST(:margin_before AS integer) + 1 AS cut_before,
+        place + length(shown) + :margin_after <= length(text) AS cut_after,
+        substr(text, greatest(place - :margin_before, 1),
+            least(place - 1, :margin_before) + length(shown) + CAST(:margin_after AS integer)) AS around
+    FROM unnest(CAST(:turns AS uuid[]), CAST(:words AS text[])) AS hit (turn_id, words)
+    CROSS JOIN LATERAL (
+        SELECT ('pg_catalog.' || language)::regconfig AS language
+        FROM turns JOIN search_chats USING (chat_id) WHERE turns.id = hit.turn_id
+    ) AS chat
+    CROSS JOIN LATERAL (
+        (
+            SELECT text, word AS shown, strpos(lower(text), lower(word)) AS place
+            FROM blocks CROSS JOIN unnest(string_to_array(hit.words, ' ')) WITH ORDINALITY AS word (word, number)
+            WHERE turn_id = hit.turn_id AND type = ANY(CAST(:types AS text[])) AND strpos(lower(text), lower(word)) > 0
+            ORDER BY number, index LIMIT 1
+        )
+        UNION ALL
+        (
+            SELECT text, token, strpos(lower(text), lower(token))
+            FROM blocks CROSS JOIN LATERAL ts_parse('default', search_plain(left(text, 20000)))
+            WHERE turn_id = hit.turn_id AND type = ANY(:types) AND strpos(lower(text), lower(token)) > 0 AND EXISTS (
+                SELECT FROM unnest(string_to_array(hit.words, ' ')) AS word
+                WHERE to_tsvector(language, token) @@ plainto_tsquery(language, word)
+            )
+            ORDER BY index LIMIT 1
+        )
+        UNION ALL
+        (
+            SELECT text, '', 1 FROM blocks WHERE turn_id = hit.turn_id AND type = ANY(:types) ORDER BY index LIMIT 1
+        )
+        LIMIT 1
+    ) AS found
+    """,
+    timeout=SEARCH_ANSWER_TIMEOUT,
+)
+INDEX_PENDING_OF = Statement("SELECT search_index_of(:owner, CAST(:most AS integer))")
+GET_PENDING_OF = Statement("SELECT FROM search_pending WHERE owner = :owner AND refused IS NULL LIMIT 1")
+GET_OLDEST_PENDING = Statement(
+    """
+    SELECT extract(epoch FROM clock_timestamp() - added_at)::float AS lag FROM search_pending
+    WHERE refused IS NULL ORDER BY id LIMIT 1
+    """
+)
+INDEX_PENDING = Statement("SELECT search_index_next(CAST(:most AS integer)) AS indexed", timeout=LONG)
+CATCH_UP = Statement("SELECT search_catch_up(CAST(:most AS integer)) AS more", timeout=LONG)
+CATCH_UP_DOCUMENTS = Statement("SELECT search_catch_up_documents(CAST(:most AS integer)) AS more", timeout=LONG)
+COVER_SEGMENTS = Statement("SELECT search_cover_some(CAST(:after AS bigint)) AS last", timeout=LONG)
+GET_SEARCH_SETTINGS = Statement("SELECT language, tool_results FROM search_owners WHERE owner = :owner")
+# The texts of the owner's chats are indexed again by the sweep; a trigger says the same of documents.
+PUT_SEARCH_SETTINGS = Statement(
+    """
+    WITH put AS (
+        INSERT INTO search_owners (owner, language, tool_results) VALUES (:owner, :language, :tool_results)
+        ON CONFLICT (owner) DO UPDATE SET language = EXCLUDED.language, tool_results = EXCLUDED.tool_results
+        WHERE (search_owners.language, search_owners.tool_results)
+            IS DISTINCT FROM (EXCLUDED.language, EXCLUDED.tool_results)
+        RETURNING owner
+    )
+    INSERT INTO search_backlog (chat_id) SELECT chats.id FROM chats JOIN put USING (owner) ON CONFLICT DO NOTHING
+    """,
+    timeout=LONG,
+)
+
+_SAID = ("text", "user_text")
+_STEP = 100  # turns
+_DOCUMENTS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class SearchPosition:
+    """Where a search goes on: in the window of segments from `first` on, behind a hit where there was one. Words are
+    sought inside of others (`inside`) when all chats with their beginnings are found.
+    """
+
+    first: int = NEWEST
+    behind: tuple[int, datetime, UUID] | None = None
+    inside: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SearchFilter:
+    """What is searched: results of tools too, messages of a time (titles by that of their chats), one chat."""
+
+    tools: bool = False
+    since: datetime | None = None
+    until: datetime | None = None
+    chat: UUID | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """A chat that was found, with an excerpt."""
+
+    chat: Chat
+    excerpt: Excerpt
+
+
+@dataclass(frozen=True, slots=True)
+class SearchSettings:
+    """How the texts of an owner are indexed. `language` is a text search configuration of Postgres; None is `simple`.
+    That of a chat goes before it.
+    """
+
+    language: str | None = None
+    tool_results: bool = False
+
+
+@asynccontextmanager
+async def place_of(places: asyncio.Semaphore) -> AsyncIterator[None]:
+    """A place among the searches that run at once. Raises RequestRefused when none gets free in time."""
+    try:
+        async with asyncio.timeout(SEARCH_TIMEOUT):
+            await places.acquire()
+    except TimeoutError:
+        raise _too_slow() from None
+    try:
+        yield
+    finally:
+        places.release()
+
+
+@asynccontextmanager
+async def limited(database: Database) -> AsyncIterator[Transaction]:
+    """A transaction whose statements Postgres ends after a while. Raises RequestRefused then."""
+    async with database.transaction() as connection:
+        await connection.rows(LIMIT_TIME, most=f"{SEARCH_TIMEOUT * 1000:.0f}")
+        try:
+            yield connection
+        except StatementTooLong:
+            raise _too_slow() from None
+
+
+class SearchReads:
+    """What a standby can do, too. `places` bound the searches that run at once."""
+
+    def __init__(self, database: Database, places: asyncio.Semaphore) -> None:
+        self._database = database
+        self._places = places
+
+    def on(self, database: Database) -> "SearchReads":
+        """The search of another database, in the same places."""
+        return SearchReads(database, self._places)
+
+    async def is_complete(self, owner: str) -> bool:
+        """Whether all texts in the owner's chats are indexed."""
+        return not await self._database.rows(GET_PENDING_OF, owner=owner)
+
+    async def page(
+        self, owner: str, words: Sequence[str], limit: int, position: SearchPosition, only: SearchFilter
+    ) -> tuple[Sequence[Hit], SearchPosition | None]:
+        """The best chats in which each of `words` is found, and where the next page begins. A page may have fewer than
+        `limit` although there are more. Raises RequestRefused when the search takes too long.
+        """
+        async with place_of(self._places):
+            await self._index_of(owner)
+            async with limited(self._database) as connection:
+                rows, next_position = await _page(connection, owner, words, limit, position, only)
+                return await _with_excerpts(connection, rows, words, only.tools), next_position
+
+    async def _index_of(self, owner: str) -> None:
+        """Nothing can be indexed on a standby."""
+
+
+class Search(SearchReads):
+    def __init__(self, database: Database) -> None:
+        self.places = asyncio.Semaphore(_CONCURRENT_SEARCHES)
+        super().__init__(database, self.places)
+
+    async def _index_of(self, owner: str) -> None:
+        await self._database.row(INDEX_PENDING_OF, owner=owner, most=_PENDING)
+
+    async def settings(self, owner: str) -> SearchSettings:
+        row = await self._database.row(GET_SEARCH_SETTINGS, owner=owner)
+        return SearchSettings(row["language"], row["tool_results"]) if row else SearchSettings()
+
+    async def change_settings(self, owner: str, settings: SearchSettings) -> None:
+        await self._database.rows(
+            PUT_SEARCH_SETTINGS, owner=owner, language=settings.language, tool_results=settings.tool_results
+        )
+
+    async def lag(self) -> float | None:
+        """How many seconds the oldest text that is not indexed has waited; None where there is none."""
+        row = await self._database.row(GET_OLDEST_PENDING)
+        return None if row is None else row["lag"]
+
+    async def index(self) -> bool:
+        """Indexes the oldest of these texts, unless another replica does so. Whether there may be more."""
+        (row,) = await self._database.rows(INDEX_PENDING, most=_STEP)
+        return bool(row["indexed"] == _STEP)
+
+    async def catch_up(self) -> AsyncGenerator[int, None]:
+        """Indexes the texts and documents that are not indexed yet, or not as they should be; then collects the words
+        of segments. It removes nothing.
+        """
+        for statement, most in ((CATCH_UP, _STEP), (CATCH_UP_DOCUMENTS, _DOCUMENTS)):
+            while (await self._database.rows(statement, most=most))[0]["more"]:
+                yield 0
+        covered = -NEWEST
+        while (last := (await self._database.rows(COVER_SEGMENTS, after=covered))[0]["last"]) is not None:
+            yield 0
+            covered = last
+
+
+async def _page(
+    connection: Transaction,
+    owner: str,
+    words: Sequence[str],
+    limit: int,
+    position: SearchPosition,
+    only: SearchFilter,
+) -> tuple[Sequence[Row], SearchPosition | None]:
+    hits: list[Row] = []
+    for inside in _WINDOWS:
+        if inside != position.inside:
+            continue
+        score, before, before_id = position.behind or (None, None, None)
+        found = await connection.rows(
+            SEARCH_INSIDE if inside else SEARCH_CHATS,
+            owner=owner,
+            first=position.first,
+            words=words,
+            tools=only.tools,
+            since=only.since,
+            until=only.until,
+            only=only.chat,
+            score=score,
+            before=before,
+            before_id=before_id,
+            limit=limit - len(hits) + 1,
+        )
+        rest = next((row["rest"] for row in found if row["rest"] is not None), None)
+        hits += [row for row in found if row["rest"] is None]
+        if len(hits) > limit:
+            last = hits[limit - 1]
+            return hits[:limit], SearchPosition(position.first, (last["score"], last["updated_at"], last["id"]), inside)
+        if rest is not None:
+            position = SearchPosition(rest, inside=inside)
+        elif inside:
+            return hits, None
+        else:
+            position = SearchPosition(inside=True)
+        if len(hits) == limit:
+            break
+    return hits, position
+
+
+async def _with_excerpts(
+    connection: Transaction, rows: Sequence[Row], words: Sequence[str], tools: bool
+) -> Sequence[Hit]:
+    in_texts = [row for row in rows if row["turn"] is not None]
+    found = await connection.rows(
+        GET_EXCERPTS,
+        turns=[row["turn"] for row in in_texts],
+        words=[" ".join(_shown(row["title"] or "", words)) for row in in_texts],
+        types=[*_SAID, "tool_result"] if tools else _SAID,
+        margin_before=BEFORE,
+        margin_after=AFTER,
+    )
+    excerpts = {row["turn_id"]: row for row in found}
+    hits = []
+    for row in rows:
+        line, marked = row["title"] or "", words
+        if (excerpt := excerpts.get(row["turn"])) is not None:
+            marked = [*words, excerpt["shown"]] if excerpt["shown"] else words
+            window = without_markdown(excerpt["around"], marked)
+            line = line_of(window, cut_before=excerpt["cut_before"], cut_after=excerpt["cut_after"])
+        hits.append(Hit(chat_from(row), Excerpt(row["turn"], pieces_of(line, marked))))
+    return hits
+
+
+def _shown(title: str, words: Sequence[str]) -> Sequence[str]:
+    """The words that an excerpt shows: the longest first, those that are in the title last."""
+    return sorted(words, key=lambda word: (word.lower() in title.lower(), -len(word)))
+
+
+def _too_slow() -> RequestRefused:
+    return RequestRefused("`q` takes too long to be searched for; send other words, or try again later.", field="q")

@@ -1,0 +1,57 @@
+"""The number of turns that are queued and that wait for a person, on all replicas together."""
+
+import asyncio
+from time import monotonic
+from typing import NamedTuple
+
+from turnstream.domain.errors import StorageError
+from turnstream.storage.database import Database, Statement
+from turnstream.storage.runs.queue import CLAIMABLE
+
+# A turn behind an open one of its chat waits rightly, and is not the oldest.
+COUNT_OPEN = Statement(
+    f"""
+    SELECT count(*) FILTER (WHERE status = 'queued') AS queued, count(*) FILTER (WHERE status = 'waiting') AS waiting,
+        coalesce((
+            SELECT extract(epoch FROM now() - created_at)::float FROM turns AS next
+            WHERE {CLAIMABLE} ORDER BY created_at, id LIMIT 1
+        ), 0) AS oldest
+    FROM turns WHERE status IN ('queued', 'waiting')
+    """
+)
+
+
+class OpenTurns(NamedTuple):
+    """`oldest` is the age in seconds of the oldest turn that may be claimed, 0 where there is none."""
+
+    queued: int
+    waiting: int
+    oldest: float
+
+
+class TurnCounts:
+    """Counts at most once in `keep` seconds, however many ask, and within `timeout` seconds."""
+
+    def __init__(self, database: Database, keep: float = 5.0, timeout: float = 1.0) -> None:
+        self._database = database
+        self._keep = keep
+        self._timeout = timeout
+        self._lock = asyncio.Lock()
+        self._counted: float | None = None
+        self._counts: OpenTurns | None = None
+
+    async def open_turns(self) -> OpenTurns | None:
+        """None where Postgres does not answer in time."""
+        async with self._lock:
+            if self._counted is None or monotonic() - self._counted >= self._keep:
+                self._counts = await self._count()
+                self._counted = monotonic()
+            return self._counts
+
+    async def _count(self) -> OpenTurns | None:
+        try:
+            async with asyncio.timeout(self._timeout):
+                row = await self._database.row(COUNT_OPEN)
+        except (StorageError, TimeoutError):
+            return None
+        return None if row is None else OpenTurns(row["queued"], row["waiting"], row["oldest"])

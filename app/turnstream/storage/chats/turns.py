@@ -1,0 +1,419 @@
+"""Turns and tool results as the API and the engine read them, and requests to cancel a turn."""
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TypeVar
+from uuid import UUID
+
+from turnstream.domain.asks import Ask, Steer
+from turnstream.domain.errors import ClaimLost, Conflict, NotFound, RequestRefused
+from turnstream.domain.turns import ENDED, Turn
+from turnstream.kit.offload import BLOCK, offload
+from turnstream.storage.database import Database, Row, Statement, Transaction
+from turnstream.storage.rows import (
+    OPEN_STATUSES,
+    PRELIMINARY,
+    ask_from,
+    block_from,
+    requests_from,
+    round_from,
+    steer_from,
+    turn_from,
+)
+
+T = TypeVar("T")
+
+WHOLE_PATH = 1_000_000
+# Bytes of the turns of one page.
+_PAGE_BYTES = 8_000_000
+
+_COLUMNS = f"""turns.id, turns.chat_id, turns.parent_id, turns.role, turns.status, turns.request, turns.attempt,
+    turns.cancel_requested, turns.recoveries, turns.deaths, turns.asked, turns.arrivals,
+    turns.hook_failures, turns.stop_reason, turns.error, turns.usage, turns.created_at,
+    turns.started_at, turns.ended_at, turns.forked_from, turns.lineage, {PRELIMINARY}"""
+
+GET_TURN = Statement(
+    f"SELECT {_COLUMNS} FROM turns JOIN chats ON chats.id = chat_id"
+    " WHERE turns.id = :turn AND chat_id = :chat AND owner = :owner"
+)
+# By the database's clock first: ids are made by the clocks of replicas, which may differ.
+GET_NEWEST = Statement(
+    "SELECT turns.id FROM turns JOIN chats ON chats.id = chat_id WHERE chat_id = :chat AND owner = :owner"
+    " ORDER BY turns.created_at DESC, turns.id DESC LIMIT 1"
+)
+GET_NEWEST_THROUGH = Statement(
+    """
+    WITH RECURSIVE below AS (
+        SELECT id, created_at FROM turns WHERE id = :turn AND chat_id = :chat
+        UNION ALL
+        SELECT turns.id, turns.created_at FROM turns JOIN below ON turns.parent_id = below.id AND turns.chat_id = :chat
+    )
+    SELECT id FROM below ORDER BY created_at DESC, id DESC LIMIT 1
+    """
+)
+# About the bytes that a turn has in memory: those of its longest columns, and some for each block.
+_SIZE = """coalesce(octet_length(turns.request::text), 0) + (
+        SELECT coalesce(sum(1000 + octet_length(text) + coalesce(octet_length(data::text), 0)
+            + coalesce(octet_length(client_data::text), 0)), 0) FROM blocks WHERE turn_id = turns.id
+    )"""
+# A page ends before the turn with which it would have more than `:bytes`, but has two turns at least: a client may know
+# the first one already.
+GET_PATH = Statement(
+    f"""
+    WITH RECURSIVE path AS (
+        SELECT id, parent_id, 0 AS depth FROM turns WHERE id = :leaf AND chat_id = :chat
+        UNION ALL
+        SELECT turns.id, turns.parent_id, path.depth + 1 FROM turns JOIN path ON turns.id = path.parent_id
+        WHERE path.depth + 1 < :limit
+    ), sized AS (
+        SELECT path.id, depth, sum({_SIZE}) OVER (ORDER BY depth) AS bytes FROM path JOIN turns ON turns.id = path.id
+    )
+    SELECT {_COLUMNS}, depth FROM sized JOIN turns ON turns.id = sized.id
+    JOIN chats ON chats.id = chat_id AND owner = :owner
+    WHERE depth <= 1 OR bytes <= CAST(:bytes AS bigint)
+    ORDER BY depth DESC
+    """
+)
+# The turns of the path to `leaf` that follow `after`, the first of them first. None where `after` is not on that path.
+GET_PATH_AFTER = Statement(
+    f"""
+    WITH RECURSIVE path AS (
+        SELECT id, parent_id, 0 AS depth FROM turns WHERE id = :leaf AND chat_id = :chat
+        UNION ALL
+        SELECT turns.id, turns.parent_id, path.depth + 1 FROM turns JOIN path ON turns.id = path.parent_id
+        WHERE path.id <> :after
+    ), page AS (
+        SELECT id, depth FROM path WHERE id <> :after AND EXISTS (SELECT FROM path WHERE id = :after)
+        ORDER BY depth DESC LIMIT :limit
+    ), sized AS (
+        SELECT page.id, depth, sum({_SIZE}) OVER (ORDER BY depth DESC) AS bytes,
+            row_number() OVER (ORDER BY depth DESC) AS number
+        FROM page JOIN turns ON turns.id = page.id
+    )
+    SELECT {_COLUMNS}, depth FROM sized JOIN turns ON turns.id = sized.id
+    JOIN chats ON chats.id = chat_id AND owner = :owner
+    WHERE number = 1 OR bytes <= CAST(:bytes AS bigint)
+    ORDER BY depth DESC
+    """
+)
+GET_REPLICA = Statement("SELECT replica FROM turns WHERE id = :turn")
+# With the turn that it answers.
+GET_CLAIMED_TURNS = Statement(
+    f"""
+    WITH RECURSIVE path AS (
+        SELECT {_COLUMNS}, 0 AS depth FROM turns WHERE id = :turn AND replica = :replica
+        UNION ALL
+        SELECT {_COLUMNS}, path.depth + 1 FROM turns JOIN path ON turns.id = path.parent_id WHERE path.depth = 0
+    )
+    SELECT path.*, owner FROM path JOIN chats ON chats.id = path.chat_id ORDER BY depth DESC
+    """
+)
+GET_PATH_TO = Statement(
+    f"""
+    WITH RECURSIVE path AS (
+        SELECT {_COLUMNS}, 0 AS depth FROM turns WHERE id = :leaf
+        UNION ALL
+        SELECT {_COLUMNS}, path.depth + 1 FROM turns JOIN path ON turns.id = path.parent_id
+    )
+    SELECT * FROM path ORDER BY depth DESC
+    """
+)
+# Roots apart: no index is used for a comparison with a parent that may be null.
+GET_SIBLINGS = Statement(
+    """
+    WITH wanted AS MATERIALIZED (
+        SELECT id, chat_id, parent_id FROM turns WHERE id = ANY(CAST(:turns AS uuid[]))
+    ), found AS (
+        SELECT sibling.id, sibling.created_at, wanted.id AS turn FROM wanted
+        JOIN turns AS sibling ON sibling.chat_id = wanted.chat_id AND sibling.parent_id = wanted.parent_id
+        UNION ALL
+        SELECT sibling.id, sibling.created_at, wanted.id FROM wanted
+        JOIN turns AS sibling ON sibling.chat_id = wanted.chat_id AND sibling.parent_id IS NULL
+        WHERE wanted.parent_id IS NULL
+    )
+    SELECT id, turn FROM found ORDER BY created_at, id
+    """
+)
+GET_ROOT = Statement(
+    """
+    WITH RECURSIVE path AS (
+        SELECT id, parent_id FROM turns WHERE id = :turn AND chat_id = :chat
+        UNION ALL
+        SELECT turns.id, turns.parent_id FROM turns JOIN path ON turns.id = path.parent_id
+    )
+    SELECT id FROM path WHERE parent_id IS NULL
+    """
+)
+GET_CHILDREN = Statement("SELECT id FROM turns WHERE chat_id = :chat AND parent_id = :turn ORDER BY created_at, id")
+
+
+def _of_turns(columns: str, table: str, order: str, condition: str = "true") -> Statement:
+    """Turn by turn, through the index: for many turns the planner would rather read the whole table. OFFSET keeps it
+    from doing that.
+    """
+    return Statement(
+        f"""
+        SELECT found.* FROM unnest(CAST(:turns AS uuid[])) AS wanted (id) CROSS JOIN LATERAL (
+            SELECT {columns} FROM {table} WHERE turn_id = wanted.id AND {condition} OFFSET 0
+        ) AS found
+        ORDER BY turn_id, {order}
+        """
+    )
+
+
+GET_ROUNDS = _of_turns("*", "rounds", "number, attempt")
+BLOCK_COLUMNS = """blocks.turn_id, blocks.index, blocks.round, blocks.attempt, blocks.type, blocks.text, blocks.data,
+    blocks.tool_use_id, blocks.name, blocks.is_error, blocks.interrupted, blocks.notes,
+    blocks.client_data"""
+GET_BLOCKS = _of_turns(BLOCK_COLUMNS, "blocks", "index")
+# Of a text no more than `:most` characters; whether there are more stands in `cut`.
+GET_BEGINNINGS = Statement(
+    f"""
+    SELECT {BLOCK_COLUMNS.replace("blocks.text", "left(blocks.text, :most) AS text")},
+        length(blocks.text) > :most AS cut
+    FROM blocks WHERE turn_id = :turn ORDER BY index
+    """
+)
+GET_PORTION = Statement(
+    "SELECT substr(text, :start, :most) AS text FROM blocks WHERE turn_id = :turn AND index = :index"
+)
+GET_ASKS = _of_turns("*", "asks", "round, tool_use_id")
+GET_STEERS = _of_turns("*", "steers", "id", "taken_at IS NULL")
+TURN_EXISTS = Statement("SELECT id FROM turns WHERE id = :turn")
+GET_ARRIVALS = Statement("SELECT arrivals FROM turns WHERE id = :turn")
+
+GET_STARTED_CALLS = Statement("SELECT round, tool_use_id FROM tool_calls WHERE turn_id = :turn AND state = 'started'")
+# A turn that never ran ends at once, unless it stands behind an open one: turns of a branch end in their order.
+CANCEL_TURN = Statement(
+    f"""
+    WITH wanted AS (
+        SELECT turns.id, turns.status = 'queued' AND turns.attempt = 0 AND turns.arrivals = 0 AND NOT EXISTS (
+            SELECT FROM turns AS question JOIN turns AS before ON before.id = question.parent_id
+            WHERE question.id = turns.parent_id AND before.status IN {OPEN_STATUSES}
+        ) AS ends
+        FROM turns WHERE id = :turn AND status IN {OPEN_STATUSES} FOR NO KEY UPDATE
+    )
+    UPDATE turns
+    SET cancel_requested = true,
+        status = CASE WHEN status = 'waiting' THEN 'queued' WHEN ends THEN 'cancelled' ELSE status END,
+        stop_reason = CASE WHEN ends THEN 'cancelled' ELSE stop_reason END,
+        ended_at = CASE WHEN ends THEN now() END
+    FROM wanted WHERE turns.id = wanted.id
+    RETURNING status
+    """
+)
+
+GET_WHOLE_ON_PATH = Statement(
+    """
+    WITH RECURSIVE path AS (
+        SELECT id, parent_id, 0 AS depth FROM turns WHERE id = :turn
+        UNION ALL
+        SELECT turns.id, turns.parent_id, depth + 1 FROM turns JOIN path ON turns.id = path.parent_id
+    )
+    SELECT coalesce(whole, text) AS whole FROM path JOIN blocks ON turn_id = path.id
+    WHERE tool_use_id = :tool_use_id AND type = 'tool_result'
+    ORDER BY whole IS NULL, depth, index DESC LIMIT 1
+    """
+)
+GET_RESULT = Statement(
+    """
+    SELECT coalesce(whole, text) AS text FROM blocks
+    JOIN turns ON turns.id = turn_id JOIN chats ON chats.id = chat_id
+    WHERE turn_id = :turn AND chat_id = :chat AND owner = :owner
+      AND tool_use_id = :tool_use_id AND type = 'tool_result'
+    ORDER BY index DESC LIMIT 1
+    """
+)
+
+
+class TurnReads:
+    """Reads, which a standby can do, too. An open turn and its contents are read as of one moment, so that they fit
+    together.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def get(self, owner: str, chat: UUID, turn: UUID) -> Turn:
+        """The turn with its rounds and blocks. Raises NotFound."""
+        row = await self._database.row(GET_TURN, owner=owner, chat=chat, turn=turn)
+        if row is None:
+            raise NotFound(f"There is no turn {turn} in chat {chat}.")
+        if row["role"] == "assistant" and row["attempt"] == 0:
+            return turn_from(row)
+        if row["status"] in ENDED:
+            return (await _with_contents(self._database, [row]))[0]
+        async with self._database.transaction(snapshot=True) as moment:
+            row = await moment.row(GET_TURN, owner=owner, chat=chat, turn=turn)
+            if row is None:
+                raise NotFound(f"There is no turn {turn} in chat {chat}.")
+            return (await _with_contents(moment, [row]))[0]
+
+    async def beginning(self, owner: str, chat: UUID, turn: UUID, most: int) -> tuple[Turn, frozenset[int]]:
+        """A user turn with up to `most` characters of each text, and the indexes of the blocks that have more. Raises
+        NotFound.
+        """
+        row = await self._database.row(GET_TURN, owner=owner, chat=chat, turn=turn)
+        if row is None:
+            raise NotFound(f"There is no turn {turn} in chat {chat}.")
+        blocks = await self._database.rows(GET_BEGINNINGS, turn=turn, most=most)
+        return turn_from(row, (), map(block_from, blocks)), frozenset(
+            block["index"] for block in blocks if block["cut"]
+        )
+
+    async def portion(self, turn: UUID, index: int, offset: int, most: int) -> str:
+        """Up to `most` characters of a block's text from `offset` on; none where the turn was deleted."""
+        row = await self._database.row(GET_PORTION, turn=turn, index=index, start=offset + 1, most=most)
+        return row["text"] if row else ""
+
+    async def replica_of(self, turn: UUID) -> UUID | None:
+        """The replica that runs the turn; None where none does."""
+        row = await self._database.row(GET_REPLICA, turn=turn)
+        return None if row is None else row["replica"]
+
+    async def claimed(self, turn: UUID, replica: UUID) -> tuple[str, list[Turn]]:
+        """The owner and the end of the path of a turn that `replica` has claimed: the turn, behind the one that it
+        answers. Raises ClaimLost when it has not, or not any more.
+        """
+        rows = await self._database.rows(GET_CLAIMED_TURNS, turn=turn, replica=replica)
+        if not rows:
+            raise ClaimLost(f"turn {turn} is not this replica's any more")
+        return rows[0]["owner"], await _with_contents(self._database, rows)
+
+    async def path_to(self, leaf: UUID) -> list[Turn]:
+        """The turns from the root to `leaf`, which have ended. None where they were deleted."""
+        return await _with_contents(self._database, await self._database.rows(GET_PATH_TO, leaf=leaf))
+
+    async def refreshed(self, turn: Turn) -> Turn:
+        """The turn with the answers and steers that have arrived since it was read. `arrivals` is read first: what
+        arrives in between is then counted too low and read again, never overlooked.
+        """
+        row = await self._database.row(GET_ARRIVALS, turn=turn.id)
+        arrivals = row["arrivals"] if row else turn.arrivals
+        asks = await self._database.rows(GET_ASKS, turns=[turn.id])
+        steers = await self._database.rows(GET_STEERS, turns=[turn.id])
+        return replace(turn, arrivals=arrivals, asks=tuple(map(ask_from, asks)), steers=tuple(map(steer_from, steers)))
+
+    async def path(self, owner: str, chat: UUID, leaf: UUID, limit: int = WHOLE_PATH) -> list[Turn]:
+        """The turns from the root to `leaf`, at most the last `limit` of them, of long ones fewer. Raises NotFound."""
+        async with self._database.transaction(snapshot=True) as moment:
+            rows = await moment.rows(GET_PATH, owner=owner, chat=chat, leaf=leaf, limit=limit, bytes=_PAGE_BYTES)
+            if not rows:
+                raise NotFound(f"There is no turn {leaf} in chat {chat}.")
+            return await _with_contents(moment, rows)
+
+    async def path_after(self, owner: str, chat: UUID, after: UUID, leaf: UUID, limit: int) -> tuple[list[Turn], bool]:
+        """The turns that follow `after` on the path to `leaf`, at most the first `limit` of them, of long ones fewer;
+        and whether others follow. Raises RequestRefused where `after` is not on that path.
+        """
+        async with self._database.transaction(snapshot=True) as moment:
+            values = {"owner": owner, "chat": chat, "after": after, "leaf": leaf, "limit": limit, "bytes": _PAGE_BYTES}
+            rows = await moment.rows(GET_PATH_AFTER, **values)
+            if not rows and leaf != after:
+                detail = f"`after` must be the id of a turn on the path to {leaf}; {after} is not on it."
+                raise RequestRefused(detail, field="after")
+            return await _with_contents(moment, rows), bool(rows) and rows[-1]["depth"] > 0
+
+    async def root(self, chat: UUID, turn: UUID) -> UUID | None:
+        """The id of the first turn of the path to `turn`."""
+        row = await self._database.row(GET_ROOT, chat=chat, turn=turn)
+        return row["id"] if row else None
+
+    async def children(self, chat: UUID, turn: UUID) -> list[UUID]:
+        """The ids of the turns that follow `turn` directly, oldest first."""
+        return [row["id"] for row in await self._database.rows(GET_CHILDREN, chat=chat, turn=turn)]
+
+    async def exists(self, turn: UUID) -> bool:
+        return await self._database.row(TURN_EXISTS, turn=turn) is not None
+
+    async def started_calls(self, turn: UUID) -> frozenset[tuple[int, str | None]]:
+        """Round and id of the calls that were started and never settled."""
+        rows = await self._database.rows(GET_STARTED_CALLS, turn=turn)
+        return frozenset((row["round"], row["tool_use_id"]) for row in rows)
+
+    async def newest(self, owner: str, chat: UUID) -> UUID | None:
+        row = await self._database.row(GET_NEWEST, owner=owner, chat=chat)
+        return row["id"] if row else None
+
+    async def newest_through(self, chat: UUID, turn: UUID) -> UUID | None:
+        """The newest of `turn` and all turns that follow it: the end of the branch that was used last."""
+        row = await self._database.row(GET_NEWEST_THROUGH, chat=chat, turn=turn)
+        return row["id"] if row else None
+
+    async def siblings(self, turns: Sequence[UUID]) -> dict[UUID, list[UUID]]:
+        """For each turn, the ids of all turns with its parent, itself included, oldest first."""
+        found: dict[UUID, list[UUID]] = defaultdict(list)
+        for row in await self._database.rows(GET_SIBLINGS, turns=turns):
+            found[row["turn"]].append(row["id"])
+        return found
+
+
+class Turns(TurnReads):
+    async def cancel(self, owner: str, chat: UUID, turn: UUID) -> Turn:
+        """Requests the cancellation of a turn. Idempotent: an ended turn is returned as it is. Raises NotFound."""
+        found = await self.get(owner, chat, turn)
+        if found.role == "user":
+            raise Conflict(
+                "A user turn does not run, so it cannot be cancelled; name the assistant turn that answers it.",
+                field="turn",
+            )
+        await self._database.row(CANCEL_TURN, turn=turn)
+        return await self.get(owner, chat, turn)
+
+
+class ToolResults:
+    """The full texts of tool results of which the model got a part, at once or later."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def whole(self, turn: UUID, tool_use_id: str) -> str | None:
+        """The full text of the newest result with this id on the path to `turn`; one that was cut comes before one that
+        was not. None where there is no result.
+        """
+        row = await self._database.row(GET_WHOLE_ON_PATH, turn=turn, tool_use_id=tool_use_id)
+        return row["whole"] if row else None
+
+    async def of_turn(self, owner: str, chat: UUID, turn: UUID, tool_use_id: str) -> str:
+        """The full text that a tool returned, whether or not it was cut for the model. Raises NotFound."""
+        row = await self._database.row(GET_RESULT, owner=owner, chat=chat, turn=turn, tool_use_id=tool_use_id)
+        if row is None:
+            raise NotFound(f"There is no result of a call {tool_use_id} in turn {turn}.")
+        text: str = row["text"]
+        return text
+
+
+async def _with_contents(database: Database | Transaction, rows: Sequence[Row]) -> list[Turn]:
+    ids = [row["id"] for row in rows]
+    blocks = await database.rows(GET_BLOCKS, turns=ids)
+    rounds = await database.rows(GET_ROUNDS, turns=ids)
+    asks, steers = await asks_and_steers_of(database, rows)
+
+    def turns() -> list[Turn]:
+        blocks_of, rounds_of = by_turn(blocks, block_from), by_turn(rounds, round_from)
+        requests = requests_from(rows)
+        return [
+            turn_from(row, rounds_of[row["id"]], blocks_of[row["id"]], asks[row["id"]], steers[row["id"]], requests)
+            for row in rows
+        ]
+
+    return await offload(BLOCK * len(blocks), turns)
+
+
+async def asks_and_steers_of(
+    database: Database | Transaction, rows: Sequence[Row]
+) -> tuple[Mapping[UUID, list[Ask]], Mapping[UUID, list[Steer]]]:
+    """Asks and steers of the turns in `rows`. Most turns have none, which their rows say."""
+    asked = [row["id"] for row in rows if row["asked"]]
+    steered = [row["id"] for row in rows if row["arrivals"]]
+    asks = await database.rows(GET_ASKS, turns=asked) if asked else ()
+    steers = await database.rows(GET_STEERS, turns=steered) if steered else ()
+    return by_turn(asks, ask_from), by_turn(steers, steer_from)
+
+
+def by_turn(rows: Sequence[Row], make: Callable[[Row], T]) -> defaultdict[UUID, list[T]]:
+    found: defaultdict[UUID, list[T]] = defaultdict(list)
+    for row in rows:
+        found[row["turn_id"]].append(make(row))
+    return found

@@ -1,0 +1,537 @@
+"""The connection to Postgres: statements are named constants, and exactly one place commits.
+
+Statements are compiled to the driver's form once, when they are declared; they run on the raw driver, which costs a
+ninth of SQLAlchemy's execution per call.
+"""
+
+import asyncio
+import random
+import re
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import partial
+from hashlib import sha256
+from time import monotonic, perf_counter
+from typing import Any, Final, Literal, TypeVar
+from urllib.parse import parse_qs, urlsplit
+from weakref import WeakValueDictionary
+
+import asyncpg
+import structlog
+
+from turnstream.domain.errors import (
+    ConfigError,
+    Overloaded,
+    StatementRefused,
+    StatementTooLong,
+    StorageError,
+    StorageUnavailable,
+)
+from turnstream.kit.clock import CLOCK
+from turnstream.storage.hosts import SESSION_SETTINGS, open_connection
+from turnstream.storage.pool import Pool, terminate
+from turnstream.telemetry import POOL_IN_USE, POOL_REFUSALS, POOL_WAIT_SECONDS
+
+log = structlog.get_logger(__name__)
+
+Row = asyncpg.Record
+T = TypeVar("T")
+
+# Between two tries while Postgres is away, in seconds.
+_FIRST_WAIT = 0.05
+_LONGEST_WAIT = 1.0
+
+# Seconds for a statement whose work grows with the data: a sweep, or the deletion of a chat.
+LONG = 120.0
+
+# Seconds for a connection outside of a pool to open, and for each of its statements.
+ANSWER_TIMEOUT = 10.0
+
+# Seconds for the last writes of a server that stops, and again for its connections to close.
+FINAL_WRITE_TIMEOUT = 5.0
+
+# Seconds, a count, and milliseconds.
+_KEEP_ALIVE: Final = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 10_000}
+
+_ISOLATION: Final = SESSION_SETTINGS["default_transaction_isolation"]
+# What a session has before anything is set in it.
+_DEFAULT_ISOLATION: Final = "SELECT reset_val FROM pg_settings WHERE name = 'default_transaction_isolation'"
+
+_HOST = r"(?:\[[0-9a-fA-F:.%]+\]|[^/?#@:,\[\]]*)(?::[0-9]{1,5})?"
+# User and password, hosts, database, parameters.
+_ADDRESS = re.compile(rf"(?:[^/?#@\[\]]*@)?{_HOST}(?:,{_HOST})*(?:/[^?#@]*)?(?:\?[^#]*)?")
+
+# As in SQLAlchemy's `text`, which is not imported for it: that would be a tenth of the start of the server.
+_PARAMETER = re.compile(r"(?<![:\w]):(\w+)(?!:)")
+
+# Classes of SQLSTATE that are about the statement or its values, so that the next try fails too: cardinality, data,
+# integrity, syntax and access, limits of the program, errors of functions, internal errors.
+_REFUSALS = frozenset({"21", "22", "23", "42", "54", "P0", "XX"})
+# Some of these pass all the same: a privilege that an operator has taken away for a while, a schema whose tables, types
+# and functions are not found for that reason or because of the search path, and a prepared statement of another client
+# behind the same pooler.
+_PASSING = frozenset({"42501", "42704", "42883", "42P01", "42P05"})
+# The functions of Postgres that refuse a row by a policy. Its words have the language of the server.
+_BY_POLICY = frozenset({"ExecWithCheckOptions", "check_enable_rls"})
+# Any other error passes: no connection, no resources, an operator's intervention, a deadlock or a lock, tables that a
+# newer version has just changed, a standby that is not promoted yet, a pooler that lost a statement.
+_ERRORS = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
+
+
+@dataclass(frozen=True, slots=True)
+class SigningKey:
+    """Signs what Postgres believes of a statement of the API's role: the function `signed_value` there has the same
+    key. These are its padded halves, as in HMAC-SHA256.
+    """
+
+    inner_pad: bytes
+    outer_pad: bytes
+
+    def sign(self, kind: Literal["owner", "actor"], value: str) -> str:
+        inner = sha256(self.inner_pad + f"{kind}:{value}".encode()).digest()
+        return f"{sha256(self.outer_pad + inner).hexdigest()}:{value}"
+
+
+# The owner for whom the statements of a request are. Without one they see no row, where row-level security is on.
+OWNER: ContextVar[str] = ContextVar("owner", default="")
+# Whether a statement is one of a request, and not of a turn that runs or of the server's own work.
+OF_REQUEST: ContextVar[bool] = ContextVar("of_request", default=False)
+PATIENCE: Final = 1.0  # seconds that the first request in a line waits before the next ones are refused
+_WITH = re.compile(r"\s*WITH( RECURSIVE)?\b")
+
+
+class Statement:
+    """One operation in SQL, with parameters as `:name`. Values go to the driver unchanged. A `timeout` in seconds
+    takes the place of the database's own; StatementTooLong is raised at its end. `for_owner` is the same with one more
+    parameter, the owner.
+    """
+
+    __slots__ = ("_names", "for_owner", "sql", "timeout")
+
+    def __init__(self, sql: str, *, timeout: float | None = None) -> None:
+        self.timeout = timeout
+        self._names = tuple(dict.fromkeys(_PARAMETER.findall(sql)))
+        numbers = {name: f"${number}" for number, name in enumerate(self._names, 1)}
+        self.sql = _PARAMETER.sub(lambda found: numbers[found[1]], sql)
+        # Postgres converts the parameter to the domain `owner_scope` before it plans and runs the statement, and the
+        # domain's check sets the owner for this transaction (migration 0022): without a round trip, and also behind a
+        # pooler. The query of the CTE is never run.
+        found = _WITH.match(self.sql)
+        scope = f"AS (SELECT CAST(${len(self._names) + 1} AS owner_scope))"
+        recursive = (found and found[1]) or ""
+        rest = f", {self.sql[found.end() :].lstrip()}" if found else f" {self.sql}"
+        self.for_owner = f"WITH{recursive} the_owner {scope}{rest}"
+
+    def arguments(self, values: dict[str, Any]) -> list[Any]:
+        """Raises KeyError when a parameter has no value."""
+        return [values[name] for name in self._names]
+
+
+class Transaction:
+    """Statements inside one transaction."""
+
+    def __init__(self, raw: Any, key: SigningKey | None = None) -> None:
+        self._raw = raw
+        self._key = key
+
+    async def rows(self, statement: Statement, **values: Any) -> Sequence[Row]:
+        sql, arguments = _prepared(statement, values, self._key)
+        with _limit_of(statement, self._raw):
+            rows: Sequence[Row] = await self._raw.fetch(sql, *arguments, timeout=statement.timeout)
+        return rows
+
+    async def row(self, statement: Statement, **values: Any) -> Row | None:
+        rows = await self.rows(statement, **values)
+        return rows[0] if rows else None
+
+    async def copy_to(
+        self, target: "Transaction", table: str, columns: Sequence[str], statement: Statement, **values: Any
+    ) -> int:
+        """Copies the rows of `statement` into `table` of another database; how many they were."""
+        sql, arguments = _prepared(statement, values, self._key)
+        chunks: asyncio.Queue[bytes | None] = asyncio.Queue(maxsize=8)
+
+        async def read() -> None:
+            try:
+                await self._raw.copy_from_query(
+                    sql, *arguments, output=chunks.put, format="binary", timeout=statement.timeout
+                )
+            finally:
+                await chunks.put(None)
+
+        async def read_chunks() -> AsyncIterator[bytes]:
+            while (chunk := await chunks.get()) is not None:
+                yield chunk
+
+        reading = asyncio.create_task(read())
+        try:
+            with _limit_of(statement, self._raw, target._raw):
+                written: str = await target._raw.copy_to_table(
+                    table, columns=columns, source=read_chunks(), format="binary", timeout=statement.timeout
+                )
+                await reading
+        finally:
+            reading.cancel()
+        return int(written.rpartition(" ")[2])
+
+    async def batches(self, statement: Statement, size: int, **values: Any) -> AsyncIterator[Sequence[Row]]:
+        """The rows in portions of `size`, however many there are; none is kept here."""
+        sql, arguments = _prepared(statement, values, self._key)
+        with _limit_of(statement, self._raw):
+            cursor = await self._raw.cursor(sql, *arguments, timeout=statement.timeout)
+        while True:
+            with _limit_of(statement, self._raw):
+                rows = await cursor.fetch(size, timeout=statement.timeout)
+            if not rows:
+                return
+            yield rows
+
+
+class Database:
+    """A pool of connections. A statement called on it directly is a transaction of its own. A connection is waited for
+    up to `timeout` seconds. With a `key`, by which OWNER is signed, row-level security holds each statement to the rows
+    of that owner. `name` is that of the pool in metrics.
+
+    Raises StorageUnavailable when Postgres cannot be reached, does not answer in time, or cannot do it now, and
+    StatementRefused when it never will.
+    """
+
+    key: SigningKey | None = None
+
+    def __init__(self, pool: Pool, timeout: float, key: SigningKey | None = None, name: str | None = None) -> None:
+        self._pool = pool
+        self._timeout = timeout
+        self.key = key
+        name = name or ("api" if key else "engine")
+        self._in_use, self._wait_seconds = POOL_IN_USE.labels(name), POOL_WAIT_SECONDS.labels(name)
+        self._refusals = POOL_REFUSALS.labels(name)
+        # However many requests there are, some connections are left for the turns that run.
+        self._requests = _Line(max(1, pool.size - max(1, pool.size // 4)))
+        self._shares: WeakValueDictionary[str, _Line] = WeakValueDictionary()
+
+    def signed_actor(self, actor: str) -> str:
+        """The credential of a request, as the audit trail believes it."""
+        return self.key.sign("actor", actor) if self.key else actor
+
+    async def rows(self, statement: Statement, **values: Any) -> Sequence[Row]:
+        async with self._connection() as raw:
+            return await _fetch(raw, statement, *_prepared(statement, values, self.key))
+
+    async def row(self, statement: Statement, **values: Any) -> Row | None:
+        rows = await self.rows(statement, **values)
+        return rows[0] if rows else None
+
+    @asynccontextmanager
+    async def transaction(self, *, snapshot: bool = False) -> AsyncIterator[Transaction]:
+        """Commits when the block ends, rolls back when it raises. In a `snapshot` all reads see one moment."""
+        isolation = "repeatable_read" if snapshot else None
+        async with self._connection() as raw, raw.transaction(isolation=isolation, readonly=snapshot):
+            yield Transaction(raw, self.key)
+
+    def _lines(self) -> Sequence["_Line"]:
+        """The lines in which a request waits before it is lent a connection. Half of them at most are for the requests
+        of one owner: some are left for the others.
+        """
+        if not OF_REQUEST.get():
+            return ()
+        owner = OWNER.get()
+        if not owner:
+            return (self._requests,)
+        share = self._shares.get(owner)
+        if share is None:
+            share = self._shares[owner] = _Line(max(1, self._pool.size // 2))
+        return (share, self._requests)
+
+    async def _acquire(self, lines: Sequence["_Line"]) -> Any:
+        waits, entered = not self._pool.has_idle or any(line.is_full for line in lines), 0
+        async with asyncio.timeout(self._timeout if waits else None):
+            try:
+                for line in lines:
+                    await line.enter()
+                    entered += 1
+                return await self._pool.acquire()
+            except BaseException:
+                for line in lines[:entered]:
+                    line.leave()
+                raise
+
+    @asynccontextmanager
+    async def _connection(self) -> AsyncIterator[Any]:
+        raw, start, lines = None, perf_counter(), self._lines()
+        try:
+            raw = await self._acquire(lines)
+            self._wait_seconds.observe(perf_counter() - start)
+            self._in_use.inc()
+            try:
+                yield raw
+            finally:
+                self._in_use.dec()
+                self._pool.release(raw)
+                for line in lines:
+                    line.leave()
+        except Overloaded:
+            if raw is None:
+                self._refusals.inc()
+            raise
+        except _ERRORS as error:
+            # The driver's own, where it cannot end the transaction of a statement without an answer, comes after that.
+            first = error.__context__ if isinstance(error, asyncpg.InterfaceError) else error
+            if isinstance(first, StatementTooLong):
+                raise first from None
+            if not isinstance(first, TimeoutError):
+                raise _sorted(error) from error
+            if raw is None:
+                raise StorageUnavailable("All connections to Postgres are busy, or none can be opened.") from first
+            # A host that is gone, or a frozen one: the connections without an answer meanwhile lead there too.
+            self._pool.expire(monotonic() - self._timeout)
+            raise StorageUnavailable("Postgres does not answer.") from first
+
+
+class _Line:
+    """So many requests at once, the others in their order. A request is refused if the first in the line waits for
+    PATIENCE already: then requests arrive faster than they are answered, and all would wait until nobody listens. So
+    the line is short, and gone soon after the load is.
+    """
+
+    __slots__ = ("__weakref__", "_places", "_since")
+
+    def __init__(self, places: int) -> None:
+        self._places = asyncio.Semaphore(places)
+        self._since: dict[object, float] = {}  # when those that wait have come, in their order
+
+    @property
+    def is_full(self) -> bool:
+        return self._places.locked()
+
+    async def enter(self) -> None:
+        if not self._places.locked():
+            await self._places.acquire()  # at once
+            return
+        now = monotonic()
+        if self._since and now - next(iter(self._since.values())) >= PATIENCE:
+            raise Overloaded("More requests wait for the database than the server can answer now.")
+        mark = object()
+        self._since[mark] = now
+        try:
+            await self._places.acquire()
+        finally:
+            del self._since[mark]
+
+    def leave(self) -> None:
+        self._places.release()
+
+
+def _prepared(statement: Statement, values: dict[str, Any], key: SigningKey | None) -> tuple[str, list[Any]]:
+    arguments = statement.arguments(values)
+    if key is None:
+        return statement.sql, arguments
+    owner = OWNER.get()
+    return statement.for_owner, [*arguments, key.sign("owner", owner) if owner else ""]
+
+
+@contextmanager
+def _limit_of(statement: Statement, *connections: Any) -> Iterator[None]:
+    """Closes the connections of a statement that has no answer in time: else a rollback would wait for one, too. The
+    end of its own limit says nothing about the others; Postgres may have one that is shorter (`statement_timeout`).
+    """
+    try:
+        yield
+    except (TimeoutError, asyncpg.QueryCanceledError) as error:
+        if isinstance(error, TimeoutError):
+            for connection in connections:
+                terminate(connection)
+        if statement.timeout is None:
+            raise
+        raise StatementTooLong(f"A statement took longer than it may, up to {statement.timeout:g} seconds.") from error
+
+
+async def _fetch(raw: Any, statement: Statement, sql: str, arguments: Sequence[Any]) -> Sequence[Row]:
+    """Runs a statement, and closes the connection after any error that is not the server's answer: a call that was
+    cancelled between the driver's two messages leaves Postgres in the middle of a command, and the next statement on
+    this connection would run in its transaction.
+    """
+    try:
+        with _limit_of(statement, raw):
+            rows: Sequence[Row] = await raw.fetch(sql, *arguments, timeout=statement.timeout)
+    except StatementTooLong:
+        raise
+    except BaseException as error:
+        if getattr(error, "severity", None) is None:  # not an answer of the server
+            with suppress(asyncpg.InterfaceError):  # it may be gone already
+                terminate(raw)
+        raise
+    return rows
+
+
+def _sorted(error: Exception) -> StorageError:
+    """The driver's own errors mean a lost connection, a server that is not the one asked for, or a bug of ours. "cannot
+    switch to state" is a lost connection: the driver has read the server's last message, and not yet the end of the
+    stream.
+    """
+    if isinstance(error, asyncpg.PostgresError):
+        state = error.sqlstate or ""
+        refused = state[:2] in _REFUSALS and (state not in _PASSING or error.server_source_function in _BY_POLICY)
+    else:
+        lost = isinstance(error, OSError | asyncpg.TargetServerAttributeNotMatched)
+        refused = not lost and not any(word in str(error) for word in ("clos", "cannot switch to state"))
+    if refused:
+        return StatementRefused(f"Postgres refuses a statement: {error}")
+    return StorageUnavailable(f"Postgres cannot be reached: {error}")
+
+
+def plain_url(url: str, setting: str = "DATABASE_URL") -> str:
+    """`url` in the driver's form, postgresql://…. Raises ConfigError, naming its setting, for any other form: what is
+    in the wrong place may be a part of the password, and errors of the driver would show it.
+    """
+    scheme, mark, rest = url.partition("://")
+    if not mark or scheme not in {"postgres", "postgresql", "postgresql+asyncpg"} or not _ADDRESS.fullmatch(rest):
+        raise ConfigError(
+            f"{setting} must be an address such as postgresql://user:password@host:5432/database; in the password,"
+            " / ? # @ [ ] are written as %2F %3F %23 %40 %5B %5D."
+        )
+    return f"postgresql://{rest}"
+
+
+def address_of(url: str) -> str:
+    """Host, port and name of the database at `url`, for people: without user, password and options."""
+    return plain_url(url).removeprefix("postgresql://").partition("?")[0].rpartition("@")[2]
+
+
+def unusable(setting: str, url: str, error: Exception) -> ConfigError:
+    reason = (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__
+    return ConfigError(f"{setting} names {address_of(url)}, a database that cannot be used: {reason}")
+
+
+@asynccontextmanager
+async def single_connection(url: str, **options: Any) -> AsyncIterator[Any]:
+    """A connection of the driver, for a few statements. Raises TimeoutError, with words, where Postgres is silent."""
+    try:
+        connection = await open_connection(url, timeout=ANSWER_TIMEOUT, command_timeout=ANSWER_TIMEOUT, **options)
+        try:
+            yield connection
+        finally:
+            await connection.close(timeout=FINAL_WRITE_TIMEOUT)
+    except TimeoutError as error:
+        raise TimeoutError(f"it does not answer within {ANSWER_TIMEOUT:g} seconds") from error
+
+
+def in_schema(url: str, schema: str) -> str:
+    """`url` (postgresql://…) with the schema as search path, a parameter of the session, which poolers do not pass."""
+    return f"{url}{'&' if '?' in url else '?'}search_path={schema}"
+
+
+def schema_of(url: str) -> str | None:
+    """The first schema of the search path in `url`, None where it has none."""
+    paths = parse_qs(urlsplit(url).query).get("search_path")
+    return paths[-1].partition(",")[0].strip(' "') if paths else None
+
+
+async def retry_while_unavailable(work: Callable[[], Awaitable[T]]) -> T:
+    """Repeats `work` until Postgres can be reached. It must be idempotent: the answer of a try may be lost. Raises
+    StatementTooLong: Postgres is there, and would be busy with the same again.
+    """
+    wait = _FIRST_WAIT
+    while True:
+        try:
+            return await work()
+        except StatementTooLong:
+            raise
+        except StorageUnavailable as error:
+            log.warning("storage.waits", error=str(error), seconds=wait)
+        await asyncio.sleep(wait * random.uniform(0.5, 1.0))  # noqa: S311, no secret depends on it
+        wait = min(2 * wait, _LONGEST_WAIT)
+
+
+@asynccontextmanager
+async def connect(
+    url: str,
+    *,
+    size: int,
+    statement_timeout: float = 30.0,
+    statement_cache: int = 100,
+    actor: str = "",
+    key: SigningKey | None = None,
+    schema: str | None = None,
+    pooled: bool = False,
+) -> AsyncIterator[Database]:
+    """A database at `url` (postgresql://…) with up to `size` connections, closed at the end. A statement has
+    `statement_timeout` seconds. Each connection keeps up to `statement_cache` statements prepared; a pooler that gives
+    each transaction another connection may allow none. `actor` is the operator whom the audit trail names; such a
+    connection does not pass a pooler. With a `key` its user is one of row-level security (row_security.py). `schema` is
+    where the tables must be found. `pooled`: each transaction may get another session, so its isolation is the default
+    of the role. Raises ConfigError where it cannot be opened, leads to another schema, or has another isolation.
+    """
+    name = "TURNSTREAM_API_DATABASE_URL" if key else "DATABASE_URL"
+    pool = Pool(partial(_opened, url, statement_timeout, statement_cache, actor), size)
+    try:
+        try:
+            connection = await pool.acquire()
+            try:
+                asked = monotonic()
+                CLOCK.learn(await connection.fetchval("SELECT clock_timestamp()"), asked, monotonic())
+                found = await connection.fetchval("SELECT current_schema()") if schema else None
+                isolation = await connection.fetchval(_DEFAULT_ISOLATION) if pooled else _ISOLATION
+            finally:
+                pool.release(connection)
+        except _ERRORS as error:  # past a pooler Postgres may answer all the same
+            raise unusable(name, url, error) from error
+        if found != schema:
+            raise ConfigError(
+                f"{name} leads to the schema {found}, and TURNSTREAM_DB_SCHEMA is {schema}: its user needs the search"
+                f" path behind a pooler (ALTER ROLE … IN DATABASE … SET search_path = {schema}; then new connections)."
+            )
+        if isolation != _ISOLATION:
+            raise ConfigError(
+                f"{name} leads through a pooler to transactions of the isolation {isolation!r}, and turnstream needs"
+                f" {_ISOLATION!r}: its user needs that default (ALTER ROLE … IN DATABASE … SET"
+                f" default_transaction_isolation = '{_ISOLATION}'; then new connections)."
+            )
+        yield Database(pool, statement_timeout, key)
+    finally:
+        await _close(pool)
+
+
+@asynccontextmanager
+async def connect_standby(
+    url: str, size: int, statement_timeout: float, statement_cache: int, key: SigningKey | None
+) -> AsyncIterator[Database]:
+    """The same at a standby. Nothing is connected before the first statement: a standby that is away keeps no server
+    from starting.
+    """
+    pool = Pool(partial(_opened, url, statement_timeout, statement_cache, ""), size)
+    try:
+        yield Database(pool, statement_timeout, key, "standby")
+    finally:
+        await _close(pool)
+
+
+async def _opened(url: str, statement_timeout: float, statement_cache: int, actor: str) -> Any:
+    connection = await open_connection(
+        url, timeout=statement_timeout, command_timeout=statement_timeout, statement_cache_size=statement_cache
+    )
+    keep_alive(connection)
+    if actor:
+        await connection.execute("SELECT set_config('turnstream.actor', $1, false)", actor)
+    return connection
+
+
+async def _close(pool: Pool) -> None:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(FINAL_WRITE_TIMEOUT):
+            await pool.close()
+
+
+def keep_alive(connection: Any) -> None:
+    """Lets the kernel end a connection over TCP whose other end is silent: an idle one within half a minute, one with
+    unacknowledged bytes within ten seconds. Otherwise a host that has vanished is believed in for hours.
+    """
+    link = connection._transport.get_extra_info("socket")
+    if link is None or link.family == socket.AF_UNIX:
+        return
+    link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in _KEEP_ALIVE.items():
+        if hasattr(socket, option):  # not every system has them all
+            link.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)

@@ -1,0 +1,180 @@
+"""PostgreSQL from a wheel, for machines without a server. The first turnstream process on a data folder starts it, all
+processes on the folder share it, the last one stops it.
+
+No process id is trusted. Two files are locked instead, which the kernel unlocks however a process ends:
+
+users.lock    shared by all processes that use the server or wait for it; a process that can lock it alone is the last
+server.lock   inherited by PostgreSQL; a process that can lock it knows that no process of the server is left
+"""
+
+import asyncio
+import fcntl
+import os
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+import structlog
+
+from turnstream.domain.errors import ConfigError
+from turnstream.storage.embedded.account import ELSEWHERE
+from turnstream.storage.embedded.cluster import START_TIMEOUT, Cluster
+
+log = structlog.get_logger(__name__)
+
+_POLL = 0.01
+# Seconds between two looks whether a process of the server is left. After each start that fails, twice as many.
+WATCH = 1.0
+_LONGEST_PAUSE = 60.0
+_CLUSTER = "postgres"  # within the data folder
+
+_Result = TypeVar("_Result")
+
+
+@asynccontextmanager
+async def embedded_postgres(data_dir: Path, settings: Mapping[str, str] | None = None) -> AsyncIterator[str]:
+    """The DSN of a server on `data_dir`. `settings` are PostgreSQL's; a running server keeps its own. If the server
+    dies, it is started again.
+
+    Raises ConfigError, with the end of the server's log where there is one.
+    """
+    server = EmbeddedPostgres(data_dir, settings)
+    try:
+        url = await _to_its_end(server.enter)
+        watching = asyncio.create_task(_keep_running(server))
+        try:
+            yield url
+        finally:
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
+    finally:
+        await _to_its_end(server.leave)
+
+
+async def _keep_running(server: "EmbeddedPostgres") -> None:
+    pause = WATCH
+    while True:
+        await asyncio.sleep(pause)
+        try:
+            if await _to_its_end(server.start_again):
+                log.warning("postgres.started")
+            pause = WATCH
+        except ConfigError as error:  # the disk may be full, or the folder out of reach, for a while
+            pause = min(2 * pause, _LONGEST_PAUSE)
+            log.error("postgres.not_started", error=str(error), seconds=pause)
+
+
+def is_made(data_dir: Path) -> bool:
+    """True where a server has ever been started on `data_dir`."""
+    return (data_dir / _CLUSTER).is_dir()
+
+
+class EmbeddedPostgres:
+    """`embedded_postgres` for callers without an event loop."""
+
+    def __init__(self, data_dir: Path, settings: Mapping[str, str] | None = None) -> None:
+        self._folder = data_dir.absolute()
+        self._cluster = Cluster(self._folder / _CLUSTER, settings or {})
+        self._use: int | None = None
+
+    def __enter__(self) -> str:
+        return self.enter()
+
+    def __exit__(self, *_: object) -> None:
+        self.leave()
+
+    def enter(self) -> str:
+        try:
+            with _explained(self._folder):
+                self._folder.mkdir(mode=0o711, parents=True, exist_ok=True)
+                self._use = use = _open(self._folder / "users.lock")
+                _wait(lambda: _locked(use, fcntl.LOCK_SH), "another process took too long to stop the server")
+                with _closing(_open(self._folder / "server.lock")) as lock:
+                    # While it neither answers nor is gone, it starts or stops for a process that was killed meanwhile.
+                    _wait(lambda: self._cluster.accepts() or _locked(lock), "the server did not answer")
+                    if not self._cluster.accepts():
+                        self._cluster.start(lock)
+                return self._cluster.dsn()
+        except BaseException:
+            self.leave()
+            raise
+
+    def start_again(self) -> bool:
+        """Starts the server if no process of it is left, as after `kill -9`. Returns whether it did. Only for a process
+        that has entered.
+        """
+        with _explained(self._folder), _closing(_open(self._folder / "server.lock")) as lock:
+            if not _locked(lock):
+                return False
+            log.error("postgres.ended", end_of_log=self._cluster.end_of_log())
+            if not self._cluster.folder.exists():  # a new database would hide what has happened
+                raise ConfigError(f"The folder of the embedded database, {self._cluster.folder}, is gone.")
+            self._cluster.start(lock)
+            return True
+
+    def leave(self) -> None:
+        if self._use is None:
+            return
+        use, self._use = self._use, None
+        with _closing(use), _explained(self._folder):
+            if _locked(use):
+                with _closing(_open(self._folder / "server.lock")) as lock:
+                    _wait(lambda: self._is_gone(lock), "the server did not stop")
+                    self._cluster.clean_up()
+
+    def _is_gone(self, lock: int) -> bool:
+        """Asks the server to stop at each call: one that has just been started misses the first signals."""
+        if not _locked(lock):
+            self._cluster.interrupt()
+            return False
+        return True
+
+
+def _open(path: Path) -> int:
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+
+@contextmanager
+def _closing(descriptor: int) -> Iterator[int]:
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _locked(descriptor: int, how: int = fcntl.LOCK_EX) -> bool:
+    try:
+        fcntl.flock(descriptor, how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _wait(condition: Callable[[], bool], otherwise: str) -> None:
+    deadline = time.monotonic() + START_TIMEOUT
+    while not condition():
+        if time.monotonic() > deadline:
+            raise ConfigError(f"The embedded database cannot be used: {otherwise}; {ELSEWHERE}.")
+        time.sleep(_POLL)
+
+
+@contextmanager
+def _explained(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise ConfigError(f"The embedded database cannot use {folder}: {error}; {ELSEWHERE}.") from error
+
+
+async def _to_its_end(work: Callable[[], _Result]) -> _Result:
+    """Runs `work` in a thread, to its end even when cancelled: an abandoned start would leave a server
+    that is never stopped.
+    """
+    running = asyncio.ensure_future(asyncio.to_thread(work))
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await asyncio.wait([running])
+        raise

@@ -1,0 +1,277 @@
+"""Accounts: what owners with a plan have used of its rates, exact over all replicas.
+
+Each operation is one statement that changes the account's row: two replicas wait for each other there, and the second
+one sees what the first one took. What a model call may use is reserved before it, and replaced by its charge in the
+statement that seals or voids its round (app/turnstream/storage/owners/charges.py).
+
+A call that no plan limits has a reservation too, from its first tick until its charge. It counts for no rate. If the
+process dies before the reply begins, the request is charged by it.
+"""
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+from typing import Any, Final
+from uuid import UUID
+
+from turnstream.domain.charges import Charge
+from turnstream.domain.limits import ReachedLimit
+from turnstream.domain.plans import COUNTED, MEASURES, PERIODS, RATES, Plan, reached_rate, seconds_to_next
+from turnstream.domain.turns import Turn
+from turnstream.storage.database import LONG, Database, Row, Statement
+from turnstream.storage.owners.charges import COLUMNS, applied
+from turnstream.storage.retention import NO_ID
+
+
+def _now(rate: str) -> str:
+    """The present figure of a rate: none where its period is over."""
+    period = rate.rpartition("_")[2]
+    return f"CASE WHEN {period} >= date_trunc('{period}', now(), 'UTC') THEN {rate} ELSE 0 END"
+
+
+def _within(rate: str) -> str:
+    """The condition that there is room: see `reached_rate`."""
+    measure = rate.partition("_per_")[0]
+    figure, limit = _now(rate), f"CAST(:most_{rate} AS numeric)"
+    room = f"{figure} + delta.{measure} <= {limit}" if measure in COUNTED else f"{figure} < {limit}"
+    return f"({limit} IS NULL OR {room})"
+
+
+_TAKE: Final = f"""
+    UPDATE accounts SET running_turns = CASE
+            WHEN CAST(:sets_turns AS boolean) THEN CAST(:running_turns AS int) ELSE running_turns
+        END, {applied("delta")}
+    FROM (
+        SELECT now() AS at, {", ".join(f"CAST(:{measure} AS numeric) AS {measure}" for measure in MEASURES)}
+    ) AS delta
+    WHERE owner = :owner AND {" AND ".join(map(_within, RATES))}
+    RETURNING owner
+"""
+TAKE = Statement(_TAKE)
+RESERVE = Statement(
+    f"""
+    WITH taken AS ({_TAKE})
+    INSERT INTO reservations
+        (owner, turn_id, attempt, tokens, cost, chat_id, kind, call, model, request_tokens, request_cost)
+    SELECT owner, CAST(:turn AS uuid), CAST(:attempt AS int), CAST(:tokens AS numeric), CAST(:cost AS numeric),
+        CAST(:chat AS uuid), CAST(:kind AS text), CAST(:call AS text), CAST(:model AS text),
+        CAST(:request_tokens AS bigint), CAST(:request_cost AS float8)
+    FROM taken
+    RETURNING id
+    """
+)
+# Fenced without a lock, which is enough: a seal that comes first leaves a row whose call has its charge.
+RESERVE_REQUESTS = Statement(
+    """
+    INSERT INTO reservations
+        (owner, turn_id, attempt, tokens, cost, chat_id, kind, call, model, request_tokens, request_cost)
+    SELECT owner, turns.id, turns.attempt, 0, 0, chat_id, 'round', r.call, r.model, r.tokens, r.cost
+    FROM unnest(
+        CAST(:turns AS uuid[]), CAST(:attempts AS int[]), CAST(:calls AS text[]), CAST(:models AS text[]),
+        CAST(:tokens AS bigint[]), CAST(:costs AS float8[])
+    ) AS r (turn, attempt, call, model, tokens, cost)
+    JOIN turns ON turns.id = r.turn AND turns.attempt = r.attempt AND status = 'running'
+    JOIN chats ON chats.id = chat_id
+    """
+)
+# An account begins with what the ledger has of the present periods.
+OPEN_ACCOUNT = Statement(
+    f"""
+    INSERT INTO accounts (owner, {", ".join(PERIODS)}, {
+        ", ".join(f"tokens_per_{period}, cost_per_{period}" for period in PERIODS)
+    })
+    SELECT CAST(:owner AS text), {", ".join(f"date_trunc('{period}', now(), 'UTC')" for period in PERIODS)}, {
+        ", ".join(
+            f"coalesce(sum({figure}) FILTER (WHERE charged_at >= date_trunc('{period}', now(), 'UTC')), 0)"
+            for period in PERIODS
+            for figure in ("input_tokens + cache_read_tokens + cache_write_tokens + output_tokens", "cost")
+        )
+    }
+    FROM charges WHERE owner = :owner AND charged_at >= date_trunc('month', now(), 'UTC')
+    ON CONFLICT DO NOTHING
+    """
+)
+GET_ACCOUNT = Statement(
+    f"""
+    SELECT {", ".join(f"{_now(rate)} AS {rate}" for rate in RATES)}, held_tokens, held_cost, now() AS at
+    FROM accounts, LATERAL (
+        SELECT coalesce(sum(tokens), 0) AS held_tokens, coalesce(sum(cost), 0) AS held_cost
+        FROM reservations WHERE reservations.owner = accounts.owner
+    ) AS held
+    WHERE accounts.owner = :owner
+    """
+)
+_RELEASE: Final = f"""
+    WITH released AS (
+        DELETE FROM reservations WHERE id = :id RETURNING owner, tokens, cost, reserved_at
+    )
+    UPDATE accounts SET {applied("delta")}
+    FROM (
+        SELECT owner AS whose, reserved_at AS at, 0 AS requests, 0 AS writes, 0 AS calls, - tokens AS tokens,
+            - cost AS cost
+        FROM released
+    ) AS delta
+    WHERE owner = whose
+"""
+RELEASE = Statement(_RELEASE)
+# What a process that has died had under way. The charge of a round has the same call, and counts alone.
+CHARGE_REQUEST = Statement(
+    f"""
+    WITH released AS (
+        DELETE FROM reservations WHERE id = :id RETURNING *
+    ), charged AS (
+        INSERT INTO charges ({COLUMNS}, charged_at)
+        SELECT owner, chat_id, kind, turn_id, call, model, request_tokens, 0, 0, 0, request_cost, reserved_at
+        FROM released WHERE model IS NOT NULL
+        ON CONFLICT DO NOTHING
+        RETURNING input_tokens AS tokens, cost
+    )
+    UPDATE accounts SET {applied("delta")}
+    FROM (
+        SELECT owner AS whose, reserved_at AS at, 0 AS requests, 0 AS writes, 0 AS calls,
+            coalesce(charged.tokens, 0) - released.tokens AS tokens, coalesce(charged.cost, 0) - released.cost AS cost
+        FROM released LEFT JOIN charged ON true
+    ) AS delta
+    WHERE owner = whose
+    """
+)
+GET_RESERVATIONS = Statement("SELECT id, attempt FROM reservations WHERE turn_id = :turn AND attempt <= :attempt")
+GET_RESERVATIONS_OF_CALL = Statement("SELECT id FROM reservations WHERE turn_id = :turn AND call = :call")
+# What no run settles any more: it has ended, or was taken over. A title is written after the end. An id that is no
+# orphan shows how far it has come.
+GET_ORPHANS = Statement(
+    """
+    SELECT id, reserved_at < now() - interval '2 minutes' AND NOT EXISTS (
+        SELECT FROM turns WHERE turns.id = turn_id AND status = 'running' AND turns.attempt = reservations.attempt
+    ) AS orphan
+    FROM reservations WHERE id > :after ORDER BY id LIMIT :most
+    """,
+    timeout=LONG,
+)
+
+_TRIES = 5
+_SOON = 5  # seconds
+_STEP = 100  # reservations that a sweep reads at once
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """The rate that leaves no room, at the time of the database. `passing`: reservations fill it, which may come back
+    before the period is over.
+    """
+
+    reached: ReachedLimit
+    at: datetime
+    passing: bool
+
+
+def retry_after(refusal: Refusal) -> int:
+    """Seconds after which there may be room."""
+    return _SOON if refusal.passing else seconds_to_next(refusal.reached.name.rpartition("_")[2], refusal.at)
+
+
+class Accounts:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def admit(self, owner: str, plan: Plan, writes: int = 0) -> Refusal | None:
+        """Counts a request with further `writes`, where the plan has room for them and for what they cause."""
+        adding = {"requests": 1, "tokens": 0, "cost": 0, **({"writes": writes} if writes else {})}
+        turns = {"sets_turns": True, "running_turns": plan.running_turns}
+        return await self._take(TAKE, owner, plan, adding, **turns)
+
+    async def count_writes(self, owner: str, plan: Plan, count: int) -> Refusal | None:
+        """Counts writes, all or none."""
+        return await self._take(TAKE, owner, plan, {"writes": count}, sets_turns=False, running_turns=None)
+
+    async def count_calls(self, owner: str, plan: Plan, count: int) -> Refusal | None:
+        """Counts calls of tools, all or none."""
+        return await self._take(TAKE, owner, plan, {"calls": count}, sets_turns=False, running_turns=None)
+
+    async def reserve(
+        self, owner: str, plan: Plan, turn: Turn, request: Charge, tokens: int, cost: float
+    ) -> Refusal | None:
+        """Reserves what a model call of the turn may use at most; `request` is what it is charged without a reply. A
+        repeated write reserves again, until the call is settled.
+        """
+        adding = {"tokens": tokens, "cost": cost}
+        return await self._take(
+            RESERVE,
+            owner,
+            plan,
+            adding,
+            turn=turn.id,
+            attempt=turn.attempt,
+            chat=turn.chat_id,
+            kind=request.kind,
+            call=request.call,
+            model=request.model,
+            request_tokens=request.tokens.input,
+            request_cost=request.cost,
+            sets_turns=False,
+            running_turns=None,
+        )
+
+    async def reserve_requests(self, requests: Sequence[tuple[Turn, Charge]]) -> None:
+        """Reserves what these calls of turns are charged without a reply, but for those whose claim is lost."""
+        await self._database.rows(
+            RESERVE_REQUESTS,
+            turns=[turn.id for turn, _ in requests],
+            attempts=[turn.attempt for turn, _ in requests],
+            calls=[request.call for _, request in requests],
+            models=[request.model for _, request in requests],
+            tokens=[request.tokens.input for _, request in requests],
+            costs=[request.cost for _, request in requests],
+        )
+
+    async def release(self, turn: UUID, attempt: int, since: int) -> None:
+        """Gives back what attempts up to this one have reserved, and not used. The run of those before `since` has
+        died: their requests are charged.
+        """
+        for row in await self._database.rows(GET_RESERVATIONS, turn=turn, attempt=attempt):
+            await self._database.rows(RELEASE if row["attempt"] >= since else CHARGE_REQUEST, id=row["id"])
+
+    async def release_call(self, turn: UUID, call: str) -> None:
+        """Gives back what a call that has not begun has reserved."""
+        for row in await self._database.rows(GET_RESERVATIONS_OF_CALL, turn=turn, call=call):
+            await self._database.rows(RELEASE, id=row["id"])
+
+    async def sweep(self) -> AsyncGenerator[int, None]:
+        """Charges the requests of calls that no run settles any more, and gives back the rest of what they reserved."""
+        after = NO_ID
+        while rows := await self._database.rows(GET_ORPHANS, after=after, most=_STEP):
+            after, orphans = rows[-1]["id"], [row["id"] for row in rows if row["orphan"]]
+            for id in orphans:  # one by one: a statement that changes two accounts could meet another in a deadlock
+                await self._database.rows(CHARGE_REQUEST, id=id)
+            yield len(orphans)
+
+    async def _take(
+        self, statement: Statement, owner: str, plan: Plan, adding: Mapping[str, float], **values: Any
+    ) -> Refusal | None:
+        limits = {rate: limit for rate, limit in plan.rates.items() if _measure(rate) in adding}
+        most = {f"most_{rate}": Decimal(str(limits[rate])) if rate in limits else None for rate in RATES}
+        amounts = {measure: Decimal(str(adding.get(measure, 0))) for measure in MEASURES}
+        for _ in range(_TRIES):
+            if await self._database.row(statement, owner=owner, **most, **amounts, **values) is not None:
+                return None
+            row = await self._database.row(GET_ACCOUNT, owner=owner)
+            if row is None:
+                await self._database.rows(OPEN_ACCOUNT, owner=owner)
+            elif (refusal := _refusal(plan, adding, row)) is not None:
+                return refusal
+        raise AssertionError("an account that has room takes nothing")
+
+
+def _measure(rate: str) -> str:
+    return rate.partition("_per_")[0]
+
+
+def _refusal(plan: Plan, adding: Mapping[str, float], row: Row) -> Refusal | None:
+    """None where there is room again."""
+    used = {rate: float(row[rate]) for rate in RATES}
+    reached = reached_rate(plan, used, adding)
+    if reached is None:
+        return None
+    held = {"tokens": row["held_tokens"], "cost": row["held_cost"]}.get(_measure(reached.name), 0)
+    return Refusal(reached, row["at"], passing=reached.used - float(held) < reached.limit)

@@ -1,0 +1,466 @@
+"""Archives: what an owner has, as files that are read in the order in which they are written.
+
+Each chat is read as of one moment. Rows are lines of JSON with the names of their columns; the values of JSON columns
+stand in them as they are stored, but for the headers of HTTP tools, which are masked. Tokens, webhooks and the tool
+cache are not part of an archive.
+"""
+
+import json
+import re
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from hashlib import sha256
+from itertools import groupby, islice
+from typing import Any, Final, Literal, NamedTuple, get_args
+from uuid import UUID
+
+import msgspec
+
+from turnstream.domain.errors import ConfigError, StatementRefused
+from turnstream.domain.identity import Identity
+from turnstream.domain.secret_headers import masked_settings, masked_tool
+from turnstream.storage import tables
+from turnstream.storage.database import LONG, Database, Statement, Transaction
+
+VERSION = 1
+HEAD = "archive.json"
+END, END_CONTENT = "end.json", b"{}\n"
+
+Section = Literal["documents", "uploads", "chats"]
+NIL = UUID(int=0)
+# The file that shows that a chat is whole.
+_LAST = "end.json"
+
+_BATCH = 200  # rows
+_FILE_BYTES = 4_000_000  # at most, and one row more
+
+# The condition by which the rows of a chat are found, in the order in which they are inserted, and their order.
+_OF_TURNS = "turn_id IN (SELECT id FROM turns WHERE chat_id = :chat)"
+_OF_CHAT: Final[Mapping[str, tuple[str, str]]] = {
+    "chats": ("id = :chat AND owner = :owner", "id"),
+    "turns": ("chat_id = :chat", "created_at, id"),
+    "rounds": (_OF_TURNS, "turn_id, number, attempt"),
+    "blocks": (_OF_TURNS, "turn_id, index"),
+    "tool_calls": (_OF_TURNS, "turn_id, round, tool_use_id"),
+    "asks": (_OF_TURNS, "turn_id, round, tool_use_id"),
+    "steers": (_OF_TURNS, "id"),
+    "grants": ("chat_id = :chat", "id"),
+    "idempotency_keys": (f"owner = :owner AND {_OF_TURNS}", "key"),
+}
+# Columns whose values are not taken from the archive as they are. What was open when the archive was made ends as
+# cancelled: no model is called and no tool run because a chat was imported. A turn that waits still waits.
+_IMPORTED: Final[Mapping[str, Mapping[str, str]]] = {
+    "turns": {
+        "status": "CASE WHEN row.status = 'running' THEN 'queued' ELSE row.status END",
+        "replica": "NULL",
+        "cancel_requested": "row.cancel_requested OR row.status IN ('queued', 'running')",
+    },
+}
+# Ids of rows that a chat brings along. Where its own id is taken, these are changed with it.
+_WITH_IDS = frozenset({"chats", "turns", "steers", "grants"})
+_UUID = re.compile(rb"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+
+
+def _columns(table: str) -> tuple[str, ...]:
+    """The columns that a row of an archive has. The bytes of an upload are a file of their own."""
+    columns, left = tables.metadata.tables[table].columns, {"owner", "queue_owner"}
+    return tuple(str(column.name) for column in columns if column.computed is None and column.name not in left)
+
+
+def _all_columns() -> dict[str, tuple[str, ...]]:
+    return {table: _columns(table) for table in ("documents", "uploads", *_OF_CHAT)}
+
+
+def _named(columns: Mapping[str, Sequence[str]]) -> set[str]:
+    return {f"{table}.{name}" for table, names in columns.items() for name in names}
+
+
+def _lines_of(table: str, condition: str, order: str) -> Statement:
+    columns = ", ".join(f'"{name}"' for name in _columns(table) if (table, name) != ("uploads", "content"))
+    # A line break in a value of JSON can only stand between two of its tokens.
+    return Statement(
+        f"""
+        SELECT translate(row_to_json(row)::text, chr(10) || chr(13), '  ') AS line
+        FROM (SELECT {columns} FROM {table} WHERE {condition} ORDER BY {order}) AS row
+        """,
+        timeout=LONG,
+    )
+
+
+GET_DOCUMENT_LINES = _lines_of("documents", "owner = :owner", 'path COLLATE "C"')
+GET_UPLOAD_LINE = _lines_of("uploads", "owner = :owner AND id = :id", "id")
+GET_CHAT_LINES: Final = {table: _lines_of(table, *place) for table, place in _OF_CHAT.items()}
+GET_UPLOAD_CONTENT = Statement("SELECT content FROM uploads WHERE owner = :owner AND id = :id", timeout=LONG)
+# With a chat alone, those of its uploads.
+NEXT_IDS: Final = {
+    "uploads": Statement(
+        """
+        SELECT id FROM uploads WHERE owner = :owner AND id >= :begin AND (CAST(:chat AS uuid) IS NULL OR EXISTS (
+            SELECT FROM turns JOIN blocks ON turn_id = turns.id
+            WHERE chat_id = :chat AND data IS NOT NULL AND position(uploads.id::text IN data::text) > 0
+        ) OR EXISTS (
+            SELECT FROM turns JOIN asks ON turn_id = turns.id
+            WHERE chat_id = :chat AND answer IS NOT NULL AND position(uploads.id::text IN answer::text) > 0
+        ))
+        ORDER BY id LIMIT :most
+        """,
+        timeout=LONG,
+    ),
+    "chats": Statement(
+        """
+        SELECT id FROM chats WHERE owner = :owner AND id >= :begin AND (CAST(:chat AS uuid) IS NULL OR id = :chat)
+        ORDER BY id LIMIT :most
+        """,
+        timeout=LONG,
+    ),
+}
+
+FIND_CHAT_OWNER = Statement("SELECT owner FROM chats WHERE id = :chat")
+PUT_UPLOAD_AS_IT_WAS = Statement(
+    """
+    WITH same AS (
+        SELECT id FROM uploads WHERE owner = :owner AND digest = :digest
+    ), made AS (
+        INSERT INTO uploads (id, owner, digest, media_type, content, created_at)
+        SELECT id, :owner, :digest, media_type, :content, created_at
+        FROM json_populate_record(NULL::uploads, CAST(:line AS json)) WHERE NOT EXISTS (SELECT FROM same)
+        ON CONFLICT (id) DO NOTHING RETURNING id
+    )
+    SELECT id, false AS made FROM same UNION ALL SELECT id, true FROM made
+    """,
+    timeout=LONG,
+)
+
+
+class ArchivePart(NamedTuple):
+    """A file of an archive."""
+
+    name: str
+    content: bytes
+
+
+class ArchiveHead(msgspec.Struct, frozen=True):
+    """The first file. `columns` are those of the rows of each table; `chat` is set where the archive has it alone."""
+
+    format: str
+    version: int
+    owner: str
+    columns: dict[str, tuple[str, ...]]
+    chat: UUID | None = None
+
+
+class _CutOff(Exception):
+    """The archive ends within a chat, of which nothing is stored then."""
+
+
+class _Keys(msgspec.Struct, frozen=True):
+    """What a line is checked by."""
+
+    id: UUID | None = None
+    chat_id: UUID | None = None
+    turn_id: UUID | None = None
+    status: str | None = None
+
+
+_head = msgspec.json.Decoder(ArchiveHead)
+_keys = msgspec.json.Decoder(_Keys)
+
+
+def head_of(content: bytes) -> ArchiveHead:
+    """Raises ConfigError for an archive that this version does not know."""
+    try:
+        head = _head.decode(content)
+    except msgspec.DecodeError as error:
+        raise ConfigError(f"The file is no archive of turnstream: {error}.") from None
+    known = _all_columns()
+    unknown = sorted(head.columns.keys() - known.keys() | _named(head.columns) - _named(known))
+    if head.format != "turnstream" or head.version > VERSION or unknown:
+        raise ConfigError(
+            f"The archive was made by a newer turnstream (version {head.version} of archives"
+            f"{', with ' + ', '.join(unknown) if unknown else ''}): import it with that one."
+        )
+    return head
+
+
+class OwnerExport:
+    """The files of the archive of an owner, or of one chat. `files` are further files of a turn, by their names."""
+
+    def __init__(
+        self,
+        database: Database,
+        owner: str,
+        chat: UUID | None = None,
+        files: Callable[[UUID], Iterable[tuple[str, bytes]]] = lambda _turn: (),
+    ) -> None:
+        self._database = database
+        self._owner = owner
+        self._chat = chat
+        self._files = files
+
+    @property
+    def head(self) -> ArchivePart:
+        head = ArchiveHead("turnstream", VERSION, self._owner, _all_columns(), self._chat)
+        return ArchivePart(HEAD, msgspec.json.format(msgspec.json.encode(head)))
+
+    async def parts(self, section: Section = "documents", begin: UUID = NIL) -> AsyncIterator[ArchivePart]:
+        """The files behind the head, from the upload or the chat `begin` on."""
+        sections = get_args(Section)
+        if section == "documents" and self._chat is None:
+            async with self._database.transaction(snapshot=True) as moment:
+                async for part in _files_of(moment, "documents/", GET_DOCUMENT_LINES, owner=self._owner):
+                    yield part
+        for each in sections[max(1, sections.index(section)) :]:
+            async for id in self._ids(each, begin if each == section else NIL):
+                async for part in self._upload(id) if each == "uploads" else self._chat_parts(id):
+                    yield part
+        yield ArchivePart(END, END_CONTENT)
+
+    async def _ids(self, section: str, begin: UUID) -> AsyncIterator[UUID]:
+        values: dict[str, Any] = {"owner": self._owner, "chat": self._chat, "most": _BATCH}
+        while rows := await self._database.rows(NEXT_IDS[section], begin=begin, **values):
+            for row in rows:
+                yield row["id"]
+            begin = UUID(int=rows[-1]["id"].int + 1)
+
+    async def _upload(self, id: UUID) -> AsyncIterator[ArchivePart]:
+        row = await self._database.row(GET_UPLOAD_LINE, owner=self._owner, id=id)
+        content = await self._database.row(GET_UPLOAD_CONTENT, owner=self._owner, id=id)
+        if row is not None and content is not None:
+            yield ArchivePart(f"uploads/{id}/row.jsonl", f"{row['line']}\n".encode())
+            yield ArchivePart(f"uploads/{id}/content", content["content"])
+
+    async def _chat_parts(self, id: UUID) -> AsyncIterator[ArchivePart]:
+        turns: list[UUID] = []
+        async with self._database.transaction(snapshot=True) as moment:
+            for place, (table, statement) in enumerate(GET_CHAT_LINES.items()):
+                prefix = f"chats/{id}/{place}-{table}-"
+                async for part in _files_of(moment, prefix, statement, owner=self._owner, chat=id):
+                    if table == "turns":
+                        turns += [key for line in part.content.splitlines() if (key := _keys.decode(line).id)]
+                    yield part
+        yield ArchivePart(f"chats/{id}/{_LAST}", END_CONTENT)
+        for turn in turns:
+            for name, content in self._files(turn):
+                yield ArchivePart(f"recordings/{id}/{turn}/{name}", content)
+
+
+def _masked(line: str) -> str:
+    """The row of a chat or a turn without the values of the headers of its HTTP tools."""
+    if '"headers"' not in line:
+        return line
+    row = json.loads(line)
+    if row.get("settings"):
+        row["settings"] = masked_settings(row["settings"])
+    elif row.get("request") and row["request"].get("tools"):
+        row["request"]["tools"] = list(map(masked_tool, row["request"]["tools"]))
+    else:
+        return line
+    return json.dumps(row, ensure_ascii=False)
+
+
+async def _files_of(
+    moment: Transaction, prefix: str, statement: Statement, **values: Any
+) -> AsyncIterator[ArchivePart]:
+    number, size, lines = 0, 0, list[bytes]()
+    async for rows in moment.batches(statement, _BATCH, **values):
+        for row in rows:
+            lines.append(f"{_masked(row['line'])}\n".encode())
+            size += len(lines[-1])
+            if size >= _FILE_BYTES:
+                number += 1
+                yield ArchivePart(f"{prefix}{number:06}.jsonl", b"".join(lines))
+                size, lines = 0, []
+    if lines:
+        yield ArchivePart(f"{prefix}{number + 1:06}.jsonl", b"".join(lines))
+
+
+@dataclass(slots=True)
+class ImportCounts:
+    """What an import has made, and what was there already. `moved` are chats with new ids, because theirs were taken
+    by another owner.
+    """
+
+    made: dict[str, int] = field(default_factory=lambda: {"documents": 0, "uploads": 0, "chats": 0, "recordings": 0})
+    present: dict[str, int] = field(default_factory=lambda: {"documents": 0, "uploads": 0, "chats": 0})
+    moved: dict[UUID, UUID] = field(default_factory=dict)
+    owner: str = ""
+    whole: bool = False
+
+
+class OwnerImport:
+    """Imports the files of an archive. A second import of the same archive makes what the first one did not, and
+    nothing twice.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        owner: str | None,
+        keep: Callable[[UUID, str, bytes], bool],
+        check_chat: Callable[[Mapping[str, Any]], None],
+        *,
+        trusted: bool,
+    ) -> None:
+        """`owner` takes the place of that of the archive. `keep` stores a further file of a turn, or returns False.
+        `check_chat` raises ValueError for a row of a chat that must not be stored. Unless the archive is `trusted`, its
+        grants and the approvals of turns that wait are left out: they decide what tools do.
+        """
+        self._database = database
+        self._owner = owner or ""
+        self._keep = keep
+        self._check_chat = check_chat
+        self._trusted = trusted
+        self._put: dict[str, Statement] = {}
+        # Ids in the archive and here, where they differ; and the turns of the chat that was imported last.
+        self._uploads: dict[bytes, bytes] = {}
+        self._ids: dict[bytes, bytes] = {}
+        self._turns: set[UUID] = set()
+        self._waiting: set[UUID] = set()
+
+    async def run(self, parts: Iterator[ArchivePart]) -> ImportCounts:
+        """Raises ConfigError for a file that is no archive, and where rows of it cannot be stored."""
+        first = next(parts, None)
+        if first is None or first.name != HEAD:
+            raise ConfigError(f"The file is no archive of turnstream: it must begin with {HEAD}.")
+        head = head_of(first.content)
+        self._owner = self._owner or head.owner
+        try:
+            Identity(self._owner)
+        except ValueError as error:
+            raise ConfigError(f"The owner of the archive cannot be one here; name another one: {error}.") from None
+        self._put = {table: _insert(table, columns) for table, columns in head.columns.items() if table != "uploads"}
+        counts = ImportCounts(owner=self._owner)
+        for (section, id), group in groupby(parts, _group_of):
+            try:
+                match section:
+                    case "documents":
+                        await self._documents(group, counts)
+                    case "uploads":
+                        await self._upload(UUID(id), list(islice(group, 2)), counts)
+                    case "chats":
+                        with suppress(_CutOff):
+                            await self._chat(UUID(id), group, counts)
+                    case "recordings":
+                        self._recordings(group, counts)
+                    case _:
+                        counts.whole = section == END
+            except (StatementRefused, ValueError, LookupError) as error:
+                raise ConfigError(f"The archive has rows at {section}/{id} that cannot be stored: {error}") from error
+        return counts
+
+    async def _documents(self, group: Iterator[ArchivePart], counts: ImportCounts) -> None:
+        for part in group:
+            lines = [line.decode() for line in part.content.splitlines()]  # a text has more ends of lines than bytes
+            made = await self._database.rows(self._put["documents"], owner=self._owner, lines=lines)
+            counts.made["documents"] += len(made)
+            counts.present["documents"] += len(lines) - len(made)
+
+    async def _upload(self, id: UUID, group: Sequence[ArchivePart], counts: ImportCounts) -> None:
+        if len(group) < 2:
+            return  # cut off
+        line, content = (part.content for part in group)
+        values = {"owner": self._owner, "digest": sha256(content).digest(), "content": content}
+        row = await self._database.row(PUT_UPLOAD_AS_IT_WAS, line=line.decode(), **values)
+        if row is None:  # another owner's upload has the id
+            line = line.replace(str(id).encode(), str(_moved(id, self._owner)).encode())
+            row = await self._database.row(PUT_UPLOAD_AS_IT_WAS, line=line.decode(), **values)
+        assert row is not None
+        counts.made["uploads"] += row["made"]
+        counts.present["uploads"] += not row["made"]
+        if row["id"] != id:
+            self._uploads[str(id).encode()] = str(row["id"]).encode()
+
+    async def _chat(self, id: UUID, group: Iterator[ArchivePart], counts: ImportCounts) -> None:
+        """One transaction for all rows of a chat."""
+        self._turns, self._waiting, self._ids = set(), set(), dict(self._uploads)
+        async with self._database.transaction() as connection:
+            now = id
+            taken = await connection.row(FIND_CHAT_OWNER, chat=id)
+            if taken is not None and taken["owner"] != self._owner:
+                now = _moved(id, self._owner)
+                taken = await connection.row(FIND_CHAT_OWNER, chat=now)
+            if taken is not None:
+                counts.present["chats"] += 1
+                return
+            whole = False
+            for part in group:
+                whole = part.name.endswith(_LAST)
+                if whole:
+                    break
+                table = part.name.split("-")[-2]
+                if table == "grants" and not self._trusted:
+                    continue
+                lines = [self._line(table, line, now, moves=now != id) for line in part.content.splitlines()]
+                await connection.rows(self._put[table], owner=self._owner, lines=lines)
+            if not whole:
+                raise _CutOff
+        counts.made["chats"] += 1
+        if now != id:
+            counts.moved[id] = now
+
+    def _line(self, table: str, line: bytes, chat: UUID, *, moves: bool) -> str:
+        """A line with the ids that rows have here. Raises ValueError for a row that would go into another chat."""
+        id = _keys.decode(line).id
+        if moves and table in _WITH_IDS and id is not None:
+            self._ids[str(id).encode()] = str(_moved(id, self._owner)).encode()
+        if self._ids:
+            line = _UUID.sub(lambda found: self._ids.get(found[0], found[0]), line)
+        keys = _keys.decode(line)
+        match table:
+            case "chats":
+                fits = keys.id == chat
+            case "turns" | "grants":
+                fits = keys.chat_id == chat
+            case _:
+                fits = keys.turn_id in self._turns
+        if not fits:
+            raise ValueError(f"a row of {table} is not of this chat")
+        if table == "turns" and keys.id is not None:
+            self._turns.add(keys.id)
+            if keys.status == "waiting":
+                self._waiting.add(keys.id)
+        if table == "chats":
+            self._check_chat(json.loads(line))
+        if table == "asks" and not self._trusted and keys.turn_id in self._waiting:
+            return json.dumps({**json.loads(line), "answer": None, "answered_at": None})  # asked again
+        return line.decode()
+
+    def _recordings(self, group: Iterator[ArchivePart], counts: ImportCounts) -> None:
+        for part in group:
+            _, _, turn, name = part.name.split("/")
+            now = UUID(self._ids.get(turn.encode(), turn.encode()).decode())
+            if now in self._turns and self._keep(now, name, part.content):
+                counts.made["recordings"] += 1
+
+
+def _group_of(part: ArchivePart) -> tuple[str, str]:
+    section, _, rest = part.name.partition("/")
+    return section, rest.partition("/")[0] if section != "documents" else ""
+
+
+def _insert(table: str, columns: Sequence[str]) -> Statement:
+    """Rows of the owner :owner. Columns that an older archive does not have get their defaults."""
+    with_owner = "owner" in tables.metadata.tables[table].columns
+    names = ", ".join([*(["owner"] if with_owner else []), *(f'"{name}"' for name in columns)])
+    values = [_IMPORTED.get(table, {}).get(name, f'row."{name}"') for name in columns]
+    values = [*([":owner"] if with_owner else []), *values]
+    # What is the owner's already stays as it is.
+    kept = " ON CONFLICT DO NOTHING" if table in {"documents", "idempotency_keys"} else ""
+    return Statement(
+        f"""
+        INSERT INTO {table} ({names}) SELECT {", ".join(values)}
+        FROM unnest(CAST(:lines AS text[])) AS line, json_populate_record(NULL::{table}, CAST(line AS json)) AS row
+        {kept} RETURNING 1 AS made
+        """,
+        timeout=LONG,
+    )
+
+
+def _moved(id: UUID, owner: str) -> UUID:
+    """Another id, always the same for this owner. Ids keep their order: all are moved by one distance."""
+    distance = int.from_bytes(sha256(owner.encode()).digest()[:7]) | 1
+    high, low = id.int >> 64 & 0xFFF, id.int & (1 << 62) - 1
+    value = (high << 62 | low) + distance
+    kept = id.int & ~(0xFFF << 64 | (1 << 62) - 1)
+    return UUID(int=kept | (value >> 62 & 0xFFF) << 64 | value & (1 << 62) - 1)

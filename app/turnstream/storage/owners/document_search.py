@@ -1,0 +1,119 @@
+"""Search of an owner's documents by people, with excerpts. The tools of models have their own, in `documents.py`."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from turnstream.kit.excerpt import AFTER, BEFORE, ExcerptPiece, line_of, pieces_of, without_markdown
+from turnstream.storage.chats.search import SEARCH_ANSWER_TIMEOUT, limited, place_of
+from turnstream.storage.database import Database, Statement
+from turnstream.storage.owners.documents import DocumentInfo
+
+# Words that begin so come before parts inside of words, then those in the path, then whole words. The binary form of a
+# vector is made three times as fast as its text, and is compared first. No stem is found by a part of it.
+SEARCH_OWNERS_DOCUMENTS = Statement(
+    """
+    WITH sought AS MATERIALIZED (
+        SELECT * FROM search_sought(CAST(:words AS text[]), search_language(:owner))
+    ), found AS (
+        SELECT path, count(*) FILTER (WHERE words @@ query) AS begun,
+            count(*) FILTER (WHERE words @@ whole) AS whole,
+            count(*) FILTER (WHERE to_tsvector('pg_catalog.simple', search_plain(path)) @@ query) AS titled
+        FROM search_documents CROSS JOIN sought
+        WHERE owner = :owner AND starts_with(path, :prefix) AND (
+            words @@ query OR NOT EXISTS (
+                SELECT FROM unnest(needles) AS needle WHERE position(needle IN tsvectorsend(words)) = 0
+            ) AND (anywhere AND language = 'simple' OR words::text ~ ALL (patterns))
+        )
+        GROUP BY path HAVING count(*) = (SELECT count(*) FROM sought)
+    ), best AS (
+        SELECT path, row_number() OVER (
+            ORDER BY begun = (SELECT count(*) FROM sought) DESC, 4 * titled + 2 * begun + whole DESC,
+                updated_at DESC, path
+        ) AS place
+        FROM found JOIN documents USING (path) WHERE owner = :owner ORDER BY place LIMIT :limit
+    )
+    SELECT path, length(content) AS size, updated_at FROM best JOIN documents USING (path) WHERE owner = :owner
+    ORDER BY place
+    """,
+    timeout=SEARCH_ANSWER_TIMEOUT,
+)
+# The first place of the first of `words` that is in the text; else of a word with the same stem, near its beginning.
+GET_DOCUMENT_EXCERPTS = Statement(
+    """
+    SELECT hit.path, shown, place > CAST(:margin_before AS integer) + 1 AS cut_before,
+        place + length(shown) + :margin_after <= length(content) AS cut_after,
+        substr(content, greatest(place - :margin_before, 1),
+            least(place - 1, :margin_before) + length(shown) + CAST(:margin_after AS integer)) AS around
+    FROM unnest(CAST(:paths AS text[]), CAST(:words AS text[])) AS hit (path, words)
+    JOIN documents ON documents.owner = :owner AND documents.path = hit.path
+    CROSS JOIN LATERAL (
+        SELECT CAST('pg_catalog.' || search_language(:owner) AS regconfig) AS language, lower(content) AS lowered
+    ) AS document
+    CROSS JOIN LATERAL (
+        (
+            SELECT word AS shown, strpos(lowered, lower(word)) AS place
+            FROM unnest(string_to_array(hit.words, ' ')) WITH ORDINALITY AS word (word, number)
+            WHERE strpos(lowered, lower(word)) > 0 ORDER BY number LIMIT 1
+        )
+        UNION ALL
+        (
+            SELECT token, strpos(lowered, lower(token)) FROM ts_parse('default', search_plain(left(content, 20000)))
+            WHERE strpos(lowered, lower(token)) > 0 AND EXISTS (
+                SELECT FROM unnest(string_to_array(hit.words, ' ')) AS word
+                WHERE to_tsvector(language, token) @@ plainto_tsquery(language, word)
+            )
+            LIMIT 1
+        )
+        LIMIT 1
+    ) AS found
+    """,
+    timeout=SEARCH_ANSWER_TIMEOUT,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class FoundDocument:
+    """A document that a person has found. The pieces are its path where its text has none of the words."""
+
+    info: DocumentInfo
+    pieces: Sequence[ExcerptPiece]
+
+
+class DocumentSearch:
+    """`places` bound the searches that a replica runs at once, with those of chats."""
+
+    def __init__(self, database: Database, places: asyncio.Semaphore) -> None:
+        self._database = database
+        self._places = places
+
+    async def best(self, owner: str, words: Sequence[str], prefix: str, limit: int) -> Sequence[FoundDocument]:
+        """The best documents in which each of `words` is found, in the path or the text. Raises RequestRefused when the
+        search takes too long.
+        """
+        async with place_of(self._places), limited(self._database) as connection:
+            rows = await connection.rows(SEARCH_OWNERS_DOCUMENTS, owner=owner, words=words, prefix=prefix, limit=limit)
+            excerpts = await connection.rows(
+                GET_DOCUMENT_EXCERPTS,
+                owner=owner,
+                paths=[row["path"] for row in rows],
+                words=[" ".join(_shown(row["path"], words)) for row in rows],
+                margin_before=BEFORE,
+                margin_after=AFTER,
+            )
+        by_path = {row["path"]: row for row in excerpts}
+        found = []
+        for row in rows:
+            line, marked = row["path"], words
+            if (excerpt := by_path.get(row["path"])) is not None:
+                marked = [*words, excerpt["shown"]]
+                window = without_markdown(excerpt["around"], marked)
+                line = line_of(window, cut_before=excerpt["cut_before"], cut_after=excerpt["cut_after"])
+            info = DocumentInfo(row["path"], row["size"], row["updated_at"])
+            found.append(FoundDocument(info, pieces_of(line, marked)))
+        return found
+
+
+def _shown(path: str, words: Sequence[str]) -> Sequence[str]:
+    """The words that an excerpt shows: the longest first, those that are in the path last."""
+    return sorted(words, key=lambda word: (word.lower() in path.lower(), -len(word)))

@@ -1,0 +1,33 @@
+"""Owners who have come from another cell or go to one, as a server of the cell knows them; owner_move.py moves them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from turnstream.storage.database import Database, Statement
+
+MoveState = Literal["leaving", "gone", "arrived"]
+
+# Seconds between two looks of a replica at the moves.
+LOOK = 1.0
+
+GET_MOVES = Statement("SELECT owner, cell, state, held_until > now() AS held FROM moves")
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """What a cell knows of an owner who came or went. `cell` is the other one. While `held`, nothing may change."""
+
+    cell: str
+    state: MoveState
+    held: bool
+
+
+class Moves:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def all(self) -> Mapping[str, Move]:
+        """The owners who came or went, by their names."""
+        rows = await self._database.rows(GET_MOVES)
+        return {row["owner"]: Move(row["cell"], row["state"], bool(row["held"])) for row in rows}

@@ -1,0 +1,347 @@
+"""Turns that have ended, files and documents of an owner who moves: they are copied ahead, while the owner still works.
+
+In the new cell they belong to an owner of another name (`arriving_name`), so that no request finds them. Once the owner
+is held, both cells are compared: what is new or has changed since is copied, what has gone is deleted, and all get the
+owner's name. That takes as long as there are rows, not bytes.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from turnstream.domain.errors import ConfigError
+from turnstream.domain.identity import arriving_name
+from turnstream.storage import tables
+from turnstream.storage.database import Database, Row, Statement, Transaction
+
+_TIMEOUT: Final = 1800.0  # seconds, as those of the whole copy
+_PORTION: Final = 32_000_000  # bytes that are copied in one transaction, or little more
+_PASSES: Final = 5  # at most, where the owner goes on changing them
+
+
+def stored_columns(table: str) -> Sequence[str]:
+    """The columns that Postgres does not compute."""
+    return [column.name for column in tables.metadata.tables[table].columns if column.computed is None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Copied:
+    """A table of which rows with the same key and version have the same content; one without a version may change.
+    `copy` gives those of :owner as those of :name, and `parts` the rows of other tables that go with them. `take` makes
+    those of :name the owner's, gives them what else may have changed and is short, the `live` columns, and returns
+    their `number`. What may have changed and be long is in the columns that `renew` writes, where `updated_at` differs.
+    """
+
+    columns: Sequence[str]
+    list: Statement
+    copy: Statement
+    delete: Statement
+    take: Statement
+    live: Sequence[str] = ()
+    parts: Mapping[str, Statement] = field(default_factory=dict)
+    renew: "_Renewal | None" = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Renewal:
+    """`read` gives these columns by `key`, and `write` gives them to the same rows in the new cell."""
+
+    columns: Sequence[str]
+    read: Statement
+    write: Statement
+
+
+# All that may change of a chat is in its row, and is taken from there at the end.
+_CHATS: Final = _Copied(
+    ("id", "owner", "title", "system_prompt", "settings", "created_at", "updated_at"),
+    Statement(
+        """
+        SELECT id AS key, true AS version, created_at, updated_at,
+            1000 + coalesce(octet_length(title), 0) + coalesce(octet_length(system_prompt), 0) AS size
+        FROM chats WHERE owner = :owner
+        """,
+        timeout=_TIMEOUT,
+    ),
+    Statement(
+        """
+        SELECT id, CAST(:name AS text), title, system_prompt, settings, created_at, updated_at
+        FROM chats WHERE owner = :owner AND id = ANY(CAST(:key AS uuid[]))
+        """,
+        timeout=_TIMEOUT,
+    ),
+    Statement("DELETE FROM chats WHERE owner = :name AND id = ANY(CAST(:key AS uuid[]))", timeout=_TIMEOUT),
+    Statement(
+        """
+        WITH taken AS (
+            UPDATE chats SET owner = :owner, created_at = live.created_at, updated_at = live.updated_at
+            FROM unnest(
+                CAST(:key AS uuid[]), CAST(:created_at AS timestamptz[]), CAST(:updated_at AS timestamptz[])
+            ) AS live (id, created_at, updated_at)
+            WHERE owner = :name AND chats.id = live.id RETURNING chats.id
+        )
+        SELECT count(*) AS number FROM taken
+        """,
+        timeout=_TIMEOUT,
+    ),
+    live=("created_at", "updated_at"),
+    renew=_Renewal(
+        ("title", "system_prompt", "settings"),
+        Statement(
+            "SELECT id AS key, title, system_prompt, settings FROM chats WHERE id = ANY(CAST(:key AS uuid[]))",
+            timeout=_TIMEOUT,
+        ),
+        Statement(
+            """
+            UPDATE chats SET title = new.title, system_prompt = new.system_prompt, settings = new.settings
+            FROM unnest(
+                CAST(:key AS uuid[]), CAST(:title AS text[]), CAST(:system_prompt AS text[]), CAST(:settings AS json[])
+            ) AS new (id, title, system_prompt, settings)
+            WHERE owner = :name AND chats.id = new.id RETURNING chats.id
+            """,
+            timeout=_TIMEOUT,
+        ),
+    ),
+)
+# Once a turn has ended its rows stay as they are, but for the number of hooks that have failed, and asks that expire. A
+# turn that lost its end in a failover ends at another time. Sizes are not looked up: a thousand turns a portion.
+_TURNS: Final = _Copied(
+    stored_columns("turns"),
+    Statement(
+        """
+        SELECT turns.id AS key, parent_id, 32000 AS size, CASE WHEN ended_at IS NOT NULL THEN concat_ws(
+            ' ', attempt, hook_failures, extract(epoch FROM ended_at), CASE WHEN asked > 0 THEN (
+                SELECT extract(epoch FROM max(answered_at)) FROM asks WHERE turn_id = turns.id
+            ) END
+        ) END AS version
+        FROM turns JOIN chats ON chats.id = chat_id WHERE owner = :owner
+        """,
+        timeout=_TIMEOUT,
+    ),
+    Statement(
+        f"""
+        SELECT {", ".join(f"turns.{name}" for name in stored_columns("turns"))}
+        FROM turns JOIN chats ON chats.id = chat_id
+        WHERE owner = :owner AND turns.id = ANY(CAST(:key AS uuid[])) AND (ended_at IS NOT NULL OR :held)
+        """,
+        timeout=_TIMEOUT,
+    ),
+    Statement(
+        """
+        DELETE FROM turns USING chats
+        WHERE chats.id = chat_id AND owner = :name AND turns.id = ANY(CAST(:key AS uuid[]))
+        """,
+        timeout=_TIMEOUT,
+    ),
+    # What was copied ahead is to be indexed for the search, too: as by the triggers, the oldest first.
+    Statement(
+        """
+        WITH indexed AS (
+            INSERT INTO search_pending (owner, chat_id, turn_id)
+            SELECT owner, chats.id, turns.id FROM chats LEFT JOIN turns ON chat_id = chats.id AND ended_at IS NOT NULL
+            WHERE owner = :owner ORDER BY turns.created_at, turns.id
+        )
+        SELECT count(*) AS number FROM turns JOIN chats ON chats.id = chat_id WHERE owner = :owner
+        """,
+        timeout=_TIMEOUT,
+    ),
+    parts={
+        table: Statement(
+            f"""
+            SELECT {", ".join(f'"{name}"' for name in stored_columns(table))}
+            FROM {table} WHERE turn_id = ANY(CAST(:key AS uuid[]))
+            """,
+            timeout=_TIMEOUT,
+        )
+        for table in ("rounds", "blocks", "tool_calls", "asks", "steers")
+    },
+)
+_UPLOADS: Final = _Copied(
+    ("id", "owner", "digest", "media_type", "content", "created_at"),
+    Statement(
+        """
+        SELECT id AS key, digest AS version, octet_length(content) AS size, media_type, created_at
+        FROM uploads WHERE owner = :owner
+        """,
+        timeout=_TIMEOUT,
+    ),
+    # As a new file: a sweep deletes old ones to which no turn refers.
+    Statement(
+        """
+        SELECT id, CAST(:name AS text), digest, media_type, content, now()
+        FROM uploads WHERE owner = :owner AND id = ANY(CAST(:key AS uuid[]))
+        """,
+        timeout=_TIMEOUT,
+    ),
+    Statement("DELETE FROM uploads WHERE owner = :name AND id = ANY(CAST(:key AS uuid[]))", timeout=_TIMEOUT),
+    Statement(
+        """
+        WITH taken AS (
+            UPDATE uploads SET owner = :owner, media_type = live.media_type, created_at = live.created_at
+            FROM unnest(CAST(:key AS uuid[]), CAST(:media_type AS text[]), CAST(:created_at AS timestamptz[]))
+                AS live (id, media_type, created_at)
+            WHERE owner = :name AND uploads.id = live.id RETURNING uploads.id
+        )
+        SELECT count(*) AS number FROM taken
+        """,
+        timeout=_TIMEOUT,
+    ),
+    live=("media_type", "created_at"),
+)
+_DOCUMENTS: Final = _Copied(
+    ("owner", "path", "content", "updated_at", "searchable"),
+    Statement(
+        "SELECT path AS key, updated_at AS version, octet_length(content) AS size FROM documents WHERE owner = :owner",
+        timeout=_TIMEOUT,
+    ),
+    Statement(
+        """
+        SELECT CAST(:name AS text), path, content, updated_at, searchable
+        FROM documents WHERE owner = :owner AND path = ANY(CAST(:key AS text[]))
+        """,
+        timeout=_TIMEOUT,
+    ),
+    Statement("DELETE FROM documents WHERE owner = :name AND path = ANY(CAST(:key AS text[]))", timeout=_TIMEOUT),
+    Statement(
+        """
+        WITH taken AS (
+            UPDATE documents SET owner = :owner FROM unnest(CAST(:key AS text[])) AS live (path)
+            WHERE owner = :name AND documents.path = live.path RETURNING documents.path
+        )
+        SELECT count(*) AS number FROM taken
+        """,
+        timeout=_TIMEOUT,
+    ),
+)
+# Each after those that its rows refer to.
+COPIED: Final[Mapping[str, _Copied]] = {
+    "chats": _CHATS,
+    "turns": _TURNS,
+    "uploads": _UPLOADS,
+    "documents": _DOCUMENTS,
+}
+# The tables of which nothing else need be moved.
+AHEAD: Final = frozenset({*COPIED, *_TURNS.parts})
+
+LOCK = Statement("SELECT pg_try_advisory_xact_lock(hashtextextended(:name, 0)) AS alone")
+# Triggers write them for chats and turns, as for those of any owner.
+DELETE_TRACES = tuple(
+    Statement(f"DELETE FROM {table} WHERE owner = :name", timeout=_TIMEOUT)
+    for table in ("search_pending", "deleted_chats")
+)
+
+
+class OwnerAhead:
+    """`step` is called before each portion that is copied ahead."""
+
+    def __init__(self, owner: str, step: Callable[[str], None]) -> None:
+        self._owner = owner
+        self._name = arriving_name(owner)
+        self._step = step
+
+    async def copy_ahead(self, source: Database, target: Database) -> None:
+        """What is there already, from a move that was cut off, is not copied again. Raises ConfigError where another
+        command copies the same owner.
+        """
+        for _ in range(_PASSES):
+            # Turns are listed before chats: so the chat of a turn that is still there when it is copied was listed.
+            listed = {name: await source.rows(COPIED[name].list, owner=self._owner) for name in reversed([*COPIED])}
+            listed["turns"] = _parents_first(listed["turns"])
+            copied = False
+            for name, table in COPIED.items():
+                async with target.transaction() as there:
+                    await self._lock(there)
+                    missing = await self._missing(table, listed[name], there)
+                for keys in _portions(missing):
+                    copied = True
+                    self._step("ahead")
+                    # In one snapshot, so that a turn has all its blocks.
+                    async with source.transaction(snapshot=True) as here, target.transaction() as there:
+                        await self._lock(there)
+                        await self._copy(name, here, there, self._owner, keys, held=False)
+            if not copied:
+                break
+
+    async def take_over(self, source: Transaction, target: Transaction, owner: str) -> None:
+        """Gives the owner all rows that `owner` has in the old cell, where nothing changes any more. Raises ConfigError
+        where they are deleted in the new one just now.
+        """
+        await self._lock(target)
+        listed = {name: await source.rows(table.list, owner=owner) for name, table in COPIED.items()}
+        for name, table in COPIED.items():
+            missing = await self._missing(table, listed[name], target)
+            await self._copy(name, source, target, owner, [row["key"] for row in missing], held=True)
+            if table.renew is not None:
+                await self._renew(table, table.renew, listed[name], source, target)
+        for name, table in COPIED.items():
+            live = {column: [row[column] for row in listed[name]] for column in ("key", *table.live)}
+            taken = await target.row(table.take, owner=self._owner, name=self._name, **live)
+            if taken is None or taken["number"] != len(listed[name]):
+                raise ConfigError(f"{name} of {self._name!r} were deleted in the new cell just now. Try again.")
+
+    async def _renew(
+        self, table: _Copied, renewal: _Renewal, rows: Sequence[Row], source: Transaction, target: Transaction
+    ) -> None:
+        """Only what has changed since it was copied: it may be long, and the owner waits."""
+        copied = {row["key"]: row["updated_at"] for row in await target.rows(table.list, owner=self._name)}
+        for keys in _portions([row for row in rows if copied.get(row["key"]) != row["updated_at"]]):
+            new = await source.rows(renewal.read, key=keys)
+            columns = {name: [row[name] for row in new] for name in ("key", *renewal.columns)}
+            await target.rows(renewal.write, name=self._name, **columns)
+
+    async def _lock(self, target: Transaction) -> None:
+        row = await target.row(LOCK, name=self._name)
+        if row is None or not row["alone"]:
+            raise ConfigError(f"Another command moves {self._owner} to the same cell just now.")
+
+    async def _missing(self, table: _Copied, rows: Sequence[Row], target: Transaction) -> Sequence[Row]:
+        """Those of the rows that have not been copied. What was copied and has changed since is deleted."""
+        versions = {row["key"]: row["version"] for row in rows}
+        copied = await self._versions(table, target)
+        changed = [key for key, version in copied.items() if version is None or versions.get(key) != version]
+        if changed:
+            await target.rows(table.delete, name=self._name, key=changed)
+            copied = await self._versions(table, target)  # with a turn go those that follow it
+        return [row for row in rows if row["key"] not in copied]
+
+    async def _versions(self, table: _Copied, target: Transaction) -> Mapping[Any, Any]:
+        return {row["key"]: row["version"] for row in await target.rows(table.list, owner=self._name)}
+
+    async def _copy(
+        self, name: str, source: Transaction, target: Transaction, owner: str, keys: Collection[Any], *, held: bool
+    ) -> None:
+        """An open turn is copied only while its owner is `held`: under no name may it be claimed in the new cell."""
+        table = COPIED[name]
+        values = {"owner": owner, "name": self._name, "key": keys, "held": held}
+        await source.copy_to(target, name, table.columns, table.copy, **values)
+        for part, copy in table.parts.items():
+            await source.copy_to(target, part, stored_columns(part), copy, key=keys)
+        for delete in DELETE_TRACES:
+            await target.rows(delete, name=self._name)
+
+
+def _parents_first(turns: Sequence[Row]) -> Sequence[Row]:
+    """Those turns that do not change any more, with all that they follow: each after its parent, a chat's together."""
+    children = defaultdict(list)
+    for turn in turns:
+        children[turn["parent_id"]].append(turn)
+    found, open_ends = [], children[None]
+    while open_ends:
+        turn = open_ends.pop()
+        if turn["version"] is not None:
+            found.append(turn)
+            open_ends += children[turn["key"]]
+    return found
+
+
+def _portions(rows: Sequence[Row]) -> Iterator[Sequence[Any]]:
+    """Keys of rows that are copied together."""
+    keys, size = [], 0
+    for row in rows:
+        keys.append(row["key"])
+        size += row["size"]
+        if size >= _PORTION:
+            yield keys
+            keys, size = [], 0
+    if keys:
+        yield keys

@@ -1,0 +1,301 @@
+"""The move of an owner between cells: all its rows, from one Postgres into another.
+
+What does not change any more is copied ahead (owner_ahead.py). Then the owner is held: the API refuses changes, running
+turns go back into the queue, and nobody claims them. Now the rest is copied, in one transaction of each database. That
+of the old cell commits first: it gives the rows there the name of a departed owner, so nothing finds them any more, and
+nothing is lost where the other one does not commit. The move is then repeated, from the departed owner.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from time import monotonic
+from typing import Final
+
+from turnstream.domain.errors import ConfigError, NotFound, StorageUnavailable
+from turnstream.domain.identity import departed_name
+from turnstream.storage import tables
+from turnstream.storage.database import Database, Statement, Transaction
+from turnstream.storage.migrations import RELATIONS, VERSION_TABLES, newest_revision, version_table
+from turnstream.storage.owners.moves import LOOK
+from turnstream.storage.owners.owner_ahead import AHEAD, OwnerAhead, stored_columns
+from turnstream.storage.runs.queue import NOTIFY, QUEUED
+
+# Seconds that running turns get to be given back, and for the copy of all rows. Then an owner whose move did not come
+# to its end is served again.
+_SETTLE = 30.0
+_COPY = 1800.0
+_PAUSE = 0.1
+
+# What the move leaves where it is: the audit trail, and what is made anew from rows or goes by itself. Credentials are
+# copied, and keep their owner: by them the old cell knows whom to send on.
+_LEFT: Final = frozenset(
+    {
+        *("audit", "moves", "reservations", "tool_cache"),
+        *("search_segments", "search_chats", "search_texts", "search_pending", "search_backlog"),
+        "search_documents",
+    }
+)
+_CREDENTIALS: Final = frozenset({"tokens", "browser_tokens"})
+# Of the departed owner no webhook is sent; a move that is repeated makes it due again.
+_CHANGED: Final[Mapping[str, str]] = {
+    "owner": "CAST(:name AS text)",
+    "due_at": "CASE WHEN due_at = 'infinity' THEN now() ELSE due_at END",
+}
+_OF_CHATS: Final = "chat_id IN (SELECT id FROM chats WHERE owner = :owner)"
+_OF_TURNS: Final = "turn_id IN (SELECT turns.id FROM turns JOIN chats ON chats.id = chat_id WHERE owner = :owner)"
+
+GET_RELATIONS = Statement(RELATIONS)
+GET_REVISION: Final = {table: Statement(f"SELECT version_num FROM {table}") for table in VERSION_TABLES}
+GET_MOVE = Statement("SELECT cell, state FROM moves WHERE owner = :owner")
+GET_TOKEN_NAMES = Statement("SELECT name FROM tokens WHERE owner = :owner")
+GET_TAKEN_NAME = Statement(
+    "SELECT name FROM tokens WHERE name = ANY(CAST(:names AS text[])) AND owner <> :owner ORDER BY name LIMIT 1"
+)
+GET_COLUMNS = Statement(
+    """
+    SELECT table_name || '.' || column_name || ' ' || data_type AS name FROM information_schema.columns
+    WHERE table_schema = current_schema() AND table_name = ANY(CAST(:tables AS text[])) ORDER BY 1
+    """
+)
+HOLD = Statement(
+    """
+    INSERT INTO moves (owner, cell, state, held_until)
+    VALUES (:owner, :cell, 'leaving', now() + CAST(:seconds AS float) * interval '1 second')
+    ON CONFLICT (owner) DO UPDATE
+    SET cell = EXCLUDED.cell, state = EXCLUDED.state, held_until = EXCLUDED.held_until, changed_at = now()
+    RETURNING owner
+    """
+)
+# The lock is given when all transactions that write one of these have ended. Later ones are refused by the trigger
+# (migration 0028), or meet the gate of the API.
+AWAIT_WRITERS = Statement("LOCK TABLE chats, uploads, documents IN SHARE MODE")
+SHORT_WAIT = Statement("SELECT set_config('lock_timeout', '2s', true)")
+LET_GO = Statement("DELETE FROM moves WHERE owner = :owner AND state = 'leaving' RETURNING owner")
+RUNNING = Statement(
+    "SELECT turns.id FROM turns JOIN chats ON chats.id = chat_id WHERE owner = :owner AND turns.status = 'running'"
+)
+LOCK_MOVE = Statement("SELECT FROM moves WHERE owner = :owner AND held_until > clock_timestamp() FOR UPDATE")
+LOCK_CHATS = Statement("SELECT id FROM chats WHERE owner = :owner FOR UPDATE", timeout=_COPY)
+# Exchanges that wait for the lock compare this time. A microsecond later is still before every later change.
+DEPART_CHATS = Statement(
+    "UPDATE chats SET owner = :departed, updated_at = updated_at + interval '1 microsecond' WHERE owner = :owner",
+    timeout=_COPY,
+)
+HOLD_BACK_WEBHOOKS = tuple(
+    Statement(f"UPDATE {table} SET due_at = 'infinity' WHERE due_at IS NOT NULL AND {_OF_TURNS}", timeout=_COPY)
+    for table in ("webhooks", "waiting_webhooks")
+)
+# Turns of the departed owner are never claimed.
+HOLD_DEPARTED = Statement(
+    "INSERT INTO moves (owner, cell, state, held_until) VALUES (:departed, :cell, 'leaving', 'infinity')"
+)
+MARK = Statement(
+    """
+    INSERT INTO moves (owner, cell, state) VALUES (:owner, :cell, :state)
+    ON CONFLICT (owner) DO UPDATE SET cell = :cell, state = :state, held_until = NULL, changed_at = now()
+    """
+)
+NEED_TOKENS = Statement(
+    "INSERT INTO token_requirement SELECT FROM tokens WHERE owner = :owner LIMIT 1 ON CONFLICT DO NOTHING"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """A table of which rows are moved. `copied` gives the rows of :owner, as those of :name. `count` gives their number
+    where owner and name are the same.
+    """
+
+    name: str
+    columns: Sequence[str]
+    copied: Statement
+    count: Statement
+
+    @property
+    def has_owner(self) -> bool:
+        return "owner" in self.columns
+
+
+def _moved_tables() -> Iterator[_Table]:
+    """Each after those that its rows refer to."""
+    for table in tables.metadata.sorted_tables:
+        columns = stored_columns(table.name)
+        if table.name in _CREDENTIALS:
+            condition = "owner = :name"
+        elif "owner" in columns:
+            condition = "owner = :owner"
+        elif "chat_id" in columns:
+            condition = _OF_CHATS
+        elif "turn_id" in columns:
+            condition = _OF_TURNS
+        else:
+            continue
+        if table.name not in _LEFT:
+            values = ", ".join(_CHANGED.get(name, f'"{name}"') for name in columns)
+            rows = f"FROM {table.name} WHERE {condition}"
+            yield _Table(
+                table.name,
+                columns,
+                Statement(f"SELECT {values} {rows}", timeout=_COPY),
+                Statement(f"SELECT count(*) AS number {rows}", timeout=_COPY),
+            )
+
+
+MOVED: Final = tuple(_moved_tables())
+DEPART: Final = {
+    table.name: Statement(f"UPDATE {table.name} SET owner = :departed WHERE owner = :owner", timeout=_COPY)
+    for table in MOVED
+    if table.has_owner and table.name not in _CREDENTIALS | {"chats"}
+}
+ANY_ROW = Statement(
+    "SELECT "
+    + " OR ".join(f"EXISTS (SELECT FROM {table.name} WHERE owner = :owner)" for table in MOVED if table.has_owner)
+    + " AS found"
+)
+
+
+async def _revision(database: Database) -> str | None:
+    present = {row["relname"] for row in await database.rows(GET_RELATIONS)}
+    table = version_table(present)
+    row = await database.row(GET_REVISION[table]) if table in present else None
+    return None if row is None else row["version_num"]
+
+
+class OwnerMove:
+    """Moves `owner` from the cell `here` to the cell `there`. `step` is called before each step with its name."""
+
+    def __init__(
+        self,
+        owner: str,
+        here: tuple[str, Database],
+        there: tuple[str, Database],
+        step: Callable[[str], None] = lambda _name: None,
+    ) -> None:
+        self._owner = owner
+        self._here, self._source = here
+        self._there, self._target = there
+        self._step = step
+        self._departed = departed_name(owner, self._there)
+        self._ahead = OwnerAhead(owner, step)
+
+    async def run(self) -> None:
+        """A move that was cut off at any moment is begun again, or ended, by the next call. Raises NotFound and
+        ConfigError where it is refused, StorageError where Postgres fails.
+        """
+        await self._check_versions()
+        before = await self._source.row(GET_MOVE, owner=self._owner)
+        gone = before is not None and before["state"] == "gone"
+        await self._check(before["cell"] if before is not None and gone else None)
+        if gone:
+            async with self._target.transaction() as target, self._source.transaction() as source:
+                await self._copy(source, target, self._departed)
+        else:
+            await self._ahead.copy_ahead(self._source, self._target)
+            await self._check_versions()  # that may have taken hours
+            await self._check(None)
+            try:
+                self._step("hold")
+                await self._hold()
+                self._step("settle")
+                await self._settle()
+                await self._switch()
+            except Exception:
+                with suppress(StorageUnavailable):
+                    await self._source.row(LET_GO, owner=self._owner)
+                raise
+        self._step("wake")
+        await self._target.row(NOTIFY, payload=QUEUED)
+
+    async def counts(self) -> Mapping[str, int]:
+        """The rows that the owner has in the new cell, by table. It takes as long as there are rows."""
+        counts = {}
+        for table in MOVED:
+            (row,) = await self._target.rows(table.count, owner=self._owner, name=self._owner)
+            counts[table.name] = row["number"]
+        return counts
+
+    async def _check_versions(self) -> None:
+        """Migrations may change what rows mean, and columns may stay the same."""
+        here, there, mine = await _revision(self._source), await _revision(self._target), newest_revision()
+        if not here == there == mine:
+            raise ConfigError(
+                f"The cells {self._here} and {self._there} have tables of different versions, or this command is of"
+                f" another one: their revisions are {here} and {there}, that of the command is {mine}. Nothing was"
+                " moved. Upgrade what is older first."
+            )
+        names = [table.name for table in MOVED]
+        if await self._source.rows(GET_COLUMNS, tables=names) != await self._target.rows(GET_COLUMNS, tables=names):
+            raise ConfigError(
+                f"The cells {self._here} and {self._there} have tables of different versions: upgrade both first."
+            )
+
+    async def _check(self, gone_to: str | None) -> None:
+        if gone_to not in {None, self._there}:
+            raise ConfigError(f"{self._owner} has been moved to the cell {gone_to}: name that one, or move it there.")
+        if gone_to is None and not await self._has_rows(self._source, self._owner):
+            raise NotFound(f"there is no owner {self._owner}; `turnstream owners list` shows them")
+        arrived = await self._target.row(GET_MOVE, owner=self._owner)
+        if gone_to is not None and arrived is not None and arrived["state"] == "arrived":
+            raise ConfigError(f"{self._owner} is in the cell {self._there} already.")
+        if await self._has_rows(self._target, self._owner):
+            raise ConfigError(f"The cell {self._there} has an owner {self._owner} already: erase that one first.")
+        if gone_to is None and await self._has_rows(self._source, self._departed):
+            raise ConfigError(f"The cell {self._here} still has an earlier {self._departed!r}: erase that one first.")
+        if await self._has_rows(self._target, came_back := departed_name(self._owner, self._here)):
+            raise ConfigError(f"The cell {self._there} still has {came_back!r}: erase that one first.")
+        names = [row["name"] for row in await self._source.rows(GET_TOKEN_NAMES, owner=self._owner)]
+        if taken := await self._target.row(GET_TAKEN_NAME, names=names, owner=self._owner):
+            raise ConfigError(
+                f"The cell {self._there} has a token named {taken['name']!r} of another owner: delete one of the two"
+                " (`turnstream tokens delete`), and create it under another name."
+            )
+
+    async def _has_rows(self, database: Database, owner: str) -> bool:
+        row = await database.row(ANY_ROW, owner=owner)
+        return row is not None and row["found"]
+
+    async def _hold(self) -> None:
+        async with self._source.transaction() as source:
+            await source.row(SHORT_WAIT)  # others wait behind this lock
+            await source.row(HOLD, owner=self._owner, cell=self._there, seconds=_SETTLE)
+            await source.rows(AWAIT_WRITERS)
+
+    async def _settle(self) -> None:
+        """Until every replica knows of the move, and none runs a turn of the owner."""
+        await asyncio.sleep(2 * LOOK)
+        end = monotonic() + _SETTLE - 3 * LOOK
+        while running := await self._source.row(RUNNING, owner=self._owner):
+            if monotonic() > end:
+                raise ConfigError(f"Turn {running['id']} of {self._owner} does not stop; nothing was moved.")
+            await asyncio.sleep(_PAUSE)
+
+    async def _switch(self) -> None:
+        async with self._target.transaction() as target:
+            async with self._source.transaction() as source:
+                self._step("lock")
+                if not await source.rows(LOCK_MOVE, owner=self._owner):
+                    raise ConfigError("The move took too long to begin; nothing was moved. Try again.")
+                await source.rows(LOCK_CHATS, owner=self._owner)
+                if await source.rows(RUNNING, owner=self._owner):
+                    raise ConfigError("A turn of the owner was claimed meanwhile; nothing was moved. Try again.")
+                await self._copy(source, target, self._owner)
+                self._step("depart")
+                for statement in HOLD_BACK_WEBHOOKS:
+                    await source.rows(statement, owner=self._owner)
+                for statement in (DEPART_CHATS, *DEPART.values()):
+                    await source.rows(statement, owner=self._owner, departed=self._departed)
+                await source.rows(HOLD_DEPARTED, departed=self._departed, cell=self._there)
+                await source.rows(MARK, owner=self._owner, cell=self._there, state="gone")
+                self._step("leave")
+            self._step("arrive")
+
+    async def _copy(self, source: Transaction, target: Transaction, owner: str) -> None:
+        self._step("copy")
+        await self._ahead.take_over(source, target, owner)
+        for table in MOVED:
+            if table.name not in AHEAD:
+                await source.copy_to(target, table.name, table.columns, table.copied, owner=owner, name=self._owner)
+        await target.rows(MARK, owner=self._owner, cell=self._here, state="arrived")
+        await target.rows(NEED_TOKENS, owner=self._owner)

@@ -1,0 +1,123 @@
+"""Owners: what each has, and its erasure."""
+
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+from uuid import UUID
+
+from turnstream.storage.database import LONG, Database, Statement
+from turnstream.storage.rows import OPEN_STATUSES
+from turnstream.storage.tables import metadata
+
+# Tables whose rows carry their owner; those of other tables go with a chat. The chats come first, one by one: what
+# their deletion leaves behind is in the other tables. The audit trail stays: it says that there was an erasure.
+_WITH_OWNER: Final = tuple(
+    table.name for table in metadata.sorted_tables if "owner" in table.columns and table.name not in {"chats", "audit"}
+)
+# Rows of one step of an erasure.
+_STEP = 100
+
+LIST_OWNERS = Statement(
+    """
+    WITH kept AS (
+        SELECT owner, 1 AS chats, 0 AS uploads, 0 AS bytes, 0 AS documents, 0 AS tokens, updated_at AS at FROM chats
+        UNION ALL
+        SELECT owner, 0, 1, length(content), 0, 0, created_at FROM uploads
+        UNION ALL
+        SELECT owner, 0, 0, 0, 1, 0, updated_at FROM documents
+        UNION ALL
+        SELECT owner, 0, 0, 0, 0, 1, created_at FROM tokens
+    )
+    SELECT owner, sum(chats) AS chats, sum(uploads) AS uploads, sum(bytes)::bigint AS bytes,
+        sum(documents) AS documents, sum(tokens) AS tokens, max(at) AS changed_at
+    FROM kept GROUP BY owner ORDER BY owner
+    """,
+    timeout=LONG,
+)
+DELETE_TOKENS = Statement("DELETE FROM tokens WHERE owner = :owner RETURNING name")
+GET_OPEN_TURNS_OF_OWNER = Statement(
+    f"""
+    SELECT turns.id, turns.status = 'running' AS running FROM turns JOIN chats ON chats.id = chat_id
+    WHERE owner = :owner AND turns.status IN {OPEN_STATUSES}
+    """
+)
+GET_CHAT_IDS = Statement("SELECT id FROM chats WHERE owner = :owner ORDER BY updated_at, id LIMIT :most")
+GET_TURN_IDS = Statement("SELECT id FROM turns WHERE chat_id = :chat", timeout=LONG)
+ERASE_CHAT = Statement("DELETE FROM chats WHERE id = :chat AND owner = :owner RETURNING id", timeout=LONG)
+# Its table has no foreign key.
+ERASE_OPEN_TEXT = Statement(
+    "DELETE FROM open_text WHERE turn_id = ANY(CAST(:turns AS uuid[])) RETURNING turn_id", timeout=LONG
+)
+ERASE_ROWS: Final = {
+    table: Statement(
+        f"""
+        DELETE FROM {table} WHERE ctid = ANY(ARRAY(SELECT ctid FROM {table} WHERE owner = :owner LIMIT :most))
+        RETURNING owner
+        """,
+        timeout=LONG,
+    )
+    for table in _WITH_OWNER
+}
+COUNT_ROWS = Statement(
+    "SELECT "
+    + " + ".join(f"(SELECT count(*) FROM {table} WHERE owner = :owner)" for table in ("chats", *_WITH_OWNER))
+    + " AS number",
+    timeout=LONG,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerInfo:
+    """What an owner has. `bytes` are those of the uploads."""
+
+    owner: str
+    chats: int
+    uploads: int
+    bytes: int
+    documents: int
+    tokens: int
+    changed_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class ErasureStep:
+    """What a step has deleted. `turns` are about to go with their chat."""
+
+    table: str
+    rows: int = 0
+    turns: Sequence[UUID] = ()
+
+
+class Owners:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def list(self) -> Sequence[OwnerInfo]:
+        return [OwnerInfo(**dict(row)) for row in await self._database.rows(LIST_OWNERS)]
+
+    async def delete_tokens(self, owner: str) -> Sequence[str]:
+        """Returns the names of the tokens."""
+        return [row["name"] for row in await self._database.rows(DELETE_TOKENS, owner=owner)]
+
+    async def open_turns(self, owner: str) -> tuple[Sequence[UUID], bool]:
+        """The turns that have not ended, and whether one of them runs."""
+        rows = await self._database.rows(GET_OPEN_TURNS_OF_OWNER, owner=owner)
+        return [row["id"] for row in rows], any(row["running"] for row in rows)
+
+    async def erase(self, owner: str) -> AsyncGenerator[ErasureStep, None]:
+        """Deletes in small steps what the owner has. A step that was cut off is done by the next call."""
+        while chats := await self._database.rows(GET_CHAT_IDS, owner=owner, most=_STEP):
+            for row in chats:
+                turns = [turn["id"] for turn in await self._database.rows(GET_TURN_IDS, chat=row["id"])]
+                yield ErasureStep("turns", turns=turns)  # while they are there: recordings are found by them
+                gone = await self._database.rows(ERASE_CHAT, owner=owner, chat=row["id"])
+                await self._database.rows(ERASE_OPEN_TEXT, turns=turns)
+                yield ErasureStep("chats", len(gone))
+        for table, statement in ERASE_ROWS.items():
+            while gone := await self._database.rows(statement, owner=owner, most=_STEP):
+                yield ErasureStep(table, len(gone))
+
+    async def is_erased(self, owner: str) -> bool:
+        row = await self._database.row(COUNT_ROWS, owner=owner)
+        return row is not None and row["number"] == 0

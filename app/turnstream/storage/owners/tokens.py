@@ -1,0 +1,201 @@
+"""Bearer tokens. Only a SHA-256 hash is stored: a secret of 256 bits needs no slower hash."""
+
+import hashlib
+import hmac
+import re
+import secrets
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+from turnstream.domain.errors import Conflict, Unauthorized
+from turnstream.domain.identity import Identity, checked_scopes, known_scopes
+from turnstream.kit.ids import new_id
+from turnstream.storage.database import Database, Statement
+from turnstream.storage.rows import from_json, to_json
+
+CREATE_TOKEN = Statement(
+    """
+    WITH created AS (
+        INSERT INTO tokens (id, owner, name, hash, scopes, expires_at, plan)
+        VALUES (:id, :owner, :name, :hash, CAST(:scopes AS text[]), :expires_at, :plan)
+        ON CONFLICT DO NOTHING RETURNING id
+    ),
+    required AS (INSERT INTO token_requirement SELECT FROM created ON CONFLICT DO NOTHING)
+    SELECT id FROM created
+    """
+)
+GET_TOKENS = Statement(
+    """
+    SELECT 'ts' AS prefix, id, owner, hash, scopes, expires_at, plan, CAST(NULL AS uuid) AS chat_id,
+        CAST(NULL AS uuid) AS turn_id, CAST(NULL AS text) AS folder, CAST(NULL AS json) AS fixed
+    FROM tokens WHERE id = ANY(CAST(:ids AS uuid[])) AND coalesce(expires_at > now(), true)
+    UNION ALL
+    SELECT 'tb', id, owner, hash, scopes, expires_at, plan, chat_id, turn_id, folder, fixed
+    FROM browser_tokens WHERE id = ANY(CAST(:ids AS uuid[])) AND expires_at > now()
+    """
+)
+# Without a row the stored token that is exchanged has gone meanwhile. Each new one removes some that have expired.
+CREATE_BROWSER_TOKEN = Statement(
+    """
+    WITH expired AS (
+        DELETE FROM browser_tokens WHERE id IN (
+            SELECT id FROM browser_tokens WHERE expires_at < now() ORDER BY expires_at LIMIT 10 FOR UPDATE SKIP LOCKED
+        )
+    ),
+    parent AS (SELECT id FROM tokens WHERE id = :parent FOR KEY SHARE)
+    INSERT INTO browser_tokens (id, owner, hash, scopes, expires_at, plan, chat_id, turn_id, token_id, folder, fixed)
+    SELECT :id, :owner, :hash, CAST(:scopes AS text[]), CAST(:expires_at AS timestamptz), :plan, CAST(:chat AS uuid),
+        CAST(:turn AS uuid), (SELECT id FROM parent), :folder, CAST(:fixed AS json)
+    WHERE CAST(:parent AS uuid) IS NULL OR EXISTS (SELECT FROM parent)
+    RETURNING id
+    """
+)
+ANY_TOKEN = Statement("SELECT 1 FROM tokens LIMIT 1")
+EVER_A_TOKEN = Statement("SELECT FROM token_requirement UNION ALL SELECT FROM tokens LIMIT 1")
+LIST_TOKENS = Statement(
+    "SELECT name, owner, created_at, scopes, expires_at, last_used_at, plan FROM tokens ORDER BY id"
+)
+DELETE_TOKEN = Statement("DELETE FROM tokens WHERE name = :name RETURNING id")
+RECORD_USES = Statement("UPDATE tokens SET last_used_at = now() WHERE id = ANY(CAST(:ids AS uuid[]))")
+
+# What the ids of credentials begin with: of stored tokens, and of those that were exchanged for a browser.
+STORED_TOKEN = "token:"  # noqa: S105
+BROWSER_TOKEN = "browser:"  # noqa: S105
+_KINDS = {"ts": STORED_TOKEN, "tb": BROWSER_TOKEN}
+
+# One spelling for each token, so that lists of leaked tokens find it; the cell is hashed with the secret.
+_FORM = re.compile(r"(?P<prefix>ts|tb)_((?P<cell>[a-z0-9]{1,8})_)?(?P<id>[0-9a-f]{32})_(?P<secret>[A-Za-z0-9_-]{43})")
+
+
+@dataclass(frozen=True, slots=True)
+class TokenInfo:
+    """A token without its secret."""
+
+    name: str
+    owner: str
+    created_at: datetime
+    scopes: Sequence[str]
+    expires_at: datetime | None
+    last_used_at: datetime | None
+    plan: str | None
+
+
+class Tokens:
+    """Tokens have the name of the `cell` in which they are created, where it has one."""
+
+    def __init__(self, database: Database, cell: str | None = None) -> None:
+        self._database = database
+        self._cell = cell
+
+    async def create(self, name: str, identity: Identity) -> str:
+        """Creates a token with the owner, scopes, end and plan of `identity`; its secret is returned here only. From
+        now on the server needs tokens. Raises Conflict when the name is taken.
+        """
+        id, secret = new_id(), secrets.token_urlsafe(32)
+        row = await self._database.row(
+            CREATE_TOKEN,
+            id=id,
+            owner=identity.owner,
+            name=name,
+            hash=_digest(secret, self._cell),
+            scopes=checked_scopes(identity.scopes),
+            expires_at=identity.expires_at,
+            plan=identity.plan,
+        )
+        if row is None:
+            raise Conflict(f"There is already a token named {name}; choose another name.", field="name")
+        return self._written("ts", id, secret)
+
+    async def create_for_browser(self, identity: Identity) -> str:
+        """Creates a short-lived token for `identity`, whose credential is exchanged for it. Where that is a stored
+        token, the new one goes with it. Raises Unauthorized when it has gone already.
+        """
+        kind, mark, parent = (identity.credential or "").partition(":")
+        id, secret = new_id(), secrets.token_urlsafe(32)
+        row = await self._database.row(
+            CREATE_BROWSER_TOKEN,
+            id=id,
+            owner=identity.owner,
+            hash=_digest(secret, self._cell),
+            scopes=checked_scopes(identity.scopes),
+            expires_at=identity.expires_at,
+            plan=identity.plan,
+            chat=identity.chat,
+            turn=identity.turn,
+            parent=UUID(parent) if kind + mark == STORED_TOKEN else None,
+            folder=identity.folder,
+            fixed=to_json(identity.fixed) if identity.fixed else None,
+        )
+        if row is None:
+            raise Unauthorized("The token of `Authorization` was revoked; send another one.")
+        return self._written("tb", id, secret)
+
+    def _written(self, prefix: str, id: UUID, secret: str) -> str:
+        return "_".join([prefix, *([self._cell] if self._cell else []), id.hex, secret])
+
+    async def identities(self, tokens: Collection[str]) -> Mapping[str, Identity]:
+        """The identities of those of `tokens` that are valid."""
+        forms = {token: form for token in tokens if (form := _FORM.fullmatch(token))}
+        rows = await self._database.rows(GET_TOKENS, ids=[UUID(hex=form["id"]) for form in forms.values()])
+        by_id = {(row["prefix"], row["id"]): row for row in rows}
+        found = {}
+        for token, form in forms.items():
+            row = by_id.get((form["prefix"], UUID(hex=form["id"])))
+            if hmac.compare_digest(row["hash"] if row else bytes(32), _digest(form["secret"], form["cell"])) and row:
+                found[token] = Identity(
+                    row["owner"],
+                    known_scopes(row["scopes"]),
+                    row["expires_at"],
+                    f"{_KINDS[form['prefix']]}{row['id']}",
+                    row["plan"],
+                    row["chat_id"],
+                    row["turn_id"],
+                    folder=row["folder"],
+                    fixed=from_json(row["fixed"]) or {},
+                )
+        return found
+
+    async def exist(self) -> bool:
+        return await self._database.row(ANY_TOKEN) is not None
+
+    async def ever_existed(self) -> bool:
+        return await self._database.row(EVER_A_TOKEN) is not None
+
+    async def record_uses(self, credentials: Collection[str]) -> None:
+        """Those of the credentials that are stored tokens were used just now."""
+        ids = [UUID(each.removeprefix(STORED_TOKEN)) for each in credentials if each.startswith(STORED_TOKEN)]
+        await self._database.rows(RECORD_USES, ids=ids)
+
+    async def list(self) -> Sequence[TokenInfo]:
+        rows = await self._database.rows(LIST_TOKENS)
+        return [
+            TokenInfo(
+                row["name"],
+                row["owner"],
+                row["created_at"],
+                row["scopes"],
+                row["expires_at"],
+                row["last_used_at"],
+                row["plan"],
+            )
+            for row in rows
+        ]
+
+    async def delete(self, name: str) -> bool:
+        return await self._database.row(DELETE_TOKEN, name=name) is not None
+
+
+def is_well_formed(token: str) -> bool:
+    return _FORM.fullmatch(token) is not None
+
+
+def cell_of(token: str) -> str | None:
+    """The name of the cell in which it was created."""
+    form = _FORM.fullmatch(token)
+    return form["cell"] if form else None
+
+
+def _digest(secret: str, cell: str | None) -> bytes:
+    return hashlib.sha256(f"{cell}_{secret}".encode() if cell else secret.encode()).digest()

@@ -1,0 +1,166 @@
+"""Retention: the removal of rows by their age, in small steps, and the replica that does it."""
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from datetime import timedelta
+from typing import Any, Final, Literal
+from uuid import UUID
+
+from turnstream.kit.clock import CLOCK
+from turnstream.storage.database import LONG, Database, Statement, Transaction
+
+Aged = Literal["uploads", "idempotency_keys", "webhooks", "waiting_webhooks"]
+
+ROWS: Final = 1000  # of one statement, where each is small
+NO_ID: Final = UUID(int=0)  # before all others
+
+
+def walk_of(table: str, key: Sequence[str], old: str, *, within: str = "true") -> Statement:
+    """Reads up to `most` rows behind a place in the order of `key`, columns that an index has, and deletes those that
+    are `old`. A table is walked in statements that take as long in a large table as in a small one, however many rows
+    stay. The answer has `removed` and the place that it has come to; none at the end.
+    """
+    columns, place = ", ".join(key), ", ".join(f":{name}" for name in key)
+    return Statement(
+        f"""
+        WITH passed AS MATERIALIZED (
+            SELECT ctid AS row, {columns}, ({old}) AS is_old FROM {table}
+            WHERE ({columns}) > ({place}) AND {within} ORDER BY {columns} LIMIT :most
+        ), gone AS (
+            DELETE FROM {table} WHERE ctid = ANY(ARRAY(SELECT row FROM passed WHERE is_old)) AND ({old})
+            RETURNING {key[0]}
+        )
+        SELECT {columns}, (SELECT count(*) FROM gone) AS removed FROM passed
+        ORDER BY {", ".join(f"{name} DESC" for name in key)} LIMIT 1
+        """,
+        timeout=LONG,
+    )
+
+
+async def walk(
+    database: Database | Transaction, statement: Statement, begin: Mapping[str, Any], most: int, **values: Any
+) -> AsyncGenerator[int, None]:
+    """Yields how many rows each statement has deleted. `begin` is a place before all rows."""
+    place = dict(begin)
+    while (row := await database.row(statement, most=most, **place, **values)) is not None:
+        yield row["removed"]
+        place = {name: row[name] for name in place}
+
+
+# One replica has a sweep until its time comes again. While it works it renews its lease; one that dies is replaced.
+CLAIM_SWEEP = Statement(
+    """
+    INSERT INTO sweeps (name, due_at) VALUES (:name, now() + :lease)
+    ON CONFLICT (name) DO UPDATE SET due_at = EXCLUDED.due_at WHERE sweeps.due_at <= now()
+    RETURNING name
+    """
+)
+POSTPONE_SWEEP = Statement("UPDATE sweeps SET due_at = now() + :wait WHERE name = :name RETURNING name")
+
+# Owner by owner, since the index of chats begins with the owner: another index would cost every message. An owner
+# without old chats has one row with a null. A chat goes when it was changed last so long ago and no turn of it is at
+# work; a turn that waits for a person does not keep it.
+GET_OLD_CHATS = Statement(
+    """
+    WITH RECURSIVE page (owner, number) AS (
+        (SELECT owner, 1 FROM chats WHERE owner >= :begin AND (owner > :begin OR :again) ORDER BY owner LIMIT 1)
+        UNION ALL
+        SELECT next.owner, number + 1 FROM page CROSS JOIN LATERAL (
+            SELECT owner FROM chats WHERE owner > page.owner ORDER BY owner LIMIT 1
+        ) AS next
+        WHERE number < :owners
+    )
+    SELECT page.owner, old.id FROM page LEFT JOIN LATERAL (
+        SELECT id FROM chats
+        WHERE chats.owner = page.owner AND updated_at < now() - CAST(:age AS interval) AND NOT EXISTS (
+            SELECT FROM turns WHERE chat_id = chats.id AND status IN ('queued', 'running')
+        )
+        ORDER BY updated_at LIMIT :most
+    ) AS old ON true
+    ORDER BY page.owner
+    """,
+    timeout=LONG,
+)
+# Asked again: a chat may have been used meanwhile. One chat at a time, since each may have thousands of turns.
+DELETE_OLD_CHAT = Statement(
+    """
+    DELETE FROM chats WHERE id IN (
+        SELECT id FROM chats
+        WHERE id = :chat AND updated_at < now() - CAST(:age AS interval) AND NOT EXISTS (
+            SELECT FROM turns WHERE chat_id = chats.id AND status IN ('queued', 'running')
+        )
+        FOR UPDATE SKIP LOCKED
+    )
+    RETURNING id
+    """,
+    timeout=LONG,
+)
+
+
+def _aged(table: str, key: Sequence[str], since: str = "created_at") -> Statement:
+    """The first column of `key` is an id, which begins with the time of its creation: younger rows are not read. The
+    age of a row counts from `since`, which may be later: an upload was sent again, a request came to an older turn, a
+    webhook was delivered.
+    """
+    return walk_of(table, key, f"{since} < now() - CAST(:age AS interval)", within=f"{key[0]} < :before")
+
+
+_FINISHED: Final = "coalesce(delivered_at, given_up_at)"
+DELETE_AGED: Final[Mapping[Aged, Statement]] = {
+    "uploads": _aged("uploads", ["id"]),
+    "idempotency_keys": _aged("idempotency_keys", ["turn_id", "owner", "key"]),
+    "webhooks": _aged("webhooks", ["turn_id"], _FINISHED),
+    "waiting_webhooks": _aged("waiting_webhooks", ["turn_id", "asked"], _FINISHED),
+}
+_BEGIN: Final[Mapping[Aged, Mapping[str, Any]]] = {
+    "uploads": {"id": NO_ID},
+    "idempotency_keys": {"turn_id": NO_ID, "owner": "", "key": ""},
+    "webhooks": {"turn_id": NO_ID},
+    "waiting_webhooks": {"turn_id": NO_ID, "asked": 0},
+}
+GET_PRESENT_TURNS = Statement("SELECT id FROM turns WHERE id = ANY(CAST(:turns AS uuid[]))", timeout=LONG)
+
+_OWNERS = 100  # that one statement looks at
+_CHATS = 10  # of an owner
+_FILES = 100  # each may have megabytes
+
+
+class Sweeps:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def claim(self, name: str, lease: float) -> bool:
+        """Whether the sweep is due and now this replica's, for `lease` seconds."""
+        return await self._database.row(CLAIM_SWEEP, name=name, lease=timedelta(seconds=lease)) is not None
+
+    async def postpone(self, name: str, seconds: float) -> None:
+        await self._database.row(POSTPONE_SWEEP, name=name, wait=timedelta(seconds=seconds))
+
+
+async def old_chats(database: Database, days: float) -> AsyncGenerator[int, None]:
+    """Deletes chats whose last change is more than `days` ago."""
+    age = timedelta(days=days)
+    begin, again = "", True  # the owner to go on behind, or with
+    while rows := await database.rows(GET_OLD_CHATS, begin=begin, again=again, owners=_OWNERS, age=age, most=_CHATS):
+        removed = 0
+        for chat in [row["id"] for row in rows if row["id"] is not None]:
+            gone = len(await database.rows(DELETE_OLD_CHAT, chat=chat, age=age))
+            removed += gone
+            yield gone
+        yield 0
+        # Behind the last owner, or from the first one on who may have more of them.
+        owners = [row["owner"] for row in rows]
+        full = [owner for owner in dict.fromkeys(owners) if owners.count(owner) == _CHATS and removed]
+        begin, again = (full[0], True) if full else (owners[-1], False)
+
+
+def aged_rows(database: Database, table: Aged, days: float) -> AsyncGenerator[int, None]:
+    """Deletes rows of a table that are older than `days`."""
+    age = timedelta(days=days)
+    before = UUID(int=max(0, int((CLOCK.now() - age).timestamp() * 1000)) << 80)
+    most = _FILES if table == "uploads" else ROWS
+    return walk(database, DELETE_AGED[table], _BEGIN[table], most, before=before, age=age)
+
+
+async def present_turns(database: Database, turns: Sequence[UUID]) -> set[UUID]:
+    """Those of the turns that there are."""
+    return {row["id"] for row in await database.rows(GET_PRESENT_TURNS, turns=turns)}

@@ -1,0 +1,304 @@
+"""Row-level security: a second wall between owners, beside the conditions in the statements.
+
+The API connects as a role that owns nothing (`Database.key`). Policies hold each of its statements to the rows of one
+owner, the one that the connection's transaction names, signed by a server. The engine connects as the owner of the
+tables, to whom no policy applies.
+"""
+
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import asyncpg
+
+from turnstream.domain.errors import ConfigError
+from turnstream.storage.database import SigningKey, single_connection
+
+# The role of an embedded Postgres.
+API_ROLE: Final = "turnstream_api"
+# Tables with an owner that the API does not use as this role: whose a token is, it asks before it knows the owner, and
+# the audit trail is not its own, nor are moves between cells. Tables without an owner it does not reach either.
+CLOSED: Final = frozenset({"tokens", "audit", "moves"})
+# What the role may do with tables of which each change is in the audit trail; with the others it may do all. An ask is
+# made by the engine; asks and grants go with their turns.
+NARROW: Final = {"asks": "SELECT, UPDATE (answer, answered_at)", "grants": "SELECT, INSERT, UPDATE (revoked_at)"}
+# The functions that it calls, in statements and in policies.
+CALLED: Final = (
+    *("owner_in_scope", "chat_of_another", "turn_of_another", "take_place"),
+    *("search_index_of", "search_inside", "search_language", "search_matches", "search_plain", "search_sought"),
+)
+# All others of the schema: they run in triggers, in functions, and in sweeps of the engine.
+INNER: Final = (
+    *("actor_in_scope", "audit_approval", "audit_grant", "audit_token", "follow_owner_of_chat", "forget_searchable"),
+    *("forget_language_of_document", "keep_deleted_chat", "keep_language_of_documents", "keep_lineage"),
+    *("keep_owner_of_turn", "keep_searchable_chat", "keep_searchable_document", "keep_searchable_turn"),
+    *("keep_waiting_webhook", "keep_webhook", "mark_searchable_chat", "mark_searchable_turn"),
+    *("refuse_owner_who_moves", "search_assign", "search_beginnings", "search_catch_up", "search_catch_up_documents"),
+    *("search_cover", "search_cover_some", "search_document_vector", "search_index", "search_index_next"),
+    *("search_index_rows", "search_later", "search_place", "search_vector", "signed_value"),
+)
+
+# Of the tables %(tables)s: where a row carries its owner, it is compared; else the row of its chat or turn must be one
+# that the policy of that table shows. A new row may come with its chat or turn, in one statement, whose other parts it
+# does not see: it must not be one of another owner, and the foreign key demands that there is one. A table that a later
+# migration makes gets its policy by its columns.
+POLICIES: Final = """
+DO $$
+DECLARE
+    entry record;
+    -- In a subquery it is called once in a statement. The other form is that of a database that was downgraded.
+    scope text := CASE WHEN to_regprocedure('owner_in_scope()') IS NULL
+        THEN 'current_setting(''turnstream.owner'', true)' ELSE '(SELECT owner_in_scope())' END;
+BEGIN
+    IF to_regtype('owner_scope') IS NULL THEN  -- the database was downgraded further
+        RETURN;
+    END IF;
+    FOR entry IN
+        SELECT relname, CASE
+            WHEN bool_or(attname = 'owner') THEN format('USING (owner = %%s)', scope)
+            WHEN bool_or(attname = 'chat_id') THEN format(
+                'USING (EXISTS (SELECT FROM chats WHERE chats.id = %%I.chat_id)) '
+                'WITH CHECK (NOT chat_of_another(chat_id)%%s)', relname,
+                CASE WHEN bool_or(attname = 'queue_owner') THEN format(
+                    ' AND coalesce(queue_owner = %%s, true)', scope) END)
+            WHEN bool_or(attname = 'turn_id') THEN format(
+                'USING (EXISTS (SELECT FROM turns WHERE turns.id = %%I.turn_id)) '
+                'WITH CHECK (NOT turn_of_another(turn_id))', relname)
+            END AS rule
+        FROM pg_class JOIN pg_attribute ON attrelid = pg_class.oid AND attnum > 0 AND NOT attisdropped
+        WHERE relkind = 'r' AND relnamespace = to_regnamespace(current_schema()) AND relname IN (%(tables)s)
+          AND NOT EXISTS (SELECT FROM pg_policy WHERE polrelid = pg_class.oid AND polname = 'by_owner')
+        GROUP BY pg_class.oid, relname ORDER BY relname
+    LOOP
+        CONTINUE WHEN entry.rule IS NULL;
+        EXECUTE format('ALTER TABLE %%I ENABLE ROW LEVEL SECURITY', entry.relname);
+        EXECUTE format('CREATE POLICY by_owner ON %%I %%s', entry.relname, entry.rule);
+    END LOOP;
+END
+$$
+"""
+_CREATE_ROLE = f"""
+DO $$
+BEGIN
+    CREATE ROLE {API_ROLE} LOGIN;
+EXCEPTION WHEN duplicate_object OR unique_violation THEN  -- another process is faster
+END
+$$
+"""
+_LOCK = 7_481_516_343
+_ROLE = "SELECT rolname, rolsuper OR rolbypassrls AS unlimited FROM pg_roles WHERE rolname = current_user"
+# Keeps callers from using the rights of functions. A function of a trigger, or with rights other than its caller's,
+# looks up names in the catalog, in this schema, and last in the temporary tables of the session. Functions belong to a
+# role that cannot log in and owns nothing else, if the user may make one. Nobody calls a function without a grant.
+HARDEN: Final = """
+DO $$
+DECLARE
+    entry record;
+    ours name[] := '{OURS}';
+    schema name := current_schema();
+    tables oid := (SELECT relowner FROM pg_class WHERE oid = to_regclass('chats'));
+    keeper name := left(pg_get_userbyid(tables), 53) || '_functions';
+    path text := format('pg_catalog, %I, pg_temp', schema);
+    kept boolean := false;
+BEGIN
+    IF tables IS NULL OR NOT pg_has_role(tables, 'USAGE') THEN
+        RETURN;
+    END IF;
+    BEGIN
+        IF to_regrole(quote_ident(keeper)) IS NULL THEN
+            EXECUTE format('CREATE ROLE %I NOLOGIN BYPASSRLS', keeper);
+        END IF;
+    EXCEPTION WHEN insufficient_privilege OR duplicate_object OR unique_violation THEN
+        NULL;  -- the user may not make roles, or another process makes this one
+    END;
+    IF EXISTS (SELECT FROM pg_roles WHERE rolname = keeper AND rolbypassrls AND NOT rolsuper AND NOT rolcanlogin) THEN
+        BEGIN
+            IF NOT pg_has_role(tables, keeper, 'USAGE') THEN
+                EXECUTE format('GRANT %I TO %I', keeper, pg_get_userbyid(tables));
+            END IF;
+            FOR entry IN
+                SELECT format(
+                    CASE relkind WHEN 'r' THEN 'GRANT SELECT, INSERT, UPDATE, DELETE ON %I TO %I'
+                        ELSE 'GRANT USAGE ON SEQUENCE %I TO %I' END, relname, keeper
+                ) AS privileges
+                FROM pg_class WHERE relnamespace = schema::regnamespace AND relowner = tables AND relname <> 'tokens'
+                  AND CASE relkind WHEN 'r' THEN NOT has_table_privilege(keeper, oid, 'DELETE')
+                      WHEN 'S' THEN NOT has_sequence_privilege(keeper, oid, 'USAGE') END
+            LOOP
+                EXECUTE entry.privileges;
+            END LOOP;
+            kept := true;
+        EXCEPTION WHEN insufficient_privilege THEN
+            NULL;
+        END;
+    END IF;
+    FOR entry IN
+        SELECT oid::regprocedure AS signature, kept AND proowner = tables AS moves,
+            (prosecdef OR prorettype = 'trigger'::regtype) AND 'search_path=' || path <> ALL(coalesce(proconfig, '{}'))
+                AS searches,
+            proacl IS NULL OR EXISTS (SELECT FROM aclexplode(proacl) WHERE grantee = 0) AS open
+        FROM pg_proc
+        WHERE pronamespace = schema::regnamespace AND proowner IN (tables, to_regrole(quote_ident(keeper)))
+          AND proname = ANY(ours)
+    LOOP
+        IF entry.searches THEN
+            EXECUTE format('ALTER FUNCTION %s SET search_path = %s', entry.signature, path);
+        END IF;
+        IF entry.moves THEN
+            IF NOT has_schema_privilege(keeper, schema, 'CREATE') THEN  -- the next command demands it of the new owner
+                EXECUTE format('GRANT USAGE, CREATE ON SCHEMA %I TO %I', schema, keeper);
+            END IF;
+            EXECUTE format('ALTER FUNCTION %s OWNER TO %I', entry.signature, keeper);
+        END IF;
+        IF entry.open THEN
+            EXECUTE format('REVOKE EXECUTE ON FUNCTION %s FROM PUBLIC', entry.signature);
+        END IF;
+    END LOOP;
+    IF kept AND has_schema_privilege(keeper, schema, 'CREATE') THEN
+        EXECUTE format('REVOKE CREATE ON SCHEMA %I FROM %I', schema, keeper);
+    END IF;
+    -- A role that reads chats is one of the API, also of a version before.
+    FOR entry IN
+        SELECT pg_proc.oid::regprocedure AS signature, grantee::regrole AS role FROM pg_proc CROSS JOIN (
+            SELECT DISTINCT grantee FROM pg_class CROSS JOIN aclexplode(relacl)
+            WHERE oid = to_regclass('chats') AND grantee NOT IN (0, relowner)
+        ) AS roles
+        WHERE pronamespace = schema::regnamespace AND proname = ANY('{CALLED}')
+          AND NOT has_function_privilege(grantee, pg_proc.oid, 'EXECUTE')
+    LOOP
+        EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO %s', entry.signature, entry.role);
+    END LOOP;
+    FOR entry IN
+        SELECT format('REVOKE TEMPORARY ON DATABASE %I FROM PUBLIC', datname) AS revoke
+        FROM pg_database WHERE datname = current_database() AND pg_has_role(datdba, 'USAGE') AND (
+            datacl IS NULL OR EXISTS (SELECT FROM aclexplode(datacl) WHERE grantee = 0 AND privilege_type = 'TEMPORARY')
+        )
+        UNION ALL
+        SELECT format('REVOKE CREATE ON SCHEMA %I FROM PUBLIC', nspname)
+        FROM pg_namespace CROSS JOIN aclexplode(nspacl)
+        WHERE nspname = schema AND pg_has_role(nspowner, 'USAGE') AND grantee = 0 AND privilege_type = 'CREATE'
+    LOOP
+        EXECUTE entry.revoke;
+    END LOOP;
+END
+$$
+""".replace("{CALLED}", f"{{{','.join(CALLED)}}}").replace("{OURS}", f"{{{','.join((*CALLED, *INNER))}}}")
+# What is missing of it, for the role $1.
+_GAPS = """
+WITH functions AS (
+    SELECT * FROM pg_proc JOIN pg_roles ON pg_roles.oid = proowner
+    WHERE pronamespace = to_regnamespace(current_schema()) AND (prosecdef OR prorettype = 'trigger'::regtype)
+      AND EXISTS (SELECT FROM pg_class WHERE oid = to_regclass('chats') AND pg_has_role(relowner, proowner, 'MEMBER'))
+)
+SELECT gap, remedy FROM (VALUES
+    ('it may make temporary tables', format('REVOKE TEMPORARY ON DATABASE %I FROM PUBLIC', current_database()),
+        has_database_privilege($1, current_database(), 'TEMPORARY')),
+    ('it may create in the schema', format('REVOKE CREATE ON SCHEMA %I FROM PUBLIC', current_schema()),
+        has_schema_privilege($1, current_schema(), 'CREATE')),
+    ('functions of the tables run as a superuser or as a role with a login',
+        'let the user of DATABASE_URL make roles with BYPASSRLS, or make it (docs/operations.md, The second wall)',
+        EXISTS (SELECT FROM functions WHERE rolsuper OR rolcanlogin))
+) AS each (gap, remedy, is_so) WHERE is_so
+"""
+_TABLES = """
+SELECT relname, pg_has_role($1, relowner, 'MEMBER') AS owned,
+    has_table_privilege($1, pg_class.oid, 'SELECT') AS reads,
+    has_table_privilege($1, pg_class.oid, 'INSERT') AS inserts,
+    has_any_column_privilege($1, pg_class.oid, 'UPDATE') AS updates,
+    has_table_privilege($1, pg_class.oid, 'UPDATE') AS updates_all,
+    has_table_privilege($1, pg_class.oid, 'DELETE') AS deletes
+FROM pg_class JOIN pg_policy ON polrelid = pg_class.oid AND polname = 'by_owner'
+WHERE relnamespace = to_regnamespace(current_schema())
+"""
+# By the leases the API knows how old a standby is (standby.py).
+_SEES_LEASES = "SELECT has_column_privilege($1, 'replicas', 'lease_until', 'SELECT')"
+_REACHES = "SELECT has_schema_privilege($1, current_schema(), 'USAGE')"
+_GET_KEY = "SELECT inner_pad, outer_pad FROM signing_key"
+_UNCALLABLE = """
+SELECT oid::regprocedure AS signature FROM pg_proc
+WHERE pronamespace = to_regnamespace(current_schema()) AND proname = ANY($2)
+  AND NOT has_function_privilege($1, oid, 'EXECUTE')
+"""
+_CHANGE = """
+DO $$
+BEGIN
+    EXECUTE format('{change} %I', '{role}');
+END
+$$
+"""
+
+
+def policies_of(tables: Iterable[str]) -> str:
+    """The SQL that makes the policies which are missing."""
+    return POLICIES % {"tables": ", ".join(f"'{name}'" for name in sorted({*tables} - CLOSED)) or "NULL"}
+
+
+async def embedded_api_url(url: str) -> str:
+    """The URL of the API's role in the embedded Postgres at `url`, where it is made if need be."""
+    async with single_connection(url) as connection:
+        await connection.execute(_CREATE_ROLE)
+    parts = urlsplit(url)
+    return parts._replace(netloc=f"{API_ROLE}@{parts.netloc.rpartition('@')[2]}").geturl()
+
+
+async def admit(url: str, api_url: str) -> SigningKey:
+    """Gives the role of `api_url` what the API needs in the database of `url`, which has its newest revision, and
+    nothing else. Returns the key by which its statements name their owner. Raises ConfigError for a role that no policy
+    would hold.
+    """
+    async with _checked(url, api_url) as (connection, name, tables):
+        await connection.execute(HARDEN)
+        quoted = name.replace("'", "''")
+        for table in tables:
+            for change in _changes(table):
+                await connection.execute(_CHANGE.format(role=quoted, change=change))
+        missing = [
+            f"EXECUTE ON FUNCTION {each['signature']}" for each in await connection.fetch(_UNCALLABLE, name, CALLED)
+        ]
+        if not await connection.fetchval(_SEES_LEASES, name):
+            missing.append("SELECT (id, lease_until) ON replicas")
+        if not await connection.fetchval(_REACHES, name):
+            missing.append(f"USAGE ON SCHEMA {await connection.fetchval('SELECT quote_ident(current_schema())')}")
+        for privileges in missing:
+            await connection.execute(_CHANGE.format(role=quoted, change=f"GRANT {privileges} TO"))
+        (key,) = await connection.fetch(_GET_KEY)
+        return SigningKey(key["inner_pad"], key["outer_pad"])
+
+
+async def gaps(url: str, api_url: str) -> Sequence[str]:
+    """What the role of `api_url` could use against the wall, with its remedy; nothing is changed. Raises ConfigError
+    as `admit` does.
+    """
+    async with _checked(url, api_url) as (connection, name, _):
+        return [f"{row['gap']}: {row['remedy']}" for row in await connection.fetch(_GAPS, name)]
+
+
+@asynccontextmanager
+async def _checked(url: str, api_url: str) -> AsyncIterator[tuple[Any, str, Sequence[Any]]]:
+    """A connection to `url`, the name of the role of `api_url`, and what it may do with each table."""
+    try:
+        async with single_connection(api_url, statement_cache_size=0) as connection:  # it may pass a pooler
+            (role,) = await connection.fetch(_ROLE)
+        # Two processes that grant the same at the same time would be refused.
+        async with single_connection(url) as connection, connection.transaction():
+            await connection.execute("SELECT pg_advisory_xact_lock($1)", _LOCK)
+            tables = await connection.fetch(_TABLES, role["rolname"])
+            if role["unlimited"] or any(table["owned"] for table in tables):
+                raise ConfigError(
+                    f"TURNSTREAM_API_DATABASE_URL names the role {role['rolname']}, to which row-level security"
+                    " does not apply; it must be no superuser, have no BYPASSRLS, and own no table of turnstream."
+                )
+            yield connection, role["rolname"], tables
+    except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+        raise ConfigError(f"TURNSTREAM_API_DATABASE_URL names a role that cannot be used: {error}") from error
+
+
+def _changes(table: Mapping[str, Any]) -> Sequence[str]:
+    """What makes the privileges on a table those that the role is to have."""
+    name, every = table["relname"], all(table[each] for each in ("reads", "inserts", "updates_all", "deletes"))
+    if name not in NARROW:
+        return [] if every else [f"GRANT SELECT, INSERT, UPDATE, DELETE ON {name} TO"]
+    if table["reads"] and table["updates"] and not (table["updates_all"] or table["deletes"]):
+        return []
+    return [f"REVOKE ALL ON {name} FROM", f"GRANT {NARROW[name]} ON {name} TO"]

@@ -1,0 +1,212 @@
+"""Conversion of rows to frozen values and back. JSON columns are text; they are encoded and decoded here only."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Any, Final
+from uuid import UUID
+
+import msgspec
+
+from turnstream.domain.asks import Ask, AskAnswer, Steer
+from turnstream.domain.blocks import Block, PreliminaryOutput
+from turnstream.domain.rounds import Round
+from turnstream.domain.turns import ENDED, OPEN, TRANSITIONS, Turn, TurnError, TurnRequest
+from turnstream.storage.database import Row
+
+
+def sql_list(values: Iterable[str]) -> str:
+    """A list of literals for `IN`."""
+    return "(" + ", ".join(f"'{value}'" for value in values) + ")"
+
+
+OPEN_STATUSES = sql_list(status for status in TRANSITIONS if status in OPEN)
+ENDED_STATUSES = sql_list(status for status in TRANSITIONS if status in ENDED)
+
+_LONGEST_SHARED = 32_768  # characters of a request that turns of different chats share in memory
+
+_request = msgspec.json.Decoder(TurnRequest)
+_error = msgspec.json.Decoder(TurnError)
+_answer = msgspec.json.Decoder(AskAnswer)
+_blocks = msgspec.json.Decoder(tuple[Block, ...])
+_preliminary = msgspec.json.Decoder(tuple[PreliminaryOutput, ...])
+
+
+# A row of `asks`, joined with that of its turn, that waits for a person. An elicitation is gone with the attempt that
+# made it, and with its call.
+WAITS = f"""answer IS NULL AND (expires_at IS NULL OR expires_at > now()) AND turns.status IN {OPEN_STATUSES}
+    AND NOT turns.cancel_requested AND (asks.kind <> 'elicitation' OR (
+        asks.attempt = turns.attempt AND turns.status = 'running' AND NOT EXISTS (
+            SELECT FROM blocks WHERE blocks.turn_id = asks.turn_id AND blocks.round = asks.round
+              AND blocks.type = 'tool_result' AND blocks.tool_use_id = regexp_replace(asks.tool_use_id, '#[^#]*$', '')
+        )
+    ))"""
+
+
+def to_json(value: object) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def from_json(text: str | None) -> Any:
+    return None if text is None else msgspec.json.decode(text)
+
+
+# The last column of a turn: what its running tools have shown. `turns` is the table, or a part of it.
+PRELIMINARY: Final = f"""CASE WHEN turns.status IN {OPEN_STATUSES} THEN (
+        SELECT json_agg(json_build_object(
+            'round', round, 'tool_use_id', tool_use_id, 'name', name,
+            'text', preliminary->>'text', 'data', preliminary->'data'
+        ) ORDER BY round, tool_use_id)
+        FROM tool_calls WHERE turn_id = turns.id AND state = 'started' AND preliminary IS NOT NULL
+    ) END AS preliminary"""
+
+
+def requests_from(rows: Iterable[Row]) -> Mapping[str, TurnRequest]:
+    """The requests of turns by their text: most turns of a chat have the same one, and share it in memory."""
+    return {text: _request_from(text) for text in {row["request"] for row in rows} if text is not None}
+
+
+def _request_from(text: str) -> TurnRequest:
+    """Most turns of a server have one of a few requests, and share it as well."""
+    return _shared_request(text) if len(text) <= _LONGEST_SHARED else _request.decode(text)
+
+
+@lru_cache(maxsize=256)
+def _shared_request(text: str) -> TurnRequest:
+    return _request.decode(text)
+
+
+def turn_from(
+    row: Row,
+    rounds: Iterable[Round] = (),
+    blocks: Iterable[Block] = (),
+    asks: Iterable[Ask] = (),
+    steers: Iterable[Steer] = (),
+    requests: Mapping[str, TurnRequest] = MappingProxyType({}),
+) -> Turn:
+    """`requests` are those that are decoded already, by their text."""
+    request = row["request"]
+    return Turn(
+        id=row["id"],
+        chat_id=row["chat_id"],
+        parent_id=row["parent_id"],
+        role=row["role"],
+        status=row["status"],
+        attempt=row["attempt"],
+        request=None if request is None else requests.get(request) or _request_from(request),
+        cancel_requested=row["cancel_requested"],
+        recoveries=row["recoveries"],
+        deaths=row["deaths"],
+        arrivals=row["arrivals"],
+        hook_failures=row["hook_failures"],
+        stop_reason=row["stop_reason"],
+        error=_error.decode(row["error"]) if row["error"] is not None else None,
+        usage=from_json(row["usage"]),
+        created_at=row["created_at"],
+        started_at=row["started_at"],
+        ended_at=row["ended_at"],
+        forked_from=row["forked_from"],
+        lineage=tuple(row["lineage"] or ()),
+        rounds=tuple(rounds),
+        blocks=tuple(blocks),
+        asks=tuple(asks),
+        steers=tuple(steers),
+        preliminary=_preliminary.decode(shown) if (shown := row.get("preliminary")) else (),
+    )
+
+
+def round_from(row: Row) -> Round:
+    return Round(
+        number=row["number"],
+        attempt=row["attempt"],
+        model=row["model"],
+        messages=row["messages"],
+        stop_reason=row["stop_reason"],
+        usage=from_json(row["usage"]),
+        request_id=row["request_id"],
+        data=row["data"],
+        sealed_by=row["sealed_by"],
+        started_at=row["started_at"],
+        first_delta_at=row["first_delta_at"],
+        sealed_at=row["sealed_at"],
+        estimated_tokens=row["estimated_tokens"],
+        cost=None if row["cost"] is None else float(row["cost"]),
+    )
+
+
+def block_from(row: Row) -> Block:
+    return Block(
+        index=row["index"],
+        round=row["round"],
+        attempt=row["attempt"],
+        type=row["type"],
+        text=row["text"],
+        data=row["data"],
+        tool_use_id=row["tool_use_id"],
+        name=row["name"],
+        is_error=row["is_error"],
+        interrupted=row["interrupted"],
+        notes=row["notes"],
+        client_data=row["client_data"],
+    )
+
+
+def ask_from(row: Row) -> Ask:
+    return Ask(
+        round=row["round"],
+        tool_use_id=row["tool_use_id"],
+        name=row["name"],
+        kind=row["kind"],
+        digest=row["digest"],
+        attempt=row["attempt"],
+        expires_at=row["expires_at"],
+        answer=_answer.decode(row["answer"]) if row["answer"] is not None else None,
+        tool_digest=row["tool_digest"],
+        asked_at=row["asked_at"],
+        answered_at=row["answered_at"],
+        question=row["question"],
+    )
+
+
+def steer_from(row: Row) -> Steer:
+    return Steer(row["id"], _blocks.decode(row["blocks"]))
+
+
+def columns_of(blocks: Sequence[Block]) -> dict[str, list[Any]]:
+    """One list per column, for `unnest`."""
+    return {
+        "indexes": [block.index for block in blocks],
+        "block_rounds": [block.round for block in blocks],
+        "attempts": [block.attempt for block in blocks],
+        "types": [block.type for block in blocks],
+        "texts": [block.text for block in blocks],
+        "datas": [block.data for block in blocks],
+        "tool_use_ids": [block.tool_use_id for block in blocks],
+        "names": [block.name for block in blocks],
+        "is_errors": [block.is_error for block in blocks],
+        "interrupteds": [block.interrupted for block in blocks],
+        "notes": [block.notes for block in blocks],
+        "wholes": [None] * len(blocks),
+        "client_datas": [block.client_data for block in blocks],
+    }
+
+
+def columns_of_rounds(turns: Sequence[UUID], rounds: Sequence[Round]) -> dict[str, Sequence[Any]]:
+    """One list per column, for `unnest`. `turns` are those of the rounds."""
+    return {
+        "round_turns": turns,
+        "numbers": [round.number for round in rounds],
+        "round_attempts": [round.attempt for round in rounds],
+        "messages": [round.messages for round in rounds],
+        "models": [round.model for round in rounds],
+        "stop_reasons": [round.stop_reason for round in rounds],
+        "usages": [to_json(round.usage) for round in rounds],
+        "request_ids": [round.request_id for round in rounds],
+        "round_datas": [round.data for round in rounds],
+        "sealed_bys": [round.sealed_by for round in rounds],
+        "started_ats": [round.started_at for round in rounds],
+        "first_delta_ats": [round.first_delta_at for round in rounds],
+        "sealed_ats": [round.sealed_at for round in rounds],
+        "estimates": [round.estimated_tokens for round in rounds],
+        "round_costs": [round.cost for round in rounds],
+    }

@@ -1,0 +1,26 @@
+"""The numbers of attempts. They grow by random steps: two databases with a common past, such as a server and a restored
+backup of it, do not give the same number to different attempts.
+
+A turn with hundreds of attempts makes small steps, so that JavaScript can count its events
+(turnstream.api.openai.events).
+"""
+
+from random import SystemRandom
+from typing import Final
+
+from turnstream.domain.turns import LEAST_STEP
+
+_FAR: Final = 2**26
+_random: Final = SystemRandom()
+
+# In an UPDATE of `turns`, the number of the next attempt.
+NEXT_ATTEMPT: Final = f"attempt + CASE WHEN attempt < {_FAR} THEN CAST(:step AS int) ELSE {LEAST_STEP} END"
+
+
+def draw_step() -> int:
+    return LEAST_STEP + _random.randrange(2**19)
+
+
+def next_attempt(attempt: int) -> int:
+    """The number of the attempt after `attempt`."""
+    return attempt + (draw_step() if attempt < _FAR else LEAST_STEP)

@@ -1,0 +1,237 @@
+"""The journal: the text of the open blocks of running turns, in two parts.
+
+Each replica appends its new text to a log of its own: one row per tick, with the pieces of all its turns. The log is
+unlogged in Postgres's sense too: Postgres empties it after a crash. A checkpoint stores the same text durably, in rows
+of each turn, about once a second; then the log loses what is older than the checkpoint before. The text of a turn is
+what its own rows have and the log continues.
+"""
+
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from uuid import UUID
+
+import msgspec
+
+from turnstream.domain.blocks import Block
+from turnstream.domain.turns import Turn
+from turnstream.storage.database import Database, Row, Statement
+from turnstream.storage.retention import NO_ID, ROWS, walk, walk_of
+from turnstream.storage.rows import to_json
+
+_PIECE = """AS piece (
+        turn uuid, attempt int, index int, start int, round int, type text, tool_use_id text, name text, text text
+    )"""
+# A longer text at the same offset is the same text, written again with more.
+_INSERT_TEXT = "INSERT INTO open_text (turn_id, attempt, index, start, round, type, tool_use_id, name, text)"
+_LONGER = """ON CONFLICT (turn_id, attempt, index, start) DO UPDATE SET text = EXCLUDED.text
+        WHERE length(EXCLUDED.text) > length(open_text.text)"""
+
+# Not fenced: a reader takes the pieces of a turn only from the log of the replica that its row names, and only those of
+# its attempt. A tick continues the log only where the last one is still there. It writes nothing that is logged, so its
+# commit does not wait for the disk; a foreign key to `replicas` would lock a row there, and make it wait.
+APPEND_TICK = Statement(
+    """
+    INSERT INTO journal_ticks (replica, tick, checkpoint, pieces)
+    SELECT :replica, :tick, :checkpoint, :pieces
+    WHERE CAST(:last AS bigint) IS NULL OR EXISTS (
+        SELECT FROM journal_ticks WHERE replica = :replica AND tick = CAST(:last AS bigint)
+    )
+    RETURNING tick
+    """
+)
+# Fenced without a lock, which is enough: a stale owner's checkpoint begins long after the claim that made it stale.
+_STORE = f"""
+    {_INSERT_TEXT}
+    SELECT piece.* FROM json_to_recordset(CAST(:pieces AS json)) {_PIECE}
+    WHERE piece.attempt = (SELECT CASE status WHEN 'running' THEN attempt END FROM turns WHERE id = piece.turn)
+    {_LONGER}
+    RETURNING turn_id
+"""
+STORE_TEXT = Statement(_STORE)
+CHECKPOINT = Statement(
+    "WITH pruned AS (DELETE FROM journal_ticks WHERE replica = :replica AND tick <= CAST(:until AS bigint))" + _STORE
+)
+# The end of the logs of replicas that are `gone` or have no row, in the statement that has `taken` their turns: what
+# they have of these turns is stored. A tick whose answer was lost comes twice, the second time with more text.
+END_LOGS = f"""
+    ended AS (
+        DELETE FROM journal_ticks
+        WHERE replica = ANY(CAST(:gone AS uuid[])) OR NOT EXISTS (SELECT FROM replicas WHERE id = replica)
+        RETURNING tick, pieces
+    ), latest AS (
+        SELECT DISTINCT ON (turn, piece.attempt, index, start) piece.*
+        FROM ended CROSS JOIN json_to_recordset(CAST(pieces AS json)) {_PIECE}
+        JOIN taken ON taken.id = turn AND taken.attempt = piece.attempt
+        ORDER BY turn, piece.attempt, index, start, tick DESC
+    ), folded AS (
+        {_INSERT_TEXT} SELECT * FROM latest {_LONGER}
+    )
+"""
+GET_OPEN_TEXT = Statement("SELECT * FROM open_text WHERE turn_id = :turn ORDER BY attempt, index, start")
+# From the piece on that begins within the known text and ends last: after a crash of Postgres all is written again,
+# from the first character on.
+GET_NEW_TEXT = Statement(
+    """
+    SELECT open_text.* FROM unnest(
+        CAST(:turns AS uuid[]), CAST(:attempts AS int[]), CAST(:indexes AS int[]), CAST(:lengths AS int[])
+    ) AS known (turn, attempt, index, length)
+    CROSS JOIN LATERAL (
+        SELECT coalesce((
+            SELECT start FROM open_text
+            WHERE turn_id = known.turn AND attempt = known.attempt AND index = known.index AND start <= known.length
+            ORDER BY start + length(text) DESC, start LIMIT 1
+        ), 0) AS start
+    ) AS last
+    JOIN open_text ON turn_id = known.turn
+        AND (open_text.attempt, open_text.index, open_text.start) >= (known.attempt, known.index, last.start)
+    ORDER BY turn_id, open_text.attempt, open_text.index, open_text.start
+    """
+)
+GET_NEW_TICKS = Statement(
+    """
+    SELECT log.* FROM unnest(CAST(:replicas AS uuid[]), CAST(:lasts AS bigint[])) AS known (replica, last)
+    JOIN journal_ticks AS log ON log.replica = known.replica AND log.tick > known.last
+    ORDER BY log.replica, log.tick
+    """
+)
+# Left over: pieces that were on their way when their block closed, and the text of deleted turns.
+SWEEP = walk_of(
+    "open_text",
+    ["turn_id", "attempt", "index", "start"],
+    "NOT EXISTS (SELECT FROM turns WHERE turns.id = turn_id AND status IN ('running', 'queued'))",
+)
+
+
+class JournalEntry(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+    """A piece of the text of an open block, from offset `start`."""
+
+    turn: UUID
+    attempt: int
+    index: int
+    start: int
+    round: int
+    type: str
+    text: str
+    tool_use_id: str | None = None
+    name: str | None = None
+
+
+_decoder = msgspec.json.Decoder(list[JournalEntry])
+
+
+class Journal:
+    """The journal of one replica, which has one writer. All raise StorageUnavailable; then it is not known what was
+    written, and the same text is to be written again, from the same offsets: readers rely on them.
+    """
+
+    def __init__(self, database: Database, replica: UUID) -> None:
+        self._database = database
+        self._replica = replica
+        self._tick = 0
+        self._last: int | None = None  # the tick that the next one continues
+        self._newest_text = 0  # the last tick that is not empty
+        self._checkpoint = 0  # the text of all ticks up to this one is stored durably
+        self._pruned = 0  # the ticks up to this one are deleted
+
+    @property
+    def has_text(self) -> bool:
+        """Whether there is text in the log, which two more checkpoints remove."""
+        return self._newest_text > self._pruned
+
+    async def append(self, entries: Sequence[JournalEntry]) -> bool:
+        """Writes a tick. False where nothing was written: Postgres has crashed and emptied the log, or this replica
+        counted as gone. The next tick is written all the same and must have the whole text of all open blocks.
+        """
+        self._tick += 1  # also after an error: that tick may be there, and have been read
+        row = await self._database.row(
+            APPEND_TICK,
+            replica=self._replica,
+            tick=self._tick,
+            last=self._last,
+            checkpoint=self._checkpoint,
+            pieces=to_json(entries),
+        )
+        if row is None:
+            self._last = None
+            return False
+        self._last = self._tick
+        if entries:
+            self._newest_text = self._tick
+        return True
+
+    async def checkpoint(self, entries: Sequence[JournalEntry]) -> None:
+        """Stores durably what all ticks until now have beyond the checkpoint before. The ticks until that one are
+        deleted: a mirror that has not read them yet reads the stored text instead.
+        """
+        until, stored = self._checkpoint, self._last or self._checkpoint  # ticks are appended meanwhile
+        await self._database.row(CHECKPOINT, replica=self._replica, until=until, pieces=to_json(entries))
+        self._pruned, self._checkpoint = until, stored
+
+
+class OpenTexts:
+    """The stored text of open blocks: what checkpoints, releases and takeovers have written."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def store(self, entries: Sequence[JournalEntry]) -> None:
+        """Writes pieces, but for those whose claim is lost."""
+        await self._database.row(STORE_TEXT, pieces=to_json(entries))
+
+    async def open_block(self, turn: Turn) -> Block | None:
+        """The open block of the turn's unsealed round, as far as it is stored; None where nothing is."""
+        rows = await self._database.rows(GET_OPEN_TEXT, turn=turn.id)
+        block, _ = open_block_from(turn, map(entry_from, rows))
+        return block
+
+    def sweep(self) -> AsyncGenerator[int, None]:
+        begin = {"turn_id": NO_ID, "attempt": 0, "index": 0, "start": 0}
+        return walk(self._database, SWEEP, begin, ROWS)
+
+
+def entry_from(row: Row) -> JournalEntry:
+    return JournalEntry(
+        row["turn_id"],
+        row["attempt"],
+        row["index"],
+        row["start"],
+        row["round"],
+        row["type"],
+        row["text"],
+        row["tool_use_id"],
+        row["name"],
+    )
+
+
+def entries_of(tick: Row) -> Sequence[JournalEntry]:
+    """The pieces of a row of the log."""
+    return _decoder.decode(tick["pieces"])
+
+
+def open_block_from(turn: Turn, entries: Iterable[JournalEntry], known: int = 0) -> tuple[Block | None, int]:
+    """The open block of `turn` from pieces of the journal in any order, and the offset of its text: above 0 where
+    `known` characters of the block were known. Pieces of an earlier, voided call are skipped.
+    """
+    unsealed = [round for round in turn.rounds if not round.sealed and not round.voided]
+    if not unsealed:
+        return None, 0
+    mine = [entry for entry in entries if entry.index == len(turn.blocks) and entry.attempt >= unsealed[-1].attempt]
+    attempt = max((entry.attempt for entry in mine), default=0)
+    mine = sorted((entry for entry in mine if entry.attempt == attempt), key=lambda entry: entry.start)
+    if not mine or mine[0].start > known:
+        return None, 0
+    head, text = mine[0], ""
+    for entry in mine:
+        if entry.start > head.start + len(text):
+            break  # a gap: Postgres was restarted and lost pieces; the executor writes all of them again
+        text += entry.text[head.start + len(text) - entry.start :]
+    block = Block(
+        index=head.index,
+        round=head.round,
+        attempt=head.attempt,
+        type=head.type,
+        text=text,
+        tool_use_id=head.tool_use_id,
+        name=head.name,
+        interrupted=True,
+    )
+    return block, head.start

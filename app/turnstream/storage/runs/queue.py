@@ -1,0 +1,365 @@
+"""The queue of turns, and the replicas that serve it."""
+
+from collections.abc import Collection, Mapping, Sequence, Set
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from time import monotonic
+from uuid import UUID
+
+from turnstream.domain.errors import StorageError
+from turnstream.domain.turns import Turn
+from turnstream.kit.clock import CLOCK
+from turnstream.storage.database import Database, Statement
+from turnstream.storage.rows import OPEN_STATUSES, to_json
+from turnstream.storage.runs import attempts
+from turnstream.storage.runs.attempts import NEXT_ATTEMPT
+from turnstream.storage.runs.journal import END_LOGS
+from turnstream.storage.runs.session import CHANNEL
+from turnstream.storage.standby import Renewal, Renewals
+from turnstream.storage.webhooks import WebhookKind
+
+# The notifications between replicas. The ids that follow are of a turn, and for the last one of the replica it is for.
+QUEUED = "queued"  # there may be a turn to claim
+CANCEL = "cancel"
+UPDATED = "told"  # the rows have an answer or words of a user; older replicas, which run beside, know this word
+DRAIN = "drain"
+
+# Deaths of processes after which a turn that was running in them is a suspect: it may have ended them.
+SUSPICIOUS = 2
+
+# Seconds between two looks at a turn that all live replicas have declined, and the most looks.
+_PAUSE_OF_DECLINED = timedelta(seconds=30)
+_MOST_LOOKS = 4
+
+# A turn that was enqueued behind an open one is not claimed before that one has ended, nor one of an owner who is held.
+CLAIMABLE = f"""
+    status = 'queued' AND NOT EXISTS (
+        SELECT FROM turns AS question JOIN turns AS before ON before.id = question.parent_id
+        WHERE question.id = next.parent_id AND before.status IN {OPEN_STATUSES}
+    ) AND NOT EXISTS (
+        SELECT FROM moves JOIN chats USING (owner) WHERE chats.id = next.chat_id AND held_until > now()
+    )
+"""
+# A replica that has no such model or tool declines a turn, and does not claim it again while another one may have them.
+# After all have declined it, one looks again after each pause: a replica that has them may be starting. After so many
+# looks it runs the turn, which then ends as an error.
+_FOR_THIS_REPLICA = f"""
+    {CLAIMABLE} AND (
+        declined IS NULL OR cancel_requested OR :replica <> ALL(declined) OR declined_until < now() AND NOT EXISTS (
+            SELECT FROM replicas WHERE id <> ALL(declined) AND lease_until > now() AND draining_since IS NULL
+        )
+    )
+"""
+# Suspects are claimed before all others and apart from them, those of the fewest deaths first, so that faults of others
+# are not counted for one turn again and again. Those of more deaths are claimed one at a time, which finds the one. The
+# replica's row names those of the last claim.
+_SUSPECTS = f"""
+    fewest AS (
+        SELECT min(deaths) AS deaths FROM turns AS next
+        WHERE :suspects > 0 AND deaths >= {SUSPICIOUS} AND {_FOR_THIS_REPLICA}
+    ), suspects AS (
+        SELECT id FROM turns AS next WHERE deaths = (SELECT deaths FROM fewest) AND {_FOR_THIS_REPLICA}
+        ORDER BY created_at, id FOR UPDATE SKIP LOCKED
+        LIMIT (SELECT CASE deaths WHEN {SUSPICIOUS} THEN :suspects ELSE least(:suspects, 1) END FROM fewest)
+    ), named AS (
+        UPDATE replicas SET suspects = found.ids FROM (SELECT array_agg(id) AS ids FROM suspects) AS found
+        WHERE id = :replica AND replicas.suspects IS DISTINCT FROM found.ids
+    )
+"""
+_CALM = f"{_FOR_THIS_REPLICA} AND deaths < {SUSPICIOUS} AND NOT EXISTS (SELECT FROM suspects)"
+_CLAIM = f"""
+    UPDATE turns
+    SET status = 'running', attempt = {NEXT_ATTEMPT}, replica = :replica, started_at = coalesce(started_at, now())
+    WHERE id IN (SELECT id FROM chosen UNION ALL SELECT id FROM suspects)
+    RETURNING id, created_at, deaths
+"""
+# By the time of the database: ids have the time of the replica that made them.
+CLAIM_TURNS = Statement(
+    f"""
+    WITH {_SUSPECTS}, chosen AS (
+        SELECT id FROM turns AS next WHERE {_CALM}
+        ORDER BY created_at, id FOR UPDATE SKIP LOCKED LIMIT :limit
+    )
+    {_CLAIM}
+    """
+)
+# The owner with the fewest running turns comes first, so no owner waits behind all turns of another one. An index has
+# the open turns by owner. Turns are read of as many owners as turns are claimed, and of each as many as may run.
+# Replicas that claim at the same moment find the same turns, and pass over those of each other. The first turn in the
+# queue is read in the order of an index: else a long queue makes the planner read the whole table for it.
+CLAIM_TURNS_FAIRLY = Statement(
+    f"""
+    WITH {_SUSPECTS}, first_queued AS (
+        SELECT id FROM turns WHERE status = 'queued' ORDER BY created_at, id LIMIT 1
+    ), shares AS (
+        SELECT queue_owner AS owner, count(*) FILTER (WHERE status = 'running') AS running,
+            min(created_at) FILTER (WHERE status = 'queued') AS oldest
+        FROM turns
+        WHERE status IN ('queued', 'running') AND (SELECT id FROM first_queued) IS NOT NULL
+        GROUP BY queue_owner
+    ), owners AS (
+        SELECT owner, running, room FROM (
+            SELECT owner, running, coalesce(running_turns, CAST(:most AS int)) - running AS room
+            FROM shares LEFT JOIN accounts USING (owner) WHERE oldest IS NOT NULL ORDER BY running, oldest
+        ) AS in_order, LATERAL (
+            SELECT FROM turns AS next WHERE queue_owner = owner AND {_CALM} LIMIT 1
+        ) AS any_turn
+        WHERE room > 0 LIMIT :limit
+    ), ranked AS (
+        SELECT next.id, running + row_number() OVER (PARTITION BY owner ORDER BY next.created_at, next.id) AS rank
+        FROM owners, LATERAL (
+            SELECT id, created_at FROM turns AS next WHERE queue_owner = owner AND {_CALM}
+            ORDER BY created_at, id LIMIT least(room, :limit)
+        ) AS next
+    ), chosen AS (
+        SELECT turns.id FROM turns JOIN ranked USING (id)
+        WHERE status = 'queued' ORDER BY rank, created_at, turns.id FOR UPDATE OF turns SKIP LOCKED LIMIT :limit
+    )
+    {_CLAIM}
+    """
+)
+CLAIM_AGAIN = Statement(
+    f"""
+    UPDATE turns SET attempt = {NEXT_ATTEMPT}
+    WHERE id = ANY(CAST(:turns AS uuid[])) AND replica = :replica AND status = 'running'
+    RETURNING id
+    """
+)
+# All of them, or those of owners who are held: nobody claims these before they are free, or in their new cell.
+GIVE_BACK = Statement(
+    """
+    UPDATE turns SET status = 'queued', replica = NULL
+    WHERE id = ANY(CAST(:turns AS uuid[])) AND replica = :replica AND status = 'running' AND (
+        :every OR EXISTS (SELECT FROM moves JOIN chats USING (owner) WHERE chats.id = chat_id AND held_until > now())
+    )
+    RETURNING id
+    """
+)
+DECLINE = Statement(
+    """
+    UPDATE turns SET status = 'queued', replica = NULL, declined_until = now() + :pause,
+        declined = coalesce(declined, '{}') || CAST(:replica AS uuid),
+        started_at = CASE WHEN EXISTS (SELECT FROM rounds WHERE turn_id = :turn) THEN started_at END
+    WHERE id = :turn AND replica = :replica AND attempt = :attempt AND status = 'running' AND (
+        SELECT count(*) - count(DISTINCT each) FROM unnest(declined) AS each
+    ) < :looks
+    RETURNING id
+    """
+)
+GET_CLAIMED = Statement("SELECT id, cancel_requested FROM turns WHERE replica = :replica AND status = 'running'")
+# The row has the time of the renewal before, also after a failover: if that is later than now, the clock was set back.
+# What was written between the two renewals has a time from a lease before now to a lease after the renewal before.
+RENEW_LEASE = Statement(
+    """
+    WITH noticed AS (
+        INSERT INTO clock_steps (began, until)
+        SELECT now() - CAST(:lease AS interval), lease_until FROM replicas
+        WHERE id = :replica AND lease_until - CAST(:lease AS interval) > now() + interval '1 second'
+        ON CONFLICT DO NOTHING
+    )
+    INSERT INTO replicas (id, address, session, lease_until, webhooks, signs, configuration)
+    VALUES (:replica, :address, :session, now() + :lease, :webhooks, true, :configuration)
+    ON CONFLICT (id) DO UPDATE SET lease_until = EXCLUDED.lease_until
+    RETURNING clock_timestamp() AS time, now() AS began, lease_until, draining_since IS NOT NULL AS draining,
+        ARRAY(SELECT clock_steps.began FROM clock_steps ORDER BY 1) AS steps,
+        ARRAY(SELECT until FROM clock_steps ORDER BY clock_steps.began) AS ends
+    """
+)
+GET_PEERS = Statement(
+    """
+    SELECT id, lease_until, lease_until < now() AS lapsed, address = :address AS has_own_address,
+           session IN (
+               SELECT classid::bigint << 32 | objid::bigint FROM pg_locks WHERE locktype = 'advisory' AND granted
+           ) AS connected,
+           clock_timestamp() AS time
+    FROM replicas WHERE id <> :replica
+    """
+)
+# The attempt stays: the next claim raises it, which fences off an owner that is only slow. What such an owner still
+# appends to its log is read by nobody: the turn's row names no replica, or the next one.
+#
+# At most one turn ended the process. If nothing was claimed after suspects, the death counts for them only, else for
+# all. Only a turn that ran alone is charged a recovery. Text that is kept is progress, after which the recoveries are
+# counted from the beginning; the last second of it, which no checkpoint has stored, is not seen.
+TAKE_OVER = Statement(
+    f"""
+    WITH gone AS (
+        DELETE FROM replicas WHERE id = ANY(CAST(:gone AS uuid[]))
+    ), lost AS (
+        SELECT turns.id, replica, count(*) OVER process = 1 AS alone,
+            coalesce(turns.id = ANY(suspects) OR NOT bool_or(turns.id = ANY(suspects)) OVER process, true) AS counts,
+            request->'limits'->>'recovery' IS DISTINCT FROM 'retry' AND (
+                EXISTS (SELECT FROM open_text AS text WHERE turn_id = turns.id AND text.attempt = turns.attempt)
+                OR EXISTS (
+                    SELECT FROM rounds AS last JOIN blocks ON blocks.turn_id = last.turn_id AND round = number
+                    WHERE last.turn_id = turns.id AND sealed_by IS NULL AND last.stop_reason IS DISTINCT FROM 'voided'
+                )
+            ) AS has_new_text
+        FROM turns LEFT JOIN replicas ON replicas.id = replica
+        WHERE status = 'running' AND (replica = ANY(CAST(:gone AS uuid[])) OR replicas.id IS NULL)
+        WINDOW process AS (PARTITION BY replica)
+    ), taken AS (
+        UPDATE turns SET status = 'queued', replica = NULL, deaths = deaths + CAST(counts AS int),
+            recoveries = CASE WHEN has_new_text THEN 0 ELSE recoveries END + CAST(alone AS int)
+        FROM lost WHERE turns.id = lost.id AND turns.replica = lost.replica AND status = 'running'
+        RETURNING turns.id, attempt
+    ), {END_LOGS}
+    SELECT id FROM taken
+    """
+)
+# Where a turn could not be released, row and log stay for a takeover: a replica without a row is missed by nobody for a
+# minute.
+LEAVE = Statement(
+    """
+    WITH held AS (
+        SELECT FROM turns WHERE replica = :replica AND status = 'running' LIMIT 1
+    ), ended AS (
+        DELETE FROM journal_ticks WHERE replica = :replica AND NOT EXISTS (SELECT FROM held)
+    )
+    DELETE FROM replicas WHERE id = :replica AND NOT EXISTS (SELECT FROM held) RETURNING id
+    """
+)
+# Where the schema is out of reach for a while there is no channel either.
+NOTIFY = Statement(f"SELECT pg_notify({CHANNEL}, :payload) WHERE current_schema() IS NOT NULL")
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """The claimed turns, oldest first. If they are suspects, `deaths` are the most of any of them; else it is 0."""
+
+    turns: Sequence[UUID] = ()
+    deaths: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Another replica. `connected`: its session is alive. `lapsed`: its lease has expired. `has_own_address`: its
+    address is that of this one. It is an earlier process, or two servers share a host name and a port.
+    """
+
+    id: UUID
+    connected: bool
+    lapsed: bool
+    has_own_address: bool
+    lease_until: datetime
+
+
+class Queue:
+    """The queue as one replica uses it. `session` is the key of this replica's advisory lock
+    (turnstream.storage.runs.session). Turns leave rows for `webhooks` as long as the replica lives. `doctor` compares
+    the digests in `configuration`.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        replica: UUID,
+        address: str,
+        session: int,
+        webhooks: Collection[WebhookKind] = (),
+        configuration: Mapping[str, str] | None = None,
+    ) -> None:
+        self._database = database
+        self.replica = replica
+        self.renewals = Renewals()
+        self._address = address
+        self._session = session
+        self._webhooks = sorted(webhooks)
+        self._configuration = None if configuration is None else to_json(configuration)
+
+    async def claim(self, limit: int, most_of_owner: int | None = None) -> Sequence[UUID]:
+        """Claims queued turns for this replica, as `take` does."""
+        return (await self.take(limit, most_of_owner)).turns
+
+    async def take(self, limit: int, most_of_owner: int | None = None, *, suspects: int = 1) -> Claim:
+        """Claims queued turns for this replica: up to `suspects` of the suspects or, if there is none, up to `limit` of
+        the others, oldest first. With `most_of_owner` these are shared out between their owners, of whom none has more
+        than that running.
+        """
+        claim = {"replica": self.replica, "step": attempts.draw_step(), "limit": limit, "suspects": suspects}
+        if most_of_owner is None:
+            rows = await self._database.rows(CLAIM_TURNS, **claim)
+        else:
+            rows = await self._database.rows(CLAIM_TURNS_FAIRLY, **claim, most=most_of_owner)
+        rows = sorted(rows, key=lambda row: (row["created_at"], row["id"]))
+        deaths = max((row["deaths"] for row in rows), default=0)
+        return Claim([row["id"] for row in rows], deaths if deaths >= SUSPICIOUS else 0)
+
+    async def claim_again(self, turns: Collection[UUID]) -> Collection[UUID]:
+        """Claims those of these turns that this replica owns by their rows, for a new run."""
+        rows = await self._database.rows(CLAIM_AGAIN, turns=turns, replica=self.replica, step=attempts.draw_step())
+        return {row["id"] for row in rows}
+
+    async def give_back(self, turns: Collection[UUID], *, every: bool) -> Set[UUID]:
+        """Puts those of these turns back into the queue that this replica owns by their rows: `every` one, or those of
+        owners who are held. None may run. Returns those that were put back.
+        """
+        rows = await self._database.rows(GIVE_BACK, turns=turns, replica=self.replica, every=every)
+        return {row["id"] for row in rows}
+
+    async def decline(self, turn: Turn) -> bool:
+        """Puts a claimed turn back into the queue for other replicas, because this one lacks what it needs. Returns
+        False if no live replica has had it for minutes, or the claim is lost.
+        """
+        return None is not await self._database.row(
+            DECLINE,
+            turn=turn.id,
+            replica=self.replica,
+            attempt=turn.attempt,
+            pause=_PAUSE_OF_DECLINED,
+            looks=_MOST_LOOKS,
+        )
+
+    async def claimed(self) -> Mapping[UUID, bool]:
+        """The turns that this replica owns by their rows; true for those whose cancellation is requested."""
+        rows = await self._database.rows(GET_CLAIMED, replica=self.replica)
+        return {row["id"]: row["cancel_requested"] for row in rows}
+
+    async def renew_lease(self, seconds: float) -> bool:
+        """Renews the lease, and learns the time of Postgres and when its clock was set back. Returns whether an
+        operator has ordered that this replica drains.
+        """
+        asked = monotonic()
+        row = await self._database.row(
+            RENEW_LEASE,
+            replica=self.replica,
+            address=self._address,
+            session=self._session,
+            lease=timedelta(seconds=seconds),
+            webhooks=self._webhooks,
+            configuration=self._configuration,
+        )
+        assert row is not None
+        CLOCK.learn(row["time"], asked, monotonic())
+        CLOCK.learn_steps(list(zip(row["steps"], row["ends"], strict=True)))
+        self.renewals.note(row["lease_until"], Renewal(asked, row["began"]))
+        is_draining: bool = row["draining"]
+        return is_draining
+
+    async def peers(self) -> Sequence[Peer]:
+        """The other replicas. Where there are any, it learns the time of Postgres."""
+        asked = monotonic()
+        rows = await self._database.rows(GET_PEERS, replica=self.replica, address=self._address)
+        if rows:
+            CLOCK.learn(rows[0]["time"], asked, monotonic())
+        return [
+            Peer(row["id"], row["connected"], row["lapsed"], row["has_own_address"], row["lease_until"]) for row in rows
+        ]
+
+    async def take_over(self, gone: Sequence[UUID]) -> Sequence[UUID]:
+        """Puts the running turns of these replicas, and of replicas without a row, back into the queue, with the text
+        that their logs have.
+        """
+        return [row["id"] for row in await self._database.rows(TAKE_OVER, gone=gone)]
+
+    async def leave(self) -> None:
+        """Deletes the row of this replica, and its log, unless a turn is still its own. A row that stays is found
+        like that of a dead replica.
+        """
+        with suppress(StorageError):
+            await self._database.row(LEAVE, replica=self.replica)
+
+    async def notify(self, payload: str) -> None:
+        """Notifies every replica, this one too."""
+        await self._database.row(NOTIFY, payload=payload)

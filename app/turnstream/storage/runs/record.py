@@ -1,0 +1,560 @@
+"""Writes of a running turn, each fenced by the attempt that owns the turn: where no row comes back, the claim is lost.
+
+A fence locks the turn's row first. That puts a stale owner and a new one in an order: the stale one waits for the lock,
+and then finds its attempt gone.
+
+A failover to an asynchronous standby loses the last commits, in the middle of turns that go on. So a fence lets a write
+pass only where the rows hold all that the run has written before, and the run writes first what is lost. Thus rows hold
+at each moment a state in which the turn has been, from which any later run goes on.
+"""
+
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+import structlog
+
+from turnstream.domain.asks import Ask, AskAnswer, Steer
+from turnstream.domain.blocks import Block, CallState, PreliminaryOutput
+from turnstream.domain.charges import charges_of
+from turnstream.domain.errors import ClaimLost
+from turnstream.domain.kinds import TOOL_RESULT, USER_TEXT
+from turnstream.domain.rounds import Round
+from turnstream.domain.turns import Status, Turn
+from turnstream.storage.database import Database, Row, Statement, retry_while_unavailable
+from turnstream.storage.owners.charges import CHARGES, charging, columns_of_charges
+from turnstream.storage.rows import columns_of, columns_of_rounds, from_json, to_json
+from turnstream.storage.runs.attempts import next_attempt
+from turnstream.storage.runs.journal import JournalEntry, OpenTexts
+
+log = structlog.get_logger(__name__)
+
+
+_HOLDS_ROUNDS = """(
+    SELECT count(*) FILTER (WHERE sealed_by IS NOT NULL OR stop_reason = 'voided') >= CAST({done} AS bigint)
+       AND count(*) FILTER (WHERE sealed_by IS NOT NULL) >= CAST({sealed} AS bigint)
+    FROM rounds WHERE turn_id = turns.id
+)"""
+# Indexes are counted from 0 without a gap.
+_HOLDS_BLOCKS = "(SELECT coalesce(max(index) + 1, 0) FROM blocks WHERE turn_id = turns.id) >= CAST({blocks} AS bigint)"
+
+
+def _fence(held: str = "attempt = :attempt AND status = 'running'", *, columns: str = "id") -> str:
+    """The beginning of a statement that writes only where the turn's row meets `held`, and the rows are whole."""
+    return f"""
+    WITH held AS (
+        SELECT {columns}, asked >= CAST(:held_asks AS bigint) AND {_HOLDS_BLOCKS.format(blocks=":held_blocks")}
+            AND {_HOLDS_ROUNDS.format(done=":held_rounds", sealed=":held_sealed")} AS whole
+        FROM turns WHERE id = :turn AND {held} FOR NO KEY UPDATE
+    ), fenced AS (SELECT * FROM held WHERE whole)
+    """
+
+
+INSERT_BLOCKS = """
+    INSERT INTO blocks
+        (turn_id, index, round, attempt, type, text, data, tool_use_id, name, is_error, interrupted, notes, whole,
+            client_data)
+    SELECT fenced.id, b.*
+    FROM fenced, unnest(
+        CAST(:indexes AS int[]), CAST(:block_rounds AS int[]), CAST(:attempts AS int[]), CAST(:types AS text[]),
+        CAST(:texts AS text[]), CAST(:datas AS json[]), CAST(:tool_use_ids AS text[]), CAST(:names AS text[]),
+        CAST(:is_errors AS bool[]), CAST(:interrupteds AS bool[]), CAST(:notes AS json[]),
+        CAST(:wholes AS text[]), CAST(:client_datas AS json[])
+    ) AS b
+    ON CONFLICT (turn_id, index) DO UPDATE SET text = EXCLUDED.text
+"""
+
+# For turns that nobody runs: there is no claim to be fenced by.
+ADD_BLOCKS = Statement("WITH fenced AS (SELECT CAST(:turn AS uuid) AS id)" + INSERT_BLOCKS + " RETURNING turn_id")
+
+# A round that is sealed does not change, whatever was on its way.
+INSERT_ROUNDS = """
+    INSERT INTO rounds
+        (turn_id, number, attempt, messages, model, stop_reason, usage, request_id, data, sealed_by, started_at,
+            first_delta_at, sealed_at, estimated_tokens, cost)
+    SELECT r.*
+    FROM fenced JOIN unnest(
+        CAST(:round_turns AS uuid[]), CAST(:numbers AS int[]), CAST(:round_attempts AS int[]),
+        CAST(:messages AS int[]), CAST(:models AS text[]), CAST(:stop_reasons AS text[]), CAST(:usages AS json[]),
+        CAST(:request_ids AS text[]), CAST(:round_datas AS json[]), CAST(:sealed_bys AS int[]),
+        CAST(:started_ats AS timestamptz[]), CAST(:first_delta_ats AS timestamptz[]),
+        CAST(:sealed_ats AS timestamptz[]), CAST(:estimates AS int[]), CAST(:round_costs AS float8[])
+    ) AS r (turn) ON r.turn = fenced.id
+    ON CONFLICT (turn_id, number, attempt) DO UPDATE
+    SET stop_reason = EXCLUDED.stop_reason, usage = EXCLUDED.usage, request_id = EXCLUDED.request_id,
+        data = EXCLUDED.data, sealed_by = EXCLUDED.sealed_by, sealed_at = EXCLUDED.sealed_at,
+        first_delta_at = EXCLUDED.first_delta_at, estimated_tokens = EXCLUDED.estimated_tokens, cost = EXCLUDED.cost
+    WHERE rounds.sealed_by IS NULL
+"""
+
+_CHARGE_ROUNDS = ", " + charging(
+    ":turn",
+    "chats.owner, chat_id, 'round', fenced.id, {columns} FROM fenced JOIN chats ON chats.id = chat_id, " + CHARGES,
+    held="EXISTS (SELECT FROM fenced)",
+)
+
+_CLEAR_TEXT = ", cleared AS (DELETE FROM open_text USING fenced WHERE turn_id = fenced.id)"
+
+# One whose row another statement holds is left out, so that none waits for all others.
+BEGIN_ROUNDS = Statement(
+    f"""
+    WITH fenced AS (
+        SELECT id
+        FROM turns JOIN unnest(
+            CAST(:round_turns AS uuid[]), CAST(:round_attempts AS int[]), CAST(:held_blocks AS bigint[]),
+            CAST(:held_rounds AS bigint[]), CAST(:held_sealed AS bigint[])
+        ) AS held (turn, attempt, blocks, rounds, sealed) ON id = turn AND turns.attempt = held.attempt
+        WHERE status = 'running' AND {_HOLDS_BLOCKS.format(blocks="held.blocks")}
+            AND {_HOLDS_ROUNDS.format(done="held.rounds", sealed="held.sealed")}
+        FOR NO KEY UPDATE OF turns SKIP LOCKED
+    ), begun AS ({INSERT_ROUNDS})
+    SELECT id FROM fenced
+    """
+)
+
+# The first blocks of a round may bring its row along.
+CLOSE_BLOCKS = Statement(
+    _fence() + _CLEAR_TEXT + f", begun AS ({INSERT_ROUNDS}), closed AS ({INSERT_BLOCKS}) SELECT whole FROM held"
+)
+
+_SEALED = f"""
+    {_CLEAR_TEXT}
+    {_CHARGE_ROUNDS}
+    , unwritten AS ({INSERT_BLOCKS}), sealed AS ({INSERT_ROUNDS})
+"""
+
+_START_CALLS = """
+    INSERT INTO tool_calls (turn_id, round, tool_use_id, name, attempt, state, started_at)
+    SELECT fenced.id, c.round, c.tool_use_id, c.name, :attempt, 'started', now()
+    FROM fenced, unnest(CAST(:call_rounds AS int[]), CAST(:call_ids AS text[]), CAST(:call_names AS text[]))
+        AS c (round, tool_use_id, name)
+    ON CONFLICT (turn_id, round, tool_use_id)
+        DO UPDATE SET attempt = EXCLUDED.attempt, started_at = EXCLUDED.started_at
+"""
+
+# The calls of the round that are run next are in the ledger with the seal.
+SEAL_ROUND = Statement(
+    _fence(columns="id, chat_id")
+    + _SEALED
+    + """
+    , counted AS (
+        UPDATE turns SET usage = CAST(:turn_usage AS json), recoveries = :recoveries
+        FROM fenced WHERE turns.id = fenced.id
+    ), started AS (
+    """
+    + _START_CALLS
+    + """
+    )
+    SELECT whole FROM held
+    """
+)
+
+# The new attempt is a parameter, so that a write whose answer was lost can be repeated. The voided round shows that it
+# was written: the number alone does not, since a claim may draw it too, perhaps of this replica. The turn is locked in
+# a statement before, so that the first try, which may still be under way, is waited for.
+LOCK_TURN = Statement("SELECT id FROM turns WHERE id = :turn FOR NO KEY UPDATE")
+VOID_ROUND = Statement(
+    _fence(
+        """
+        replica = :replica AND status = 'running' AND (attempt = :attempt OR attempt = :next_attempt AND EXISTS (
+            SELECT FROM rounds
+            WHERE turn_id = :turn AND number = :number AND rounds.attempt = :round_attempt AND stop_reason = 'voided'
+        ))
+        """,
+        columns="id, chat_id",
+    )
+    + _CLEAR_TEXT
+    + _CHARGE_ROUNDS
+    + """
+    , forgotten AS (
+        DELETE FROM blocks USING fenced WHERE turn_id = fenced.id AND round = :number
+    ), voided AS (
+    """
+    + INSERT_ROUNDS
+    + """
+    )
+    , counted AS (
+        UPDATE turns
+        SET attempt = :next_attempt, recoveries = :recoveries, usage = CAST(:turn_usage AS json)
+        FROM fenced WHERE turns.id = fenced.id
+    )
+    SELECT whole FROM held
+    """
+)
+
+START_CALLS = Statement(_fence() + f", started AS ({_START_CALLS}) SELECT whole FROM held")
+
+# A call that was started before its round was sealed has no row yet; then nothing is stored.
+STORE_PRELIMINARY = Statement(
+    _fence()
+    + """
+    , stored AS (
+        UPDATE tool_calls SET preliminary = CAST(:preliminary AS json) FROM fenced
+        WHERE turn_id = fenced.id AND round = :round AND tool_use_id = :tool_use_id AND state = 'started'
+    )
+    SELECT whole FROM held
+    """
+)
+
+_ASK = """
+    asked AS (
+        INSERT INTO asks
+            (turn_id, round, tool_use_id, name, kind, digest, attempt, expires_at, tool_digest, question,
+             answer, answered_at)
+        SELECT fenced.id, a.*, CASE WHEN a.answer IS NOT NULL THEN now() END
+        FROM fenced, unnest(
+            CAST(:ask_rounds AS int[]), CAST(:asked_calls AS text[]), CAST(:asked_names AS text[]),
+            CAST(:kinds AS text[]), CAST(:digests AS text[]), CAST(:ask_attempts AS int[]),
+            CAST(:expiries AS timestamptz[]), CAST(:tool_digests AS text[]), CAST(:questions AS json[]),
+            CAST(:answers AS json[])
+        ) AS a (round, tool_use_id, name, kind, digest, attempt, expires_at, tool_digest, question, answer)
+        ON CONFLICT DO NOTHING
+    ), counted AS (
+        UPDATE turns SET asked = :asked FROM fenced WHERE turns.id = fenced.id
+    )
+"""
+ASK = Statement(f"{_fence()}, {_ASK} SELECT whole FROM held")
+
+# WAIT and END_TURN put the turn back into the queue where something has arrived that the run does not know of. Each may
+# be written again when its answer was lost, so it takes a turn in the statuses that it writes, too. A turn that is
+# queued by then stays queued: it may have been taken over.
+# Steers that wait to be taken in came before the asks, or they had answered them: they stand for the answers too.
+WAIT = Statement(
+    _fence(
+        "attempt = :attempt AND status IN ('running', 'waiting', 'queued')",
+        columns="id, EXISTS (SELECT FROM steers WHERE turn_id = turns.id AND taken_at IS NULL) AS spoken",
+    )
+    + """
+    , superseded AS (
+        UPDATE asks SET answer = CAST(:superseded AS json), answered_at = now()
+        FROM fenced WHERE turn_id = fenced.id AND answer IS NULL AND spoken
+    ), paused AS (
+        UPDATE turns
+        SET replica = NULL, status = CASE
+            WHEN status = 'queued' OR spoken OR arrivals > :arrivals OR cancel_requested THEN 'queued' ELSE 'waiting'
+        END
+        FROM fenced WHERE turns.id = fenced.id
+        RETURNING status
+    )
+    SELECT held.whole, paused.status FROM held LEFT JOIN paused ON true
+    """
+)
+
+_TAKE_STEERS = """
+    taken AS (
+        UPDATE steers SET taken_at = coalesce(taken_at, now()) FROM fenced
+        WHERE steers.id = ANY(CAST(:steers AS uuid[]))
+    )
+"""
+APPLY_STEERS = Statement(f"{_fence()}, {_TAKE_STEERS}, applied AS ({INSERT_BLOCKS}) SELECT whole FROM held")
+
+SETTLE_CALLS = Statement(
+    _fence()
+    + """
+    , settled AS (
+        UPDATE tool_calls SET state = c.state, settled_at = now(), attempt = :attempt
+        FROM fenced, unnest(CAST(:block_rounds AS int[]), CAST(:tool_use_ids AS text[]), CAST(:states AS text[]))
+            AS c (round, tool_use_id, state)
+        WHERE turn_id = fenced.id AND tool_calls.round = c.round AND tool_calls.tool_use_id = c.tool_use_id
+    ), progress AS (
+        UPDATE turns SET recoveries = 0
+        FROM fenced WHERE turns.id = fenced.id AND recoveries > 0 AND 'settled' = ANY(CAST(:states AS text[]))
+    )
+    """
+    + f", results AS ({INSERT_BLOCKS}) SELECT whole FROM held"
+)
+
+_END_FENCE = _fence(
+    "attempt = :attempt AND status IN ('running', :status)",
+    columns="id, chat_id, status = 'running' AND arrivals > :arrivals AS goes_on, turns.xmin AS version",
+)
+# A message that is enqueued behind the turn writes its row (MARK_FOLLOWED). Where it committed after this statement
+# took its snapshot, the row that the fence has locked is a newer one than the snapshot has.
+_ENDED = """
+    , ended AS (
+        UPDATE turns
+        SET status = CASE WHEN goes_on THEN 'queued' ELSE :status END,
+            stop_reason = CASE WHEN goes_on THEN NULL ELSE :turn_stop_reason END,
+            error = CASE WHEN goes_on THEN NULL ELSE CAST(:error AS json) END,
+            ended_at = CASE WHEN goes_on THEN NULL ELSE coalesce(ended_at, now()) END,
+            usage = CAST(:turn_usage AS json), recoveries = :recoveries, replica = NULL,
+            queue_owner = CASE WHEN goes_on THEN queue_owner END
+        FROM fenced WHERE turns.id = fenced.id
+        RETURNING turns.ended_at, EXISTS (
+            SELECT FROM turns AS next WHERE next.chat_id = turns.chat_id AND next.parent_id = turns.id
+        ) OR fenced.version <> (SELECT as_seen.xmin FROM turns AS as_seen WHERE as_seen.id = turns.id) AS followed
+    )
+    SELECT held.whole, ended.ended_at, ended.followed FROM held LEFT JOIN ended ON true
+"""
+END_TURN = Statement(_END_FENCE + _CLEAR_TEXT + _ENDED)
+# The end of a turn whose last reply has just come whole: its last block, its seal and its end in one commit.
+SEAL_AND_END = Statement(_END_FENCE + _SEALED + _ENDED)
+
+# Hooks are called for the end of a turn too. The number is a parameter, so that a write can be repeated.
+COUNT_HOOK_FAILURES = Statement(
+    "UPDATE turns SET hook_failures = :count WHERE id = :turn AND attempt = :attempt RETURNING id"
+)
+
+RELEASE_TURN = Statement(
+    _fence("attempt = :attempt AND status IN ('running', 'queued')")
+    + f"""
+    , begun AS ({INSERT_ROUNDS}), released AS (
+        UPDATE turns SET status = 'queued', replica = NULL
+        FROM fenced WHERE turns.id = fenced.id
+    )
+    SELECT whole FROM held
+    """
+)
+
+# After commits were lost: the turn becomes again what its run knows of it, if its row has an attempt of the run's own
+# lineage (turnstream.domain.turns.Turn.has_had). Blocks of an earlier attempt are those of a round that was voided.
+REGAIN = Statement(
+    """
+    UPDATE turns SET attempt = :attempt, lineage = CAST(:lineage AS int[])
+    WHERE id = :turn AND status = 'running' AND replica = :replica
+      AND (attempt <= coalesce((CAST(:lineage AS int[]))[1], :attempt) OR attempt = ANY(CAST(:lineage AS int[])))
+    RETURNING id
+    """
+)
+FORGET_BLOCKS = Statement(
+    """
+    DELETE FROM blocks WHERE turn_id = :turn AND (index, attempt) NOT IN (
+        SELECT * FROM unnest(CAST(:indexes AS int[]), CAST(:attempts AS int[]))
+    )
+    RETURNING index
+    """
+)
+RESTORE = Statement(
+    f"""
+    WITH fenced AS (SELECT id, chat_id FROM turns WHERE id = :turn)
+    {_CHARGE_ROUNDS}, blocks_again AS ({INSERT_BLOCKS}), rounds_again AS ({INSERT_ROUNDS}), {_ASK}, {_TAKE_STEERS},
+    started AS ({_START_CALLS})
+    SELECT id FROM fenced
+    """
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SettledCall:
+    """A call's result, as its block, and the state of the call. `whole` is the full text where the block holds a part
+    of it.
+    """
+
+    result: Block
+    state: CallState
+    whole: str | None = None
+
+
+class Records:
+    """The writes of one attempt at one turn, each a transaction of its own. All raise ClaimLost once the claim is lost.
+
+    While Postgres is away they wait. A write whose answer was lost is repeated, with the same effect as once. `known`
+    returns the turn with all that has been written; what Postgres has lost of it is written before the next write.
+    """
+
+    def __init__(self, database: Database, replica: UUID, known: Callable[[], Turn]) -> None:
+        self._database = database
+        self._replica = replica
+        self._known = known
+        self._turn, self.attempt = known().id, known().attempt
+        self._started: list[Block] = []
+
+    async def close_blocks(self, blocks: Sequence[Block], begun: Sequence[Round] = ()) -> None:
+        """Stores closed blocks, and the round that has `begun` with them, if there is one."""
+        await self._write(CLOSE_BLOCKS, **self._columns(begun), **columns_of(blocks))
+
+    async def seal_round(
+        self, round: Round, unwritten: Sequence[Block], turn: Turn, starting: Sequence[Block] = ()
+    ) -> None:
+        """`unwritten` are the blocks that no row holds; `turn` has the new sums. The calls `starting` are put into the
+        ledger, as `start_calls` does.
+        """
+        sealed = {**_sums(turn), **self._sealed(round, turn), **columns_of(unwritten), **_ledger_of(starting)}
+        await self._write(SEAL_ROUND, **sealed)
+        self._started.extend(starting)
+
+    async def void_round(self, round: Round, turn: Turn) -> int:
+        """Deletes an unsealed round and starts the next attempt, whose number is returned."""
+        known = self._known()
+        kept = replace(known, blocks=tuple(block for block in known.blocks if block.round != round.number))
+        values: dict[str, Any] = {
+            **_fenced_by(kept),
+            **_sums(turn),
+            **self._sealed(round, turn),
+            "replica": self._replica,
+            "number": round.number,
+            "round_attempt": round.attempt,
+            "next_attempt": next_attempt(self.attempt),
+        }
+        await self._until_whole(lambda: self._void_round(values))
+        self.attempt = values["next_attempt"]
+        return self.attempt
+
+    async def _void_round(self, values: Mapping[str, Any]) -> Row | None:
+        async with self._database.transaction() as connection:
+            await connection.row(LOCK_TURN, turn=self._turn)
+            return await connection.row(VOID_ROUND, turn=self._turn, attempt=self.attempt, **values)
+
+    async def start_calls(self, calls: Sequence[Block]) -> None:
+        await self._write(START_CALLS, **_ledger_of(calls))
+        self._started.extend(calls)
+
+    async def store_preliminary(self, output: PreliminaryOutput) -> None:
+        shown = to_json({"text": output.text, "data": output.data})
+        await self._write(STORE_PRELIMINARY, round=output.round, tool_use_id=output.tool_use_id, preliminary=shown)
+
+    async def ask(self, asks: Sequence[Ask], asked: int) -> None:
+        """Stores the asks of one round. `asked` is the number of asks of the turn, these included."""
+        await self._write(ASK, **_columns_of_asks(asks), asked=asked)
+
+    async def settle_calls(self, calls: Sequence[SettledCall]) -> None:
+        results = [call.result for call in calls]
+        assert all(result.type == TOOL_RESULT for result in results)
+        columns = columns_of(results) | {"wholes": [call.whole for call in calls]}
+        await self._write(SETTLE_CALLS, states=[call.state for call in calls], **columns)
+
+    async def apply_steers(self, blocks: Sequence[Block], steers: Sequence[Steer]) -> None:
+        await self._write(APPLY_STEERS, steers=[steer.id for steer in steers], **columns_of(blocks))
+
+    async def wait(self, arrivals: int) -> Status:
+        """Lets the turn wait for a person. Puts it back into the queue instead where more has arrived than `arrivals`
+        counts, or a steer came before the asks.
+        """
+        row = await self._write(WAIT, arrivals=arrivals, superseded=to_json(AskAnswer("superseded")))
+        status: Status = row["status"]
+        return status
+
+    async def end(self, turn: Turn) -> tuple[datetime | None, bool]:
+        """Ends the turn and returns the time, and whether another turn stands behind it. None for the time where the
+        turn went back into the queue, since more has arrived than `turn` counts.
+        """
+        row = await self._write(END_TURN, **_sums(turn), **_ended(turn))
+        return row["ended_at"], row["followed"]
+
+    async def seal_and_end(self, round: Round, unwritten: Sequence[Block], turn: Turn) -> tuple[datetime | None, bool]:
+        """Seals the last round as `seal_round` does, and ends the turn as `end` does."""
+        row = await self._write(
+            SEAL_AND_END, **_sums(turn), **self._sealed(round, turn), **_ended(turn), **columns_of(unwritten)
+        )
+        return row["ended_at"], row["followed"]
+
+    async def count_hook_failures(self, count: int) -> None:
+        counting = {"turn": self._turn, "attempt": self.attempt, "count": count}
+        if await retry_while_unavailable(lambda: self._database.row(COUNT_HOOK_FAILURES, **counting)) is None:
+            raise self._lost()
+
+    async def release(self, open_block: Block | None, begun: Sequence[Round] = ()) -> None:
+        """Puts the turn back into the queue, and stores the round that has `begun`, if there is one. The text of
+        `open_block`, which was being written, is stored for the next owner.
+        """
+        if block := open_block:
+            call, name = block.tool_use_id, block.name
+            whole = JournalEntry(
+                self._turn, self.attempt, block.index, 0, block.round, block.type, block.text, call, name
+            )
+            await retry_while_unavailable(lambda: OpenTexts(self._database).store([whole]))
+        await self._write(RELEASE_TURN, **self._columns(begun))
+
+    async def _write(self, statement: Statement, **values: object) -> Row:
+        """Executes a statement that begins with a fence."""
+        fenced = {"turn": self._turn, "attempt": self.attempt, **_fenced_by(self._known())}
+        return await self._until_whole(lambda: self._database.row(statement, **fenced, **values))
+
+    async def _until_whole(self, write: Callable[[], Awaitable[Row | None]]) -> Row:
+        while (row := await retry_while_unavailable(write)) is None or not row["whole"]:
+            await retry_while_unavailable(self._restore)
+        return row
+
+    async def _restore(self) -> None:
+        """Makes the rows what this run knows of the turn, where it still has the claim."""
+        turn, replica = self._known(), self._replica
+        done = [round for round in turn.rounds if round.sealed or round.voided]
+        settled = {(block.round, block.tool_use_id) for block in turn.blocks if block.type == TOOL_RESULT}
+        running = [call for call in self._started if (call.round, call.tool_use_id) not in settled]
+        async with self._database.transaction() as connection:
+            regained = await connection.row(
+                REGAIN, turn=turn.id, attempt=self.attempt, lineage=turn.lineage or None, replica=replica
+            )
+            if regained is None:
+                raise self._lost()
+            log.error("turn.restored", blocks=len(turn.blocks), rounds=len(done))
+            await connection.row(FORGET_BLOCKS, turn=turn.id, **columns_of(turn.blocks))
+            await connection.row(
+                RESTORE,
+                turn=turn.id,
+                attempt=self.attempt,
+                asked=len(turn.asks),
+                steers=[from_json(block.notes)["steer"] for block in turn.blocks if block.type == USER_TEXT],
+                **self._columns(turn.rounds),
+                **columns_of(turn.blocks),
+                **columns_of_charges(charges_of(done, turn)),
+                **_columns_of_asks(turn.asks),
+                **_ledger_of(running),
+            )
+
+    def _sealed(self, round: Round, turn: Turn) -> dict[str, object]:
+        return {**self._columns([round]), **columns_of_charges(charges_of([round], turn))}
+
+    def _columns(self, rounds: Sequence[Round]) -> dict[str, Sequence[object]]:
+        return columns_of_rounds([self._turn] * len(rounds), rounds)
+
+    def _lost(self) -> ClaimLost:
+        return ClaimLost(f"turn {self._turn} is no longer in attempt {self.attempt}")
+
+
+async def begin_rounds(database: Database, begun: Sequence[tuple[Turn, Round]]) -> Collection[UUID]:
+    """Stores rounds that have begun, of turns as they are known. Returns the turns whose round is stored: the others
+    are no longer in the attempt of their round, or their rows are not whole, or another statement writes them just now.
+    """
+    turns = [turn for turn, _ in begun]
+    rounds = columns_of_rounds([turn.id for turn in turns], [round for _, round in begun])
+    held = {name: [_fenced_by(turn)[name] for turn in turns] for name in ("held_blocks", "held_rounds", "held_sealed")}
+    return {row["id"] for row in await database.rows(BEGIN_ROUNDS, **rounds, **held)}
+
+
+def _fenced_by(turn: Turn) -> dict[str, int]:
+    """What the rows of a turn hold at least."""
+    return {
+        "held_blocks": len(turn.blocks),
+        "held_rounds": sum(round.sealed or round.voided for round in turn.rounds),
+        "held_sealed": sum(round.sealed for round in turn.rounds),
+        "held_asks": len(turn.asks),
+    }
+
+
+def _columns_of_asks(asks: Sequence[Ask]) -> dict[str, Sequence[object]]:
+    return {
+        "ask_rounds": [ask.round for ask in asks],
+        "asked_calls": [ask.tool_use_id for ask in asks],
+        "asked_names": [ask.name for ask in asks],
+        "kinds": [ask.kind for ask in asks],
+        "digests": [ask.digest for ask in asks],
+        "ask_attempts": [ask.attempt for ask in asks],
+        "expiries": [ask.expires_at for ask in asks],
+        "tool_digests": [ask.tool_digest for ask in asks],
+        "questions": [ask.question for ask in asks],
+        "answers": [None if ask.answer is None else to_json(ask.answer) for ask in asks],
+    }
+
+
+def _ledger_of(calls: Sequence[Block]) -> dict[str, object]:
+    return {
+        "call_rounds": [call.round for call in calls],
+        "call_ids": [call.tool_use_id for call in calls],
+        "call_names": [call.name for call in calls],
+    }
+
+
+def _sums(turn: Turn) -> dict[str, object]:
+    return {"turn_usage": to_json(turn.usage), "recoveries": turn.recoveries}
+
+
+def _ended(turn: Turn) -> dict[str, object]:
+    return {
+        "arrivals": turn.arrivals,
+        "status": turn.status,
+        "turn_stop_reason": turn.stop_reason,
+        "error": to_json(turn.error) if turn.error else None,
+    }

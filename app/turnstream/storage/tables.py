@@ -1,0 +1,740 @@
+"""The tables. Constraints rule out wrong states where SQL can; `migrations/` must agree (a test compares them)."""
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Boolean,
+    CheckConstraint,
+    Column,
+    Computed,
+    DateTime,
+    ForeignKey,
+    ForeignKeyConstraint,
+    Identity,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Numeric,
+    SmallInteger,
+    Table,
+    Text,
+    UniqueConstraint,
+    Uuid,
+    func,
+    literal_column,
+    text,
+)
+from sqlalchemy.dialects.postgresql import ARRAY, TSVECTOR
+
+from turnstream.domain.plans import PERIODS, RATES
+from turnstream.domain.turns import TRANSITIONS
+from turnstream.storage.rows import ENDED_STATUSES, sql_list
+
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "ck": "ck_%(table_name)s_%(constraint_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+# `json`, never JSONB, for all that a provider may need back byte for byte: JSONB reorders keys and rewrites numbers.
+# The text goes in and out verbatim; the code that owns the column encodes and decodes it.
+
+
+def _now() -> Column[object]:
+    return Column("created_at", DateTime(timezone=True), nullable=False, server_default=func.now())
+
+
+tokens = Table(
+    "tokens",
+    metadata,
+    Column("id", Uuid, primary_key=True),
+    Column("owner", Text, nullable=False),
+    Column("name", Text, nullable=False, unique=True),
+    Column("hash", LargeBinary, nullable=False),
+    _now(),
+    Column("scopes", ARRAY(Text), nullable=False, server_default=text("'{read,chat,approve}'")),
+    Column("expires_at", DateTime(timezone=True)),
+    Column("last_used_at", DateTime(timezone=True)),
+    Column("plan", Text),
+    CheckConstraint("octet_length(hash) = 32", name="hash_is_sha256"),
+)
+
+# The audit trail. Triggers write of tokens, approvals and grants (migration 0018). It outlasts its owners.
+audit = Table(
+    "audit",
+    metadata,
+    Column("id", BigInteger, Identity(), primary_key=True),
+    _now(),
+    Column("kind", Text, nullable=False),
+    Column("owner", Text),
+    Column("actor", Text),
+    Column("detail", JSON, nullable=False),
+    Index(None, "owner", "id"),
+    Index(None, "created_at"),
+)
+
+# Short-lived tokens, which go with the stored token that was exchanged for them.
+browser_tokens = Table(
+    "browser_tokens",
+    metadata,
+    Column("id", Uuid, primary_key=True),
+    Column("owner", Text, nullable=False),
+    Column("hash", LargeBinary, nullable=False),
+    Column("scopes", ARRAY(Text), nullable=False),
+    Column("expires_at", DateTime(timezone=True), nullable=False),
+    Column("plan", Text),
+    Column("chat_id", Uuid),
+    Column("turn_id", Uuid),
+    Column("token_id", Uuid, ForeignKey("tokens.id", ondelete="CASCADE")),
+    Column("folder", Text),
+    Column("fixed", JSON),
+    CheckConstraint("octet_length(hash) = 32", name="hash_is_sha256"),
+    CheckConstraint("turn_id IS NULL OR chat_id IS NOT NULL", name="turn_has_chat"),
+    Index(None, "expires_at"),
+    Index(None, "token_id"),
+)
+
+# Owners who came from another cell or went to one, which is `cell`. Until `held_until` a move is under way: triggers on
+# what requests insert refuse it (migration 0028).
+moves = Table(
+    "moves",
+    metadata,
+    Column("owner", Text, primary_key=True),
+    Column("cell", Text, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("held_until", DateTime(timezone=True)),
+    Column("changed_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    CheckConstraint("state IN ('leaving', 'gone', 'arrived')", name="state"),
+    CheckConstraint("(state = 'leaving') = (held_until IS NOT NULL)", name="leaving_is_held"),
+)
+
+# One row since the first token was created: from then on the server needs tokens, also when the last one is revoked.
+token_requirement = Table(
+    "token_requirement",
+    metadata,
+    Column("since", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    Column("single", Boolean, primary_key=True, server_default=text("true")),
+    CheckConstraint("single", name="one_row"),
+)
+
+chats = Table(
+    "chats",
+    metadata,
+    Column("id", Uuid, primary_key=True),
+    Column("owner", Text, nullable=False),
+    Column("title", Text),
+    Column("system_prompt", Text),
+    Column("settings", JSON, nullable=False, server_default=text("'{}'")),
+    _now(),
+    Column("updated_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    Index(None, "owner", "updated_at", "id"),
+)
+
+# Chats that are gone, for the feed of their owner. A trigger puts the row (migration 0006); it is swept by age.
+deleted_chats = Table(
+    "deleted_chats",
+    metadata,
+    Column("owner", Text, primary_key=True),
+    Column("chat_id", Uuid, primary_key=True),
+    Column("deleted_at", DateTime(timezone=True), nullable=False),
+    Index("ix_deleted_chats_owner_deleted_at", "owner", "deleted_at"),
+)
+
+turns = Table(
+    "turns",
+    metadata,
+    Column("id", Uuid, primary_key=True),
+    Column("chat_id", Uuid, ForeignKey("chats.id", ondelete="CASCADE"), nullable=False),
+    Column("parent_id", Uuid),
+    Column("role", Text, nullable=False),
+    # A parent is of the other role, in the same chat: the composite foreign key says so.
+    Column(
+        "parent_role",
+        Text,
+        Computed("CASE role WHEN 'user' THEN 'assistant' ELSE 'user' END", persisted=True),
+    ),
+    Column("status", Text, nullable=False),
+    Column("request", JSON),
+    Column("attempt", Integer, nullable=False, server_default=text("0")),
+    Column("recoveries", SmallInteger, nullable=False, server_default=text("0")),
+    # The deaths of processes that it may have caused.
+    Column("deaths", SmallInteger, nullable=False, server_default=text("0")),
+    Column("replica", Uuid),
+    # The replicas that cannot run it, one several times if none can, and until when the last one leaves it alone.
+    Column("declined", ARRAY(Uuid)),
+    Column("declined_until", DateTime(timezone=True)),
+    Column("cancel_requested", Boolean, nullable=False, server_default=text("false")),
+    # How many calls ever waited for a person, and how many answers and steers have arrived while the turn was open.
+    Column("asked", Integer, nullable=False, server_default=text("0")),
+    Column("arrivals", Integer, nullable=False, server_default=text("0")),
+    Column("hook_failures", Integer, nullable=False, server_default=text("0")),
+    Column("stop_reason", Text),
+    Column("error", JSON),
+    Column("usage", JSON, nullable=False, server_default=text("'{}'")),
+    _now(),
+    Column("started_at", DateTime(timezone=True)),
+    Column("ended_at", DateTime(timezone=True)),
+    # The turn that a fork copied. It may be gone.
+    Column("forked_from", Uuid),
+    # The numbers of its attempts, from the one on that it was made with; null while that is the only one. A trigger
+    # keeps it (migration 0042).
+    Column("lineage", ARRAY(Integer)),
+    # The owner of the chat, for turns that are open (migration 0038): the queue is shared out by it.
+    Column("queue_owner", Text),
+    UniqueConstraint("chat_id", "id", "role"),
+    ForeignKeyConstraint(
+        ["chat_id", "parent_id", "parent_role"],
+        ["turns.chat_id", "turns.id", "turns.role"],
+        name="fk_turns_parent_is_of_the_other_role",
+        ondelete="CASCADE",
+    ),
+    CheckConstraint("role IN ('user', 'assistant')", name="role"),
+    CheckConstraint(f"status IN {sql_list(TRANSITIONS)}", name="status"),
+    CheckConstraint("role = 'assistant' OR status = 'complete'", name="user_turn_is_complete"),
+    CheckConstraint("(role = 'assistant') = (request IS NOT NULL)", name="assistant_turn_has_request"),
+    CheckConstraint("role = 'user' OR parent_id IS NOT NULL", name="assistant_turn_has_parent"),
+    CheckConstraint("parent_id <> id", name="not_its_own_parent"),
+    CheckConstraint("(status = 'running') = (replica IS NOT NULL)", name="running_has_replica"),
+    CheckConstraint("status <> 'running' OR attempt > 0", name="running_has_attempt"),
+    CheckConstraint(f"(status IN {ENDED_STATUSES}) = (ended_at IS NOT NULL)", name="terminal_has_end"),
+    CheckConstraint("(status = 'error') = (error IS NOT NULL)", name="error_says_why"),
+    CheckConstraint(
+        "role = 'user' OR status <> 'complete' OR stop_reason IS NOT NULL", name="complete_has_stop_reason"
+    ),
+    CheckConstraint("attempt >= 0 AND recoveries >= 0", name="counts"),
+    CheckConstraint("asked >= 0 AND arrivals >= 0", name="people_counts"),
+    Index(None, "chat_id", "parent_id"),
+    Index(None, "chat_id", "created_at", "id"),
+    Index("ix_turns_queue", "created_at", "id", postgresql_where=literal_column("status = 'queued'")),
+    Index(
+        "ix_turns_owners",
+        *("status", "queue_owner", "created_at", "id"),
+        postgresql_where=literal_column("status IN ('queued', 'running')"),
+    ),
+    Index("ix_turns_running", "replica", postgresql_where=literal_column("status = 'running'")),
+    Index("ix_turns_open", "chat_id", postgresql_where=literal_column("status IN ('queued', 'running', 'waiting')")),
+    Index("ix_turns_failed", "ended_at", postgresql_where=literal_column("status = 'error'")),
+)
+
+# Turns that were deleted from a chat that is still there, for the readers of the chat and of the owner's feed. `place`
+# is that of the turn (app/turnstream/storage/chats/chat_changes.py).
+deleted_turns = Table(
+    "deleted_turns",
+    metadata,
+    Column("turn_id", Uuid, primary_key=True),
+    Column("chat_id", Uuid, ForeignKey("chats.id", ondelete="CASCADE"), nullable=False),
+    Column("place", BigInteger, nullable=False),
+    Column("deleted_at", DateTime(timezone=True), nullable=False),
+    Index("ix_deleted_turns_chat_id_deleted_at", "chat_id", "deleted_at"),
+)
+
+# A request that carried an Idempotency-Key, and the exchange it made. `digest` is of the request, so that the same key
+# with another body is refused.
+idempotency_keys = Table(
+    "idempotency_keys",
+    metadata,
+    Column("owner", Text, primary_key=True),
+    Column("key", Text, primary_key=True),
+    Column("digest", LargeBinary, nullable=False),
+    Column("turn_id", Uuid, ForeignKey("turns.id", ondelete="CASCADE"), nullable=False),
+    Column("steer_id", Uuid),
+    _now(),
+    CheckConstraint("length(key) BETWEEN 1 AND 255", name="key_length"),
+    Index(None, "turn_id"),
+)
+
+rounds = Table(
+    "rounds",
+    metadata,
+    Column("turn_id", Uuid, ForeignKey("turns.id", ondelete="CASCADE"), primary_key=True),
+    Column("number", Integer, primary_key=True),
+    Column("attempt", Integer, primary_key=True),
+    Column("model", Text),
+    Column("messages", Integer, nullable=False),
+    Column("request_id", Text),
+    Column("stop_reason", Text),
+    Column("usage", JSON, nullable=False, server_default=text("'{}'")),
+    Column("data", JSON),
+    Column("sealed_by", Integer),
+    Column("started_at", DateTime(timezone=True), nullable=False),
+    Column("first_delta_at", DateTime(timezone=True)),
+    Column("sealed_at", DateTime(timezone=True)),
+    Column("estimated_tokens", Integer),
+    # By the prices of the time when the round was sealed or voided.
+    Column("cost", Numeric),
+    CheckConstraint("number > 0 AND attempt > 0 AND messages > 0", name="counts"),
+    CheckConstraint("(sealed_by IS NULL) = (sealed_at IS NULL)", name="sealed_by_and_when"),
+    CheckConstraint("sealed_by >= attempt", name="sealed_by_later_attempt"),
+    CheckConstraint("sealed_by IS NULL OR stop_reason IS NOT NULL", name="sealed_has_stop_reason"),
+    CheckConstraint("stop_reason <> 'voided' OR sealed_by IS NULL", name="voided_is_not_sealed"),
+    Index(
+        "uq_rounds_one_sealed",
+        "turn_id",
+        "number",
+        unique=True,
+        postgresql_where=literal_column("sealed_by IS NOT NULL"),
+    ),
+)
+
+# The ledger: what each model call has used and cost. It outlasts chats and turns, or deleting them would hide what was
+# spent. `call` is "number.attempt" of a round; the id of a call beside the turn, a summary of a result or a title.
+charges = Table(
+    "charges",
+    metadata,
+    Column("turn_id", Uuid, primary_key=True),
+    Column("call", Text, primary_key=True),
+    Column("kind", Text, nullable=False),
+    Column("owner", Text, nullable=False),
+    Column("chat_id", Uuid, nullable=False),
+    Column("model", Text, nullable=False),
+    Column("input_tokens", BigInteger, nullable=False),
+    Column("cache_read_tokens", BigInteger, nullable=False),
+    Column("cache_write_tokens", BigInteger, nullable=False),
+    Column("output_tokens", BigInteger, nullable=False),
+    Column("cost", Numeric),
+    Column("charged_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    CheckConstraint("kind IN ('round', 'summary', 'title')", name="kind"),
+    Index("ix_charges_owner_charged_at", "owner", "charged_at"),
+    Index("ix_charges_charged_at", "charged_at", postgresql_using="brin", postgresql_with={"autosummarize": "on"}),
+)
+
+# What an owner with a plan has used of its rates: in the minute, day and month (of UTC) that began at these times, of
+# reservations too. `running_turns` is the limit for the queue.
+accounts = Table(
+    "accounts",
+    metadata,
+    Column("owner", Text, primary_key=True),
+    *(Column(period, DateTime(timezone=True), nullable=False) for period in PERIODS),
+    *(Column(rate, Numeric, nullable=False, server_default=text("0")) for rate in RATES),
+    Column("running_turns", Integer),
+)
+
+# What a model call under way may use at most; 0 where no plan limits it. Its charge takes its place, or it is given
+# back. A call whose process dies before its reply begins is charged `request_tokens` and `request_cost`.
+reservations = Table(
+    "reservations",
+    metadata,
+    Column("id", Uuid, primary_key=True, server_default=text("gen_random_uuid()")),
+    Column("owner", Text, nullable=False),
+    Column("turn_id", Uuid, nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("call", Text, nullable=False),
+    Column("tokens", BigInteger, nullable=False),
+    Column("cost", Numeric, nullable=False),
+    Column("chat_id", Uuid),
+    Column("kind", Text),
+    Column("model", Text),
+    Column("request_tokens", BigInteger),
+    Column("request_cost", Numeric),
+    Column("reserved_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    Index(None, "turn_id"),
+    Index(None, "owner"),
+)
+
+blocks = Table(
+    "blocks",
+    metadata,
+    Column("turn_id", Uuid, ForeignKey("turns.id", ondelete="CASCADE"), primary_key=True),
+    Column("index", Integer, primary_key=True),
+    Column("round", Integer, nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("type", Text, nullable=False),
+    Column("text", Text, nullable=False),
+    Column("data", JSON),
+    Column("tool_use_id", Text),
+    Column("name", Text),
+    Column("is_error", Boolean, nullable=False, server_default=text("false")),
+    Column("interrupted", Boolean, nullable=False, server_default=text("false")),
+    Column("notes", JSON),
+    # The full text of a result of which the model gets a part. Read on demand only.
+    Column("whole", Text),
+    # What a tool gave for clients beside the result; no model receives it.
+    Column("client_data", JSON),
+    CheckConstraint('"index" >= 0 AND round >= 0 AND attempt >= 0', name="counts"),
+    CheckConstraint(
+        "type NOT IN ('tool_use', 'tool_result') OR (tool_use_id IS NOT NULL AND name IS NOT NULL)",
+        name="call_has_id_and_name",
+    ),
+    CheckConstraint("type = 'tool_result' OR NOT is_error", name="only_results_are_errors"),
+    CheckConstraint("type = 'tool_result' OR whole IS NULL", name="only_results_are_cut"),
+    Index(
+        "uq_blocks_one_result_per_call",
+        "turn_id",
+        "round",
+        "tool_use_id",
+        unique=True,
+        postgresql_where=literal_column("type = 'tool_result'"),
+    ),
+    Index(
+        "uq_blocks_call_ids",
+        "turn_id",
+        "round",
+        "tool_use_id",
+        unique=True,
+        postgresql_where=literal_column("type = 'tool_use'"),
+    ),
+    Index(
+        "ix_blocks_naming_uploads",
+        "turn_id",
+        postgresql_where=literal_column("type IN ('image', 'document', 'tool_result') AND data IS NOT NULL"),
+    ),
+)
+
+# The index of the search (migrations 0026, 0032). Chats of an owner stand in segments: what is searched does not grow
+# with the other owners.
+search_owners = Table(
+    "search_owners",
+    metadata,
+    Column("owner", Text, primary_key=True),
+    Column("language", Text),
+    Column("tool_results", Boolean, nullable=False, server_default=text("false")),
+)
+
+# Ids count up, so that the newest chats are searched first; below zero they are of chats from before the index.
+# `vocabulary` has the words of all texts that were added until `covered_until`; it is collected by a sweep.
+search_segments = Table(
+    "search_segments",
+    metadata,
+    Column("id", BigInteger, primary_key=True, autoincrement=False),
+    Column("owner", Text, nullable=False),
+    Column("chats", Integer, nullable=False),
+    Column("languages", ARRAY(Text), nullable=False, server_default=text("'{}'")),
+    Column("vocabulary", TSVECTOR),
+    Column("covered_until", DateTime(timezone=True), nullable=False, server_default=text("'-infinity'")),
+    Column("resets", Integer, nullable=False, server_default=text("0")),
+    Index(None, "owner", "id"),
+)
+
+# `form` says how the texts of the chat are to be indexed: the language, and whether results of tools are.
+search_chats = Table(
+    "search_chats",
+    metadata,
+    Column("chat_id", Uuid, ForeignKey("chats.id", ondelete="CASCADE"), primary_key=True),
+    Column("owner", Text, nullable=False),
+    Column("segment", BigInteger, nullable=False),
+    Column("language", Text, nullable=False),
+    Column("tool_results", Boolean, nullable=False),
+    Column("form", Text, nullable=False),
+    Column("created_at", DateTime(timezone=True), nullable=False),
+    Column("added_at", DateTime(timezone=True), nullable=False),
+    Column("title", TSVECTOR, nullable=False),
+    Index(None, "segment", "added_at"),
+)
+
+# The words of a turn that has ended, or of what its tools returned.
+search_texts = Table(
+    "search_texts",
+    metadata,
+    Column("chat_id", Uuid, primary_key=True),
+    Column("turn_id", Uuid, primary_key=True),
+    Column("role", Text, primary_key=True),
+    Column("of_tools", Boolean, primary_key=True),
+    Column("owner", Text, nullable=False),
+    Column("segment", BigInteger, nullable=False),
+    Column("form", Text, nullable=False),
+    Column("created_at", DateTime(timezone=True), nullable=False),
+    Column("added_at", DateTime(timezone=True), nullable=False),
+    Column("words", TSVECTOR, nullable=False),
+    ForeignKeyConstraint(
+        ["chat_id", "turn_id", "role"],
+        ["turns.chat_id", "turns.id", "turns.role"],
+        name="fk_search_texts_turn",
+        ondelete="CASCADE",
+    ),
+    Index(None, "segment", "added_at"),
+)
+
+# Texts and titles that are not indexed yet; of a title without a turn. A row is written in the transaction of its text,
+# by triggers (migration 0032), and deleted in that which indexes the text. It refers to nothing: what is gone needs no
+# index. One that Postgres has `refused` to index stays, with the reason (migration 0033).
+search_pending = Table(
+    "search_pending",
+    metadata,
+    Column("id", BigInteger, Identity(), primary_key=True),
+    Column("owner", Text, nullable=False),
+    Column("chat_id", Uuid, nullable=False),
+    Column("turn_id", Uuid),
+    Column("added_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    Column("refused", Text),
+    Index(None, "owner", "id"),
+)
+
+# The words of a document, in the language of its owner; null where a sweep has to index it (migration 0036).
+search_documents = Table(
+    "search_documents",
+    metadata,
+    Column("owner", Text, primary_key=True),
+    Column("path", Text, primary_key=True),
+    Column("language", Text),
+    Column("words", TSVECTOR, nullable=False),
+    ForeignKeyConstraint(
+        ["owner", "path"],
+        ["documents.owner", "documents.path"],
+        name="fk_search_documents_document",
+        onupdate="CASCADE",
+        ondelete="CASCADE",
+    ),
+    Index("ix_search_documents_waiting", "owner", "path", postgresql_where=text("language IS NULL")),
+)
+
+# Chats whose texts are to be indexed by a sweep: those from before the index, and those whose language has changed.
+search_backlog = Table(
+    "search_backlog",
+    metadata,
+    Column("chat_id", Uuid, ForeignKey("chats.id", ondelete="CASCADE"), primary_key=True),
+)
+
+tool_calls = Table(
+    "tool_calls",
+    metadata,
+    Column("turn_id", Uuid, ForeignKey("turns.id", ondelete="CASCADE"), primary_key=True),
+    Column("round", Integer, primary_key=True),
+    Column("tool_use_id", Text, primary_key=True),
+    Column("name", Text, nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("started_at", DateTime(timezone=True), nullable=False),
+    Column("settled_at", DateTime(timezone=True)),
+    # What the tool has shown of its result so far: an object with `text` and `data`.
+    Column("preliminary", JSON),
+    CheckConstraint("state IN ('started', 'settled', 'unknown')", name="state"),
+    CheckConstraint("(state = 'started') = (settled_at IS NULL)", name="settled_has_time"),
+)
+
+# A call that waits for a person: for the result of a tool that the client runs, or for permission to run it. `digest`
+# is of the exact input; an answer with another digest is refused.
+asks = Table(
+    "asks",
+    metadata,
+    Column("turn_id", Uuid, ForeignKey("turns.id", ondelete="CASCADE"), primary_key=True),
+    Column("round", Integer, primary_key=True),
+    Column("tool_use_id", Text, primary_key=True),
+    Column("name", Text, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("digest", Text, nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("asked_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    Column("expires_at", DateTime(timezone=True)),
+    Column("answer", JSON),
+    Column("answered_at", DateTime(timezone=True)),
+    # Of the tool as it was shown, where an approval may be remembered for the chat.
+    Column("tool_digest", Text),
+    Column("question", JSON),
+    CheckConstraint("kind IN ('client', 'approval', 'elicitation')", name="kind"),
+    CheckConstraint("(kind = 'elicitation') = (question IS NOT NULL)", name="elicitation_has_question"),
+    CheckConstraint("(answer IS NULL) = (answered_at IS NULL)", name="answer_has_time"),
+    Index("ix_asks_open", "turn_id", postgresql_where=literal_column("answer IS NULL")),
+    Index("ix_asks_expiry", "expires_at", postgresql_where=literal_column("answer IS NULL")),
+)
+
+# A person's permission for further calls of a tool in a chat. `digest` is of the tool: a changed one needs a decision
+# again. The turn of the approval may be deleted without it.
+grants = Table(
+    "grants",
+    metadata,
+    Column("id", Uuid, primary_key=True),
+    Column("chat_id", Uuid, ForeignKey("chats.id", ondelete="CASCADE"), nullable=False),
+    Column("tool", Text, nullable=False),
+    Column("digest", Text, nullable=False),
+    Column("when", JSON),
+    Column("turn_id", Uuid, nullable=False),
+    Column("tool_use_id", Text, nullable=False),
+    _now(),
+    Column("revoked_at", DateTime(timezone=True)),
+    Index("ix_grants_chat_id", "chat_id", postgresql_where=literal_column("revoked_at IS NULL")),
+)
+
+# A message of the user to an open turn, until the turn takes it in as blocks of its own.
+steers = Table(
+    "steers",
+    metadata,
+    Column("id", Uuid, primary_key=True),
+    Column("turn_id", Uuid, ForeignKey("turns.id", ondelete="CASCADE"), nullable=False),
+    Column("blocks", JSON, nullable=False),
+    _now(),
+    Column("taken_at", DateTime(timezone=True)),
+    Index(None, "turn_id"),
+)
+
+# The end of a turn, for delivery to an operator's server. A trigger inserts the row (migration 0003), so that no
+# statement that ends a turn can forget it. It is due until it is delivered or given up. `answer` is the receiver's last
+# response.
+webhooks = Table(
+    "webhooks",
+    metadata,
+    Column("turn_id", Uuid, ForeignKey("turns.id", ondelete="CASCADE"), primary_key=True),
+    Column("due_at", DateTime(timezone=True), server_default=func.now()),
+    Column("tries", Integer, nullable=False, server_default=text("0")),
+    Column("answer", Text),
+    Column("delivered_at", DateTime(timezone=True)),
+    Column("given_up_at", DateTime(timezone=True)),
+    CheckConstraint("num_nonnulls(due_at, delivered_at, given_up_at) = 1", name="one_state"),
+    Index("ix_webhooks_due", "due_at", postgresql_where=literal_column("due_at IS NOT NULL")),
+)
+
+# The same for turns that begin to wait for a person. `asked` is that of the turn, which may wait several times. `calls`
+# are those that waited then.
+waiting_webhooks = Table(
+    "waiting_webhooks",
+    metadata,
+    Column("turn_id", Uuid, ForeignKey("turns.id", ondelete="CASCADE"), primary_key=True),
+    Column("asked", Integer, primary_key=True),
+    Column("calls", JSON, nullable=False),
+    _now(),
+    Column("due_at", DateTime(timezone=True), server_default=func.now()),
+    Column("tries", Integer, nullable=False, server_default=text("0")),
+    Column("answer", Text),
+    Column("delivered_at", DateTime(timezone=True)),
+    Column("given_up_at", DateTime(timezone=True)),
+    CheckConstraint("num_nonnulls(due_at, delivered_at, given_up_at) = 1", name="one_state"),
+    Index("ix_waiting_webhooks_due", "due_at", postgresql_where=literal_column("due_at IS NOT NULL")),
+)
+
+# The journal: the open text of running turns. Each replica has a log of its own, one row per tick, with the new pieces
+# of all its turns as JSON (turnstream.storage.runs.journal). Those of ticks up to `checkpoint` are stored, too.
+# UNLOGGED: a running executor still has the text if Postgres restarts. No foreign key: it would lock a logged row.
+journal_ticks = Table(
+    "journal_ticks",
+    metadata,
+    Column("replica", Uuid, primary_key=True),
+    Column("tick", BigInteger, primary_key=True),
+    Column("checkpoint", BigInteger, nullable=False),
+    Column("pieces", Text, nullable=False),
+    prefixes=["UNLOGGED"],
+)
+
+# What checkpoints have stored of it, in pieces from offset `start`, until the block is closed.
+open_text = Table(
+    "open_text",
+    metadata,
+    Column("turn_id", Uuid, primary_key=True),
+    Column("attempt", Integer, primary_key=True),
+    Column("index", Integer, primary_key=True),
+    Column("start", Integer, primary_key=True),
+    Column("round", Integer, nullable=False),
+    Column("type", Text, nullable=False),
+    Column("tool_use_id", Text),
+    Column("name", Text),
+    Column("text", Text, nullable=False),
+)
+
+replicas = Table(
+    "replicas",
+    metadata,
+    Column("id", Uuid, primary_key=True),
+    Column("address", Text, nullable=False),
+    # The advisory lock that the replica's own session holds as long as it lives.
+    Column("session", BigInteger, nullable=False, unique=True),
+    _now(),
+    Column("lease_until", DateTime(timezone=True), nullable=False),
+    # The kinds of webhooks that turns leave while this replica lives.
+    Column("webhooks", ARRAY(Text), nullable=False, server_default=text("'{}'")),
+    # The turns beside which it claims nothing, because they may end the process.
+    Column("suspects", ARRAY(Uuid)),
+    # Digests of what turns can observe of its configuration; null for the version before.
+    Column("configuration", JSON),
+    # When an operator has ordered that it drains.
+    Column("draining_since", DateTime(timezone=True)),
+    # False for a version that does not sign the owners of its statements.
+    Column("signs", Boolean, nullable=False, server_default=text("false")),
+)
+
+# One row: the key of HMAC-SHA256 by which Postgres knows an owner that a server has named, as its two padded halves.
+signing_key = Table(
+    "signing_key",
+    metadata,
+    Column("inner_pad", LargeBinary, nullable=False),
+    Column("outer_pad", LargeBinary, nullable=False),
+)
+
+# What the replicas report about the turns that they run, every few seconds: for people who ask, and for nothing else.
+activity = Table(
+    "activity",
+    metadata,
+    Column("replica", Uuid, ForeignKey("replicas.id", ondelete="CASCADE"), primary_key=True),
+    Column("reported_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    Column("turns", JSON, nullable=False),
+    prefixes=["UNLOGGED"],
+)
+
+# Periods that the clock of Postgres has shown twice, because it was set back or another machine took over. A time
+# within one has no place in the order of changes.
+clock_steps = Table(
+    "clock_steps",
+    metadata,
+    Column("began", DateTime(timezone=True), primary_key=True),
+    Column("until", DateTime(timezone=True), nullable=False),
+)
+
+# Sweeps, and when each is due again. The replica that does one keeps moving that time on.
+sweeps = Table(
+    "sweeps",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("due_at", DateTime(timezone=True), nullable=False),
+)
+
+uploads = Table(
+    "uploads",
+    metadata,
+    Column("id", Uuid, primary_key=True),
+    Column("owner", Text, nullable=False),
+    Column("digest", LargeBinary, nullable=False),
+    Column("media_type", Text, nullable=False),
+    Column("content", LargeBinary, nullable=False),
+    _now(),
+    UniqueConstraint("owner", "digest"),
+    CheckConstraint("octet_length(digest) = 32", name="digest_is_sha256"),
+)
+
+# Files that credentials which are bound to a chat have uploaded for it: their messages may refer to them.
+chat_uploads = Table(
+    "chat_uploads",
+    metadata,
+    Column("chat_id", Uuid, ForeignKey("chats.id", ondelete="CASCADE"), primary_key=True),
+    Column("upload_id", Uuid, ForeignKey("uploads.id", ondelete="CASCADE"), primary_key=True),
+    Index(None, "upload_id"),
+)
+
+# Answers of read-only tools that declare how long they hold. `key` is a SHA-256 of tool and input.
+tool_cache = Table(
+    "tool_cache",
+    metadata,
+    Column("owner", Text, primary_key=True),
+    Column("key", LargeBinary, primary_key=True),
+    Column("tool", Text, nullable=False),
+    Column("content", Text, nullable=False),
+    Column("client_data", JSON),
+    Column("size", Integer, nullable=False),
+    Column("stored_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    Column("expires_at", DateTime(timezone=True), nullable=False),
+    CheckConstraint("octet_length(key) = 32", name="key_is_sha256"),
+    Index(None, "expires_at"),
+)
+
+documents = Table(
+    "documents",
+    metadata,
+    Column("owner", Text, primary_key=True),
+    Column("path", Text, primary_key=True),
+    Column("content", Text, nullable=False),
+    Column("updated_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    # How many characters of the content are searched: a tsvector holds 1 MB.
+    Column("searchable", Integer, nullable=False),
+    Column(
+        "search",
+        TSVECTOR,
+        Computed(
+            "setweight(to_tsvector('english'::regconfig, translate(path, '/._-', '    ')), 'A') || "
+            "to_tsvector('english'::regconfig, left(content, searchable))",
+            persisted=True,
+        ),
+    ),
+    CheckConstraint("path ~ '^[^/]' AND path !~ '//' AND length(path) <= 1024", name="path_shape"),
+    Index(None, "search", postgresql_using="gin"),
+)

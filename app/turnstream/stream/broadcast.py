@@ -1,0 +1,86 @@
+"""Wake-ups by key on every replica: for readers of rows, who look for themselves what has changed."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from weakref import WeakValueDictionary
+
+import structlog
+
+from turnstream.domain.errors import StorageUnavailable
+from turnstream.kit.ids import new_id
+from turnstream.stream.wakeup import Wakeup
+
+log = structlog.get_logger(__name__)
+
+_MOST_AT_ONCE = 200  # keys in one notification, which has room for 8000 bytes; a key has 36 at most
+
+
+class CountedWakeup(Wakeup):
+    """`number` counts the wake-ups, so that one that comes while the rows are read is not lost."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.number = 0
+
+    def notify(self) -> None:
+        self.number += 1
+        super().notify()
+
+
+class Broadcast:
+    """Readers here are woken at once, those at other replicas by a notification `KIND REPLICA KEY KEY…`. Replicas that
+    do not know the kind ignore it. A notification may be lost: readers look from time to time without one.
+
+    After each notification the next one waits for `pause` seconds, and carries all keys of that time.
+    """
+
+    def __init__(self, kind: str, notify: Callable[[str], Awaitable[None]], pause: float = 0.0) -> None:
+        self._kind = kind
+        self._notify = notify
+        self._pause = pause
+        self._replica = new_id().hex
+        # A wake-up is here for as long as a reader holds it.
+        self._wakeups: WeakValueDictionary[str, CountedWakeup] = WeakValueDictionary()
+        self._unsent: set[str] = set()
+        self._is_due = asyncio.Event()
+
+    def wakeup(self, key: str) -> CountedWakeup:
+        wakeup = self._wakeups.get(key)
+        if wakeup is None:
+            wakeup = self._wakeups[key] = CountedWakeup()
+        return wakeup
+
+    def notify(self, key: str) -> None:
+        """Wakes the readers of `key`, after the change was committed."""
+        self._wake(key)
+        self._unsent.add(key)
+        self._is_due.set()
+
+    def wake_all(self) -> None:
+        """Wakes all readers here, after a time in which notifications may have been lost."""
+        for key in [*self._wakeups]:
+            self._wake(key)
+
+    def receive(self, payload: str) -> None:
+        """Wakes the readers here of the keys in another replica's notification."""
+        kind, *rest = payload.split(" ")
+        if kind == self._kind and rest[0] != self._replica:
+            for key in rest[1:]:
+                self._wake(key)
+
+    async def run(self) -> None:
+        """Sends notifications, for ever."""
+        while True:
+            await self._is_due.wait()
+            self._is_due.clear()
+            while self._unsent:
+                keys = [self._unsent.pop() for _ in range(min(_MOST_AT_ONCE, len(self._unsent)))]
+                try:
+                    await self._notify(" ".join([self._kind, self._replica, *keys]))
+                except StorageUnavailable as error:
+                    log.warning("broadcast.unsent", error=str(error))
+            await asyncio.sleep(self._pause)
+
+    def _wake(self, key: str) -> None:
+        if wakeup := self._wakeups.get(key):
+            wakeup.notify()

@@ -1,0 +1,100 @@
+"""Deliveries: readers of turns that need no task to wait and to write. One pass writes to all that were woken."""
+
+import asyncio
+from collections import deque
+from typing import Protocol
+
+from turnstream.stream.reader import TurnReader
+
+# Deliveries in one pass; the others are next. A pass of so many takes some milliseconds.
+_MOST_AT_ONCE = 200
+
+
+class Sink(Protocol):
+    """The client's side of a delivery. While it `is_writable`, writing takes what it is given and does not wait."""
+
+    @property
+    def is_writable(self) -> bool: ...
+    def write(self, data: bytes) -> None: ...
+
+
+class Deliveries:
+    """The pass over all deliveries that have been woken since the last one, in the next iteration of the event loop:
+    what several turns append in one iteration, as at a beat of the frame clock, costs one callback.
+    """
+
+    def __init__(self) -> None:
+        self._woken: deque[Delivery] = deque()
+
+    def add(self, delivery: "Delivery") -> None:
+        if not self._woken:
+            asyncio.get_running_loop().call_soon(self._deliver)
+        self._woken.append(delivery)
+
+    def _deliver(self) -> None:
+        woken = self._woken
+        for _ in range(min(len(woken), _MOST_AT_ONCE)):
+            # Taken out only afterwards: as long as there is one, a pass is due or runs.
+            woken[0].deliver()
+            woken.popleft()
+        if woken:
+            asyncio.get_running_loop().call_soon(self._deliver)
+
+
+class Delivery:
+    """One reader, whose frames are written to `sink`. A sink that is not writable is skipped: its reader keeps its
+    place, and gets what it missed as fewer, longer deltas.
+    """
+
+    __slots__ = ("_deliveries", "_is_woken", "_reader", "_sink", "_stopped")
+    _stopped: asyncio.Future[None]
+
+    def __init__(self, deliveries: Deliveries, reader: TurnReader, sink: Sink) -> None:
+        self._deliveries = deliveries
+        self._reader = reader
+        self._sink = sink
+        self._is_woken = False
+
+    async def run(self) -> None:
+        """Delivers until the turn has ended. The caller's task waits meanwhile. It finds the turn's view again where
+        nothing feeds the present one any more: that may need the database, on behalf of the request.
+        """
+        reader, loop = self._reader, asyncio.get_running_loop()
+        while not reader.done:
+            view, self._stopped = reader.view, loop.create_future()
+            self.wake()
+            try:
+                await self._stopped
+            finally:
+                view.wakeup.forget(self.wake)
+            if not reader.done:
+                await reader.renew()
+
+    def wake(self) -> None:
+        """To be called when there may be more, and when the sink has become writable."""
+        if not self._is_woken:
+            self._is_woken = True
+            self._deliveries.add(self)
+
+    def deliver(self) -> None:
+        """Writes one portion of what there is. Where there is more, the next pass goes on with it."""
+        self._is_woken = False
+        if self._stopped.done():
+            return
+        reader, sink = self._reader, self._sink
+        try:
+            if not sink.is_writable:
+                return
+            if frames := reader.look():
+                sink.write(frames)
+                if not reader.is_current:
+                    self.wake()
+                    return
+            stops = reader.done or not reader.fed
+        except Exception as error:  # noqa: BLE001, one reader of many must not take the others with it
+            self._stopped.set_exception(error)
+            return
+        if stops:
+            self._stopped.set_result(None)
+        else:
+            reader.view.wakeup.call(self.wake)

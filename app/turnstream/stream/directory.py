@@ -1,0 +1,71 @@
+"""The directory of live views: of turns that run here, that run elsewhere, and that have ended."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from uuid import UUID
+from weakref import WeakValueDictionary
+
+from turnstream.domain.turns import Turn
+from turnstream.stream.live import LiveView
+
+
+class Directory:
+    def __init__(self) -> None:
+        self._here: dict[UUID, LiveView] = {}
+        self._owners: dict[UUID, str] = {}
+        # Weak: a mirrored view lives as long as it has a reader.
+        self._mirrored: WeakValueDictionary[UUID, LiveView] = WeakValueDictionary()
+
+    def here(self) -> Sequence[LiveView]:
+        """The views of all turns that run here."""
+        return list(self._here.values())
+
+    def running(self, turn: UUID) -> LiveView | None:
+        """The view of a turn that runs here."""
+        return self._here.get(turn)
+
+    def running_for(self, owner: str, chat: UUID, turn: UUID) -> LiveView | None:
+        """The view of a turn that runs here, for the owner of its chat."""
+        view = self._here.get(turn)
+        return view if view and view.turn.chat_id == chat and self._owners[turn] == owner else None
+
+    def mirrored(self) -> Sequence[LiveView]:
+        """The views that have readers here and are written elsewhere."""
+        return [view for view in self._mirrored.values() if not view.ended]
+
+    def view(self, turn: Turn) -> LiveView:
+        """The view of a turn, made from `turn` if there is none, and never behind it. A view of an older attempt that
+        is written here has lost its claim; a mirror that is behind is only late, and takes over the rows.
+        """
+        here = self._here.get(turn.id)
+        if here and here.has_had(turn.attempt):
+            return here
+        view = self._mirrored.get(turn.id)
+        if view is None:
+            view = LiveView(turn)
+        elif view.is_behind(turn):
+            view.adopt(turn, None)
+        else:
+            return view
+        if not turn.ended:
+            self._mirrored[turn.id], view.provisional = view, True
+        return view
+
+    def is_fed(self, view: LiveView) -> bool:
+        """Whether there is a writer that notifies the readers of `view`."""
+        turn = view.turn.id
+        return self._here.get(turn) is view or self._mirrored.get(turn) is view
+
+    @contextmanager
+    def host(self, view: LiveView, owner: str) -> Iterator[None]:
+        """Registers the view of a claimed turn while this replica writes it. Readers of its mirror move to it."""
+        turn = view.turn.id
+        self._here[turn], self._owners[turn] = view, owner
+        if mirrored := self._mirrored.pop(turn, None):
+            mirrored.wakeup.notify()
+        try:
+            yield
+        finally:
+            if self._here.get(turn) is view:
+                del self._here[turn], self._owners[turn]
+            view.wakeup.notify()

@@ -1,0 +1,262 @@
+"""The live view: one turn in memory, with one writer and any number of readers."""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from turnstream.domain.asks import Ask
+from turnstream.domain.blocks import Block, PreliminaryOutput
+from turnstream.domain.charges import Charge
+from turnstream.domain.cursor import Cursor
+from turnstream.domain.events import (
+    ActionRequired,
+    BlockStart,
+    Mark,
+    Notice,
+    RoundStart,
+    RoundStop,
+    preliminary_notice,
+)
+from turnstream.domain.log import (
+    LONGEST_DELTA,
+    action_required,
+    elicited,
+    end_cursor,
+    end_of,
+    marks_of,
+    open_actions_of,
+    start_of_block,
+    start_of_round,
+)
+from turnstream.domain.rounds import Round
+from turnstream.domain.turns import DELETED, Turn
+from turnstream.stream.wakeup import Wakeup
+
+_NOTICES_KEPT = 32
+
+
+class PlacedNotice(NamedTuple):
+    """The `number`-th notice of a view. `position` is the cursor of a client that has all events before it."""
+
+    number: int
+    position: Cursor
+    notice: Notice | ActionRequired
+
+
+class Frame(NamedTuple):
+    """The encoded events between two cursors, kept so that readers at the same cursor share the bytes."""
+
+    start: Cursor
+    stop: Cursor
+    data: bytes
+
+
+class LiveView:
+    """A growing log (turnstream.domain.log). The writer appends and notifies; readers look, then wait for a
+    notification.
+
+    `turn` is always what the rows hold: a row is written first, and the view is changed after it. Only what is open is
+    ahead of the rows: the text of a block, and for a moment a round that has `begun`. A `provisional` view of a running
+    turn has not seen the journal yet, so it may lack text that a client has: no client is reset because of it.
+    """
+
+    def __init__(self, turn: Turn) -> None:
+        self.turn = turn
+        self.marks = marks_of(turn)
+        self.wakeup = Wakeup()
+        self.begun: Sequence[Round] = ()  # the open round, as long as no row holds it
+        # What a model call is charged without a reply, as long as it has none and no row reserves it.
+        self.unreserved: Callable[[], Charge] | None = None
+        self.provisional = False
+        self.last_frame: Frame | None = None
+        self.notices: list[PlacedNotice] = []
+        self.notice_number = 0
+        self._pieces: list[str] = []
+        self._ends: list[int] = []
+
+    @property
+    def attempt(self) -> int:
+        return self.turn.attempt
+
+    def has_had(self, attempt: int) -> bool:
+        return self.turn.has_had(attempt)
+
+    @property
+    def ended(self) -> bool:
+        return self.turn.ended
+
+    @property
+    def open_length(self) -> int:
+        return self._ends[-1] if self._ends else 0
+
+    def open_text(self, offset: int) -> str:
+        """The open block's text from `offset`, at most LONGEST_DELTA characters. For a reader that lacks only the last
+        piece, nothing is searched and nothing joined.
+        """
+        ends = self._ends
+        if len(ends) > 1 and ends[-2] == offset:  # the token path
+            return self._pieces[-1][:LONGEST_DELTA]
+        first = bisect_right(ends, offset)
+        last = bisect_left(ends, offset + LONGEST_DELTA, first)
+        start = ends[first - 1] if first else 0
+        pieces = self._pieces[first : last + 1]
+        text = pieces[0] if len(pieces) == 1 else "".join(pieces)
+        return text[offset - start : offset - start + LONGEST_DELTA]
+
+    def append(self, text: str) -> None:
+        """Adds text to the open block. This is the token path."""
+        ends = self._ends
+        self._pieces.append(text)
+        ends.append((ends[-1] if ends else 0) + len(text))
+        self.wakeup.notify()
+
+    def open_block(self, start: BlockStart) -> None:
+        self._mark(start)
+
+    def block_being_written(self) -> Block | None:
+        """The open block with its text so far, marked as interrupted, which it is if nothing more comes."""
+        start = self.marks[-1]
+        if not isinstance(start, BlockStart):
+            return None
+        return Block(
+            index=start.index,
+            round=start.round,
+            attempt=start.attempt,
+            type=start.type,
+            text="".join(self._pieces),
+            tool_use_id=start.tool_use_id,
+            name=start.name,
+            interrupted=True,
+        )
+
+    def is_behind(self, turn: Turn) -> bool:
+        """Whether the rows of `turn` have more than the view, as those of a mirror may until it reads them, or come
+        from another past: the database has lost what the view has.
+        """
+        if turn.attempt != self.attempt:
+            return not self.has_had(turn.attempt)
+        return not self.ended and (turn.ended or _lacks_rows(self.turn, turn))
+
+    def adopt(self, turn: Turn, open_block: Block | None, start: int = 0) -> None:
+        """Takes over rows and journal, as they were read from Postgres. Within one attempt this only ever adds to the
+        view; an older reading is ignored, unless it is the end. A reading that a failover has thinned out is older too:
+        the run that goes on writes the rows again. The text of `open_block` begins at its character `start`.
+        """
+        is_older = _lacks_rows(turn, self.turn) if turn.attempt == self.attempt else self.has_had(turn.attempt)
+        if not turn.ended and is_older:
+            return
+        is_open = open_block is not None and self.marks.is_open(open_block)
+        if start > (self.open_length if is_open else 0):
+            return  # the query asked for text after `start`, but the view has less now; the next query asks for all
+        if self.provisional:
+            self.provisional = False
+            self.wakeup.notify()  # a reader whose cursor is ahead of the rows has waited for this
+        news = [output for output in turn.preliminary if output not in self.turn.preliminary]
+        same = turn.attempt == self.attempt and _size(turn) == _size(self.turn)
+        if same and (open_block is None or is_open):
+            if open_block and start + len(open_block.text) > self.open_length:
+                self.append(open_block.text[self.open_length - start :])
+            self.turn = replace(self.turn, preliminary=turn.preliminary)
+            self._notify_all(news)
+            return
+        before = "".join(self._pieces)[:start]
+        elicited_before, self.turn = elicited(self.turn), turn
+        self.marks = marks_of(turn)
+        self._forget_open_text()
+        if elicited(turn) != elicited_before:
+            self.notify_actions()
+        if open_block is not None:
+            self.marks.append(start_of_block(open_block))
+            self.append(before + open_block.text)
+        self.wakeup.notify()
+        self._notify_all(news)
+
+    def _notify_all(self, outputs: Sequence[PreliminaryOutput]) -> None:
+        for output in outputs:
+            self.notify(preliminary_notice(output))
+
+    def vanish(self) -> None:
+        """Ends the view of a turn that was deleted while it was open. No row will say so; readers get a last event."""
+        if self.ended:
+            return
+        if block := self.block_being_written():
+            self.close_blocks([block])
+        self.provisional = False
+        self.end(replace(self.turn, status="cancelled", stop_reason=DELETED))
+
+    def close_blocks(self, blocks: Sequence[Block]) -> None:
+        """Closes the open block, and adds those that were never open, as their rows hold them now."""
+        self.marks.add(blocks, self.attempt)
+        self._forget_open_text()
+        self.turn = replace(self.turn, blocks=(*self.turn.blocks, *blocks))
+        self.wakeup.notify()
+
+    def begin_round(self, round: Round) -> None:
+        self.turn = replace(self.turn, rounds=(*self.turn.rounds, round))
+        self._mark(start_of_round(round, self.turn.blocks))
+
+    def seal_round(self, round: Round, turn: Turn) -> None:
+        """Replaces the unsealed round by `round`. `turn` has the new values of the turn itself."""
+        assert round.sealed_by is not None
+        self.turn = replace(turn, rounds=(*self.turn.rounds[:-1], round), blocks=self.turn.blocks)
+        self._mark(RoundStop(round.sealed_by, round.number, round.stop_reason, round.usage))
+
+    def ask(self, asks: Sequence[Ask]) -> None:
+        """Adds the asks for calls of the last round that wait for a person."""
+        self.turn = replace(self.turn, asks=(*self.turn.asks, *asks))
+        if shown := [ask for ask in asks if ask.is_marked]:
+            self._mark(action_required(shown, self.turn.blocks))
+
+    def void_round(self, round: Round, turn: Turn) -> None:
+        """Takes the last round back. `turn` has the next attempt, by which readers notice it."""
+        blocks = tuple(block for block in self.turn.blocks if block.round != round.number)
+        running = tuple(output for output in self.turn.preliminary if output.round != round.number)
+        rounds = (*self.turn.rounds[:-1], round)
+        self.turn = replace(turn, rounds=rounds, blocks=blocks, preliminary=running)
+        self._forget_open_text()
+        starts = (place for place, mark in self.marks.places_of(RoundStart) if mark.round == round.number)
+        self.marks.remove_from(next(starts, len(self.marks)))
+        self.wakeup.notify()
+
+    def end(self, turn: Turn) -> None:
+        self.turn = turn
+        self._mark(end_of(turn))
+
+    def notify_actions(self) -> None:
+        """Shows readers all that waits now, after an elicitation was made or answered."""
+        self.notify(ActionRequired(self.attempt, self.turn.rounds[-1].number, open_actions_of(self.turn)))
+
+    def notify(self, notice: Notice | ActionRequired) -> None:
+        if self.ended:
+            return  # nothing comes after the end
+        self.notice_number += 1
+        self.notices.append(PlacedNotice(self.notice_number, end_cursor(self), notice))
+        del self.notices[:-_NOTICES_KEPT]
+        self.wakeup.notify()
+
+    def notices_after(self, number: int) -> Sequence[PlacedNotice]:
+        """The notices after the first `number`, as far as they are kept."""
+        if number == self.notice_number:
+            return ()
+        return [placed for placed in self.notices if placed.number > number]
+
+    def _mark(self, mark: Mark) -> None:
+        self.marks.append(mark)
+        self.wakeup.notify()
+
+    def _forget_open_text(self) -> None:
+        self._pieces, self._ends = [], []
+
+
+def _lacks_rows(turn: Turn, known: Turn) -> bool:
+    return any(count < before for count, before in zip(_counts(turn), _counts(known), strict=True))
+
+
+def _size(turn: Turn) -> tuple[object, ...]:
+    """A value that differs for two states of one attempt exactly if a reader can see the difference."""
+    return turn.status, *_counts(turn)
+
+
+def _counts(turn: Turn) -> tuple[int, int, int]:
+    return len(turn.blocks), sum(1 + round.sealed + round.voided for round in turn.rounds), len(turn.asks)

@@ -1,0 +1,64 @@
+"""The mirror: views of turns that run on other replicas, updated from rows and journal by one snapshot per tick."""
+
+import asyncio
+
+import structlog
+
+from turnstream.domain.errors import StorageUnavailable
+from turnstream.domain.events import BlockStart
+from turnstream.storage.runs.snapshots import MirrorPosition, Snapshots
+from turnstream.stream.directory import Directory
+from turnstream.stream.live import LiveView
+
+log = structlog.get_logger(__name__)
+
+# Turns that wait for a person are looked at in every tenth tick.
+_TICKS_OF_WAITING = 10
+
+
+class Mirror:
+    """`interval` is the tick in seconds: the most that a reader of a remote turn is behind a reader of a local one."""
+
+    def __init__(self, snapshots: Snapshots, directory: Directory, interval: float) -> None:
+        self._snapshots = snapshots
+        self._directory = directory
+        self._interval = interval
+        self._ticks = 0
+
+    async def run(self) -> None:
+        """Looks for ever, once per tick. The time of a look counts as part of its tick, but there is always a pause."""
+        loop = asyncio.get_running_loop()
+        while True:
+            start = loop.time()
+            try:
+                await self.look()
+            except StorageUnavailable as error:
+                log.warning("mirror.waits", error=str(error))
+            await asyncio.sleep(max(self._interval / 4, start + self._interval - loop.time()))
+
+    async def look(self) -> None:
+        """Does one tick. Without readers of remote turns there is no query."""
+        self._ticks += 1
+        everyone = self._ticks % _TICKS_OF_WAITING == 0
+        mirrored = self._directory.mirrored()
+        views = {
+            view.turn.id: view for view in mirrored if everyone or view.turn.status != "waiting" or view.provisional
+        }
+        if not views:
+            return
+        found = await self._snapshots.take({turn: _position(view) for turn, view in views.items()})
+        for turn, view in views.items():
+            if snapshot := found.get(turn):
+                view.adopt(snapshot.turn, snapshot.open_block, snapshot.start)
+            else:
+                view.vanish()
+
+
+def _position(view: LiveView) -> MirrorPosition:
+    # A replica that releases a turn stores its whole open text anew, from the first character on: a view of a turn that
+    # does not run is read once more from the beginning, like one that has not seen the journal yet.
+    if view.turn.status != "running" or view.provisional:
+        return MirrorPosition(view.turn)
+    last = view.marks[-1]
+    attempt = last.attempt if isinstance(last, BlockStart) else 0
+    return MirrorPosition(view.turn, attempt, view.open_length, complete=True)

@@ -1,0 +1,160 @@
+"""The reader of a turn: sends the events there are, then waits for more. Live and ended turns are read alike."""
+
+from collections.abc import AsyncGenerator, Awaitable, Callable
+
+from turnstream.domain.cursor import Cursor
+from turnstream.domain.errors import NotFound
+from turnstream.domain.events import Event, Notice, preliminary_notice
+from turnstream.domain.log import elicited, next_event, resume
+from turnstream.domain.turns import Turn
+from turnstream.storage.database import retry_while_unavailable
+from turnstream.stream.directory import Directory
+from turnstream.stream.live import Frame, LiveView
+
+# Frames are yielded in portions of about this many bytes: enough to join small ones, too little to fill memory.
+PORTION = 65_536
+
+Encode = Callable[[Event | Notice, Cursor | None], bytes]
+Load = Callable[[], Awaitable[Turn]]
+
+
+class TurnReader:
+    """One reader of one turn, from `cursor` on.
+
+    `view` comes from `directory.view`; `load` reads the turn's rows anew. Readers that share frames (`shares`) must all
+    have the same encoder.
+    """
+
+    def __init__(
+        self, directory: Directory, view: LiveView, load: Load, cursor: Cursor, encode: Encode, *, shares: bool = False
+    ) -> None:
+        self.view = view
+        self.done = False
+        self._directory = directory
+        self._load = load
+        self._cursor = cursor
+        self._encode = encode
+        self._shares = shares
+        self._seen = view.notice_number
+        self._resumed = False  # whether `cursor` is a cursor of `view`
+        self._knows_running = False  # whether the client has what running tools had shown and asked before it came
+
+    @property
+    def fed(self) -> bool:
+        """Whether the view notifies when there is more."""
+        return self._directory.is_fed(self.view)
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the client has all that the view has. It costs less than a look that finds nothing."""
+        view, cursor = self.view, self._cursor
+        return (
+            self._knows_running
+            and cursor.offset == view.open_length
+            and cursor.place == len(view.marks)
+            and cursor.attempt == view.turn.attempt
+            and self._seen == view.notice_number
+            and not view.ended
+        )
+
+    async def frames(self, first: bytes = b"") -> AsyncGenerator[bytes, None]:
+        """`first`, which a look has returned, and all frames after it, until the turn has ended."""
+        if first:
+            yield first
+            first = b""  # not kept for as long as the stream lives
+        while not self.done:
+            if not self.is_current and (frames := self.look()):
+                yield frames
+            elif not self.done:
+                await self.wait()
+
+    def look(self) -> bytes:
+        """The next frames, if there are any. Once the reader is `done`, there never are."""
+        view, frames = self.view, b""
+        if self._knows_running and self._seen == view.notice_number and self._is_resumed:  # the token path
+            frames = self._portion(None)
+            self.done = not frames and view.ended
+            return frames
+        for number, position, notice in view.notices_after(self._seen):
+            frames += self._events(position)
+            if self._cursor < position or len(frames) >= PORTION:
+                break  # the events before the notice come first
+            frames += self._encode(notice, None)
+            self._seen = number
+        else:
+            frames += self._events()
+        if not frames and self._resumed and not self._knows_running:
+            self._knows_running = True  # behind all events, so that the client knows the calls
+            frames += b"".join(self._encode(preliminary_notice(output), None) for output in view.turn.preliminary)
+            if (actions := elicited(view.turn)) is not None:
+                frames += self._encode(actions, None)
+        self.done = not frames and view.ended and self._resumed
+        return frames
+
+    async def wait(self) -> None:
+        """Waits until there may be more. To be called when a look would find nothing, with no await in between."""
+        if self.fed:
+            await self.view.wakeup.wait()
+        else:
+            await self.renew()
+
+    async def renew(self) -> None:
+        """Finds the turn's view where it is now."""
+        here = self._directory.running(self.view.turn.id)
+        # A view that runs here and has not had the attempt has lost its claim and does not know it yet.
+        if here is None or not here.has_had(self._cursor.attempt):
+            try:
+                here = self._directory.view(await retry_while_unavailable(self._load))
+            except NotFound:
+                self.view.vanish()
+                return
+        self.view, self._seen, self._resumed, self._knows_running = here, here.notice_number, False, False
+
+    def _events(self, end: Cursor | None = None) -> bytes:
+        return self._portion(end) if self._is_resumed else self._resume(end)
+
+    @property
+    def _is_resumed(self) -> bool:
+        return self._resumed and self._cursor.attempt == self.view.turn.attempt
+
+    def _resume(self, end: Cursor | None) -> bytes:
+        """Makes a cursor that comes from another view or request a cursor of this view, if the view is that far."""
+        view, cursor = self.view, self._cursor
+        resumed, reset = resume(view, cursor)
+        self._resumed = False
+        if reset is not None and (view.provisional or (cursor.attempt == view.attempt and not view.ended)):
+            # Within one attempt nothing is taken back: this view is only behind the one that the cursor comes from.
+            return b""
+        self._cursor, self._resumed = resumed, True
+        frames = b"" if reset is None else self._encode(reset, resumed)
+        return frames + self._portion(end)
+
+    def _portion(self, end: Cursor | None) -> bytes:
+        """The next frames, up to `end`, where a notice is due. Readers that share frames and are at the same cursor get
+        the same bytes.
+        """
+        view, cursor = self.view, self._cursor
+        last = view.last_frame
+        if self._shares and last is not None and last.start == cursor and (end is None or last.stop <= end):
+            self._cursor = last.stop
+            return last.data
+        frames, size = [], 0
+        while size < PORTION and (end is None or cursor < end) and (step := next_event(view, cursor)):
+            event, cursor = step
+            frame = self._encode(event, cursor)
+            frames.append(frame)
+            size += len(frame)
+        if not frames:
+            return b""
+        data = frames[0] if len(frames) == 1 else b"".join(frames)
+        if self._shares:
+            view.last_frame = Frame(self._cursor, cursor, data)
+        self._cursor = cursor
+        return data
+
+
+def follow(
+    directory: Directory, view: LiveView, load: Load, cursor: Cursor, encode: Encode
+) -> AsyncGenerator[bytes, None]:
+    """The frames after `cursor`, until the turn has ended. Readers share the bytes."""
+    return TurnReader(directory, view, load, cursor, encode, shares=True).frames()

@@ -1,0 +1,162 @@
+"""The tables of a tools file and their keys, as the operator writes them in TOML."""
+
+import dataclasses
+import difflib
+import json
+import tomllib
+from collections.abc import Callable
+from dataclasses import MISSING, fields, is_dataclass
+from functools import reduce
+from operator import or_
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Self, Union, get_args, get_origin, get_type_hints
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    ValidationError,
+    create_model,
+    model_validator,
+)
+
+from turnstream.domain.errors import ConfigError
+from turnstream.tools.policy import Policy, PolicyOptions
+
+_TABLE, _VALUE = "(table)", "(value)"
+
+
+def _tag_of(value: object) -> str:
+    return _TABLE if isinstance(value, dict) else _VALUE
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+
+def _keys_of(options: Any) -> dict[str, Any]:
+    """The fields of a dataclass as keys of a table, with types and defaults."""
+    types = get_type_hints(options)
+    return {field.name: (_key_type(types[field.name]), _default_of(field)) for field in fields(options)}
+
+
+def _default_of(field: dataclasses.Field[Any]) -> Any:
+    """The default of a field; an ellipsis for one that must be given."""
+    if field.default_factory is not MISSING:
+        return field.default_factory()
+    return ... if field.default is MISSING else field.default
+
+
+def _key_type(hint: Any) -> Any:
+    """The type of a field in a file: a dataclass is a table, `false` stands for None, and there are no functions."""
+    if isinstance(hint, type) and is_dataclass(hint):
+        table = create_model("Table", __base__=_Table, **_keys_of(hint))
+        return Annotated[table, AfterValidator(lambda keys: hint(**dict(keys)))]
+    if get_origin(hint) not in {Union, UnionType}:
+        return hint
+    kinds = [kind for kind in get_args(hint) if get_origin(kind) is not Callable]
+    union: Any = reduce(or_, map(_key_type, kinds))
+    if len(kinds) > 2 and any(is_dataclass(kind) for kind in kinds):  # the mistakes are then those of one of them
+        tagged = [Annotated[_key_type(kind), Tag(_TABLE if is_dataclass(kind) else _VALUE)] for kind in kinds[:-1]]
+        union = Annotated[Union[tuple(tagged)], Discriminator(_tag_of)] | None  # noqa: UP007
+    if NoneType not in get_args(hint):
+        return union
+    return Annotated[union, BeforeValidator(lambda value: None if value is False else value)]
+
+
+def _with_keys_of_policy(table: type[BaseModel]) -> type[BaseModel]:
+    """Adds the keys at runtime. For type checkers a decorated class stays as written."""
+    return create_model(table.__name__, __base__=table, __module__=table.__module__, **_keys_of(Policy))
+
+
+@_with_keys_of_policy
+class PolicyTable(_Table):
+    """A table with the fields of Policy as keys. A key that is missing is an option that was not chosen."""
+
+    def options(self) -> PolicyOptions:
+        chosen = self.model_fields_set & {field.name for field in fields(Policy)}
+        return {key: getattr(self, key) for key in chosen}
+
+
+class HttpTable(PolicyTable):
+    url: str
+    description: str = Field(min_length=1)
+    input_schema: Annotated[
+        str, BeforeValidator(lambda value: json.dumps(value, default=str) if isinstance(value, dict) else value)
+    ]
+    headers: dict[str, str] = {}
+    read_only: bool = False
+    retry_safe: bool = False
+    internal: bool = False
+
+
+class McpTable(PolicyTable):
+    command: str | None = None
+    args: list[str] = []
+    env: dict[str, str] = {}
+    cwd: str | None = None
+    url: str | None = None
+    headers: dict[str, str] = {}
+    prefix: str = ""
+    tools: list[str] | None = None
+    read_only: list[str] = []
+    trusted: bool = False
+    elicitation: Annotated[float, Field(gt=0)] | Literal[False] = 300.0
+    policy: dict[str, PolicyTable] = {}
+
+    @model_validator(mode="after")
+    def _check_address(self) -> Self:
+        if (self.command is None) == (self.url is None):
+            raise ValueError("a server needs either a `command` or a `url`")
+        kind, unused = ("command", {"headers"}) if self.url is None else ("url", {"args", "env", "cwd"})
+        for key in sorted(unused & self.model_fields_set):
+            raise ValueError(f"a server with a `{kind}` takes no `{key}`: remove one of them")
+        return self
+
+
+class ToolsFile(_Table):
+    http: dict[str, HttpTable] = {}
+    mcp: dict[str, McpTable] = {}
+    policy: dict[str, PolicyTable] = {}
+
+
+_TABLES: dict[str, type[_Table]] = {"http": HttpTable, "mcp": McpTable, "policy": PolicyTable}
+
+
+def read_file(path: Path) -> ToolsFile:
+    """Parses and validates a tools file. Raises ConfigError with a sentence for every mistake."""
+    try:
+        return ToolsFile.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"TURNSTREAM_TOOLS_FILE: {path} cannot be read: {error}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path} is not TOML: {error}") from None
+    except ValidationError as error:
+        raise ConfigError("; ".join(f"{path}: {_sentence(problem)}" for problem in error.errors())) from None
+
+
+def _sentence(problem: Any) -> str:
+    loc = tuple(part for part in problem["loc"] if part not in {_TABLE, _VALUE})
+    # The name of a table has two parts or, of the policy of one tool of a server, four.
+    depth = 0 if len(loc) < 2 else 4 if len(loc) > 4 and loc[2] == "policy" else 2
+    table, key = ".".join(map(str, loc[:depth])), ".".join(map(str, loc[depth:]))
+    if problem["type"] == "extra_forbidden":
+        if not table:
+            return f"there is no table [{key}]; the tables are {', '.join(f'[{name}.NAME]' for name in _TABLES)}"
+        known = PolicyTable if depth == 4 else _TABLES[str(loc[0])]
+        close = difflib.get_close_matches(key, known.model_fields, n=1)
+        hint = f"did you mean `{close[0]}`?" if close else f"the keys are {', '.join(known.model_fields)}"
+        # A key with a dot is in a table of its own, such as `breaker`.
+        return f"[{table}] has no key `{key}`" + ("" if "." in key else f"; {hint}")
+    if problem["type"] == "dict_type" and not table:
+        return f"`{key}` must be tables that have a name each: write [{key}.NAME]"
+    message = problem["msg"].removeprefix("Value error, ").partition(" or instance of")[0]
+    if problem["type"] == "missing":
+        message = "is missing"
+    message = f"{message[0].lower()}{message[1:]}"
+    return " ".join(filter(None, (table and f"[{table}]", key and f"`{key}`"))) + f": {message}"

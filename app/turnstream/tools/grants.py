@@ -1,0 +1,58 @@
+"""Grants of approvals: the tool and the inputs that a remembered approval holds for.
+
+Every doubt means that the grant does not cover the call, and a person is asked.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from hashlib import sha256
+from typing import Any, NoReturn
+
+from msgspec.json import encode
+
+from turnstream.domain.asks import Grant
+from turnstream.domain.turns import ToolSpec
+from turnstream.kit.json_values import has_too_many_values
+from turnstream.tools.schemas import InputSchema
+
+
+def digest_of_tool(frozen: ToolSpec, current: ToolSpec) -> str:
+    """SHA-256 of a tool, in hexadecimal digits: as the turn has it, and as it would be run now. A tool with another
+    description, schema, URL or header is another tool.
+    """
+    return sha256(encode([frozen, current])).hexdigest()
+
+
+def covers(grant: Grant, tool: str, digest: str | None, input_json: str) -> bool:
+    """Whether `grant` allows the call of this exact tool with this input."""
+    if (grant.tool, grant.digest) != (tool, digest):
+        return False
+    return grant.when is None or meets(json.loads(grant.when), input_json)
+
+
+def meets(when: Mapping[str, Any], input_json: str) -> bool:
+    """Whether each member that `when` names is in the input, and meets its condition: `const`, `enum`, `minimum`,
+    `maximum`. An input that two parsers may read differently, or that has too many values, meets none.
+    """
+    if has_too_many_values(input_json):
+        return False
+    try:
+        value = json.loads(input_json or "{}", object_pairs_hook=_object_of, parse_constant=_refuse)
+    except (ValueError, RecursionError):
+        return False
+    # JSON Schema lets `minimum` pass for a text.
+    members = {name: ({"type": "number"} if {"minimum", "maximum"} & c.keys() else {}) | c for name, c in when.items()}
+    schema = {"type": "object", "properties": members, "required": list(when)}
+    return InputSchema(json.dumps(schema)).accepts(value)
+
+
+def _object_of(members: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    pairs = list(members)
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a member comes twice")
+    return found
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is no number of JSON")

@@ -1,0 +1,229 @@
+"""Tools behind a URL: each call is one signed request, and its answer is the result."""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from http import HTTPStatus
+from typing import Any, Self
+
+import msgspec
+import structlog
+
+from turnstream.domain.turns import HttpCall, ToolSpec
+from turnstream.kit.media import IMAGES, PDF, media_type_of
+from turnstream.tools.http.addresses import Allowed, UrlRefused
+from turnstream.tools.http.client import (
+    AnswerTooLong,
+    HostUnreachable,
+    HttpClient,
+    HttpRequest,
+    HttpResponse,
+    parse_url,
+)
+from turnstream.tools.http.request_tools import RequestToolRules
+from turnstream.tools.policy import Policy, ResultForm
+from turnstream.tools.schemas import InputSchema
+from turnstream.tools.serialize import serialize
+from turnstream.tools.tool import RETURNED_NOTHING, File, Outcome, ToolContext, ToolError, ToolUnavailable, check_name
+
+log = structlog.get_logger(__name__)
+
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_HEADER_VALUE = re.compile(r"[\t\x20-\x7e\x80-\U0010ffff]*")
+_RESERVED_HEADERS = frozenset(
+    {
+        "accept-encoding", "connection", "content-encoding", "content-length", "content-type", "expect", "host",
+        "idempotency-key", "te", "trailer", "transfer-encoding", "upgrade",
+        "webhook-id", "webhook-signature", "webhook-timestamp",
+    }
+)  # fmt: skip
+
+_MAX_ERROR_CHARS = 2000
+_SHORTEST_SECRET = 6  # shorter values would hide ordinary words
+_UNKNOWN = "application/octet-stream"
+# Some of the many codecs of Python need quadratic time.
+_CHARSETS = frozenset({"us-ascii", "iso-8859-1", "windows-1252", "utf-16"})
+
+
+@dataclass(frozen=True, slots=True)
+class HttpTool:
+    """`allowed` are the internal addresses that its calls may reach. They are signed with `signing_secret`, if any."""
+
+    spec: ToolSpec
+    policy: Policy
+    call: HttpCall
+    client: HttpClient
+    allowed: Allowed
+    signing_secret: str | None
+
+    async def __call__(self, context: ToolContext, input_json: str) -> Outcome:
+        try:
+            value = json.loads(input_json)
+            if complaint := InputSchema(self.spec.input_schema).complaint(value):
+                raise ValueError(complaint)
+            fields = {
+                "tool": self.spec.name,
+                "input": value,
+                "owner": context.owner,
+                "chat_id": str(context.chat_id),
+                "turn_id": str(context.turn_id),
+                "tool_use_id": context.tool_use_id,
+                "idempotency_key": context.idempotency_key,
+            }
+            body = json.dumps(fields, allow_nan=False, separators=(",", ":")).encode()
+        except ValueError as error:
+            return Outcome(f"The input of {self.spec.name} is not right. {error}", kind="bad_input")
+        key = context.idempotency_key
+        request = HttpRequest(self.call.url, body, key, self.allowed, self.call.headers, self.signing_secret)
+        return outcome_of(self.spec.name, await self._post(request), self.policy.results, self.call.headers)
+
+    async def _post(self, request: HttpRequest) -> HttpResponse:
+        name = self.spec.name
+        try:
+            answer = await self.client.post(request)
+        except UrlRefused as error:
+            log.warning("tool.refused", reason=str(error))
+            raise ToolError(f"The tool {name} cannot be called: {error}.") from None
+        except AnswerTooLong:
+            raise ToolError(f"The answer of {name} was too long to be read. Ask for less.") from None
+        except HostUnreachable as error:
+            log.warning("tool.unreachable", reason=str(error))
+            raise ToolUnavailable(f"The tool {name} cannot be reached at the moment.") from None
+        if answer.status >= 500:
+            log.warning("tool.unreachable", reason=phrase(answer.status))
+            raise ToolUnavailable(f"The tool {name} does not work at the moment ({phrase(answer.status)}).")
+        return answer
+
+
+class HttpTools:
+    """Makes HTTP tools, and owns their connections. Those of the operator and those that come with requests have lists
+    of hosts, and connections, of their own.
+    """
+
+    def __init__(
+        self,
+        allowed: Allowed,
+        signing_secret: str | None = None,
+        *,
+        request_tools: RequestToolRules | None = None,
+        max_answer_bytes: int = 1_000_000,
+    ) -> None:
+        self._allowed = allowed
+        self._signing_secret = signing_secret
+        self._rules = request_tools or RequestToolRules()
+        self._client = HttpClient(allowed, max_answer_bytes)
+        self._request_client = HttpClient(self._rules.allowed, max_answer_bytes)
+
+    async def __aenter__(self) -> Self:
+        await self._client.__aenter__()
+        await self._request_client.__aenter__()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._request_client.__aexit__()
+        await self._client.__aexit__()
+
+    def request_tool(self, spec: ToolSpec) -> HttpTool:
+        """The tool of a spec that came with a request, whose schema is checked already. Raises ValueError.
+
+        Its calls are never signed: a client chooses address, headers and schema, and no approval of the
+        operator's own declaration of that service holds.
+        """
+        allowed = self._rules.allowed
+        call = self._rules.applied(_check(spec, allowed))
+        _check(replace(spec, http=call), allowed)  # again, with the secrets in it
+        return HttpTool(spec, Policy(timeout=call.timeout), call, self._request_client, allowed, None)
+
+    def operator_tool(self, spec: ToolSpec, policy: Policy, *, internal: bool = False) -> HttpTool:
+        """A tool of the operator; `internal` allows an internal address for its own host. Raises ValueError."""
+        url = parse_url(spec.http.url if spec.http else "")
+        allowed = self._allowed.with_host(url.host) if internal and url.host else self._allowed
+        call = _check(spec, allowed)
+        InputSchema.checked(spec.input_schema)
+        # The spec is stored with turns and listed: it must not hold the address and the headers.
+        return HttpTool(replace(spec, http=None), policy, call, self._client, allowed, self._signing_secret)
+
+
+def _check(spec: ToolSpec, allowed: Allowed) -> HttpCall:
+    check_name(spec.name)
+    call = spec.http
+    if call is None:
+        raise ValueError(f"{spec.name} needs a URL")
+    allowed.check(parse_url(call.url))
+    for name, value in call.headers.items():
+        if not _HEADER_NAME.fullmatch(name):
+            raise ValueError(f"a header cannot be called {name!r}: use letters, digits and -")
+        if name.lower() in _RESERVED_HEADERS:
+            raise ValueError(f"the header {name} is set by the server: remove it")
+        if not _HEADER_VALUE.fullmatch(value):
+            raise ValueError(
+                f"the value of the header {name} holds a line break or another control character: remove it"
+            )
+    return call
+
+
+# --- answers ---------------------------------------------------------------------------------------------------------
+
+
+def outcome_of(name: str, answer: HttpResponse, results: ResultForm, secrets: Mapping[str, str]) -> Outcome:
+    """The outcome of an answer. An image or a PDF is a file; a status that is not 2xx is an error, with its text."""
+    succeeded = 200 <= answer.status < 300
+    found, declared = media_type_of(answer.body), answer.media_type or _UNKNOWN
+    # The header must agree with the bytes; without a header they must not be text.
+    agrees = declared == PDF or declared.startswith("image/") or (declared == _UNKNOWN and _text(answer) is None)
+    if succeeded and found in IMAGES | {PDF} and agrees:
+        return Outcome.of([File(answer.body)])
+    text, failed, data = _read(answer, results)
+    text = _without(secrets, text)
+    if data is not None:
+        data = msgspec.json.decode(_without(secrets, msgspec.json.encode(data).decode()))
+    if succeeded:
+        nothing = "The call failed, and nothing is said of why." if failed else RETURNED_NOTHING
+        return Outcome(text if text.strip() else nothing, is_error=failed, data=data)
+    shown = text if len(text) <= _MAX_ERROR_CHARS else f"{text[:_MAX_ERROR_CHARS]}…"
+    text = f"{name} answered {phrase(answer.status)}" + (f": {shown}" if shown.strip() else ".")
+    return Outcome(text, is_error=True, data=data)
+
+
+def phrase(status: int) -> str:
+    try:
+        return f"{status} {HTTPStatus(status).phrase}"
+    except ValueError:
+        return str(status)
+
+
+def _read(answer: HttpResponse, results: ResultForm) -> tuple[str, bool, Any]:
+    """The `text` or `output` of a JSON object, its `is_error` and its `data`; or any other text unchanged."""
+    text = _text(answer)
+    if text is None:
+        return "The answer is not text.", True, None
+    try:
+        value = msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError):
+        return text, False, None
+    match value:
+        case {"text": str(inner)} | {"output": str(inner)} as answered:
+            pass
+        case {"output": output} as answered:
+            inner = "" if output is None else serialize(output, results)
+        case _:
+            return text, False, None
+    return inner, answered.get("is_error") is True, answered.get("data")
+
+
+def _text(answer: HttpResponse) -> str | None:
+    charset = (answer.charset or "").lower()
+    try:
+        return answer.body.decode(charset if charset in _CHARSETS else "utf-8-sig")
+    except UnicodeDecodeError:
+        return None
+
+
+def _without(secrets: Mapping[str, str], text: str) -> str:
+    """Hides the secrets in a text, or in JSON: a service may repeat them when it refuses them."""
+    for value in secrets.values():
+        for secret in (value, value.rpartition(" ")[2]):
+            if len(secret) >= _SHORTEST_SECRET:
+                text = text.replace(secret, "[hidden]").replace(json.dumps(secret)[1:-1], "[hidden]")
+    return text

@@ -1,0 +1,236 @@
+"""The MCP servers of a replica, as one source of tools. Each connects again after a failure; its tools stay listed."""
+
+import asyncio
+import random
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from time import monotonic
+from typing import Any, NoReturn, Self
+
+import structlog
+from mcp import MCPError, types
+from mcp.shared.dispatcher import ProgressFnT
+
+from turnstream.telemetry import MCP_CONNECTED
+from turnstream.tools.declared.declarations import McpServer
+from turnstream.tools.mcp.session import McpSession, session_with
+from turnstream.tools.mcp.tool import McpTool, tool_of
+from turnstream.tools.policy import repeatable
+from turnstream.tools.schemas import SchemaRoom
+from turnstream.tools.tool import Tool, ToolError, ToolUnavailable
+
+log = structlog.get_logger(__name__)
+
+_STEADY = 10.0  # a connection that lasted for so many seconds is made again at once
+_LONGEST_PAUSE = 60.0
+MAX_TOOLS = 500  # of one server
+_NAMED, _NAMED_CHARS = 10, 100  # of tools that are left out, in the log
+_MAX_REASON = 1000  # characters of an error that the server may have written
+# Errors inside a client leave its task groups as an ExceptionGroup.
+_FAILURES = (OSError, ValueError, MCPError, ExceptionGroup)
+
+
+class Changes:
+    """Wakes all tasks that wait for a change."""
+
+    def __init__(self) -> None:
+        self._next = asyncio.Event()
+
+    def notify(self) -> None:
+        self._next.set()
+        self._next = asyncio.Event()
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            await self._next.wait()
+
+
+@dataclass(frozen=True, slots=True)
+class McpTiming:
+    """In seconds. A server has `start_timeout` to start, and `answer_timeout` to list its tools again. After two
+    failures in a row there is a pause before each further try: `pause` at first, then twice that, and so on. Between
+    two lists of tools there is a `pause`, too. The start of this program, and a call, wait up to `connect_timeout` for
+    a try to connect that is under way.
+    """
+
+    connect_timeout: float = 5.0
+    start_timeout: float = 30.0
+    answer_timeout: float = 10.0
+    pause: float = 1.0
+
+
+class McpConnection:
+    """`run` connects, and connects again after a failure; the `tools` that were listed last stay meanwhile."""
+
+    def __init__(self, server: McpServer, changes: Changes, timing: McpTiming) -> None:
+        self.server = server
+        self.tools: Mapping[str, McpTool] = {}
+        self.tried = False
+        self.failure = ""
+        self._changes = changes
+        self._timing = timing
+        self._session: McpSession | None = None
+        self._connected_at: float | None = None
+        self._pausing = False
+        MCP_CONNECTED.labels(server.name).set(0)
+
+    @property
+    def connected(self) -> bool:
+        return self._session is not None and not self._session.doubted
+
+    # --- staying connected -------------------------------------------------------------------------------------------
+
+    async def run(self) -> NoReturn:
+        """Runs in one task: a client must be left in the task that entered it."""
+        failures = 0
+        while True:
+            self._connected_at = None
+            try:
+                async with asyncio.timeout(self._timing.start_timeout) as limit, session_with(self.server) as session:
+                    await self._list_tools(session)
+                    limit.reschedule(None)
+                    await self._keep(session)
+            except _FAILURES as error:
+                self._log_failure(error)
+                task = asyncio.current_task()
+                if task is not None and task.cancelling():  # a group of the SDK reports the other error alone
+                    raise asyncio.CancelledError from None
+            failures = 0 if self._was_steady() else failures + 1
+            if failures >= 2:  # the first is forgiven: a server that was there a moment ago is probably back
+                self._pausing = True
+                self._publish()
+                pause = min(_LONGEST_PAUSE, self._timing.pause * 2.0 ** (failures - 2))
+                await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311, no secret depends on it
+                self._pausing = False
+
+    async def _keep(self, session: McpSession) -> None:
+        """Offers the session to calls until it ends."""
+        self._session, self._connected_at = session, monotonic()
+        self._publish()
+        missing = sorted(set(self.server.tools or ()) - {tool.name for tool in self.tools.values()})
+        log.info("mcp.connected", server=self.server.name, tools=len(self.tools), missing=missing)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(session.listen())
+                while True:
+                    await session.wait_for_refresh()
+                    async with asyncio.timeout(self._timing.answer_timeout):
+                        await self._list_tools(session)
+                    self._publish()
+                    await asyncio.sleep(self._timing.pause)  # a server may notify changes all the time
+        finally:
+            self._session = None
+            self._publish()
+
+    async def _list_tools(self, session: McpSession) -> None:
+        names, room = self.server.tools, SchemaRoom()
+        tools: dict[str, McpTool] = {}
+        left_out: dict[str, str] = {}
+        async for page in session.pages():
+            for listed in page:
+                if names is not None and listed.name not in names:
+                    continue
+                try:
+                    tool = tool_of(self.server, listed, self.call, room)
+                    if len(tools) == MAX_TOOLS:
+                        raise ValueError(f"the server has more than {MAX_TOOLS} tools")
+                except ValueError as problem:
+                    if len(left_out) < _NAMED:
+                        left_out[listed.name[:_NAMED_CHARS]] = str(problem)
+                else:
+                    tools[tool.spec.name] = tool
+        if left_out:
+            log.warning("mcp.tools_left_out", server=self.server.name, tools=left_out)
+        self.tools = tools
+
+    def _was_steady(self) -> bool:
+        return self._connected_at is not None and monotonic() - self._connected_at > _STEADY
+
+    def _publish(self) -> None:
+        self.tried = True
+        MCP_CONNECTED.labels(self.server.name).set(self.connected)
+        self._changes.notify()
+
+    def _log_failure(self, error: BaseException) -> None:
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        self.failure = reason = f"{type(error).__name__}: {error}".removesuffix(": ")[:_MAX_REASON]
+        if self._connected_at is None:
+            log.warning("mcp.failed", server=self.server.name, reason=reason)
+        else:
+            log.warning("mcp.lost", server=self.server.name, reason=reason)
+
+    # --- calls -------------------------------------------------------------------------------------------------------
+
+    async def call(self, tool: McpTool, arguments: Mapping[str, Any], progress: ProgressFnT) -> types.CallToolResult:
+        """Raises ToolError for a call that the server refused, ToolUnavailable when there is no server."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._timing.connect_timeout):
+                await self._changes.until(lambda: self.connected or self._pausing)
+        session = self._session
+        if session is None or session.doubted:
+            raise ToolUnavailable(
+                f"The MCP server {self.server.name} cannot be reached now. It is tried again; do without it meanwhile."
+            )
+        try:
+            return await session.call(tool.name, arguments, progress)
+        except MCPError as error:
+            if error.code == types.INVALID_PARAMS:
+                raise ToolError(error.message) from error
+            event = "went away" if error.code == types.CONNECTION_CLOSED else f"failed (error {error.code})"
+            text = f"The MCP server {self.server.name} {event} in the middle of the call."
+            if not repeatable(tool.spec):
+                text += " What the call had done by then is not known."
+            raise ToolUnavailable(text) from error
+
+
+class McpServers:
+    """Connects on entry, and waits up to the `connect_timeout` until every server was tried once. Raises ValueError if
+    the tools of two servers would have the same names.
+    """
+
+    def __init__(self, servers: Iterable[McpServer], timing: McpTiming | None = None) -> None:
+        self.changes = Changes()
+        self._timing = timing or McpTiming()
+        self._connections: dict[str, McpConnection] = {}
+        self._tasks: list[asyncio.Task[NoReturn]] = []
+        for server in servers:
+            prefix = server.name_prefix
+            if prefix in self._connections:
+                raise ValueError(f"the tools of two MCP servers would begin with {prefix}: give one server a `prefix`")
+            self._connections[prefix] = McpConnection(server, self.changes, self._timing)
+
+    @property
+    def connected(self) -> frozenset[str]:
+        """The names of the servers that are connected now."""
+        return frozenset(each.server.name for each in self._connections.values() if each.connected)
+
+    async def first_tries(self) -> Mapping[str, str]:
+        """Waits until each server was tried. Returns by name why it is not connected; an empty text where it is."""
+        await self.changes.until(lambda: all(each.tried for each in self._connections.values()))
+        return {
+            each.server.name: "" if each.connected else each.failure or "no answer"
+            for each in self._connections.values()
+        }
+
+    def tools(self) -> Mapping[str, Tool]:
+        """The tools that each server listed last, connected or not."""
+        return {name: tool for each in self._connections.values() for name, tool in each.tools.items()}
+
+    async def __aenter__(self) -> Self:
+        for each in self._connections.values():
+            self._tasks.append(asyncio.create_task(each.run(), name=f"mcp {each.server.name}"))
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._timing.connect_timeout):
+                    await self.changes.until(lambda: all(each.tried for each in self._connections.values()))
+        except asyncio.CancelledError:
+            await self.__aexit__()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)

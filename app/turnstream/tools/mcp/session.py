@@ -1,0 +1,167 @@
+"""One connection to an MCP server, from its handshake to its end, as a child process or over HTTP."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from contextvars import ContextVar
+from importlib.metadata import version
+from typing import Any
+from urllib.parse import urlsplit
+
+import structlog
+from mcp import MCPError, types
+from mcp.client import (
+    Client,
+    ClientRequestContext,
+    IncomingMessage,
+)
+from mcp.client.subscriptions import ListenNotSupportedError, SubscriptionLost
+from mcp.shared.dispatcher import ProgressFnT
+from msgspec.json import encode as to_json
+
+from turnstream.kit.text import storable
+from turnstream.tools.declared.declarations import McpServer
+from turnstream.tools.mcp.transport import TOO_LONG, transport
+from turnstream.tools.schemas import InputSchema
+from turnstream.tools.tool import AskPerson, PersonQuestion, ToolError
+
+log = structlog.get_logger(__name__)
+
+_MAX_PAGES = 100
+_MAX_QUESTION = 10_000  # characters of the message, and of the URL, that a person is shown
+_LISTEN_AGAIN = 5.0  # seconds
+
+# The way to ask the person about the call that is being made. A request of the server is handled in the context of the
+# call, unless the server is one over stdio from before 2026-07-28.
+asking: ContextVar[AskPerson | None] = ContextVar("asking", default=None)
+
+
+class McpSession:
+    """The session of one connection. Its methods may be called from any task.
+
+    `doubted`: a call failed as calls do when the server is gone; listing the tools again shows whether it is.
+    """
+
+    def __init__(self, server: McpServer) -> None:
+        self.client: Client
+        self._server = server
+        self._asking: list[AskPerson | None] = []
+        self.doubted = False
+        self._ended = False
+        self._calls = 0
+        self._refresh = asyncio.Event()
+
+    def end(self) -> None:
+        self._ended = self.doubted = True
+        self._refresh.set()
+
+    async def receive(self, message: IncomingMessage) -> None:
+        if isinstance(message, types.ToolListChangedNotification):
+            self._refresh.set()
+
+    async def wait_for_refresh(self) -> None:
+        """Returns when the tools should be listed again. Raises ConnectionError when the connection has ended."""
+        await self._refresh.wait()
+        self._refresh.clear()
+        if self._ended:
+            raise ConnectionResetError("the server ended the connection")
+
+    async def pages(self) -> AsyncIterator[list[types.Tool]]:
+        """The tools of the server, page by page. Raises ValueError for a list of too many pages."""
+        cursor: str | None = None
+        for _ in range(_MAX_PAGES):
+            page = await self.client.list_tools(cursor=cursor)
+            yield page.tools
+            cursor = page.next_cursor
+            if cursor is None:
+                self.doubted = False
+                return
+        raise ValueError(f"the list of tools has more than {_MAX_PAGES} pages")
+
+    async def listen(self) -> None:
+        """Keeps a subscription open: some servers announce changes of their tools in no other way."""
+        tools = self.client.server_capabilities.tools
+        with suppress(ListenNotSupportedError):
+            while tools is not None and tools.list_changed:
+                with suppress(MCPError, SubscriptionLost):
+                    async with self.client.listen(tools_list_changed=True) as changes:
+                        self._refresh.set()  # for changes between the last list and the subscription
+                        async for _ in changes:
+                            self._refresh.set()
+                self._refresh.set()
+                await asyncio.sleep(_LISTEN_AGAIN)
+
+    async def elicit(
+        self,
+        context: ClientRequestContext,  # noqa: ARG002, the SDK names it
+        params: types.ElicitRequestParams,
+    ) -> types.ElicitResult | types.ErrorData:
+        """Asks the person for the server. Where it is not known for which of several calls it asks, nobody is asked."""
+        ask = asking.get()
+        if ask is None and len(self._asking) > 1:
+            log.warning("mcp.elicitation_unclear", server=self._server.name, calls=len(self._asking))
+            return types.ElicitResult(action="cancel")
+        ask = ask or next(iter(self._asking), None)
+        question = _question_of(params, self._server.elicitation or 0)
+        if ask is None or question is None:
+            return types.ElicitResult(action="decline")
+        answer = await ask(question)
+        if answer is None:
+            return types.ElicitResult(action="decline")
+        return types.ElicitResult(
+            action=answer.action, content=None if answer.content is None else dict(answer.content)
+        )
+
+    async def call(self, tool: str, arguments: Mapping[str, Any], progress: ProgressFnT) -> types.CallToolResult:
+        self._calls += 1
+        ask = asking.get()
+        self._asking.append(ask)
+        cancelled = False
+        try:
+            return await self.client.call_tool(tool, dict(arguments), progress_callback=progress)
+        except MCPError as error:
+            if TOO_LONG in error.message:
+                log.warning("mcp.too_long", server=self._server.name, error=TOO_LONG)
+                raise ToolError(f"The answer of {tool} was too long to be read. Ask for less.") from error
+            if error.code != types.INVALID_PARAMS:
+                self.doubted = True
+                self._refresh.set()
+            raise
+        except asyncio.CancelledError:
+            cancelled = True
+            raise
+        finally:
+            self._calls -= 1
+            self._asking.remove(ask)
+            if cancelled and not self._calls:  # a call may have timed out: is the server only slow, or stuck?
+                self._refresh.set()
+
+
+def _question_of(sent: types.ElicitRequestParams, seconds: float) -> PersonQuestion | None:
+    """None for a schema that is not valid, a URL that no person should open, or a text that is too long to be read."""
+    message = storable(sent.message)
+    if max(len(message), len(getattr(sent, "url", ""))) > _MAX_QUESTION:
+        return None
+    if isinstance(sent, types.ElicitRequestURLParams):
+        is_web = urlsplit(sent.url).scheme in {"http", "https"}
+        return PersonQuestion(message, seconds, url=storable(sent.url)) if is_web else None
+    try:
+        schema = InputSchema.checked(storable(to_json(sent.requested_schema).decode()))
+    except ValueError:
+        return None
+    return PersonQuestion(message, seconds, schema=schema.text)
+
+
+@asynccontextmanager
+async def session_with(server: McpServer) -> AsyncIterator[McpSession]:
+    """Must be left in the task that entered it."""
+    session = McpSession(server)
+    client = Client(
+        transport(server, session.end),
+        message_handler=session.receive,
+        elicitation_callback=None if server.elicitation is None else session.elicit,
+        client_info=types.Implementation(name="turnstream", version=version("turnstream")),
+        cache=None,
+    )
+    async with client as session.client:
+        yield session

@@ -1,0 +1,112 @@
+"""Tools of MCP servers: translation of their specs and results."""
+
+import re
+from base64 import b64decode
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from typing import Any
+
+import msgspec
+from mcp import types
+from mcp.shared.dispatcher import ProgressFnT
+from pydantic_core import from_json
+
+from turnstream.domain.turns import ToolSpec
+from turnstream.kit.text import storable
+from turnstream.tools.declared.declarations import McpServer
+from turnstream.tools.mcp.session import asking
+from turnstream.tools.policy import Policy, ResultForm
+from turnstream.tools.schemas import InputSchema, SchemaRoom
+from turnstream.tools.serialize import serialize
+from turnstream.tools.tool import RETURNED_NOTHING, File, Outcome, OutcomePart, ToolContext, is_name, join_texts
+
+_INVALID_CHARACTERS = re.compile(r"[^a-zA-Z0-9_-]")
+_KEPT_OF_A_NAME = 55
+MAX_DESCRIPTION = 10_000  # characters: each request to the model has them
+_PROTOCOL = "io.modelcontextprotocol/"  # of metadata about the connection, such as the server's version
+
+McpCall = Callable[["McpTool", Mapping[str, Any], ProgressFnT], Awaitable[types.CallToolResult]]
+
+
+@dataclass(frozen=True, slots=True)
+class McpTool:
+    """`name` is the server's own name for the tool. `call` uses the connection of the moment."""
+
+    spec: ToolSpec
+    policy: Policy
+    name: str
+    call: McpCall
+
+    async def __call__(self, context: ToolContext, input_json: str) -> Outcome:
+        async def show(progress: float, total: float | None, message: str | None) -> None:
+            context.progress(message or (f"{progress:g}" if total is None else f"{progress:g} of {total:g}"))
+
+        asking.set(context.ask)
+        result = await self.call(self, from_json(input_json), show)
+        return outcome_of(result, self.policy.results)
+
+
+def tool_of(server: McpServer, tool: types.Tool, call: McpCall, room: SchemaRoom) -> McpTool:
+    """Raises ValueError for a tool whose texts are too long, or whose schema is not valid or has no `room`."""
+    hints = tool.annotations if server.trusted else None
+    description = storable(tool.description or tool.title or tool.name)
+    if max(len(tool.name), len(description)) > MAX_DESCRIPTION:
+        raise ValueError(f"its name or its description has more than {MAX_DESCRIPTION:,} characters")
+    spec = ToolSpec(
+        name=tool_name(server.name_prefix, tool.name),
+        description=description,
+        input_schema=InputSchema.checked(storable(msgspec.json.encode(tool.input_schema).decode()), room).text,
+        read_only=tool.name in server.read_only or bool(hints and hints.read_only_hint),
+        retry_safe=bool(hints and hints.idempotent_hint),
+    )
+    return McpTool(spec, server.policy_of(tool.name), tool.name, call)
+
+
+def tool_name(prefix: str, name: str) -> str:
+    """A name that providers accept. A changed one ends in a digest of the original, so that two never become equal."""
+    full = prefix + name
+    if is_name(full):
+        return full
+    digest = sha256(full.encode()).hexdigest()[:8]
+    return f"{_INVALID_CHARACTERS.sub('_', full)[:_KEPT_OF_A_NAME]}_{digest}"
+
+
+def outcome_of(result: types.CallToolResult, form: ResultForm) -> Outcome:
+    """The texts of a result, or its structured content in place of them, and its files in their order. Clients also
+    receive structured content and metadata as they came.
+    """
+    structured, content = result.structured_content, list(result.content)
+    if structured is not None and (form == "text" or not any(isinstance(part, types.TextContent) for part in content)):
+        content = [part for part in content if not isinstance(part, types.TextContent)]
+        content.insert(0, types.TextContent(text=serialize(structured, form)))
+    parts = join_texts((part for block in content for part in _parts(block) if part), "\n")
+    nothing = "The call failed; nothing was said of why." if result.is_error else RETURNED_NOTHING
+    metadata = {name: value for name, value in (result.meta or {}).items() if not name.startswith(_PROTOCOL)}
+    kept = {"structuredContent": structured, "_meta": metadata or None}
+    data = {name: value for name, value in kept.items() if value is not None}
+    return replace(Outcome.of(parts or [nothing], is_error=result.is_error), data=data or None)
+
+
+def _parts(block: types.ContentBlock) -> Iterator[OutcomePart]:
+    match block:
+        case types.TextContent():
+            yield block.text
+        case types.ImageContent() | types.AudioContent():
+            yield _file(block.data, block.mime_type)
+        case types.EmbeddedResource(resource=types.TextResourceContents() as resource):
+            yield f"[resource {resource.uri}]\n{resource.text}"
+        case types.EmbeddedResource(resource=types.BlobResourceContents() as resource):
+            yield _file(resource.blob, f"resource {resource.uri}: {resource.mime_type or 'unknown type'}")
+        case types.ResourceLink():
+            size = "" if block.size is None else f", {block.size:,} bytes"
+            yield f"[link to {block.uri}: {block.title or block.name}, {block.mime_type or 'unknown type'}{size}]"
+        case _:
+            pass
+
+
+def _file(base64: str, called: str) -> OutcomePart:
+    try:
+        return File(b64decode("".join(base64.split()), validate=True), called)
+    except ValueError:
+        return f"[{called}: its content is not base64]"

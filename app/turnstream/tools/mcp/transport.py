@@ -1,0 +1,286 @@
+"""The bytes of a connection to an MCP server, a child process or over HTTP. A message is weighed while it is read."""
+
+import asyncio
+import os
+import re
+import signal
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from contextvars import Context
+from types import TracebackType
+from typing import Self
+
+import anyio
+import httpx2
+import structlog
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+from mcp import types
+from mcp.client._transport import ReadStream, TransportStreams
+from mcp.client.stdio import get_default_environment
+from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.message import SessionMessage
+
+from turnstream.kit.json_values import weight_of
+from turnstream.tools.declared.declarations import McpServer
+
+log = structlog.get_logger(__name__)
+
+# Of one message, in bytes of plain text (`weight_of`), like an event of a provider. A file of 5 MB fits in, as base64.
+MAX_MESSAGE_BYTES = 8_000_000
+TOO_LONG = f"the server sent a message of more than {MAX_MESSAGE_BYTES:,} bytes"
+_MAX_SKIPPED = 1_000_000_000  # bytes of a longer line of a process, until it counts as a line without an end
+_PIECE = 65_536
+_ENDS_OF_EVENTS = (b"\n\n", b"\r\n\r\n", b"\r\r")
+_TIMEOUT = httpx2.Timeout(30, read=None)  # no limit for reading: the policy of a tool limits its calls
+_GOODBYE = httpx2.Timeout(2)
+_TIME_TO_EXIT = 2.0  # seconds, for each of: end of its input, SIGTERM, SIGKILL
+
+# The id of a response, behind its `jsonrpc` or at its end: elsewhere it may belong to the result.
+_ID = rb'"id"\s*:\s*(\d+)\s*'
+_FIRST_ID = re.compile(rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?' + _ID + rb",")
+_LAST_ID = re.compile(rb",\s*" + _ID + rb'(?:,\s*"jsonrpc"\s*:\s*"2\.0"\s*)?\}\s*$')
+_KEPT_END = 1000  # bytes of both ends of a line that is too long: its id is in one of them
+
+_Incoming = SessionMessage | Exception
+
+
+@asynccontextmanager
+async def transport(server: McpServer, ended: Callable[[], None]) -> AsyncIterator[TransportStreams]:
+    streams = _over_stdio(server) if server.url is None else _over_http(server.url, dict(server.headers))
+    async with streams as (read, write):
+        yield _WatchedStream(read, ended), write
+
+
+class _WatchedStream:
+    """A read stream that reports its end: the SDK's client notices the end only when it is used again."""
+
+    def __init__(self, stream: ReadStream[SessionMessage | Exception], ended: Callable[[], None]) -> None:
+        self._stream = stream
+        self._ended = ended
+
+    @property
+    def last_context(self) -> Context | None:
+        """The SDK's client handles a message in this context, where the stream has one."""
+        return getattr(self._stream, "last_context", None)
+
+    async def receive(self) -> SessionMessage | Exception:
+        return await self._stream.receive()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> SessionMessage | Exception:
+        try:
+            return await anext(self._stream)
+        except StopAsyncIteration:
+            self._ended()
+            raise
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+    async def __aenter__(self) -> Self:
+        await self._stream.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool | None:
+        return await self._stream.__aexit__(kind, error, traceback)
+
+
+# --- over HTTP -------------------------------------------------------------------------------------------------------
+
+
+class MessageTooLong(httpx2.SSEError, httpx2.StreamError):
+    """A response holds a message that is too long. The SDK answers the request with an error that has this text: it
+    expects the first class while it reads events, the second while it reads JSON.
+    """
+
+
+@asynccontextmanager
+async def _over_http(url: str, headers: dict[str, str]) -> AsyncIterator[TransportStreams]:
+    async def limit_goodbye(request: httpx2.Request) -> None:
+        """The DELETE at the end of a session may go to a server that no longer answers."""
+        if request.method == "DELETE":
+            request.extensions["timeout"] = _GOODBYE.as_dict()
+
+    async def bound(response: httpx2.Response) -> None:
+        unread = httpx2.Response(response.status_code, headers=response.headers, stream=response.stream)
+        response.headers.pop("content-encoding", None)
+        is_events = response.headers.get("content-type", "").lower().startswith("text/event-stream")
+        response.stream = _WeighedBody(unread, _ENDS_OF_EVENTS if is_events else ())
+
+    async with (
+        httpx2.AsyncClient(
+            headers=headers, timeout=_TIMEOUT, event_hooks={"request": [limit_goodbye], "response": [bound]}
+        ) as client,
+        streamable_http_client(url, http_client=client, max_sse_event_size=None) as streams,
+    ):
+        yield streams
+
+
+class _WeighedBody(httpx2.AsyncByteStream):
+    """The body of a response, decompressed: one message, or as many as `ends` end one. Raises MessageTooLong."""
+
+    def __init__(self, response: httpx2.Response, ends: Sequence[bytes]) -> None:
+        self._response = response
+        self._ends = ends
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        weight, last = 0, b""
+        async for chunk in self._response.aiter_bytes():
+            for start in range(0, len(chunk), _PIECE):
+                piece = chunk[start : start + _PIECE]
+                seen = last + piece  # an end may be cut in the middle
+                ends = [(seen.find(end), seen.rfind(end)) for end in self._ends if end in seen]
+                if weight + weight_of(seen[: min(ends)[0]] if ends else piece) > MAX_MESSAGE_BYTES:
+                    raise MessageTooLong(TOO_LONG)
+                # Between the first and the last end no message is too long: a piece is too small for one.
+                weight = weight_of(seen[max(end for _, end in ends) :]) if ends else weight + weight_of(piece)
+                last = seen[-3:]
+            yield chunk
+
+    async def aclose(self) -> None:
+        await self._response.aclose()
+
+
+# --- over stdio ------------------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def _over_stdio(server: McpServer) -> AsyncIterator[TransportStreams]:
+    """Starts the process in a group of its own. It ends when its standard input does, or is killed.
+
+    The SDK's client for stdio would read a line of any length into memory.
+    """
+    process = await asyncio.create_subprocess_exec(
+        server.command or "",
+        *server.args,
+        stdin=PIPE,
+        stdout=PIPE,
+        stderr=sys.__stderr__ or sys.stderr,
+        env=get_default_environment() | dict(server.env),
+        cwd=server.cwd,
+        start_new_session=True,
+    )
+    received, read = anyio.create_memory_object_stream[_Incoming](0)
+    write, to_send = anyio.create_memory_object_stream[SessionMessage](0)
+    reading = asyncio.create_task(_read(server.name, process, received))
+    writing = asyncio.create_task(_write(process, to_send, received))
+    try:
+        yield read, write
+    finally:
+        with anyio.CancelScope(shield=True):
+            read.close()
+            write.close()
+            try:
+                await asyncio.wait([writing], timeout=_TIME_TO_EXIT)  # what was sent last, such as a cancellation
+                await _stop(process)
+            finally:  # the shield holds off the SDK's cancellations, and not those of a task
+                _kill(process, signal.SIGKILL)
+                reading.cancel()
+                writing.cancel()
+
+
+async def _read(name: str, process: Process, received: MemoryObjectSendStream[_Incoming]) -> None:
+    """Passes on the messages of the process, until its output ends or has a line without an end."""
+    assert process.stdout is not None
+    lines = LineSplitter()
+    with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError), received:
+        while chunk := await process.stdout.read(_PIECE):
+            for line, is_whole in lines.feed(chunk):
+                if not is_whole:
+                    log.warning("mcp.too_long", server=name, error=TOO_LONG)
+                message = message_of(line) if is_whole else refusal_of(line)
+                if message is not None:
+                    await received.send(message)
+            if lines.is_endless:
+                log.warning("mcp.too_long", server=name, error="the server sent a line without an end")
+                break
+    while await process.stdout.read(_PIECE):  # a process that cannot write does not exit
+        pass
+
+
+async def _write(
+    process: Process,
+    to_send: MemoryObjectReceiveStream[SessionMessage],
+    received: MemoryObjectSendStream[_Incoming],
+) -> None:
+    assert process.stdin is not None
+    with to_send, suppress(OSError):
+        async for sent in to_send:
+            process.stdin.write(sent.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
+            await process.stdin.drain()
+        return
+    received.close()  # no call may wait for the answer of a process that reads nothing
+
+
+async def _stop(process: Process) -> None:
+    assert process.stdin is not None
+    process.stdin.close()
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        if await _has_exited(process):
+            return
+        _kill(process, number)
+    await _has_exited(process)
+
+
+def _kill(process: Process, number: signal.Signals) -> None:
+    if process.returncode is None:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, number)
+
+
+async def _has_exited(process: Process) -> bool:
+    # `wait` also waits for the pipes, which a child of the process may hold open.
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_TIME_TO_EXIT):
+            await process.wait()
+    return process.returncode is not None
+
+
+class LineSplitter:
+    """Splits bytes into lines. Only the two ends are kept of a line that is too long."""
+
+    def __init__(self) -> None:
+        self._line = bytearray()
+        self._weight = 0
+
+    @property
+    def is_endless(self) -> bool:
+        return self._weight > _MAX_SKIPPED
+
+    def feed(self, chunk: bytes) -> Iterator[tuple[bytes, bool]]:
+        """Yields each line that `chunk` completes, and whether it is whole."""
+        *ends, rest = chunk.split(b"\n")
+        for end in ends:
+            self._take(end)
+            yield bytes(self._line), self._weight <= MAX_MESSAGE_BYTES
+            self._line.clear()
+            self._weight = 0
+        self._take(rest)
+
+    def _take(self, piece: bytes) -> None:
+        self._line += piece
+        self._weight += weight_of(piece) if self._weight <= MAX_MESSAGE_BYTES else len(piece)
+        if self._weight > MAX_MESSAGE_BYTES:
+            del self._line[_KEPT_END:-_KEPT_END]
+
+
+def message_of(line: bytes) -> _Incoming:
+    try:
+        return SessionMessage(types.jsonrpc_message_adapter.validate_json(line, by_name=False))
+    except ValueError as error:
+        return error
+
+
+def refusal_of(line: bytes) -> SessionMessage | None:
+    """The error in the place of a response that is too long; None where the ends of it do not show its request."""
+    found = _FIRST_ID.match(line) or _LAST_ID.search(line)
+    if found is None:
+        return None
+    error = types.ErrorData(code=types.INTERNAL_ERROR, message=TOO_LONG)
+    return SessionMessage(types.JSONRPCError(jsonrpc="2.0", id=int(found[1]), error=error))

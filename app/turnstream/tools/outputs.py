@@ -1,0 +1,105 @@
+"""Outputs of structured turns: the tools by which a model gives them, and their validation."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field, replace
+from inspect import isawaitable
+from typing import Any
+
+import structlog
+from pydantic_core import from_json
+
+from turnstream.domain.blocks import Block
+from turnstream.domain.output import VALUE, schema_for_model
+from turnstream.domain.turns import OutputSpec, ToolRole, ToolSpec
+from turnstream.tools.running.tries import is_cancelled
+from turnstream.tools.schemas import InputSchema
+from turnstream.tools.tool import Outcome, ToolContext
+
+log = structlog.get_logger(__name__)
+
+OUTPUT = "output"  # the label in metrics
+_ACCEPTED = "The output was taken."
+_GIVE = "Give the final output. Call this once you have all that you need; it ends your work."
+_DRAFT = "Give a draft of the output. You are told what becomes of it, and may call this again with a better one."
+_SUBMIT = "Submit your last draft as the final output. Call this when you are satisfied with it; it ends your work."
+_NO_ARGUMENTS = '{"type":"object","properties":{},"additionalProperties":false}'
+
+# Returns what is wrong with an output, as a text for the model; None or an empty text for a valid output.
+Validator = Callable[[Any], str | Awaitable[str | None] | None]
+# Returns what the model reads about its draft, so that it may refine it.
+Handler = Callable[[Any, ToolContext], Awaitable[str]]
+
+
+def output_tools(spec: OutputSpec) -> tuple[ToolSpec, ...]:
+    """The tools by which a model gives its output; none when the provider enforces the schema."""
+    if spec.native:
+        return ()
+    if spec.handler is None:
+        description = spec.description or _GIVE
+        return (ToolSpec(spec.name, description, schema_for_model(spec), retry_safe=True, role="output"),)
+    draft, submit = spec.description or _DRAFT, spec.submit_description or _SUBMIT
+    return (
+        ToolSpec(spec.name, draft, schema_for_model(spec), retry_safe=True, role="output"),
+        ToolSpec(spec.submit_name, submit, _NO_ARGUMENTS, retry_safe=True, role="submit"),
+    )
+
+
+def as_call(draft: Block, name: str = OUTPUT) -> Block:
+    """An output that a model wrote as text, as a call of the output tool."""
+    return replace(draft, name=name, tool_use_id=f"{OUTPUT}_{draft.round}")
+
+
+@dataclass(frozen=True, slots=True)
+class Outputs:
+    """The validators and handlers that a program registers for its structured turns, by name. `timeout`: seconds."""
+
+    validators: Mapping[str, Validator] = field(default_factory=dict)
+    handlers: Mapping[str, Handler] = field(default_factory=dict)
+    timeout: float = 30.0
+
+    def check(self, spec: OutputSpec) -> None:
+        """Raises ValueError for a schema that is not valid, or a name that is not registered."""
+        InputSchema.checked(schema_for_model(spec))
+        self.find(spec)
+
+    def find(self, spec: OutputSpec) -> None:
+        """Raises ValueError for a name that is not registered."""
+        for kind, name, known in (
+            ("validator", spec.validator, self.validators),
+            ("handler", spec.handler, self.handlers),
+        ):
+            if name is not None and name not in known:
+                raise ValueError(f"there is no {kind} {name!r}; the {kind}s are: {', '.join(known) or 'none'}")
+
+    async def settle(self, role: ToolRole, spec: OutputSpec, draft: str | None, context: ToolContext) -> Outcome:
+        """The outcome of a call of an output tool. `draft` is JSON text; None when there is nothing to submit."""
+        if draft is None:
+            return Outcome(f"There is nothing to submit yet: call {spec.name} first.", is_error=True)
+        try:
+            async with asyncio.timeout(self.timeout):
+                return await self._validate(role, spec, draft, context)
+        except BaseException as error:
+            if isinstance(error, asyncio.CancelledError) and is_cancelled():
+                raise
+            log.error("output.failed", role=role, exc_info=error)
+            return Outcome("The output could not be judged. Try again.", is_error=True)
+
+    async def _validate(self, role: ToolRole, spec: OutputSpec, draft: str, context: ToolContext) -> Outcome:
+        try:
+            value = from_json(draft or "{}")
+        except ValueError as error:
+            return Outcome(f"The output is not valid JSON ({error}).", kind="bad_input")
+        if spec.wrapped and not (isinstance(value, dict) and VALUE in value):
+            text = f"The output is not right. Send an object with the output as its member `{VALUE}`."
+            return Outcome(text, kind="bad_input")
+        is_draft = role == "output" and spec.handler is not None
+        complaint = None if is_draft else InputSchema(schema_for_model(spec)).complaint(value)
+        if spec.wrapped:
+            value = value[VALUE]
+        if is_draft:
+            return Outcome(await self.handlers[spec.handler or ""](value, context))
+        if not complaint and spec.validator is not None:
+            found = self.validators[spec.validator](value)
+            complaint = await found if isawaitable(found) else found
+        return Outcome(f"The output is not right. {complaint}", kind="bad_input") if complaint else Outcome(_ACCEPTED)

@@ -1,0 +1,156 @@
+"""The policy of a tool: limits, retries, fallback and approval of its calls, and the notes and counts of their use."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from turnstream.domain.turns import ToolSpec
+from turnstream.telemetry import TOOL_POLICIES
+
+# Whether a person must allow a call: as a function, of the input (the parsed JSON object).
+Approval = Literal["never", "always"] | Callable[[Mapping[str, Any]], bool]
+ResultForm = Literal["json", "text"]
+# How far one approval may reach: this call, or all later calls of the tool in the chat.
+ApprovalScope = Literal["call", "chat"]
+# Fields of Policy that were chosen, by name. Policy checks names and values.
+PolicyOptions = Mapping[str, Any]
+
+# The keys of a result's notes that say that a policy was needed (docs/tools.md). The engine writes the last six.
+POLICY_NOTES = frozenset(
+    {
+        "retries", "timeout", "breaker", "fallback", "cut", "data_left_out", "waited", "summarised",
+        "summary_failed", "cached", "memo", "calls_per_turn", "approval",
+    }
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Breaker:
+    """Opens after `failures` broken calls in a row (not ToolErrors), for `pause` seconds; then one call may try."""
+
+    failures: int = 5
+    pause: float = 30.0
+
+    def __post_init__(self) -> None:
+        if self.failures < 1:
+            raise ValueError(f"`breaker.failures` must be at least 1, not {self.failures}")
+        _check_seconds("breaker.pause", self.pause)
+
+
+@dataclass(frozen=True, slots=True)
+class Fallback:
+    """The tool that is run when another one has failed, and its input.
+
+    `input` is a mapping from its members to those of the failed call that they are taken from, or a function of that
+    call's input; None for the same input. `add` are members with values of their own.
+    """
+
+    tool: str
+    input: Mapping[str, str] | Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
+    add: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def changes_input(self) -> bool:
+        return self.input is not None or bool(self.add)
+
+
+@dataclass(frozen=True, slots=True)
+class Summarise:
+    """Results of more than `above` characters are summarised by `model`; None for the one of the server's settings."""
+
+    above: int = 8000
+    model: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.above < 1:
+            raise ValueError(f"`summarise.above` must be at least 1, not {self.above}")
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """How the calls of one tool are run. `@tool` and the tables of a tools file take their options from these fields.
+
+    Raises ValueError for a value that makes no sense.
+    """
+
+    timeout: float = 30.0  # seconds for the whole call, retries included
+    concurrency: int | None = None  # calls at once on one replica
+    calls_per_turn: int | None = None  # counted from the rows of the turn, so a crash does not reset it
+    max_result_chars: int | None = None  # None: the limit of the server
+    summarise: Summarise | None = None  # a long result, by a smaller model
+    retries: int = 1  # after a failure that may pass; only for tools that are read-only or safe to retry
+    memo: bool = False  # answer an identical call of the same turn from the first one; only for read-only tools
+    cache_seconds: float | None = None  # an answer holds so long, over all turns of its owner; only for read-only tools
+    results: ResultForm = "json"  # the form of a result that is not text
+    fallback: str | Fallback | None = None  # runs when this tool has failed; a name: with the same input
+    breaker: Breaker | None = field(default_factory=Breaker)
+    approval: Approval = "never"
+    approval_expiry: float | None = None  # seconds that a person has to decide
+    approval_scope: ApprovalScope = "chat"  # the most that a person may allow at once
+
+    @property
+    def stand_in(self) -> Fallback | None:
+        return Fallback(self.fallback) if isinstance(self.fallback, str) else self.fallback
+
+    def __post_init__(self) -> None:
+        _check_seconds("timeout", self.timeout)
+        _check_count("concurrency", self.concurrency)
+        _check_count("calls_per_turn", self.calls_per_turn)
+        _check_count("max_result_chars", self.max_result_chars)
+        if self.retries < 0:
+            raise ValueError(f"`retries` must be 0 (none) or more, not {self.retries}")
+        if self.cache_seconds is not None:
+            _check_seconds("cache_seconds", self.cache_seconds)
+        if self.results not in {"json", "text"}:
+            raise ValueError(f'`results` must be "json" or "text", not {self.results!r}')
+        if not (self.approval in {"never", "always"} or callable(self.approval)):
+            raise ValueError(f'`approval` must be "never", "always" or a function of the input, not {self.approval!r}')
+        if self.approval_expiry is not None:
+            _check_seconds("approval_expiry", self.approval_expiry)
+            if self.approval == "never":
+                raise ValueError('`approval_expiry` needs an `approval` that is not "never": no person is asked')
+        if self.approval_scope not in {"call", "chat"}:
+            raise ValueError(f'`approval_scope` must be "call" or "chat", not {self.approval_scope!r}')
+
+
+def policy_of(spec: ToolSpec, options: PolicyOptions) -> Policy:
+    """The policy of a tool; raises ValueError for an option that makes no sense, or not for this tool."""
+    if options.get("retries") and not repeatable(spec):
+        raise ValueError(f"{spec.name} cannot have `retries`: declare it `read_only` or `retry_safe`, if it is")
+    if options.get("memo") and not spec.read_only:
+        raise ValueError(f"{spec.name} cannot have a `memo`: declare it `read_only`, if it is")
+    if options.get("cache_seconds") and not spec.read_only:
+        raise ValueError(f"{spec.name} cannot have `cache_seconds`: declare it `read_only`, if it is")
+    try:
+        policy = Policy(**options)
+    except ValueError as error:
+        raise ValueError(f"{spec.name}: {error}") from None
+    if policy.stand_in is not None and policy.stand_in.tool == spec.name:
+        raise ValueError(f"{spec.name} cannot be its own `fallback`: name another tool")
+    return policy
+
+
+def repeatable(spec: ToolSpec) -> bool:
+    return spec.read_only or spec.retry_safe
+
+
+def count_policies(tool: str, notes: Mapping[str, Any]) -> None:
+    """Counts the policies that a result's notes name; `tool` is the label of the metric."""
+    for policy in POLICY_NOTES & notes.keys():
+        TOOL_POLICIES.labels(tool, policy).inc()
+    match notes.get("fallback"):
+        case {"tool": str(stand_in), "notes": dict(its_notes)}:
+            count_policies(stand_in, its_notes)
+        case _:
+            pass
+
+
+def _check_seconds(option: str, seconds: float) -> None:
+    if not 0 < seconds < math.inf:
+        raise ValueError(f"`{option}` must be a number of seconds above 0, not {seconds}")
+
+
+def _check_count(option: str, number: int | None) -> None:
+    if number is not None and number < 1:
+        raise ValueError(f"`{option}` must be at least 1, or None for no limit, not {number}")

@@ -1,0 +1,78 @@
+"""The tries of a tool: retries where they do no harm, every failure as an outcome."""
+
+import asyncio
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import structlog
+
+from turnstream.kit.text import storable
+from turnstream.tools.policy import repeatable
+from turnstream.tools.tool import Outcome, Tool, ToolContext, ToolError, ToolUnavailable
+
+log = structlog.get_logger(__name__)
+
+Notes = dict[str, Any]
+# Seconds to wait before a retry, by its number from 1.
+Backoff = Callable[[int], float]
+
+
+@dataclass(frozen=True, slots=True)
+class Try:
+    """`broke`: the tool failed, and did not report the failure on purpose; or something that it needs is away."""
+
+    outcome: Outcome
+    broke: bool = False
+
+
+def short_backoff(retry: int) -> float:
+    longest = min(2.0, 0.2 * 2.0 ** (retry - 1))
+    return longest * random.uniform(0.5, 1.0)  # noqa: S311, no secret depends on it
+
+
+async def retry(tool: Tool, input_json: str, context: ToolContext, notes: Notes, backoff: Backoff) -> Try:
+    """Tries a tool until it does not break, at most 1 + `retries` times, and returns the last try."""
+    retries = tool.policy.retries if repeatable(tool.spec) else 0
+    tries = 0
+    while True:
+        last = await try_once(tool, input_json, context)
+        tries += 1
+        # Some tools turn their cancellation into an error: they must not start again.
+        if not last.broke or tries > retries or last.outcome.kind == "timeout" or is_cancelled():
+            break
+        notes["retries"] = tries  # at once: a timeout or a cancellation may end the next try
+        log.warning("tool.retry", retry=tries)
+        await asyncio.sleep(backoff(tries))
+    if last.broke and tries > 1:
+        return Try(replace(last.outcome, text=f"{last.outcome.text} It was tried {tries} times."), broke=True)
+    return last
+
+
+async def try_once(tool: Tool, input_json: str, context: ToolContext) -> Try:
+    try:
+        outcome = await tool(context, input_json)
+        more = tuple(storable(part) if isinstance(part, str) else part for part in outcome.more)
+        outcome = replace(outcome, text=storable(outcome.text), more=more)
+        return Try(outcome, broke=outcome.kind in {"timeout", "unavailable"})
+    except ToolError as error:
+        away = isinstance(error, ToolUnavailable)
+        text = storable(str(error)) or f"The tool {tool.spec.name} failed."
+        return Try(Outcome(text, kind="unavailable" if away else "error"), broke=away)
+    except asyncio.CancelledError:
+        raise  # the limiter finds out whose it was
+    except BaseException as error:  # noqa: BLE001, asyncio ends the process after KeyboardInterrupt and SystemExit
+        return broken(tool, error)
+
+
+def is_cancelled() -> bool:
+    """Whether the running task was cancelled. If not, a CancelledError was raised by the code that runs in it."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def broken(tool: Tool, error: BaseException) -> Try:
+    """The model sees only the class of the error: its message may hold what the model must not see."""
+    log.error("tool.failed", exc_info=error)
+    return Try(Outcome(f"The tool {tool.spec.name} failed ({type(error).__name__}).", kind="error"), broke=True)

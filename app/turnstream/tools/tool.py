@@ -1,0 +1,291 @@
+"""Tools, their contexts and outcomes, and the decorator that makes a tool from a typed async function."""
+
+import re
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from inspect import cleandoc, getattr_static, iscoroutinefunction
+from typing import Any, Literal, ParamSpec, Protocol, cast, overload
+from uuid import UUID
+
+from turnstream.domain.turns import ToolSpec
+from turnstream.tools.arguments import Arguments, BadArguments, split_docstring
+from turnstream.tools.policy import Policy, policy_of
+from turnstream.tools.serialize import serialize
+
+_P = ParamSpec("_P")
+
+OutcomeKind = Literal["ok", "error", "timeout", "unknown", "bad_input", "unavailable", "refused"]
+
+_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+RETURNED_NOTHING = "The call succeeded and returned nothing."
+
+
+@dataclass(frozen=True, slots=True)
+class PersonQuestion:
+    """A question of a tool to the person while its call runs: for an answer by `schema` (JSON text of a flat JSON
+    schema), or to do something at `url`. Without an answer within `seconds` there is none.
+    """
+
+    message: str
+    seconds: float
+    schema: str | None = None
+    url: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PersonAnswer:
+    """`content` is what was accepted, by the schema of the question."""
+
+    action: Literal["accept", "decline", "cancel"]
+    content: Mapping[str, Any] | None = None
+
+
+# Asks the person; None where nobody answered in time.
+AskPerson = Callable[[PersonQuestion], Awaitable[PersonAnswer | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolContext:
+    """The call that a tool is run for.
+
+    `idempotency_key` is the same when the call is run again after a crash; a tool with effects hands it on.
+    `progress` shows a short text to the clients that follow the turn, and `preliminary` what the result is so far: a
+    text, a value, or a ToolResult. The model sees neither. `ask` asks the person; the time
+    of the call does not run meanwhile. Outside of a turn there is nobody to ask.
+    `documents` is how the paths of all documents begin that the call may read: empty for every document, None for none,
+    as in a turn that a restricted token has asked for. A tool that reads other things of the owner should not do so
+    unless it is empty.
+    """
+
+    owner: str
+    chat_id: UUID
+    turn_id: UUID
+    tool_use_id: str
+    idempotency_key: str
+    progress: Callable[[str], None]
+    preliminary: Callable[[object], None] = lambda _content: None
+    ask: AskPerson | None = None
+    documents: str | None = ""
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A PNG, JPEG, GIF or WebP image or a PDF document in a result. `called` describes it where it cannot be shown."""
+
+    content: bytes
+    called: str = "file"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.content, bytes):
+            raise TypeError(f"the content of a File must be bytes, not {type(self.content).__name__}")
+
+
+OutcomePart = str | File
+
+
+def join_texts(parts: Iterable[OutcomePart], separator: str) -> list[OutcomePart]:
+    """Joins texts that stand side by side."""
+    joined: list[OutcomePart] = []
+    for part in parts:
+        if isinstance(part, str) and joined and isinstance(joined[-1], str):
+            joined[-1] += separator + part
+        else:
+            joined.append(part)
+    return joined
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The result of a call, as the model receives it. A failure is an outcome too; `kind` classifies it for metrics and
+    policies.
+
+    `more` are files, and texts between them, that follow `text`. Once its files are uploaded, an outcome has a `layout`
+    instead: the places of the files in `text`, which then holds all texts (turnstream.domain.results). `whole` is the
+    full text where the model receives only a part. `notes` name the policies that were needed, for readers of the
+    block. `data` is JSON (or what can be serialized as JSON) for clients alone: no model receives it.
+    """
+
+    text: str
+    is_error: bool = False
+    kind: OutcomeKind = "ok"
+    whole: str | None = None
+    notes: Mapping[str, Any] = field(default_factory=dict)
+    more: tuple[OutcomePart, ...] = ()
+    layout: str | None = None
+    data: Any = None
+
+    def __post_init__(self) -> None:
+        # Either of `is_error` and `kind` may be given alone.
+        if self.is_error != (self.kind != "ok"):
+            object.__setattr__(self, "is_error", True)
+            object.__setattr__(self, "kind", "error" if self.kind == "ok" else self.kind)
+
+    @classmethod
+    def of(cls, parts: Iterable[OutcomePart], *, is_error: bool = False) -> "Outcome":
+        """An outcome of one or more parts."""
+        first, *more = parts
+        if isinstance(first, File):
+            return cls("", is_error, more=(first, *more))
+        return cls(first, is_error, more=tuple(more))
+
+    @property
+    def parts(self) -> tuple[OutcomePart, ...]:
+        return (self.text, *self.more) if self.text else self.more
+
+    def with_parts(self, *parts: OutcomePart) -> "Outcome":
+        """The same outcome with other parts, and a blank line between two texts."""
+        other = Outcome.of(join_texts(parts, "\n\n"))
+        return replace(self, text=other.text, more=other.more)
+
+
+@dataclass(frozen=True, slots=True)
+class ToolResult:
+    """What a function may return where clients are to receive more than the model: `content` becomes the result as if
+    it had been returned alone, `data` is JSON for clients.
+    """
+
+    content: object
+    data: Any = None
+
+
+class ToolError(Exception):
+    """Raised by a tool to report on purpose that the call failed: the model receives the message."""
+
+
+class ToolUnavailable(ToolError):
+    """Raised by a tool when something that it needs is away: unlike a ToolError, the call may be retried, and the
+    breaker counts it. An outcome of the kind `unavailable` has the same effect.
+    """
+
+
+class Tool(Protocol):
+    """A tool may raise anything: the toolset makes an outcome of it."""
+
+    @property
+    def spec(self) -> ToolSpec: ...
+    @property
+    def policy(self) -> Policy: ...
+    async def __call__(self, context: ToolContext, input_json: str) -> Outcome: ...
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionTool:
+    """A tool made by `@tool`. In a class it is a method: reached through an instance, it is bound to it."""
+
+    spec: ToolSpec
+    policy: Policy
+    function: Callable[..., Awaitable[object]]
+    arguments: Arguments
+    bound: tuple[object, ...] = ()
+
+    def __get__(self, instance: object, owner: type | None = None) -> "FunctionTool":
+        return self if instance is None else replace(self, bound=(instance,))
+
+    async def __call__(self, context: ToolContext, input_json: str) -> Outcome:
+        try:
+            arguments = self.arguments.parse(input_json)
+        except BadArguments as error:
+            return Outcome(f"The input of {self.spec.name} is not right. {error}", kind="bad_input")
+        if self.arguments.context is not None:
+            arguments[self.arguments.context] = context
+        return self._outcome(await self.function(*self.bound, **arguments))
+
+    def _outcome(self, result: object) -> Outcome:
+        if isinstance(result, Outcome):
+            return result
+        if isinstance(result, ToolResult):
+            return replace(self._outcome(result.content), data=result.data)
+        if result is None or result == "":
+            return Outcome(RETURNED_NOTHING)
+        parts = result if isinstance(result, list | tuple) else [result]
+        if not any(isinstance(part, File) for part in parts):
+            return Outcome(self._text(result))
+        return Outcome.of(part if isinstance(part, File) else self._text(part) for part in parts)
+
+    def _text(self, result: object) -> str:
+        return result if isinstance(result, str) else serialize(result, self.policy.results)
+
+
+class ToolSource(Protocol):
+    """Tools by name that come and go. Asked at every lookup, so it must be quick."""
+
+    def tools(self) -> Mapping[str, Tool]: ...
+
+
+def is_name(text: str) -> bool:
+    """True for a name that providers accept for a tool."""
+    return _NAME.fullmatch(text) is not None
+
+
+def check_name(name: str) -> None:
+    if not is_name(name):
+        raise ValueError(f"the name of a tool must have 1-64 letters, digits, _ or -, unlike {name!r}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ToolOptions(Policy):
+    """The options of `@tool`, for type checkers: the fields of Policy and three more."""
+
+    read_only: bool = False
+    retry_safe: bool = False
+    name: str | None = None
+
+
+class _Decorator(Protocol[_P]):
+    """`@tool` alone, or `@tool(…)` with options."""
+
+    @overload
+    def __call__(  # type: ignore[overload-overlap]  # no option is positional
+        self, function: Callable[..., Awaitable[object]], /
+    ) -> FunctionTool: ...
+    @overload
+    def __call__(
+        self, *args: _P.args, **options: _P.kwargs
+    ) -> Callable[[Callable[..., Awaitable[object]]], FunctionTool]: ...
+
+
+def _has_options(options: Callable[_P, _ToolOptions]) -> Callable[[Callable[..., Any]], _Decorator[_P]]:  # noqa: ARG001
+    """Gives a decorator the options of `options`, so that type checkers know every field of Policy."""
+    return cast("Callable[[Callable[..., Any]], _Decorator[_P]]", lambda decorator: decorator)
+
+
+@_has_options(_ToolOptions)
+def tool(
+    function: Callable[..., Awaitable[object]] | None = None,
+    /,
+    *,
+    read_only: bool = False,
+    retry_safe: bool = False,
+    name: str | None = None,
+    **options: Any,
+) -> FunctionTool | Callable[[Callable[..., Awaitable[object]]], FunctionTool]:
+    """Makes a tool of an async function: its schema from the signature, its description from the docstring.
+
+    The function takes the arguments that the model sends and, if it has a parameter of that type, a ToolContext. It
+    returns a str, a File, a list of texts and files, any value that can be serialized as JSON, a ToolResult of one of
+    these, or an Outcome.
+    `read_only` promises that it has no effects, `retry_safe` that it may be run again with the same idempotency key.
+    The other options are the fields of Policy. Raises TypeError or ValueError at once for a function that cannot be a
+    tool, or not with these options.
+    """
+
+    def make(function: Callable[..., Awaitable[object]]) -> FunctionTool:
+        tool_name = name or function.__name__
+        check_name(tool_name)
+        if not iscoroutinefunction(function):
+            raise TypeError(f"{tool_name} must be `async def`: give blocking work to asyncio.to_thread")
+        description, parameters = split_docstring(cleandoc(function.__doc__ or ""))
+        if not description:
+            raise TypeError(f"{tool_name} needs a docstring: it tells the model when to call the tool")
+        arguments = Arguments.of(function, parameters, context_type=ToolContext)
+        spec = ToolSpec(tool_name, description, arguments.schema, read_only, retry_safe)
+        return FunctionTool(spec, policy_of(spec, options), function, arguments)
+
+    return make if function is None else make(function)
+
+
+def tools_of(holder: object) -> list[Tool]:
+    """The methods of `holder` that are tools, in the order of their definition."""
+    names = dict.fromkeys(name for kind in reversed(type(holder).__mro__) for name in vars(kind))
+    found = [name for name in names if isinstance(getattr_static(holder, name), FunctionTool)]
+    return [getattr(holder, name) for name in found]

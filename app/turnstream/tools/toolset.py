@@ -1,0 +1,266 @@
+"""The toolset: lookup, validation and execution of the calls of a model. Every call gets one outcome."""
+
+import json
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from hashlib import sha256
+from time import perf_counter
+from typing import Any
+
+import structlog
+from pydantic_core import from_json
+from structlog.contextvars import bound_contextvars
+
+from turnstream.domain.turns import ToolSpec
+from turnstream.kit.json_values import MOST_VALUES, has_too_many_values
+from turnstream.kit.text import storable
+from turnstream.tools.grants import digest_of_tool
+from turnstream.tools.outputs import Outputs
+from turnstream.tools.policy import Policy, count_policies
+from turnstream.tools.running.fallback import FAILURES, fallback_problem, input_of, with_fallback
+from turnstream.tools.running.fit import Sizes, fit
+from turnstream.tools.running.limiter import Limiter
+from turnstream.tools.running.slots import Slots
+from turnstream.tools.running.tries import Backoff, short_backoff
+from turnstream.tools.serialize import serialize
+from turnstream.tools.tool import Outcome, Tool, ToolContext, ToolSource
+
+log = structlog.get_logger(__name__)
+
+_MAX_NAME_CHARS = 100  # of a name that a model made up
+
+
+class Toolset:
+    """The tools of a server.
+
+    `max_parallel` calls run at once, over all turns, and beside them `max_request_tools` calls of tools that came with
+    requests. With `reserved`, no owner gets all of these slots. A tool that is cancelled has `patience` seconds to
+    stop, and is abandoned after that. A result is cut to `max_result_chars`, and `max_whole_chars` of it are kept; each
+    of its files has up to `max_file_bytes`. `sources` have more tools, which come and go. `declared` makes the tool of
+    a spec that came with a request.
+    """
+
+    def __init__(
+        self,
+        tools: Iterable[Tool],
+        max_parallel: int = 16,
+        max_result_chars: int = 100_000,
+        *,
+        outputs: Outputs | None = None,
+        sources: Sequence[ToolSource] = (),
+        declared: Callable[[ToolSpec], Tool] | None = None,
+        max_request_tools: int = 16,
+        reserved: bool = False,
+        max_whole_chars: int = 5_000_000,
+        max_file_bytes: int = 5_000_000,
+        patience: float = 2.0,
+        backoff: Backoff = short_backoff,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._own: dict[str, Tool] = {}
+        for tool in tools:
+            if tool.spec.name in self._own:
+                raise ValueError(f"two tools are called {tool.spec.name}: rename one of them")
+            self._own[tool.spec.name] = tool
+        self.outputs = outputs or Outputs()
+        self.sources = sources
+        self._declared = declared
+        self._sizes = Sizes(max_result_chars, max_whole_chars, max_file_bytes)
+        self._limiter = Limiter(
+            Slots(max_parallel, reserved=reserved),
+            Slots(max_request_tools, reserved=reserved),
+            patience,
+            backoff,
+            clock,
+        )
+        known = self._tools
+        for tool in self._own.values():
+            if problem := fallback_problem(tool, known):
+                raise ValueError(problem)
+
+    @property
+    def own(self) -> Sequence[Tool]:
+        """The tools without those of sources."""
+        return tuple(self._own.values())
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._tools)
+
+    def specs(self, names: Sequence[str] | None = None) -> tuple[ToolSpec, ...]:
+        """The specs of the named tools in their order, or of all. Raises ValueError for a tool that does not exist."""
+        tools = self._tools
+        names = list(tools) if names is None else list(dict.fromkeys(names))
+        for name in names:
+            if name not in tools:
+                raise ValueError(_unknown(name, tools))
+        return tuple(tools[name].spec for name in names)
+
+    def lacking(self, specs: Iterable[ToolSpec]) -> Sequence[str]:
+        """The names of those that this server is to run and does not have."""
+        tools = self._tools
+        own = (spec.name for spec in specs if not spec.client and spec.http is None and spec.role is None)
+        return [name for name in own if name not in tools]
+
+    def check(self, spec: ToolSpec) -> None:
+        """Raises ValueError for a tool that came with a request and cannot be called by this server."""
+        if spec.http is None:
+            return
+        if self._declared is None:
+            raise ValueError(f"{spec.name} has a URL, but this server calls no HTTP tools of requests")
+        self._declared(spec)
+
+    def policy(self, name: str, offered: Sequence[ToolSpec] | None = None) -> Policy:
+        """The policy that applies to a call; the default one for a tool that does not exist."""
+        tool = self._find(name, offered)
+        return Policy() if tool is None else tool.policy
+
+    def needs_approval(self, name: str, input_json: str, offered: Sequence[ToolSpec] | None = None) -> bool:
+        """Whether a person must allow this call. When the policy cannot decide, a person must."""
+        approval = self.policy(name, offered).approval
+        if not callable(approval):
+            return approval == "always"
+        try:
+            return bool(approval(_parse(input_json)))
+        except BaseException as error:
+            log.error("tool.approval_undecided", tool=name, exc_info=error)
+            return True
+
+    def cache_key(
+        self, name: str, input_json: str, offered: Sequence[ToolSpec], documents: str | None = ""
+    ) -> bytes | None:
+        """The key under which an answer may be kept: of the tool as it is now, of the `documents` that it may read, and
+        of the input, whatever the order of its members. None for a call whose answer is not to be kept.
+        """
+        tool = self._find(name, offered)
+        if tool is None or tool.policy.cache_seconds is None or not tool.spec.read_only:
+            return None
+        try:
+            value = _parse(input_json)
+        except ValueError:
+            return None
+        version: list[object] = [tool.spec.name, tool.spec.description, tool.spec.input_schema, tool.policy.results]
+        if documents != "":
+            version.append(documents)
+        return sha256(json.dumps([version, value], sort_keys=True).encode()).digest()
+
+    def tool_digest(self, name: str, offered: Sequence[ToolSpec]) -> str | None:
+        """Identifies the tool that a grant is for. None where each call needs a decision of its own."""
+        tool, spec = self._find(name, offered), next((spec for spec in offered if spec.name == name), None)
+        if tool is None or spec is None or tool.policy.approval_scope == "call":
+            return None
+        return digest_of_tool(spec, tool.spec)
+
+    async def run(
+        self, name: str, input_json: str, context: ToolContext, *, offered: Sequence[ToolSpec] | None = None
+    ) -> Outcome:
+        """The outcome of one call. Raises only CancelledError, after the tool has stopped or was abandoned.
+
+        `offered` are the tools that were in the request of the model; None stands for all.
+        """
+        start = perf_counter()
+        known = list(self._tools) if offered is None else [spec.name for spec in offered]
+        with bound_contextvars(tool=name[:_MAX_NAME_CHARS], tool_use_id=context.tool_use_id):
+            tool = self._resolve(name, input_json, known, offered)
+            if isinstance(tool, Outcome):
+                outcome = tool
+            else:
+                input_json = _clean(input_json)
+                outcome = await self._limiter.call(tool, input_json, context)
+                if outcome.kind in FAILURES and (stand_in := self._fallback(tool)) is not None:
+                    outcome = await self._call_fallback(outcome, tool.policy, stand_in, input_json, context)
+                outcome = fit(outcome, self._sizes.of(tool.policy), context.tool_use_id, known)
+                # The name of a tool that came with a request is arbitrary: each would be a metric series for ever.
+                count_policies(tool.spec.name if tool.spec.http is None else "(declared)", outcome.notes)
+            texts = [part for part in outcome.parts if isinstance(part, str)]
+            sizes = {"characters": sum(map(len, texts)), "files": len(outcome.parts) - len(texts)}
+            log.info("tool.settled", kind=outcome.kind, seconds=round(perf_counter() - start, 4), **sizes)
+        return outcome
+
+    async def _call_fallback(
+        self, first: Outcome, policy: Policy, stand_in: Tool, input_json: str, context: ToolContext
+    ) -> Outcome:
+        fallback = policy.stand_in
+        assert fallback is not None
+        log.warning("tool.fallback", fallback=fallback.tool, kind=first.kind)
+        with bound_contextvars(tool=fallback.tool):
+            changed: str | None = None
+            try:
+                if fallback.changes_input:
+                    changed = storable(serialize(input_of(fallback, _parse(input_json)), "json"))
+            except BaseException as error:
+                log.error("tool.failed", exc_info=error)
+                second = Outcome(f"Its input could not be made ({type(error).__name__}).", is_error=True)
+            else:
+                second = await self._limiter.call(stand_in, changed or input_json, context)
+        return with_fallback(first, fallback, second, changed)
+
+    def fitted(self, name: str, outcome: Outcome, tool_use_id: str, offered: Sequence[ToolSpec]) -> Outcome:
+        """An outcome that a client sent, or that was kept, cut like that of a tool of this server."""
+        sizes = self._sizes.of(self.policy(name, offered))
+        return fit(outcome, sizes, tool_use_id, [spec.name for spec in offered])
+
+    def _resolve(
+        self, name: str, input_json: str, known: Sequence[str], offered: Sequence[ToolSpec] | None
+    ) -> Tool | Outcome:
+        """The tool to run, or the outcome of a call that reaches no tool."""
+        if name not in known:
+            return Outcome(_unknown(name, known), kind="unknown")
+        try:
+            _parse(input_json)
+        except ValueError as error:
+            return Outcome(f"The input of {name} {error}; send one JSON object.", kind="bad_input")
+        tool = self._find(name, offered)
+        return Outcome(f"The tool {name} is not available at the moment.", kind="unavailable") if tool is None else tool
+
+    def _fallback(self, tool: Tool) -> Tool | None:
+        """The fallback of a tool. Checked at every call: a tool of a source, or its fallback, may have come late."""
+        tools = self._tools
+        if problem := fallback_problem(tool, tools):
+            log.error("tool.no_fallback", problem=problem)
+            return None
+        return None if tool.policy.stand_in is None else tools.get(tool.policy.stand_in.tool)
+
+    def _find(self, name: str, offered: Sequence[ToolSpec] | None) -> Tool | None:
+        """A tool by name. When a request declared a tool of this name, that is never one of the server."""
+        spec = next((spec for spec in offered or () if spec.name == name), None)
+        if offered is not None and (spec is None or spec.client):
+            return None
+        if spec is None or spec.http is None:
+            return self._tools.get(name)
+        try:
+            return None if self._declared is None else self._declared(spec)
+        except Exception as error:
+            log.error("tool.failed", exc_info=error)
+            return None
+
+    @property
+    def _tools(self) -> Mapping[str, Tool]:
+        """All tools at present. Of two with one name the first counts."""
+        tools = dict(self._own)
+        for source in self.sources:
+            tools |= {name: tool for name, tool in source.tools().items() if name not in tools}
+        return tools
+
+
+def _unknown(name: str, known: Iterable[str]) -> str:
+    tools = ", ".join(known)
+    return f"There is no tool {name[:_MAX_NAME_CHARS]!r}; the tools are: {tools or 'none'}."
+
+
+def _clean(input_json: str) -> str:
+    return storable(input_json).strip() or "{}"
+
+
+def _parse(input_json: str) -> dict[str, Any]:
+    """The input as a dict; nothing at all stands for an empty object. Raises ValueError for anything else."""
+    text = _clean(input_json)
+    if has_too_many_values(text):
+        raise ValueError(f"has more than {MOST_VALUES:,} values")
+    try:
+        value = from_json(text)
+    except ValueError as error:
+        raise ValueError(f"is not valid JSON ({error})") from None
+    if not isinstance(value, dict):
+        raise ValueError("is not a JSON object")
+    return value
