@@ -1,7 +1,7 @@
 """Services of the handlers, grouped by what a reader needs, and the beginning that all handlers share."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Final, Self
@@ -153,10 +153,10 @@ class HttpSettings:
 @dataclass(frozen=True, slots=True)
 class Services:
     """`reads` may be made on a standby. `overview` is what operators see, of all owners. `recent_chats` are known
-    without a look at the rows. `note_refusal` counts a request that was not authorised, by its address and what was
-    sent as proof. `drain` takes this replica out of service. `failed` is set when a part of the server has failed for
-    good, so that the process must be stopped and started again. `neighbours` are the other processes of the server,
-    where it has several.
+    without a look at the rows. `states` are those of extensions, by name. `note_refusal` counts a request that was not
+    authorised, by its address and what was sent as proof. `drain` takes this replica out of service. `failed` is set
+    when a part of the server has failed for good, so that the process must be stopped and started again. `neighbours`
+    are the other processes of the server, where it has several.
     """
 
     authenticator: Authenticator
@@ -170,6 +170,7 @@ class Services:
     streams: OwnerStreams
     overview: Overview
     recent_chats: RecentChats
+    states: Mapping[str, object]
     note_refusal: Callable[[str, str], None]
     failed: asyncio.Event
     is_ready: Callable[[], bool]
@@ -183,7 +184,7 @@ def services_of(request: Request) -> Services:
     if services is None:
         raise RuntimeError(
             "turnstream does not run: the lifespan of a mounted app is not run by itself; enter `lifespan(app)` of the"
-            " module `app` in that of your program (docs/embedding.md)"
+            " module `turnstream` in that of your program (docs/embedding.md)"
         )
     return services
 

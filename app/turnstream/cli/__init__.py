@@ -10,10 +10,11 @@ import click
 
 from turnstream.client.errors import ClientError
 from turnstream.domain.errors import RequestRefused, TurnstreamError
+from turnstream.extension import installed
 from turnstream.terminal.errors import explained
 
-# Command → the module that defines it. Only the module of the called command is imported, so the terminal client starts
-# without loading the server's libraries.
+# Command → the module that defines it; extensions have further ones. Only the module of the called command is imported,
+# so the terminal client starts without loading the server's libraries.
 MODULES: Mapping[str, str] = {
     "serve": "turnstream.cli.serve",
     "chat": "turnstream.cli.chat",
@@ -36,16 +37,21 @@ MODULES: Mapping[str, str] = {
 
 class Commands(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002, of the base class
-        return list(MODULES)
+        return [*MODULES, *_of_extensions()]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        if cmd_name not in MODULES:
+        module = MODULES.get(cmd_name) or _of_extensions().get(cmd_name)
+        if module is None:
             return None
-        command: click.Command = getattr(_imported(cmd_name), cmd_name)
+        command: click.Command = getattr(_imported(cmd_name, module), cmd_name)
         return command
 
 
-def _imported(command: str) -> ModuleType:
+def _of_extensions() -> Mapping[str, str]:
+    return {name: module for extension in installed().values() for name, module in extension.commands.items()}
+
+
+def _imported(command: str, module: str) -> ModuleType:
     """The module of a command. What it imports stays, so the garbage collector has nothing to look for in it, neither
     now, which would be a fifth of the time, nor later.
     """
@@ -54,7 +60,7 @@ def _imported(command: str) -> ModuleType:
         # structlog imports rich, a tenth of the time, wherever it finds it. The server's logs have no use for it.
         sys.modules.setdefault("rich", None)  # type: ignore[arg-type]
     try:
-        return import_module(MODULES[command])
+        return import_module(module)
     finally:
         if sys.modules.get("rich", gc) is None:
             del sys.modules["rich"]  # tools may import it

@@ -16,7 +16,7 @@ from turnstream.client.assembler import Assembler
 from turnstream.client.errors import RequestRejected
 from turnstream.client.events import Json
 from turnstream.client.http import AsyncClient
-from turnstream.config import read_settings
+from turnstream.extension import read_settings
 from turnstream.lab.comparison import options_of
 from turnstream.terminal.approvals import ApprovalLoop, ApprovalPrompt, answer_commands
 from turnstream.terminal.chat_list import plain_chats, print_chats

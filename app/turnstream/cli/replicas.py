@@ -5,7 +5,7 @@ from uuid import UUID
 
 import click
 
-from turnstream.config import read_settings
+from turnstream.extension import read_settings
 from turnstream.setup.databases import open_present_database
 from turnstream.storage.operations import Operations, ReplicaState
 

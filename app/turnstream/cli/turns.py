@@ -8,8 +8,8 @@ from uuid import UUID
 
 import click
 
-from turnstream.config import read_settings
 from turnstream.domain.why import TurnState, reasons
+from turnstream.extension import read_settings
 from turnstream.setup.databases import open_present_database
 from turnstream.setup.plans import read_plans
 from turnstream.storage.activities import Activities
