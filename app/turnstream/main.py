@@ -21,7 +21,6 @@ from turnstream.api.http.openapi import OpenApi
 from turnstream.api.identity.authenticator import Authenticator
 from turnstream.api.identity.way import Authenticate
 from turnstream.api.neighbours import Neighbours
-from turnstream.api.overview import Overview
 from turnstream.api.plans import OwnerPlans
 from turnstream.api.reads import Reads
 from turnstream.api.recent_chats import RecentChats
@@ -187,7 +186,6 @@ async def running(
             http=_http_settings(settings),
             plans=owner_plans,
             streams=streams,
-            overview=Overview(database, models, plans.default.running_turns),
             recent_chats=RecentChats(engine.worker.ended),
             states=engine.states,
             note_refusal=engine.refusals.note,

@@ -7,7 +7,6 @@ from starlette.responses import Response
 
 from turnstream.api import (
     actions,
-    admin,
     catalog,
     chats,
     documents,
@@ -22,7 +21,6 @@ from turnstream.api import (
 from turnstream.api.http.call_group import CallGroup
 from turnstream.api.http.endpoint import Endpoint, Limit, Query
 from turnstream.api.http.openapi import STREAMS, OpenApi, Version
-from turnstream.api.schemas.operations import ActedTurnOut, OverviewOut, ReplicaOut
 from turnstream.api.schemas.requests import (
     BrowserTokenIn,
     ChatChanges,
@@ -445,48 +443,6 @@ ENDPOINTS = (
         gives=UploadDeleted,
         problems=(404, 409),
         queries=(Query("if", "`unused`: only where no turn refers to it"),),
-    ),
-    Endpoint(
-        "GET /api/admin/overview",
-        admin.get_overview,
-        "Replicas and open turns of all owners, the last hour's figures, what was spent today",
-        gives=OverviewOut,
-        scopes=("admin",),
-    ),
-    Endpoint(
-        "GET /api/admin/stream",
-        admin.stream_overview,
-        "Follow the overview: all parts of it, then each that has changed",
-        gives="text/event-stream",
-        events="Overview",
-        scopes=("admin",),
-    ),
-    Endpoint(
-        "POST /api/admin/turns/{turn}/stop",
-        admin.stop_turn,
-        "Cancel a turn of any owner; one that has ended stays as it is",
-        gives=ActedTurnOut,
-        problems=(404,),
-        scopes=("admin",),
-        limits=(),
-    ),
-    Endpoint(
-        "POST /api/admin/turns/{turn}/requeue",
-        admin.requeue_turn,
-        "Take a running turn from its replica and put it back into the queue",
-        gives=ActedTurnOut,
-        problems=(404, 409),
-        scopes=("admin",),
-        limits=(),
-    ),
-    Endpoint(
-        "POST /api/admin/replicas/{replica}/drain",
-        admin.drain_replica,
-        "Let a replica take no more turns and hand back those that outlast the grace period; its streams go on",
-        gives=ReplicaOut,
-        problems=(404,),
-        scopes=("admin",),
-        limits=(),
     ),
     Endpoint("GET /healthz", health.healthz, "The process is alive", gives="text/plain", open=True),
     Endpoint(

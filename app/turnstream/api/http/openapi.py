@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, RootModel, create_model
 from pydantic.json_schema import JsonSchemaMode, models_json_schema
 
 from turnstream.api.codec import to_json
-from turnstream.api.events import CHAT_EVENTS, EVENTS, FEED_EVENTS, OVERVIEW_EVENTS
+from turnstream.api.events import CHAT_EVENTS, EVENTS, FEED_EVENTS
 from turnstream.api.http.call_group import CallGroup, EventStream, Foreign
 from turnstream.api.http.endpoint import Endpoint
 from turnstream.api.http.errors import CELL_HEADER
@@ -92,7 +92,6 @@ _TAGS = {
     "catalog": ("Catalog", "The models and tools of this server"),
     "documents": ("Documents", "Texts of the owner that tools can read"),
     "uploads": ("Uploads", "Files that turns refer to"),
-    "admin": ("Operators", "All replicas and owners: what runs and waits, figures, and acts"),
     "health": ("Health", "What supervisors and monitoring ask"),
     "routes": ("Description", "This document"),
 }
@@ -105,10 +104,6 @@ STREAMS: Mapping[str, EventStream] = {
     ),
     "Feed": EventStream(
         f"{_ABOUT_EVENTS}An event may come again after a reconnect; each is the whole state.", FEED_EVENTS
-    ),
-    "Overview": EventStream(
-        "Server-sent events, each with JSON as its data. They have no ids: each is the whole of its part.",
-        OVERVIEW_EVENTS,
     ),
 }
 

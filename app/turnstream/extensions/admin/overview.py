@@ -9,7 +9,11 @@ from time import monotonic
 from pydantic import BaseModel
 
 from turnstream.api.codec import figures_json
-from turnstream.api.schemas.operations import (
+from turnstream.api.schemas.responses import UsageFigures
+from turnstream.domain.errors import StorageError
+from turnstream.domain.turns import Status
+from turnstream.domain.why import TurnState, reasons
+from turnstream.extensions.admin.schemas import (
     FailuresOut,
     HourOut,
     MinuteOut,
@@ -21,10 +25,6 @@ from turnstream.api.schemas.operations import (
     SpendOut,
     ToolFiguresOut,
 )
-from turnstream.api.schemas.responses import UsageFigures
-from turnstream.domain.errors import StorageError
-from turnstream.domain.turns import Status
-from turnstream.domain.why import TurnState, reasons
 from turnstream.kit.clock import CLOCK
 from turnstream.llm.models.catalog import Models
 from turnstream.storage.activities import Activities

@@ -1,11 +1,13 @@
 """Response models of the calls for operators."""
 
+from collections.abc import Mapping
 from datetime import date, datetime
 from typing import Annotated, Literal
 from uuid import UUID
 
 from pydantic import BaseModel, Field
 
+from turnstream.api.events import AccessEndedNotice
 from turnstream.api.schemas.responses import UsageFigures
 from turnstream.domain.turns import Status
 
@@ -118,3 +120,23 @@ class ActedTurnOut(BaseModel):
     chat: UUID
     owner: str
     status: Annotated[Status, Field(description="after the act; a turn that runs has not stopped yet")]
+
+
+class NowEvent(NowOut):
+    """The replicas and the open turns, every two seconds."""
+
+
+class HourEvent(HourOut):
+    """The figures of the last hour, every ten seconds."""
+
+
+class SpendEvent(SpendOut):
+    """What was spent today, where it has changed, once in a minute."""
+
+
+OVERVIEW_EVENTS: Mapping[str, type[BaseModel]] = {
+    "now": NowEvent,
+    "hour": HourEvent,
+    "spend": SpendEvent,
+    "access_ended": AccessEndedNotice,
+}
