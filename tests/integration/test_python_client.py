@@ -13,7 +13,11 @@ from pathlib import Path
 import pytest
 
 from tests.support.http_server import Server, serving
-from turnstream.client import (
+from turnstream.llm.demo.provider import DemoProvider
+from turnstream.llm.models.catalog import ProviderModels
+from turnstream.tools.tool import tool
+from turnstream.tools.toolset import Toolset
+from turnstream_client import (
     Assembler,
     AsyncClient,
     BlockEnded,
@@ -28,11 +32,7 @@ from turnstream.client import (
     TurnDone,
     TurnStarted,
 )
-from turnstream.client.events import event_of
-from turnstream.llm.demo.provider import DemoProvider
-from turnstream.llm.models.catalog import ProviderModels
-from turnstream.tools.tool import tool
-from turnstream.tools.toolset import Toolset
+from turnstream_client.events import event_of
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/python-client.md").read_text(encoding="utf-8")
@@ -65,7 +65,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The Python of an environment with the wheel and the dependencies, and without this source tree."""
     folder = tmp_path_factory.mktemp("client")
     _run(
-        sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder), cwd=ROOT / "app/turnstream/client"
+        sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder), cwd=ROOT / "app/turnstream_client"
     )
     (wheel,) = folder.glob("*.whl")
     _run(sys.executable, "-m", "venv", "--without-pip", str(folder / "venv"))
@@ -132,7 +132,7 @@ with Client({server.url!r}) as client:
     print([block["text"] for block in blocks if block["type"] == "tool_result"])
 """
     assert await _output(installed, approves, tmp_path) == "['paid']\n"
-    (read_first,) = _examples((ROOT / "app/turnstream/client/README.md").read_text(encoding="utf-8"))
+    (read_first,) = _examples((ROOT / "app/turnstream_client/README.md").read_text(encoding="utf-8"))
     asks = read_first.replace("http://127.0.0.1:8000", server.url).replace("How long does the battery last?", QUESTION)
     assert await _output(installed, asks, tmp_path) == "The tide 🌊 comes in.\n"
 

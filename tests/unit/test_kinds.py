@@ -17,7 +17,6 @@ from turnstream.api.ai_sdk.chunks import UiEncoder
 from turnstream.api.ai_sdk.messages import ui_message
 from turnstream.api.codec import block_json
 from turnstream.api.openai.events import ResponseEvents
-from turnstream.client.assembler import Assembler
 from turnstream.domain.blocks import REJECTED, Block
 from turnstream.domain.compaction import COMPACTION
 from turnstream.domain.events import BlockStop
@@ -44,6 +43,7 @@ from turnstream.llm.openai.chat.render import render as render_chat
 from turnstream.llm.openai.responses.render import render as render_responses
 from turnstream.llm.provider import Message, ModelRequest
 from turnstream.terminal.turn_parts import BlockActivity, PartBuilder, Prose, SummaryLine, TurnPart, UserText
+from turnstream_client.assembler import Assembler
 
 ROOT = Path(__file__).parents[2]
 PAGE = "\n".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / "app/turnstream/web/static").glob("*.js")))

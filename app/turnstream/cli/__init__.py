@@ -8,9 +8,9 @@ from types import ModuleType
 
 import click
 
-from turnstream.client.errors import ClientError
 from turnstream.domain.errors import RequestRefused, TurnstreamError
 from turnstream.terminal.errors import explained
+from turnstream_client.errors import ClientError
 
 # Command → the module that defines it. Only the module of the called command is imported, so the terminal client starts
 # without loading the server's libraries.

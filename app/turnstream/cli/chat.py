@@ -12,10 +12,6 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from turnstream.client.assembler import Assembler
-from turnstream.client.errors import RequestRejected
-from turnstream.client.events import Json
-from turnstream.client.http import AsyncClient
 from turnstream.config import read_settings
 from turnstream.lab.comparison import options_of
 from turnstream.terminal.approvals import ApprovalLoop, ApprovalPrompt, answer_commands
@@ -32,6 +28,10 @@ from turnstream.terminal.console import (
 )
 from turnstream.terminal.prompt import ChatPrompt
 from turnstream.terminal.turn_view import LiveTurnView, PlainTurnView, TurnView
+from turnstream_client.assembler import Assembler
+from turnstream_client.errors import RequestRejected
+from turnstream_client.events import Json
+from turnstream_client.http import AsyncClient
 
 # A chat id is a UUID of version 7, which begins with the time: its first digit is 0 for some thousand years. The first
 # word of a question hardly ever looks like that.

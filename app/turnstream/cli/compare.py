@@ -10,8 +10,6 @@ import msgspec
 from rich.console import Console
 
 from turnstream.cli.chat import local_server_url
-from turnstream.client.errors import ClientError
-from turnstream.client.http import AsyncClient
 from turnstream.domain.errors import TurnstreamError
 from turnstream.lab.comparison import (
     Answers,
@@ -25,6 +23,8 @@ from turnstream.lab.comparison import (
     table_of,
 )
 from turnstream.lab.judging import Judge, Score, ended_turn, function_judge, rubric_judge, shortfall
+from turnstream_client.errors import ClientError
+from turnstream_client.http import AsyncClient
 
 _PIPE_WIDTH = 160  # columns of the table when the output is not a terminal
 

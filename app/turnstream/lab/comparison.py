@@ -12,10 +12,10 @@ import click
 from rich.table import Table
 from rich.text import Text
 
-from turnstream.client.events import Json
 from turnstream.domain.rounds import exact_sum
 from turnstream.lab.judging import Score, Standing, standing_of
 from turnstream.terminal.text import one_line
+from turnstream_client.events import Json
 
 _LIMITS: Final = frozenset(
     {

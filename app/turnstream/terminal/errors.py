@@ -1,6 +1,6 @@
 """Errors of the client as sentences for a person at the command."""
 
-from turnstream.client.errors import ClientError, ConnectionLost, NotTurnstream, RequestRejected, ServerUnreachable
+from turnstream_client.errors import ClientError, ConnectionLost, NotTurnstream, RequestRejected, ServerUnreachable
 
 
 def explained(error: ClientError) -> str:

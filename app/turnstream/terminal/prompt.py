@@ -10,10 +10,6 @@ from uuid import uuid4
 
 from rich.text import Text
 
-from turnstream.client.assembler import Assembler
-from turnstream.client.errors import ClientError, RequestRejected
-from turnstream.client.events import Json
-from turnstream.client.http import AsyncClient
 from turnstream.terminal.approvals import ApprovalLoop
 from turnstream.terminal.blocks import full_blocks
 from turnstream.terminal.chat_list import print_chats, print_turns, short_ids, title_of
@@ -21,6 +17,10 @@ from turnstream.terminal.chat_session import ChatSession
 from turnstream.terminal.console import ForegroundRunner
 from turnstream.terminal.errors import explained
 from turnstream.terminal.text import json_line, one_line, printable, sentence
+from turnstream_client.assembler import Assembler
+from turnstream_client.errors import ClientError, RequestRejected
+from turnstream_client.events import Json
+from turnstream_client.http import AsyncClient
 
 HELP: Final = """\
 /list          list the newest chats

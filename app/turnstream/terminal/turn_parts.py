@@ -7,8 +7,6 @@ from typing import Final, Literal
 
 from rich.markdown import Markdown
 
-from turnstream.client.assembler import Assembler
-from turnstream.client.events import Json
 from turnstream.terminal.blocks import (
     degraded_line,
     edited_input,
@@ -27,6 +25,8 @@ from turnstream.terminal.text import (
     printable,
     short_input,
 )
+from turnstream_client.assembler import Assembler
+from turnstream_client.events import Json
 
 LineStatus = Literal["thinking", "thought", "writing", "running", "waiting", "ok", "failed", "stopped", "other"]
 

@@ -6,8 +6,6 @@ from typing import Final, Protocol
 
 from rich.console import Console
 
-from turnstream.client.assembler import Assembler
-from turnstream.client.events import ConnectionEvent, ServerEvent
 from turnstream.terminal.render import EMPTY_LINE, Renderer, ScreenLine
 from turnstream.terminal.screen import Display, TerminalSize, TextOutput
 from turnstream.terminal.text import duration
@@ -19,6 +17,8 @@ from turnstream.terminal.turn_parts import (
     closing_lines,
     text_passages,
 )
+from turnstream_client.assembler import Assembler
+from turnstream_client.events import ConnectionEvent, ServerEvent
 
 _FRAMES_PER_SECOND: Final = 10
 _REWRITTEN: Final = SummaryLine("stopped", "the answer was interrupted and is written again from here")

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from turnstream.client.http import AsyncClient
+from turnstream_client.http import AsyncClient
 
 
 @dataclass

@@ -6,15 +6,15 @@ import pytest
 
 from turnstream.api.codec import block_json
 from turnstream.api.events import frame
-from turnstream.client.assembler import Assembler
-from turnstream.client.errors import StreamError
-from turnstream.client.events import Json
 from turnstream.domain.blocks import Block
 from turnstream.domain.cursor import START, Cursor
 from turnstream.domain.log import next_event, resume
 from turnstream.domain.rounds import Round
 from turnstream.domain.turns import Turn
 from turnstream.stream.live import LiveView
+from turnstream_client.assembler import Assembler
+from turnstream_client.errors import StreamError
+from turnstream_client.events import Json
 
 BLOCKS = (
     Block(0, 1, 1, "thinking", "Let me see. 😀", data='{"type":"thinking","thinking":"","signature":"c2ln"}'),

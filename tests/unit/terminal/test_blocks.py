@@ -4,7 +4,6 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from turnstream.client.events import Json
 from turnstream.terminal.blocks import (
     degraded_line,
     edited_input,
@@ -13,6 +12,7 @@ from turnstream.terminal.blocks import (
     reason_not_run,
     result_remarks,
 )
+from turnstream_client.events import Json
 
 
 def noted(**notes: Any) -> Json:

@@ -3,9 +3,9 @@ from contextlib import aclosing
 import pytest
 
 from tests.unit.terminal.conftest import ScriptedServer, answer, sse, stream
-from turnstream.client.errors import RequestRejected
-from turnstream.client.events import ConnectionEvent, ServerEvent
-from turnstream.client.http import AsyncClient
+from turnstream_client.errors import RequestRejected
+from turnstream_client.events import ConnectionEvent, ServerEvent
+from turnstream_client.http import AsyncClient
 
 SOON = "retry: 1\n\n"
 END = sse("1-9-0", "turn_complete", '{"stop_reason":"end_turn","usage":{}}')

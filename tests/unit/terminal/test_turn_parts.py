@@ -5,8 +5,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from turnstream.client.assembler import Assembler
-from turnstream.client.events import Json
 from turnstream.terminal.blocks import full_blocks
 from turnstream.terminal.turn_parts import (
     BlockActivity,
@@ -19,6 +17,8 @@ from turnstream.terminal.turn_parts import (
     closing_lines,
     text_passages,
 )
+from turnstream_client.assembler import Assembler
+from turnstream_client.events import Json
 
 ANSWER = """# Tides
 

@@ -10,10 +10,10 @@ from uuid import uuid4
 
 import httpx2
 
-from .assembler import ENDS, Assembler
-from .errors import ConnectionLost, NotTurnstream, RequestRejected, ServerUnreachable
-from .events import ConnectionEvent, Json, ServerEvent, event_of
-from .sse import FrameParser, StreamFrame
+from turnstream_client.assembler import ENDS, Assembler
+from turnstream_client.errors import ConnectionLost, NotTurnstream, RequestRejected, ServerUnreachable
+from turnstream_client.events import ConnectionEvent, Json, ServerEvent, event_of
+from turnstream_client.sse import FrameParser, StreamFrame
 
 # All in seconds.
 _HEARTBEAT: Final = 15.0  # of a server that does not say otherwise

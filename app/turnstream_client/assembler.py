@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from .errors import StreamError
-from .events import Json
+from turnstream_client.errors import StreamError
+from turnstream_client.events import Json
 
 ENDS: Final = frozenset({"turn_complete", "turn_cancelled", "turn_error"})
 

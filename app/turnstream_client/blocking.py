@@ -7,10 +7,10 @@ from concurrent.futures import CancelledError
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from .assembler import Assembler
-from .errors import ClientClosed
-from .events import Json, ServerEvent
-from .http import AsyncClient, StreamFollower
+from turnstream_client.assembler import Assembler
+from turnstream_client.errors import ClientClosed
+from turnstream_client.events import Json, ServerEvent
+from turnstream_client.http import AsyncClient, StreamFollower
 
 Result = TypeVar("Result")
 

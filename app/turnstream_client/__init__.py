@@ -1,8 +1,8 @@
 """A client of turnstream servers. It imports nothing of the server, and is installed alone as `turnstream_client`."""
 
-from .assembler import Assembler
-from .blocking import Client
-from .errors import (
+from turnstream_client.assembler import Assembler
+from turnstream_client.blocking import Client
+from turnstream_client.errors import (
     ClientClosed,
     ClientError,
     ConnectionLost,
@@ -11,7 +11,7 @@ from .errors import (
     ServerUnreachable,
     StreamError,
 )
-from .events import (
+from turnstream_client.events import (
     BlockEnded,
     BlocksTakenBack,
     BlockStarted,
@@ -24,7 +24,7 @@ from .events import (
     TurnDone,
     TurnStarted,
 )
-from .http import AsyncClient, StreamFollower
+from turnstream_client.http import AsyncClient, StreamFollower
 
 __all__ = [
     "Assembler",
