@@ -15,8 +15,13 @@ from click.testing import CliRunner
 from tests.support.http_server import serving
 from tests.support.programs import path_of
 from turnstream.cli import commands
-from turnstream.conformance import server as servers
-from turnstream.conformance.client import (
+from turnstream.llm.demo.provider import DemoProvider
+from turnstream.llm.models.catalog import ProviderModels
+from turnstream_client.assembler import Assembler
+from turnstream_client.errors import RequestRejected
+from turnstream_client.http import AsyncClient
+from turnstream_conformance import server as servers
+from turnstream_conformance.client import (
     Asked,
     ScriptedServer,
     Session,
@@ -27,14 +32,9 @@ from turnstream.conformance.client import (
     scripted_server,
     visitor,
 )
-from turnstream.conformance.origin import Request, Response, origin
-from turnstream.conformance.report import Failed, Report
-from turnstream.conformance.scenarios import SCENARIOS, Stream
-from turnstream.llm.demo.provider import DemoProvider
-from turnstream.llm.models.catalog import ProviderModels
-from turnstream_client.assembler import Assembler
-from turnstream_client.errors import RequestRejected
-from turnstream_client.http import AsyncClient
+from turnstream_conformance.origin import Request, Response, origin
+from turnstream_conformance.report import Failed, Report
+from turnstream_conformance.scenarios import SCENARIOS, Stream
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 50  # seconds, for a machine that is busy with other tests; the longest scenario takes seven

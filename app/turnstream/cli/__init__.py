@@ -30,7 +30,7 @@ MODULES: Mapping[str, str] = {
     "doctor": "turnstream.cli.doctor",
     "replay": "turnstream.cli.replay",
     "compare": "turnstream.cli.compare",
-    "conformance": "turnstream.cli.conformance",
+    "conformance": "turnstream_conformance.command",
 }
 
 

@@ -12,8 +12,8 @@ from uuid import uuid4
 
 import httpx2
 
-from turnstream.conformance.report import Check, Failed, Report, Skipped
-from turnstream.conformance.wire import ENDS, Disorder, Event, Json, Parser, assemble, difference
+from turnstream_conformance.report import Check, Failed, Report, Skipped
+from turnstream_conformance.wire import ENDS, Disorder, Event, Json, Parser, assemble, difference
 
 # Short, and with characters that languages count differently. The demo obeys the command, a model understands it.
 MESSAGE = "/say The tide 🌊 comes in 🌊, and the tide goes out. É voilà. 🌊"

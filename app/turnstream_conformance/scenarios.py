@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from turnstream.conformance.wire import Event, Json
+from turnstream_conformance.wire import Event, Json
 
 Step = tuple[str, Json]
 Texts = Sequence[str]

@@ -7,10 +7,10 @@ from typing import Literal
 
 import click
 
-from turnstream.conformance import client as clients
-from turnstream.conformance import proxy as proxies
-from turnstream.conformance import server as servers
-from turnstream.conformance.report import Report
+from turnstream_conformance import client as clients
+from turnstream_conformance import proxy as proxies
+from turnstream_conformance import server as servers
+from turnstream_conformance.report import Report
 
 Format = Literal["text", "json", "junit"]
 

@@ -11,9 +11,9 @@ from functools import partial
 
 import httpx2
 
-from turnstream.conformance.origin import STREAM, Request, Response, origin
-from turnstream.conformance.report import Check, Failed, Report
-from turnstream.conformance.wire import Event, Parser
+from turnstream_conformance.origin import STREAM, Request, Response, origin
+from turnstream_conformance.report import Check, Failed, Report
+from turnstream_conformance.wire import Event, Parser
 
 _PATH = "/api/conformance/"
 _DELTAS = 20

@@ -11,9 +11,9 @@ from itertools import pairwise
 from typing import assert_never
 from uuid import NAMESPACE_URL, UUID, uuid5
 
-from turnstream.conformance.origin import STREAM, Request, Response, origin
-from turnstream.conformance.report import Check, Failed, PromiseResult, Report, Skipped
-from turnstream.conformance.scenarios import (
+from turnstream_conformance.origin import STREAM, Request, Response, origin
+from turnstream_conformance.report import Check, Failed, PromiseResult, Report, Skipped
+from turnstream_conformance.scenarios import (
     SCENARIOS,
     UNREACHABLE,
     Answer,
@@ -23,7 +23,7 @@ from turnstream.conformance.scenarios import (
     Stream,
     numbered,
 )
-from turnstream.conformance.wire import ENDS, Event, Json, assemble, difference
+from turnstream_conformance.wire import ENDS, Event, Json, assemble, difference
 
 _BEATS = 8
 _SLACK = 0.05  # seconds by which two clocks, or a timer, may differ
