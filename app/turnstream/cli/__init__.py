@@ -9,14 +9,14 @@ from types import ModuleType
 import click
 
 from turnstream.domain.errors import RequestRefused, TurnstreamError
-from turnstream.terminal.errors import explained
 from turnstream_client.errors import ClientError
+from turnstream_terminal.errors import explained
 
 # Command → the module that defines it. Only the module of the called command is imported, so the terminal client starts
 # without loading the server's libraries.
 MODULES: Mapping[str, str] = {
     "serve": "turnstream.cli.serve",
-    "chat": "turnstream.cli.chat",
+    "chat": "turnstream_terminal.command",
     "docs": "turnstream.cli.documents",
     "tokens": "turnstream.cli.tokens",
     "owners": "turnstream.cli.owners",

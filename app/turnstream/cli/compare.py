@@ -9,7 +9,6 @@ import click
 import msgspec
 from rich.console import Console
 
-from turnstream.cli.chat import local_server_url
 from turnstream.domain.errors import TurnstreamError
 from turnstream.lab.comparison import (
     Answers,
@@ -25,6 +24,7 @@ from turnstream.lab.comparison import (
 from turnstream.lab.judging import Judge, Score, ended_turn, function_judge, rubric_judge, shortfall
 from turnstream_client.errors import ClientError
 from turnstream_client.http import AsyncClient
+from turnstream_terminal.command import local_server_url
 
 _PIPE_WIDTH = 160  # columns of the table when the output is not a terminal
 

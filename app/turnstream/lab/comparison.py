@@ -14,8 +14,8 @@ from rich.text import Text
 
 from turnstream.domain.rounds import exact_sum
 from turnstream.lab.judging import Score, Standing, standing_of
-from turnstream.terminal.text import one_line
 from turnstream_client.events import Json
+from turnstream_terminal.text import one_line
 
 _LIMITS: Final = frozenset(
     {

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from turnstream.terminal.text import common_length
+from turnstream_terminal.text import common_length
 
 Path = tuple[str | int, ...]
 

@@ -2,9 +2,9 @@ import shlex
 
 import msgspec
 
-from turnstream.terminal.approvals import answer_commands
 from turnstream_client.assembler import Assembler
 from turnstream_client.events import Json
+from turnstream_terminal.approvals import answer_commands
 
 TURN = "http://127.0.0.1:8000/api/chats/c/turns/t/actions"
 

@@ -3,11 +3,11 @@
 from collections.abc import Coroutine, Set
 from typing import Any, TypeVar
 
-from turnstream.terminal.approvals import ApprovalLoop
-from turnstream.terminal.chat_session import CallKey
 from turnstream_client.assembler import Assembler
 from turnstream_client.errors import RequestRejected
 from turnstream_client.events import Json
+from turnstream_terminal.approvals import ApprovalLoop
+from turnstream_terminal.chat_session import CallKey
 
 T = TypeVar("T")
 

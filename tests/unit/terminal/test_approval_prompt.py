@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from turnstream.terminal.approvals import ApprovalPrompt
 from turnstream_client.events import Json
+from turnstream_terminal.approvals import ApprovalPrompt
 
 NOW = datetime(2026, 5, 1, 12, 0, tzinfo=UTC)
 

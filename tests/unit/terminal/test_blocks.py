@@ -4,7 +4,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from turnstream.terminal.blocks import (
+from turnstream_client.events import Json
+from turnstream_terminal.blocks import (
     degraded_line,
     edited_input,
     file_labels,
@@ -12,7 +13,6 @@ from turnstream.terminal.blocks import (
     reason_not_run,
     result_remarks,
 )
-from turnstream_client.events import Json
 
 
 def noted(**notes: Any) -> Json:

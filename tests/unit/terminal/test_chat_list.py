@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from turnstream.terminal.chat_list import plain_chats, print_chats, short_ids
 from turnstream_client.events import Json
+from turnstream_terminal.chat_list import plain_chats, print_chats, short_ids
 
 CHATS: list[Json] = [
     {"id": "01a2005f-4a6e-7307-afc2-3c133026f358", "updated_at": "2026-11-21T23:09:34Z", "title": "The tides"},

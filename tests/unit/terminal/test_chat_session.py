@@ -5,11 +5,11 @@ import msgspec
 import pytest
 
 from tests.unit.terminal.conftest import ScriptedServer, answer, sse, stream
-from turnstream.terminal.chat_session import ChatSession, call_key
-from turnstream.terminal.turn_view import PlainTurnView
 from turnstream_client.errors import RequestRejected
 from turnstream_client.events import Json
 from turnstream_client.http import AsyncClient
+from turnstream_terminal.chat_session import ChatSession, call_key
+from turnstream_terminal.turn_view import PlainTurnView
 
 BOOK: Json = {
     "tool_use_id": "a",

@@ -5,9 +5,9 @@ import pytest
 
 from tests.support.server_process import free_port
 from tests.unit.terminal.conftest import ScriptedServer, answer
-from turnstream.terminal.errors import explained
 from turnstream_client.errors import ConnectionLost, RequestRejected, ServerUnreachable
 from turnstream_client.http import AsyncClient, Backoff
+from turnstream_terminal.errors import explained
 
 EXCHANGE = b'{"assistant_turn":{"id":"t","chat_id":"c"}}'
 CHATS = ["01a2005f-4a6e-7307-afc2-3c133026f358", "01a2005f-4b00-7307-afc2-3c133026f358"]

@@ -2,8 +2,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.virtual_terminal import VirtualTerminal
-from turnstream.terminal.render import ScreenLine
-from turnstream.terminal.screen import AppendOnlyScreen, Screen, TerminalSize
+from turnstream_terminal.render import ScreenLine
+from turnstream_terminal.screen import AppendOnlyScreen, Screen, TerminalSize
 
 SIZE = TerminalSize(12, 6)
 

@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from turnstream.terminal.text import (
+from turnstream_terminal.text import (
     duration,
     has_huge_table,
     indented_json,

@@ -5,8 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from turnstream.terminal.blocks import full_blocks
-from turnstream.terminal.turn_parts import (
+from turnstream_client.assembler import Assembler
+from turnstream_client.events import Json
+from turnstream_terminal.blocks import full_blocks
+from turnstream_terminal.turn_parts import (
     BlockActivity,
     MarkdownSplitter,
     PartBuilder,
@@ -17,8 +19,6 @@ from turnstream.terminal.turn_parts import (
     closing_lines,
     text_passages,
 )
-from turnstream_client.assembler import Assembler
-from turnstream_client.events import Json
 
 ANSWER = """# Tides
 

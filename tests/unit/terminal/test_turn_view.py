@@ -6,11 +6,11 @@ import pytest
 from rich.console import Console
 
 from tests.support.virtual_terminal import VirtualTerminal
-from turnstream.terminal.render import THEME
-from turnstream.terminal.screen import AppendOnlyScreen, Screen
-from turnstream.terminal.turn_view import LiveTurnView, PlainTurnView
 from turnstream_client.assembler import Assembler
 from turnstream_client.events import ConnectionEvent, ServerEvent
+from turnstream_terminal.render import THEME
+from turnstream_terminal.screen import AppendOnlyScreen, Screen
+from turnstream_terminal.turn_view import LiveTurnView, PlainTurnView
 
 
 class Stage:

@@ -11,12 +11,12 @@ from rich.highlighter import JSONHighlighter
 from rich.padding import Padding
 from rich.text import Text
 
-from turnstream.terminal.chat_session import CallKey, call_key
-from turnstream.terminal.errors import explained
-from turnstream.terminal.text import duration, indented_json, json_line, one_line, printable, same_json, sentence
 from turnstream_client.assembler import Assembler
 from turnstream_client.errors import RequestRejected
 from turnstream_client.events import Json
+from turnstream_terminal.chat_session import CallKey, call_key
+from turnstream_terminal.errors import explained
+from turnstream_terminal.text import duration, indented_json, json_line, one_line, printable, same_json, sentence
 
 T = TypeVar("T")
 

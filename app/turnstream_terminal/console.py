@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 import click
 from rich.console import Console
 
-from turnstream.terminal.render import THEME
-from turnstream.terminal.screen import AppendOnlyScreen, Display, Screen
+from turnstream_terminal.render import THEME
+from turnstream_terminal.screen import AppendOnlyScreen, Display, Screen
 
 T = TypeVar("T")
 

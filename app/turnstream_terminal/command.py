@@ -14,10 +14,14 @@ from rich.text import Text
 
 from turnstream.config import read_settings
 from turnstream.lab.comparison import options_of
-from turnstream.terminal.approvals import ApprovalLoop, ApprovalPrompt, answer_commands
-from turnstream.terminal.chat_list import plain_chats, print_chats
-from turnstream.terminal.chat_session import ChatSession
-from turnstream.terminal.console import (
+from turnstream_client.assembler import Assembler
+from turnstream_client.errors import RequestRejected
+from turnstream_client.events import Json
+from turnstream_client.http import AsyncClient
+from turnstream_terminal.approvals import ApprovalLoop, ApprovalPrompt, answer_commands
+from turnstream_terminal.chat_list import plain_chats, print_chats
+from turnstream_terminal.chat_session import ChatSession
+from turnstream_terminal.console import (
     ForegroundRunner,
     edit_text,
     is_terminal,
@@ -26,12 +30,8 @@ from turnstream.terminal.console import (
     prepare_prompt,
     read_line,
 )
-from turnstream.terminal.prompt import ChatPrompt
-from turnstream.terminal.turn_view import LiveTurnView, PlainTurnView, TurnView
-from turnstream_client.assembler import Assembler
-from turnstream_client.errors import RequestRejected
-from turnstream_client.events import Json
-from turnstream_client.http import AsyncClient
+from turnstream_terminal.prompt import ChatPrompt
+from turnstream_terminal.turn_view import LiveTurnView, PlainTurnView, TurnView
 
 # A chat id is a UUID of version 7, which begins with the time: its first digit is 0 for some thousand years. The first
 # word of a question hardly ever looks like that.

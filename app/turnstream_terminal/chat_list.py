@@ -7,8 +7,8 @@ from typing import Final
 from rich.console import Console
 from rich.text import Text
 
-from turnstream.terminal.text import common_length, one_line
 from turnstream_client.events import Json
+from turnstream_terminal.text import common_length, one_line
 
 # An id begins with its time in milliseconds (12 digits and a hyphen), so this length is nearly always unique.
 _SHORTEST: Final = 13

@@ -10,17 +10,17 @@ from uuid import uuid4
 
 from rich.text import Text
 
-from turnstream.terminal.approvals import ApprovalLoop
-from turnstream.terminal.blocks import full_blocks
-from turnstream.terminal.chat_list import print_chats, print_turns, short_ids, title_of
-from turnstream.terminal.chat_session import ChatSession
-from turnstream.terminal.console import ForegroundRunner
-from turnstream.terminal.errors import explained
-from turnstream.terminal.text import json_line, one_line, printable, sentence
 from turnstream_client.assembler import Assembler
 from turnstream_client.errors import ClientError, RequestRejected
 from turnstream_client.events import Json
 from turnstream_client.http import AsyncClient
+from turnstream_terminal.approvals import ApprovalLoop
+from turnstream_terminal.blocks import full_blocks
+from turnstream_terminal.chat_list import print_chats, print_turns, short_ids, title_of
+from turnstream_terminal.chat_session import ChatSession
+from turnstream_terminal.console import ForegroundRunner
+from turnstream_terminal.errors import explained
+from turnstream_terminal.text import json_line, one_line, printable, sentence
 
 HELP: Final = """\
 /list          list the newest chats

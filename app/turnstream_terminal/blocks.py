@@ -9,8 +9,8 @@ from rich.padding import Padding
 from rich.rule import Rule
 from rich.text import Text
 
-from turnstream.terminal.text import one_line, printable
 from turnstream_client.events import Json
+from turnstream_terminal.text import one_line, printable
 
 _REMARKS: Final[Mapping[str, str]] = {
     "retries": "tried again",

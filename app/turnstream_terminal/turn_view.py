@@ -6,10 +6,12 @@ from typing import Final, Protocol
 
 from rich.console import Console
 
-from turnstream.terminal.render import EMPTY_LINE, Renderer, ScreenLine
-from turnstream.terminal.screen import Display, TerminalSize, TextOutput
-from turnstream.terminal.text import duration
-from turnstream.terminal.turn_parts import (
+from turnstream_client.assembler import Assembler
+from turnstream_client.events import ConnectionEvent, ServerEvent
+from turnstream_terminal.render import EMPTY_LINE, Renderer, ScreenLine
+from turnstream_terminal.screen import Display, TerminalSize, TextOutput
+from turnstream_terminal.text import duration
+from turnstream_terminal.turn_parts import (
     BlockActivity,
     PartBuilder,
     SummaryLine,
@@ -17,8 +19,6 @@ from turnstream.terminal.turn_parts import (
     closing_lines,
     text_passages,
 )
-from turnstream_client.assembler import Assembler
-from turnstream_client.events import ConnectionEvent, ServerEvent
 
 _FRAMES_PER_SECOND: Final = 10
 _REWRITTEN: Final = SummaryLine("stopped", "the answer was interrupted and is written again from here")

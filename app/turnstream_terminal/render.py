@@ -10,8 +10,8 @@ from rich.segment import Segment, Segments
 from rich.text import Text
 from rich.theme import Theme
 
-from turnstream.terminal.text import has_huge_table
-from turnstream.terminal.turn_parts import LineStatus, Prose, SummaryLine, TurnPart, UserText
+from turnstream_terminal.text import has_huge_table
+from turnstream_terminal.turn_parts import LineStatus, Prose, SummaryLine, TurnPart, UserText
 
 THEME: Final = Theme(
     {

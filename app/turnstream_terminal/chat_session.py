@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from typing import Final
 from uuid import uuid4
 
-from turnstream.terminal.turn_view import TurnView
 from turnstream_client.assembler import Assembler
 from turnstream_client.errors import ConnectionLost, RequestRejected
 from turnstream_client.events import Json
 from turnstream_client.http import AsyncClient, StreamFollower
+from turnstream_terminal.turn_view import TurnView
 
 # Id and input digest: the same id with another input is another question to the person.
 CallKey = tuple[str, str]

@@ -7,7 +7,9 @@ from typing import Final, Literal
 
 from rich.markdown import Markdown
 
-from turnstream.terminal.blocks import (
+from turnstream_client.assembler import Assembler
+from turnstream_client.events import Json
+from turnstream_terminal.blocks import (
     degraded_line,
     edited_input,
     file_labels,
@@ -16,7 +18,7 @@ from turnstream.terminal.blocks import (
     shortened_summary,
     verdict_problem,
 )
-from turnstream.terminal.text import (
+from turnstream_terminal.text import (
     LONGEST_LINE,
     duration,
     has_huge_table,
@@ -25,8 +27,6 @@ from turnstream.terminal.text import (
     printable,
     short_input,
 )
-from turnstream_client.assembler import Assembler
-from turnstream_client.events import Json
 
 LineStatus = Literal["thinking", "thought", "writing", "running", "waiting", "ok", "failed", "stopped", "other"]
 

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 from math import ceil
 from typing import NamedTuple, Protocol
 
-from turnstream.terminal.render import ScreenLine
-from turnstream.terminal.text import common_length
+from turnstream_terminal.render import ScreenLine
+from turnstream_terminal.text import common_length
 
 
 class TerminalSize(NamedTuple):
