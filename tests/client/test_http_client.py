@@ -3,8 +3,8 @@ import re
 import msgspec
 import pytest
 
+from tests.support.scripted_server import ScriptedServer, answer
 from tests.support.server_process import free_port
-from tests.unit.terminal.conftest import ScriptedServer, answer
 from turnstream_client.errors import ConnectionLost, RequestRejected, ServerUnreachable
 from turnstream_client.http import AsyncClient, Backoff
 from turnstream_terminal.errors import explained

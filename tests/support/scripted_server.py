@@ -1,3 +1,5 @@
+"""A server that sends what a test has written, byte for byte, and a client of it."""
+
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress

@@ -2,7 +2,7 @@ from contextlib import aclosing
 
 import pytest
 
-from tests.unit.terminal.conftest import ScriptedServer, answer, sse, stream
+from tests.support.scripted_server import ScriptedServer, answer, sse, stream
 from turnstream_client.errors import RequestRejected
 from turnstream_client.events import ConnectionEvent, ServerEvent
 from turnstream_client.http import AsyncClient

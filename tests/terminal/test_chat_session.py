@@ -4,7 +4,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.unit.terminal.conftest import ScriptedServer, answer, sse, stream
+from tests.support.scripted_server import ScriptedServer, answer, sse, stream
 from turnstream_client.errors import RequestRejected
 from turnstream_client.events import Json
 from turnstream_client.http import AsyncClient
