@@ -1,4 +1,4 @@
-"""`turnstream chat`."""
+"""`turnstream-chat`, which is `turnstream chat` too."""
 
 import asyncio
 import re
@@ -12,8 +12,6 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from turnstream.config import read_settings
-from turnstream.lab.comparison import options_of
 from turnstream_client.assembler import Assembler
 from turnstream_client.errors import RequestRejected
 from turnstream_client.events import Json
@@ -30,6 +28,8 @@ from turnstream_terminal.console import (
     prepare_prompt,
     read_line,
 )
+from turnstream_terminal.errors import client_errors_explained
+from turnstream_terminal.options import params_of
 from turnstream_terminal.prompt import ChatPrompt
 from turnstream_terminal.turn_view import LiveTurnView, PlainTurnView, TurnView
 
@@ -46,7 +46,12 @@ _EXIT_WAITING: Final = 3
 @click.argument("words", nargs=-1, metavar="[CHAT] [QUESTION]")
 @click.option("--continue", "newest", is_flag=True, help="Open the chat that changed last.")
 @click.option("--list", "lists", is_flag=True, help="List chats and exit.")
-@click.option("--server", envvar="TURNSTREAM_URL", help="URL of the server.  [default: the one on this machine]")
+@click.option(
+    "--server",
+    envvar="TURNSTREAM_URL",
+    default="http://127.0.0.1:8000",
+    help="URL of the server.  [default: the one on this machine]",
+)
 @click.option("--token", envvar="TURNSTREAM_TOKEN", help="Token that says who you are, if the server asks for one.")
 @click.option("--model", help="Model that answers.  [default: the chat's, or the server's]")
 @click.option(
@@ -60,11 +65,12 @@ _EXIT_WAITING: Final = 3
     "--editor", envvar=["VISUAL", "EDITOR"], help="Editor for the arguments of a call.  [default: one line here]"
 )
 @click.option("--no-input", is_flag=True, help="Ask nothing: calls that wait for a person stay waiting.")
+@client_errors_explained()
 def chat(
     words: tuple[str, ...],
     newest: bool,
     lists: bool,
-    server: str | None,
+    server: str,
     token: str | None,
     model: str | None,
     params: tuple[str, ...],
@@ -91,8 +97,8 @@ def chat(
     question = None if lists else _question(words)
     if no_input and not lists and question is None:
         raise click.UsageError("--no-input needs a QUESTION: without one the command opens a prompt.")
-    options = options_of(params, within="params.")
-    client = AsyncClient(server or local_server_url(), token)
+    options = params_of(params)
+    client = AsyncClient(server, token)
     with asyncio.Runner() as runner:
         try:
             if lists:
@@ -155,9 +161,3 @@ def _list(console: Console, chats: list[Json]) -> None:
             console.print(Text(f"These are the newest {_LISTED}. All: turnstream chat --list | less", "dim"))
     else:
         sys.stdout.write(plain_chats(chats))
-
-
-def local_server_url() -> str:
-    settings = read_settings()
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)  # noqa: S104, only compared with
-    return f"http://[{host}]:{settings.port}" if ":" in host else f"http://{host}:{settings.port}"
