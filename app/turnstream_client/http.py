@@ -91,7 +91,7 @@ class AsyncClient:
         if len(found) == 1:
             return found[0]
         matches = f"{len(found)} chats have" if found else "no chat has"
-        remedy = "/list at the prompt and `turnstream chat --list` show the ids"
+        remedy = "/list at the prompt and the option --list show the ids"
         raise RequestRejected(404, f"{matches} an id that begins with {prefix}; {remedy}")
 
     async def search(self, words: str, limit: int) -> list[Json]:

@@ -239,11 +239,13 @@ def _expiry(time: str, now: datetime) -> str:
 # --- for scripts -----------------------------------------------------------------------------------------------------
 
 
-def answer_commands(state: Assembler, server: str, *, token: bool) -> Iterator[str]:
-    """Yields the waiting calls and the shell commands that answer them; with `token` these send $TURNSTREAM_TOKEN."""
+def answer_commands(state: Assembler, server: str, program: str, *, token: bool) -> Iterator[str]:
+    """Yields the waiting calls and the shell commands that answer them; with `token` these send $TURNSTREAM_TOKEN. The
+    `program` is the command that opens a chat.
+    """
     turn, chat = state.start["turn"], state.start["chat"]
     calls = f"{len(state.actions)} calls wait" if len(state.actions) > 1 else "1 call waits"
-    yield f"{calls} for a person; answer in `turnstream chat {chat}`, or run one of the commands for each"
+    yield f"{calls} for a person; answer in `{program} {chat}`, or run one of the commands for each"
     header = ' -H "Authorization: Bearer $TURNSTREAM_TOKEN"' if token else ""
     url = shlex.quote(f"{server}/api/chats/{chat}/turns/{turn}/actions")
     for call in state.actions:

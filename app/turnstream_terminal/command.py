@@ -93,6 +93,7 @@ def chat(
               130  it was stopped
     """
     prefix, words = (words[0], words[1:]) if words and _CHAT_ID.fullmatch(words[0]) else (None, words)
+    program = click.get_current_context().command_path  # `turnstream chat` or `turnstream-chat`
     console = open_console()
     question = None if lists else _question(words)
     if no_input and not lists and question is None:
@@ -102,7 +103,7 @@ def chat(
     with asyncio.Runner() as runner:
         try:
             if lists:
-                _list(console, runner.run(client.chats(_LISTED if is_terminal() else _ALL)))
+                _list(console, program, runner.run(client.chats(_LISTED if is_terminal() else _ALL)))
                 return
             chosen = runner.run(_choose(client, prefix, newest))
             session = ChatSession(client, partial(_open_view, console), model, options)
@@ -115,13 +116,13 @@ def chat(
                 if sys.stdin.isatty() and is_terminal() and not no_input:
                     state = approvals.complete(state)
                 if state.actions:
-                    for line in answer_commands(state, client.server, token=token is not None):
+                    for line in answer_commands(state, client.server, program, token=token is not None):
                         print(f"turnstream: {line}", file=sys.stderr)
                     sys.exit(_EXIT_WAITING)
                 sys.exit({"turn_complete": 0, "turn_cancelled": _EXIT_INTERRUPTED}.get(state.end or "", 1))
             runner.run(client.chats(1))  # fails here, before the prompt, if there is no server
             prepare_prompt()
-            ChatPrompt(client, session, approvals, run).loop(chosen)
+            ChatPrompt(client, session, approvals, run, program).loop(chosen)
         finally:
             runner.run(client.aclose())
 
@@ -154,10 +155,10 @@ def _open_view(console: Console, state: Assembler) -> TurnView:
     return PlainTurnView(sys.stdout, sys.stderr, state)
 
 
-def _list(console: Console, chats: list[Json]) -> None:
+def _list(console: Console, program: str, chats: list[Json]) -> None:
     if is_terminal():
         print_chats(console, chats, datetime.now().astimezone())
         if len(chats) == _LISTED:
-            console.print(Text(f"These are the newest {_LISTED}. All: turnstream chat --list | less", "dim"))
+            console.print(Text(f"These are the newest {_LISTED}. All: {program} --list | less", "dim"))
     else:
         sys.stdout.write(plain_chats(chats))

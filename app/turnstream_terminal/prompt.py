@@ -54,12 +54,13 @@ class ChatPrompt:
     """`approvals` asks about waiting calls; `run` runs coroutines in the foreground of the terminal."""
 
     def __init__(
-        self, client: AsyncClient, session: ChatSession, approvals: ApprovalLoop, run: ForegroundRunner
+        self, client: AsyncClient, session: ChatSession, approvals: ApprovalLoop, run: ForegroundRunner, program: str
     ) -> None:
         self._client = client
         self._session = session
         self._approvals = approvals
         self._run = run
+        self._program = program
         self._console = run.console
         self._listed: list[Json] = []
         self._grants: list[Json] = []
@@ -86,7 +87,7 @@ class ChatPrompt:
                 self._report_errors(partial(self._send, line))
         if self._session.chat:
             chat_id = short_ids([self._session.chat])[self._session.chat]
-            self._dim(f"Come back with: turnstream chat {chat_id}")
+            self._dim(f"Come back with: {self._program} {chat_id}")
 
     def open(self, chat: Json, through: str | None = None) -> None:
         """Shows the chat so far, or its branch `through` a turn, and follows the newest turn if that still runs."""

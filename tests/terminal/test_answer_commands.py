@@ -13,7 +13,7 @@ def lines(*calls: Json, token: bool = False) -> list[str]:
     state = Assembler()
     state.start = {"turn": "t", "chat": "c"}
     state.actions = list(calls)
-    return list(answer_commands(state, "http://127.0.0.1:8000", token=token))
+    return list(answer_commands(state, "http://127.0.0.1:8000", "turnstream chat", token=token))
 
 
 def call(kind: str, **more: object) -> Json:
