@@ -16,6 +16,9 @@ WORKERS ?= $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) + 2 )))
 WARM = import turnstream.cli.serve, turnstream.llm.anthropic.provider, turnstream.llm.openai.provider, turnstream.storage.chats.turn_copies, alembic.command
 PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal
 PYTEST_ARGS ?=
+# What this repository is installed from: the server, and the distributions beside it.
+DISTRIBUTIONS := . $(patsubst %/pyproject.toml,./%,$(wildcard app/*/pyproject.toml))
+PROJECTS := $(DISTRIBUTIONS:%=%/pyproject.toml)
 
 RUNTIME := $(VENV)/runtime.stamp
 DEV := $(VENV)/dev.stamp
@@ -110,16 +113,16 @@ define install
 		echo "installing $(1) into $(VENV) ..."; : >$(VENV)/unfinished; \
 		export PIP_DISABLE_PIP_VERSION_CHECK=1; \
 		$(BIN)/python -m pip install -qq --require-hashes --no-deps --only-binary :all: --no-compile -r $(1); \
-		$(BIN)/python -m pip install -qq --no-deps --no-build-isolation --editable .; \
+		$(BIN)/python -m pip install -qq --no-deps --no-build-isolation $(DISTRIBUTIONS:%=--editable %); \
 		$(BIN)/python -m pip check -qq; \
 		PYTHONDONTWRITEBYTECODE= $(BIN)/python -c "$(WARM)"; \
 		rm $(VENV)/unfinished; touch $(2)'
 endef
 
-$(RUNTIME): requirements.lock pyproject.toml
+$(RUNTIME): requirements.lock $(PROJECTS)
 	$(call install,requirements.lock,$(RUNTIME))
 
-$(DEV): requirements-dev.lock pyproject.toml
+$(DEV): requirements-dev.lock $(PROJECTS)
 	$(call install,requirements-dev.lock,$(RUNTIME) $(DEV))
 
 # The formatter, linter and type checker of JavaScript. What the server serves needs none of it.

@@ -43,6 +43,8 @@ _ROOM = 4 << 30  # bytes
 _COUNTED = (
     "unit",
     "contracts",
+    "conformance",
+    "client/test_assembler.py",
     "integration/test_adapters.py",
     "integration/test_anthropic.py",
     "integration/test_counting.py",

@@ -407,6 +407,13 @@ def read_settings(sections: Sequence[type[Section]] = ()) -> Settings:
     return settings
 
 
+def local_server_url() -> str:
+    """The URL of the server with these settings, for a client on this machine. Raises ConfigError."""
+    settings = read_settings()
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)  # noqa: S104, only compared with
+    return f"http://[{host}]:{settings.port}" if ":" in host else f"http://{host}:{settings.port}"
+
+
 def read_environment() -> Mapping[str, str]:
     """The values of `$NAME` in the files of tools and models: from the environment, then from the `.env` file."""
     found = dotenv_values(".env")

@@ -7,7 +7,7 @@ from tests.acceptance.conftest import StartServer
 from tests.support.calls import ENDPOINTS, OPENAI
 from tests.support.http_client import Event, Parser, said
 from turnstream.api.routes import CORE
-from turnstream.client.assembler import Assembler
+from turnstream_client.assembler import Assembler
 
 
 @pytest.mark.timeout(120)

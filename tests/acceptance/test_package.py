@@ -1,4 +1,6 @@
-"""The wheel, installed where no source tree is: `turnstream serve` in an empty folder, and the public interface."""
+"""The wheels, installed where no source tree is: `turnstream serve` in an empty folder, the public interface, and the
+distributions beside the server.
+"""
 
 import ast
 import re
@@ -6,6 +8,7 @@ import subprocess
 import sys
 import sysconfig
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 
@@ -14,6 +17,8 @@ from tests.support.http_client import Client, said
 from tests.support.server_process import Server
 
 ROOT = Path(__file__).parents[2]
+# The projects of the distributions beside the server.
+BESIDE = sorted(path.parent for path in ROOT.glob("app/*/pyproject.toml"))
 PAGES = sorted(ROOT.glob("docs/**/*.md"))
 
 pytestmark = pytest.mark.timeout(300)
@@ -21,18 +26,33 @@ pytestmark = pytest.mark.timeout(300)
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The `bin` folder of an environment with the wheel and the locked dependencies, and without this source tree."""
-    folder = tmp_path_factory.mktemp("package")
-    _run(sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(folder), cwd=ROOT)
-    (wheel,) = folder.glob("*.whl")
+    """The `bin` folder of an environment with the server and its locked dependencies, and without this source tree."""
+    return _installed(tmp_path_factory.mktemp("package"), ROOT)
+
+
+@pytest.fixture(scope="module")
+def beside(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same, with all other distributions and without the server."""
+    return _installed(tmp_path_factory.mktemp("beside"), *BESIDE)
+
+
+def _installed(folder: Path, *projects: Path) -> Path:
+    wheels = [_wheel(folder, project) for project in projects]
     _run(sys.executable, "-m", "venv", "--without-pip", str(folder / "venv"))
     python = folder / "venv/bin/python"
-    _run(sys.executable, "-m", "pip", "--python", str(python), "install", "--no-deps", "--no-index", str(wheel))
+    _run(sys.executable, "-m", "pip", "--python", str(python), "install", "--no-deps", "--no-index", *map(str, wheels))
     # A path that stands in a .pth file is searched for modules, but its own .pth files are not read: the dependencies
     # are found, this source tree is not.
     (site,) = (folder / "venv/lib").glob("python*/site-packages")
     (site / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
     return python.parent
+
+
+def _wheel(folder: Path, project: Path) -> Path:
+    target = folder / project.name
+    _run(sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(target), cwd=project)
+    (wheel,) = target.glob("*.whl")
+    return wheel
 
 
 def _run(*command: str, cwd: Path | None = None) -> str:
@@ -64,6 +84,31 @@ def test_the_installed_package_is_not_this_source_tree_and_is_typed(environment:
     package = Path(where.strip()).parent
     assert not package.is_relative_to(ROOT)
     assert (package / "py.typed").is_file()
+
+
+@pytest.mark.parametrize("project", [ROOT, *BESIDE], ids=lambda project: project.name)
+def test_a_wheel_has_one_package_that_is_typed(project: Path, tmp_path: Path) -> None:
+    package = "turnstream" if project == ROOT else project.name
+    names = ZipFile(_wheel(tmp_path, project)).namelist()
+    assert {name.partition("/")[0].partition("-")[0] for name in names} == {package}
+    assert f"{package}/py.typed" in names
+
+
+def test_the_server_alone_lists_its_commands_and_names_what_a_client_needs(environment: Path, tmp_path: Path) -> None:
+    listed = _run(str(environment / "turnstream"), "--help", cwd=tmp_path)
+    assert "conformance  Not installed: needs turnstream-conformance." in listed
+    refused = subprocess.run(
+        [environment / "turnstream", "chat", "Hello"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert refused.stderr.startswith("turnstream: `turnstream chat` needs the distribution turnstream-")
+
+
+def test_what_is_beside_the_server_runs_without_it(beside: Path, tmp_path: Path) -> None:
+    for command in ("turnstream-chat", "turnstream-conformance"):
+        assert _run(str(beside / command), "--help", cwd=tmp_path).startswith(f"Usage: {command} ")
+    found = "import importlib.util as i; print(i.find_spec('turnstream.cli'))"
+    assert _run(str(beside / "python"), "-c", found, cwd=tmp_path) == "None\n"
 
 
 def _names_for_type_checkers() -> dict[str, str]:

@@ -10,7 +10,7 @@ import pytest
 from tests.acceptance.conftest import StartServer
 from tests.support.http_client import Event, Parser
 from tests.support.server_process import TURNSTREAM, Server, clean_environment
-from turnstream.client.assembler import Assembler
+from turnstream_client.assembler import Assembler
 
 ROOT = Path(__file__).parents[2]
 ADDRESS = "http://127.0.0.1:8000"

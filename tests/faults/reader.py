@@ -4,8 +4,8 @@ import asyncio
 import json
 
 from tests.support.http_client import Event, Parser
-from turnstream.client.assembler import ENDS, Assembler
 from turnstream.domain.cursor import START, Cursor
+from turnstream_client.assembler import ENDS, Assembler
 
 
 class Reader:

@@ -8,8 +8,8 @@ import pytest
 
 from tests.faults.proxy import Proxy, caddy, haproxy, nginx
 from tests.support.server_process import free_port
-from turnstream.conformance.proxy import examine
-from turnstream.conformance.report import Report
+from turnstream_conformance.proxy import examine
+from turnstream_conformance.report import Report
 
 PAGE = (Path(__file__).parents[2] / "docs/conformance.md").read_text(encoding="utf-8")
 CUT = "a body that is cut off is not completed"

@@ -1,8 +1,11 @@
 """Commands that use the database, called as a person calls them."""
 
 import logging
+import re
 import subprocess
+import sys
 from collections.abc import Iterator
+from importlib.abc import MetaPathFinder
 from importlib.metadata import version
 from pathlib import Path
 
@@ -11,7 +14,8 @@ import structlog
 from click.testing import CliRunner
 
 from tests.support.server_process import TURNSTREAM, clean_environment
-from turnstream.cli import commands
+from turnstream.cli import MODULES, commands
+from turnstream.domain.errors import ConfigError
 from turnstream.domain.identity import arriving_name
 from turnstream.setup.samples import offer_samples
 from turnstream.storage.database import connect
@@ -155,6 +159,40 @@ def test_the_list_of_commands_says_of_each_in_one_line_what_it_does() -> None:
     for group in ((), ("tokens",), ("owners",), ("docs",), ("conformance",)):
         help = CliRunner().invoke(commands, [*group, "--help"], terminal_width=80).output
         assert "..." not in help.partition("Commands:")[2]
+
+
+class Hidden(MetaPathFinder):
+    """As if a package was not installed."""
+
+    def __init__(self, package: str) -> None:
+        self._package = package
+
+    def find_spec(self, name: str, path: object, target: object = None) -> None:
+        if name == self._package:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+
+@pytest.mark.parametrize(
+    ("command", "package"),
+    [("chat", "turnstream_terminal"), ("chat", "turnstream_client"), ("conformance", "turnstream_conformance")],
+)
+def test_a_command_whose_distribution_is_not_installed_names_it(
+    monkeypatch: pytest.MonkeyPatch, command: str, package: str
+) -> None:
+    for module in [*sys.modules]:
+        if module in MODULES.values() or module.partition(".")[0] == package:
+            monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setattr(sys, "meta_path", [Hidden(package), *sys.meta_path])
+    distribution = package.replace("_", "-")
+    listed = CliRunner().invoke(commands, ["--help"], terminal_width=80)
+    assert re.search(rf"^  {command} +Not installed: needs {distribution}\.$", listed.output, re.MULTILINE)
+    for arguments in ([], ["--help"], ["--server", "http://127.0.0.1:9", "Hello"]):
+        done = CliRunner().invoke(commands, [command, *arguments])
+        assert isinstance(done.exception, ConfigError)
+        assert str(done.exception) == (
+            f"`turnstream {command}` needs the distribution {distribution}, which is not installed;"
+            f" install it from app/{package} of turnstream's repository."
+        )
 
 
 @pytest.mark.parametrize("name", ["", " ", "a\tb", "a\nb", "x" * 101, " ada", "\u202eada"])

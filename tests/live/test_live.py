@@ -11,11 +11,11 @@ import pytest
 
 from tests.support.http_client import Client, Event, Json, Said, turn_url, words_of
 from tests.support.server_process import Server
-from turnstream.client.assembler import Assembler
 from turnstream.config import read_environment
 from turnstream.domain.rounds import Prices
 from turnstream.llm.models.catalog import Model
 from turnstream.llm.models.registry import read_registry
+from turnstream_client.assembler import Assembler
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
 

@@ -7,8 +7,8 @@ from typing import Any
 import httpx2
 
 from tests.support.http_client import Client, Json, Parser
-from turnstream.client.assembler import Assembler
 from turnstream.domain.cursor import START, Cursor
+from turnstream_client.assembler import Assembler
 
 _AGAIN = frozenset({502, 503, 504})
 

@@ -51,8 +51,8 @@ APPROVAL = f"{TOOLS_PAGE}test_the_example_of_an_approval_with_another_input_work
 OPENAI_PAGE = "tests/integration/api/test_openai_page.py::"
 AG_UI = "tests/node/test_ag_ui.py::test_the_examples_of_the_page_work_as_they_stand"
 PACKAGES = "tests/node/test_packages.py::test_the_examples_of_the_page_fit_the_packages"
-CONFORMANCE = "tests/contracts/test_conformance.py::"
-PYTHON = "tests/integration/test_python_client.py::test_the_client_installed_alone_talks_to_a_server_as_the_page_says"
+CONFORMANCE = "tests/conformance/test_conformance.py::"
+PYTHON = "tests/client/test_python_client.py::test_the_client_installed_alone_talks_to_a_server_as_the_page_says"
 HERE = "tests/unit/test_examples.py::"
 MODELS = "tests/unit/test_models_page.py::"
 

@@ -12,7 +12,6 @@ import pytest
 
 from tests.support.turns import USER_TURN, call, sealed, text, turn_of
 from turnstream.api.codec import block_json
-from turnstream.client.assembler import Assembler
 from turnstream.domain.blocks import REJECTED, Block
 from turnstream.domain.compaction import COMPACTION
 from turnstream.domain.events import BlockStop
@@ -43,7 +42,8 @@ from turnstream.llm.conversation.messages import build_messages
 from turnstream.llm.openai.chat.render import render as render_chat
 from turnstream.llm.openai.responses.render import render as render_responses
 from turnstream.llm.provider import Message, ModelRequest
-from turnstream.terminal.turn_parts import BlockActivity, PartBuilder, Prose, SummaryLine, TurnPart, UserText
+from turnstream_client.assembler import Assembler
+from turnstream_terminal.turn_parts import BlockActivity, PartBuilder, Prose, SummaryLine, TurnPart, UserText
 
 ROOT = Path(__file__).parents[2]
 PAGE = "\n".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / "app/turnstream/web/static").glob("*.js")))

@@ -8,16 +8,13 @@ from types import ModuleType
 
 import click
 
-from turnstream.client.errors import ClientError
-from turnstream.domain.errors import RequestRefused, TurnstreamError
-from turnstream.extension import installed
-from turnstream.terminal.errors import explained
+from turnstream.domain.errors import ConfigError, RequestRefused, TurnstreamError
 
-# Command → the module that defines it; extensions have further ones. Only the module of the called command is imported,
-# so the terminal client starts without loading the server's libraries.
+# Command → the module that defines it, here or in a distribution of its own; extensions have further ones. Only the
+# module of the called command is imported, so the terminal client starts without loading the server's libraries.
 MODULES: Mapping[str, str] = {
     "serve": "turnstream.cli.serve",
-    "chat": "turnstream.cli.chat",
+    "chat": "turnstream_terminal.command",
     "docs": "turnstream.cli.documents",
     "tokens": "turnstream.cli.tokens",
     "owners": "turnstream.cli.owners",
@@ -27,7 +24,7 @@ MODULES: Mapping[str, str] = {
     "doctor": "turnstream.cli.doctor",
     "replay": "turnstream.cli.replay",
     "compare": "turnstream.cli.compare",
-    "conformance": "turnstream.cli.conformance",
+    "conformance": "turnstream_conformance.command",
 }
 
 
@@ -39,11 +36,19 @@ class Commands(click.Group):
         module = MODULES.get(cmd_name) or _of_extensions().get(cmd_name)
         if module is None:
             return None
-        command: click.Command = getattr(_imported(cmd_name, module), cmd_name)
+        try:
+            command: click.Command = getattr(_imported(cmd_name, module), cmd_name)
+        except ModuleNotFoundError as error:
+            package = error.name or ""
+            if not package.startswith("turnstream_") or "." in package:
+                raise
+            return _not_installed(cmd_name, package.replace("_", "-"))
         return command
 
 
 def _of_extensions() -> Mapping[str, str]:
+    from turnstream.extension import installed  # noqa: PLC0415, it imports pydantic, which the terminal does not need
+
     return {name: module for extension in installed().values() for name, module in extension.commands.items()}
 
 
@@ -64,7 +69,38 @@ def _imported(command: str, module: str) -> ModuleType:
         gc.enable()
 
 
-@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+def _not_installed(command: str, distribution: str) -> click.Command:
+    """A command that takes any arguments, and only names the distribution that has the real one."""
+
+    def refuse(**_: object) -> None:
+        raise ConfigError(
+            f"`turnstream {command}` needs the distribution {distribution}, which is not installed;"
+            f" install it from app/{distribution.replace('-', '_')} of turnstream's repository."
+        )
+
+    return click.Command(
+        command,
+        {"ignore_unknown_options": True},
+        refuse,
+        [click.Argument(["words"], nargs=-1, type=click.UNPROCESSED)],
+        short_help=f"Not installed: needs {distribution}.",
+        add_help_option=False,
+    )
+
+
+def _local_server_url() -> str:
+    from turnstream.config import local_server_url  # noqa: PLC0415, a client with a --server needs no settings
+
+    return local_server_url()
+
+
+@click.group(
+    cls=Commands,
+    context_settings={
+        "help_option_names": ["-h", "--help"],
+        "default_map": {"chat": {"server": _local_server_url}},
+    },
+)
 @click.version_option(package_name="turnstream", prog_name="turnstream", message="%(prog)s %(version)s")
 def commands() -> None:
     """A chat backend that streams over SSE and never loses a conversation."""
@@ -74,8 +110,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Prints errors that a person can fix as one sentence. Other exceptions are bugs and keep their traceback."""
     try:
         commands(arguments)
-    except ClientError as error:
-        detail = explained(error)
     except TurnstreamError as error:
         detail = error.detail if isinstance(error, RequestRefused) else str(error)
     else:

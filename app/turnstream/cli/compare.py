@@ -9,9 +9,7 @@ import click
 import msgspec
 from rich.console import Console
 
-from turnstream.cli.chat import local_server_url
-from turnstream.client.errors import ClientError
-from turnstream.client.http import AsyncClient
+from turnstream.config import local_server_url
 from turnstream.domain.errors import TurnstreamError
 from turnstream.lab.comparison import (
     Answers,
@@ -25,6 +23,9 @@ from turnstream.lab.comparison import (
     table_of,
 )
 from turnstream.lab.judging import Judge, Score, ended_turn, function_judge, rubric_judge, shortfall
+from turnstream_client.errors import ClientError
+from turnstream_client.http import AsyncClient
+from turnstream_terminal.errors import client_errors_explained
 
 _PIPE_WIDTH = 160  # columns of the table when the output is not a terminal
 
@@ -49,6 +50,7 @@ _PIPE_WIDTH = 160  # columns of the table when the output is not a terminal
 @click.option("--json", "print_json", is_flag=True, help="Print JSON.")
 @click.option("--server", envvar="TURNSTREAM_URL", help="URL of the server.  [default: the one on this machine]")
 @click.option("--token", envvar="TURNSTREAM_TOKEN", help="Token that says who you are, if the server asks for one.")
+@client_errors_explained()
 def compare(
     questions: Path,
     first: tuple[str, ...],

@@ -2,7 +2,6 @@
 
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
@@ -12,10 +11,11 @@ import click
 from rich.table import Table
 from rich.text import Text
 
-from turnstream.client.events import Json
 from turnstream.domain.rounds import exact_sum
 from turnstream.lab.judging import Score, Standing, standing_of
-from turnstream.terminal.text import one_line
+from turnstream_client.events import Json
+from turnstream_terminal.options import assignments, merged, nested, toml_value
+from turnstream_terminal.text import one_line
 
 _LIMITS: Final = frozenset(
     {
@@ -101,7 +101,7 @@ def read_plan(file: Path, first: Sequence[str], second: Sequence[str]) -> Compar
         raise click.UsageError(f"`questions` of {file} must hold at least one question.")
     options = {"first": first, "second": second}
     questions = [_question(file, each) for each in found["questions"]]
-    return ComparisonPlan(questions, {side: _merged(found.get(side, {}), options_of(options[side])) for side in _SIDES})
+    return ComparisonPlan(questions, {side: merged(found.get(side, {}), options_of(options[side])) for side in _SIDES})
 
 
 def _question(file: Path, found: object) -> Question:
@@ -114,37 +114,15 @@ def _question(file: Path, found: object) -> Question:
     )
 
 
-def options_of(words: Iterable[str], within: str = "") -> Json:
-    """Converts `model=x`, `tools=a,b`, `params.max_tokens=100` to members of a POST. Values are TOML or text. `within`
-    stands before each name.
-    """
-    options: Json = {}
-    for word in words:
-        name, mark, value = word.partition("=")
-        if not mark:
-            example = "max_tokens=500" if within else "model=claude-haiku-5-5"
-            raise click.UsageError(f"{word!r} must have the form NAME=VALUE, such as {example}.")
-        name = within + name
-        *path, last = (f"limits.{name}" if name in _LIMITS else name).split(".")
-        option: Json = {last: value}
-        if name == "tools":
-            option[last] = [tool for tool in value.split(",") if tool]
-        else:
-            with suppress(tomllib.TOMLDecodeError):  # any other value is a text
-                option[last] = tomllib.loads(f"value = {value}")["value"]
-        for step in reversed(path):
-            option = {step: option}
-        options = _merged(options, option)
-    return options
-
-
-def _merged(under: Json, over: Json) -> Json:
-    nested = {
-        name: _merged(under[name], value)
-        for name, value in over.items()
-        if isinstance(value, dict) and isinstance(under.get(name), dict)
-    }
-    return {**under, **over, **nested}
+def options_of(words: Iterable[str]) -> Json:
+    """Converts `model=x`, `tools=a,b`, `params.max_tokens=100` to members of a POST. Values are TOML or text."""
+    return nested(
+        (
+            f"limits.{name}" if name in _LIMITS else name,
+            [tool for tool in text.split(",") if tool] if name == "tools" else toml_value(text),
+        )
+        for name, text in assignments(words, "model=claude-haiku-5-5")
+    )
 
 
 def result_of(turn: Json) -> Result:

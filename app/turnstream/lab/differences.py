@@ -1,12 +1,11 @@
 """Descriptions of the first difference between two requests or other JSON values, for people."""
 
-from collections.abc import Mapping
-from itertools import zip_longest
+from collections.abc import Mapping, Sequence
+from itertools import takewhile, zip_longest
+from operator import eq
 from typing import Any
 
 import msgspec
-
-from turnstream.terminal.text import common_length
 
 Path = tuple[str | int, ...]
 
@@ -19,12 +18,16 @@ def request_difference(then: bytes, now: bytes) -> str | None:
     """Describes the first difference of two bodies; None if all bytes are equal."""
     if then == now:
         return None
-    place = common_length(then, now)
+    place = _common_length(then, now)
     try:
         words = difference(msgspec.json.decode(then), msgspec.json.decode(now))
     except ValueError:
         return f"byte {place:,}: it was {then[place:][:20]!r}, now {now[place:][:20]!r}"
     return words or f"byte {place:,}: it is the same, but written in another way"
+
+
+def _common_length(one: Sequence[object], other: Sequence[object]) -> int:
+    return sum(takewhile(bool, map(eq, one, other)))
 
 
 def difference(then: Any, now: Any, path: Path = ()) -> str | None:
@@ -41,7 +44,7 @@ def difference(then: Any, now: Any, path: Path = ()) -> str | None:
                     return found
             return None
         case str(), str() if then != now:
-            place = common_length(then, now)
+            place = _common_length(then, now)
             start = max(0, place - 10)
             was, became = _brief(then[start:]), _brief(now[start:])
             return f"{_named(path)}: from character {place:,} on it was {was}, now {became}"

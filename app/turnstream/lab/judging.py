@@ -13,9 +13,9 @@ from uuid import uuid4
 import click
 import msgspec
 
-from turnstream.client.assembler import Assembler
-from turnstream.client.events import Json
-from turnstream.client.http import AsyncClient
+from turnstream_client.assembler import Assembler
+from turnstream_client.events import Json
+from turnstream_client.http import AsyncClient
 
 # In the form that providers hold a model to: bounds are checked here.
 _SCHEMA: Final = {

@@ -20,6 +20,7 @@ from turnstream.llm.provider import ModelRequest
 from turnstream.llm.scripted import Reply, ScriptedProvider, message_of, text, tool_use
 from turnstream.tools.tool import tool
 from turnstream.tools.toolset import Toolset
+from turnstream_terminal.options import params_of
 
 USAGE = {"input_tokens": 100, "cache_read_input_tokens": 900, "output_tokens": 50}
 
@@ -295,4 +296,4 @@ def test_a_word_that_is_no_setting_is_refused() -> None:
     with pytest.raises(click.UsageError, match="must have the form NAME=VALUE"):
         options_of(["model"])
     with pytest.raises(click.UsageError, match="'temperature' must have the form NAME=VALUE, such as max_tokens=500"):
-        options_of(["temperature"], within="params.")
+        params_of(["temperature"])

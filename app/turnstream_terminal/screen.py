@@ -1,0 +1,82 @@
+"""Lines on a terminal: the last ones may still change, those above them are final."""
+
+from collections.abc import Iterator, Sequence
+from math import ceil
+from typing import NamedTuple, Protocol
+
+from turnstream_terminal.render import ScreenLine
+from turnstream_terminal.text import common_length
+
+
+class TerminalSize(NamedTuple):
+    width: int
+    height: int
+
+
+class TextOutput(Protocol):
+    def write(self, text: str, /) -> object: ...
+    def flush(self) -> object: ...
+
+
+class Display(Protocol):
+    def show(self, lines: Sequence[ScreenLine], final: int, size: TerminalSize) -> None:
+        """Replaces the lines that could still change by `lines`; the first `final` of these can not change any more."""
+
+    def room(self, size: TerminalSize) -> int:
+        """Returns how many lines can be shown that may still change."""
+
+
+class AppendOnlyScreen:
+    """A terminal whose cursor cannot move up: it shows final lines only."""
+
+    def __init__(self, file: TextOutput) -> None:
+        self._file = file
+
+    def room(self, size: TerminalSize) -> int:  # noqa: ARG002, of the protocol
+        return 0
+
+    def show(self, lines: Sequence[ScreenLine], final: int, size: TerminalSize) -> None:  # noqa: ARG002
+        self._file.write("".join(f"{line.text}\n" for line in lines[:final]))
+        self._file.flush()
+
+
+class Screen:
+    """Writes changed lines only, so nothing flickers, and each line enters the scrollback once."""
+
+    def __init__(self, file: TextOutput) -> None:
+        self._file = file
+        self._lines: list[ScreenLine] = []
+        self._width = 0
+
+    def room(self, size: TerminalSize) -> int:
+        return size.height - 1  # the cursor stands below
+
+    def show(self, lines: Sequence[ScreenLine], final: int, size: TerminalSize) -> None:
+        if self._lines and size.width != self._width:
+            # The terminal has wrapped the old lines to more or fewer rows, so everything is written again.
+            rows = sum(max(1, ceil(line.width / size.width)) for line in self._lines)
+            text = "".join(f"{line.text}\r\n" for line in lines)
+            written = f"{_up(min(rows, size.height - 1))}\r\x1b[J{text}"
+        else:
+            written = "".join(self._changed(lines))
+        self._lines, self._width = list(lines[final:]), size.width
+        if written:
+            self._file.write(written)
+            self._file.flush()
+
+    def _changed(self, lines: Sequence[ScreenLine]) -> Iterator[str]:
+        old = self._lines
+        first_change = common_length(old, lines)
+        if first_change == len(old) == len(lines):
+            return
+        yield _up(len(old) - first_change)
+        for row in range(first_change, len(lines)):
+            unchanged = row < len(old) and old[row] == lines[row]
+            # Clear the line before writing it: after a full line the cursor still stands on its last cell.
+            yield "\x1b[B" if unchanged else f"\x1b[2K{lines[row].text}\r\n"
+        if len(lines) < len(old):
+            yield "\x1b[J"
+
+
+def _up(rows: int) -> str:
+    return f"\x1b[{rows}A" if rows else ""
