@@ -289,6 +289,9 @@ class Settings(Section):
         None, description="origins whose pages may call the API, such as `https://app.example`, separated by commas"
     )
     cors_credentials: bool = Field(False, description="true: browsers send cookies with the calls of these pages")
+    metrics_token: SecretStr | None = Field(
+        None, description="token that `GET /metrics` needs in `Authorization: Bearer`; without it /metrics is open"
+    )
     max_body_bytes: int = Field(4_000_000, ge=1000, description="largest request body")
     max_turn_bytes: int = Field(
         8_000_000,

@@ -38,7 +38,7 @@ from turnstream.llm.demo.provider import DEMO
 from turnstream.llm.models.catalog import Models
 from turnstream.setup.databases import api_database, database_url, session_url, standby_database, standby_url
 from turnstream.setup.engine import Engine, ServerProcess, background, started
-from turnstream.setup.identity import allowed_origins
+from turnstream.setup.identity import allowed_origins, metrics_token
 from turnstream.setup.parts import (
     Given,
     Parts,
@@ -142,6 +142,7 @@ async def running(
         receiver, allowed, plans = webhook_receiver(settings), allowances(settings), read_plans(settings, given.plan_of)
         model, extensions = chosen_model(settings, given), chosen_extensions(settings, given)
         allowed_origins(settings)
+        metrics_token(settings)
         standby_url(settings)
         url = await stack.enter_async_context(database_url(settings))
         direct_url = session_url(settings, url)
@@ -220,6 +221,7 @@ def _http_settings(settings: Settings) -> HttpSettings:
         heartbeat=settings.heartbeat,
         recorded_owners=recorded_owners(settings),
         browser_token_life=settings.browser_token_life,
+        metrics_token=metrics_token(settings),
     )
 
 

@@ -33,6 +33,8 @@ DEPLOY = ROOT / "docs/deploy"
 # When Prometheus has asked the server the last time.
 SCRAPED = "max(timestamp(turnstream_turns_running))"
 
+METRICS_TOKEN, TOKEN_FILE = "the token of Prometheus", "metrics-token"
+
 
 def read(path: Path) -> dict[str, Any]:
     content: dict[str, Any] = yaml.safe_load(path.read_text())
@@ -53,6 +55,16 @@ def test_nginx_and_prometheus_name_every_replica_of_the_compose_file() -> None:
     scraped = read(DEPLOY / "prometheus.yml")["scrape_configs"][0]["static_configs"][0]["targets"]
     assert set(upstreams) == set(scraped) == replicas()
     assert len(replicas()) == 2
+
+
+def test_prometheus_has_the_token_that_the_servers_ask_for() -> None:
+    secret = read(ROOT / "docker-compose.yml")["secrets"][TOKEN_FILE]
+    assert compose()["prometheus"]["secrets"] == [TOKEN_FILE]
+    assert read(DEPLOY / "prometheus.yml")["scrape_configs"][0]["authorization"] == {
+        "credentials_file": f"/run/secrets/{TOKEN_FILE}"
+    }
+    for name in ("server-1", "server-2"):
+        assert f"${{{secret['environment']}:?" in compose()[name]["environment"]["TURNSTREAM_METRICS_TOKEN"]
 
 
 def test_every_file_that_is_mounted_exists() -> None:
@@ -186,7 +198,7 @@ async def test_the_metrics_are_valid_and_include_those_that_operators_watch(data
 async def test_prometheus_finds_data_for_every_panel_of_the_dashboard_and_takes_the_alarms(
     database_url: str, tmp_path: Path
 ) -> None:
-    replica = Server(database_url, tmp_path, {})
+    replica = Server(database_url, tmp_path, {"TURNSTREAM_METRICS_TOKEN": METRICS_TOKEN})
     await replica.start()
     try:
         async with Client(replica.url) as client, prometheus(tmp_path, replica.url.removeprefix("http://")) as query:
@@ -197,7 +209,8 @@ async def test_prometheus_finds_data_for_every_panel_of_the_dashboard_and_takes_
                 ((_, seen),) = [each["value"] for each in (await query("query", query=SCRAPED))["result"]]
                 while not (await query("query", query=f"{SCRAPED} > {seen}"))["result"]:
                     pass
-            shown = text_string_to_metric_families((await client.get("/metrics")).text)
+            token = {"Authorization": f"Bearer {METRICS_TOKEN}"}
+            shown = text_string_to_metric_families((await client.get("/metrics", headers=token)).text)
             with_data = {family.name for family in shown if family.samples}
             panels = json.loads((DEPLOY / "grafana.json").read_text())["panels"]
             empty = [
@@ -224,6 +237,8 @@ async def prometheus(folder: Path, target: str) -> AsyncIterator[Callable[..., A
     text = re.sub(r"targets: \[.*\]", f"targets: ['{target}']", text)
     text = text.replace("scrape_interval: 15s", "scrape_interval: 1s\n  evaluation_interval: 1s")
     text = text.replace("alerts.yml", str(DEPLOY / "alerts.yml"))
+    text = text.replace(f"/run/secrets/{TOKEN_FILE}", str(folder / TOKEN_FILE))
+    (folder / TOKEN_FILE).write_text(METRICS_TOKEN)
     (folder / "prometheus.yml").write_text(text)
     with (folder / "prometheus.log").open("wb") as log:
         process = await asyncio.create_subprocess_exec(

@@ -27,7 +27,7 @@ from turnstream.domain.blocks import Block
 from turnstream.domain.errors import ConfigError, ProviderError
 from turnstream.domain.turns import HttpCall, ToolSpec
 from turnstream.engine.upkeep.webhooks import Receiver, post_signed
-from turnstream.kit.tar import MAX_FILE_BYTES
+from turnstream.kit.tar import MAX_ATTRIBUTE_BYTES, MAX_FILE_BYTES
 from turnstream.llm.anthropic.provider import AnthropicProvider
 from turnstream.llm.openai.provider import OpenAIChatProvider, OpenAIResponsesProvider
 from turnstream.llm.provider import Message, ModelRequest
@@ -207,14 +207,14 @@ async def read_mcp_tools() -> None:
 
 
 async def read_archive() -> None:
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w"):
+    attributes = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
+    bounds = {tarfile.REGTYPE: MAX_FILE_BYTES, **dict.fromkeys(attributes, MAX_ATTRIBUTE_BYTES)}
+    for type, bound in bounds.items():
         huge = tarfile.TarInfo("huge.json")
-        huge.size = MAX_FILE_BYTES + 1
-        packed.write(huge.tobuf())
-    packed.seek(0)
-    with pytest.raises(ConfigError, match=f"of {MAX_FILE_BYTES:,} that it may have"):
-        list(_parts_in(packed))
+        huge.type, huge.size = type, bound + 1
+        packed = io.BytesIO(huge.tobuf() + bytes(10_000))
+        with pytest.raises(ConfigError, match=f"of {bound:,} that it may have"):
+            list(_parts_in(packed))
 
 
 READERS: Mapping[str, tuple[int | None, Callable[[], Awaitable[None]] | str]] = {

@@ -77,6 +77,7 @@ async def test_a_server_that_can_start_has_no_fault(database_url: str) -> None:
         {"host": "0.0.0.0"},
         {"host": "0.0.0.0", "model": "demo"},
         {"proxy_secret": "short"},
+        {"metrics_token": "short"},
         {"jwt_issuer": "https://example.org/"},
         {"login_roles": "staff"},
         {"models_file": Path("gone.toml")},
@@ -98,6 +99,23 @@ async def test_what_serve_refuses_is_a_fault_in_the_same_words(database_url: str
             pass
     seen = faults(await found(wanted))
     assert [sentence for sentence in refused.value.args if sentence not in seen] == []
+
+
+@pytest.mark.parametrize(
+    ("given", "status", "text"),
+    [
+        ({}, "ok", "only this machine"),
+        ({"metrics_token": "x" * 16}, "ok", "need their token"),
+        ({"host": "0.0.0.0"}, "note", "set TURNSTREAM_METRICS_TOKEN"),
+        ({"host": "0.0.0.0", "metrics_token": "x" * 16}, "ok", "need their token"),
+    ],
+)
+async def test_metrics_that_other_machines_can_reach_without_a_token_are_noted(
+    database_url: str, given: dict[str, Any], status: str, text: str
+) -> None:
+    (finding,) = (await found(settings(database_url, **given)))["metrics"]
+    assert finding.status == status
+    assert text in finding.text
 
 
 async def test_a_postgres_that_is_too_old_is_refused_in_the_same_words(

@@ -1,6 +1,7 @@
 """Handlers for operations: liveness, readiness, metrics."""
 
 import asyncio
+import hmac
 from collections.abc import Iterable, Mapping
 from importlib.metadata import version
 from math import nan
@@ -13,9 +14,10 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from turnstream.api.http.errors import problem
+from turnstream.api.identity.way import bearer_token
 from turnstream.api.neighbours import is_from_neighbour
 from turnstream.api.services import Services, services_of
-from turnstream.domain.errors import StorageUnavailable
+from turnstream.domain.errors import StorageUnavailable, Unauthorized
 from turnstream.storage.database import Statement
 from turnstream.telemetry import BUILD_INFO, OLDEST_QUEUED_SECONDS, TASKS, TURNS_QUEUED, TURNS_WAITING
 
@@ -55,9 +57,11 @@ async def _is_any_neighbour_ready(request: Request, services: Services) -> bool:
 
 async def metrics(request: Request) -> Response:
     """The metrics of this replica; where the server has several processes those of each, with its number. What counts
-    all replicas is NaN while Postgres does not answer.
+    all replicas is NaN while Postgres does not answer. Raises Unauthorized.
     """
     services = services_of(request)
+    if services.http.metrics_token is not None and not is_from_neighbour(request):
+        _check_token(request, services.http.metrics_token)
     queued, waiting, oldest = await services.storage.turn_counts.open_turns() or (nan, nan, nan)
     TURNS_QUEUED.set(queued)
     TURNS_WAITING.set(waiting)
@@ -69,6 +73,12 @@ async def metrics(request: Request) -> Response:
         texts = {neighbours.own.number: own.decode(), **await neighbours.ask_all("/metrics")}
         own = generate_latest(_Together(texts))
     return Response(own, media_type=CONTENT_TYPE_LATEST)
+
+
+def _check_token(request: Request, token: str) -> None:
+    """Raises Unauthorized. Tokens of owners are not accepted: the metrics are about all owners."""
+    if not hmac.compare_digest((bearer_token(request) or "").encode(), token.encode()):
+        raise Unauthorized("`GET /metrics` needs `Authorization: Bearer TOKEN` with TURNSTREAM_METRICS_TOKEN.")
 
 
 class _Together(Collector):

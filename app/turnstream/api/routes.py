@@ -454,7 +454,14 @@ ENDPOINTS = (
         problems=(500, 503),
         open=True,
     ),
-    Endpoint("GET /metrics", health.metrics, "Prometheus metrics", gives="text/plain", problems=(500,), open=True),
+    Endpoint(
+        "GET /metrics",
+        health.metrics,
+        "Prometheus metrics; they need a token of their own if the server has one (TURNSTREAM_METRICS_TOKEN)",
+        gives="text/plain",
+        problems=(401, 500),
+        open=True,
+    ),
     Endpoint(
         "GET /openapi.json",
         get_openapi,

@@ -135,7 +135,9 @@ class Live:
 
 @dataclass(frozen=True, slots=True)
 class HttpSettings:
-    """Sizes in bytes, times in seconds. `recorded_owners` may ask for recordings; None stands for all."""
+    """Sizes in bytes, times in seconds. `recorded_owners` may ask for recordings; None stands for all. Without a
+    `metrics_token` the metrics are open.
+    """
 
     max_body_bytes: int
     max_turn_bytes: int
@@ -144,6 +146,7 @@ class HttpSettings:
     heartbeat: float
     recorded_owners: frozenset[str] | None
     browser_token_life: int
+    metrics_token: str | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from turnstream.engine.upkeep.webhooks import Receiver, ping_receiver
 from turnstream.extension import Extension, installed, read_settings, sections
 from turnstream.llm.demo.provider import DEMO
 from turnstream.setup.databases import addressed, check_present, database_name, database_url, session_url, standby_url
-from turnstream.setup.identity import allowed_origins
+from turnstream.setup.identity import allowed_origins, metrics_token
 from turnstream.setup.models import ping_providers
 from turnstream.setup.parts import Given, chosen_extensions, chosen_model, opened_models, opened_toolset, opened_ways
 from turnstream.setup.plans import read_plans
@@ -112,6 +112,10 @@ async def examine(settings: Settings, ping: bool) -> list[Finding]:
             read_plans(settings, given.plan_of)
         with _tried("origins", found):
             allowed_origins(settings)
+        with _tried("metrics", found):
+            metrics_token(settings)
+        if found[-1].status == "ok":
+            found[-1] = _metrics(settings)
         with _tried("model", found):
             model = chosen_model(settings, given)
         if found[-1].status == "ok":
@@ -165,6 +169,18 @@ def _address(settings: Settings) -> Finding:
             return Finding("address", "note", f"port {settings.port} is in use; all is well if this is the server")
         return Finding("address", "fault", str(error))
     return Finding("address", "ok", f"{settings.host}, port {settings.port}")
+
+
+def _metrics(settings: Settings) -> Finding:
+    if settings.metrics_token is not None:
+        return Finding("metrics", "ok", "need their token")
+    if settings.on_loopback:
+        return Finding("metrics", "ok", "need no token, and only this machine can reach them")
+    text = (
+        "/metrics shows names of models and tools, and how much they are used, without a token, and other machines can"
+        " reach it: set TURNSTREAM_METRICS_TOKEN, or keep it inside with the proxy or a firewall"
+    )
+    return Finding("metrics", "note", text)
 
 
 async def _database(settings: Settings, stack: AsyncExitStack) -> AsyncIterator[Finding | Database]:

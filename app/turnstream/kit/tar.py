@@ -3,11 +3,29 @@
 import tarfile
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import IO
+from typing import IO, Self
 
 # Of one file, which is read into memory. Those of an export have a few megabytes.
 MAX_FILE_BYTES = 100_000_000
+# Of a long name, or of other attributes of a file, which tarfile reads into memory before it gives the file.
+MAX_ATTRIBUTE_BYTES = 1_000_000
 END = bytes(2 * tarfile.BLOCKSIZE)
+
+
+class _Weighed(tarfile.TarInfo):
+    """The head of a file, whose size is checked before anything behind it is read."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        info = super().frombuf(buf, encoding, errors)
+        _check_size(info, MAX_FILE_BYTES if info.isfile() else MAX_ATTRIBUTE_BYTES)
+        return info
+
+
+def _check_size(info: tarfile.TarInfo, most: int) -> None:
+    """Raises ValueError."""
+    if info.size > most:
+        raise ValueError(f"the file {info.name} has {info.size:,} bytes, of {most:,} that it may have")
 
 
 def tar_member(name: str, content: bytes) -> bytes:
@@ -22,12 +40,9 @@ def tar_members(file: IO[bytes]) -> Iterator[tuple[str, bytes]]:
     """Name and content of each file in an archive, which may be a pipe. Raises tarfile.TarError where it is cut off,
     ValueError at a file that is too large. A file with holes counts with them: its few bytes become as many as it has.
     """
-    with tarfile.open(fileobj=file, mode="r|") as archive:
+    with tarfile.open(fileobj=file, mode="r|", tarinfo=_Weighed) as archive:
         for info in archive:
-            if info.size > MAX_FILE_BYTES:
-                raise ValueError(
-                    f"the file {info.name} has {info.size:,} bytes, of {MAX_FILE_BYTES:,} that it may have"
-                )
+            _check_size(info, MAX_FILE_BYTES)  # which attributes, or holes, may have changed
             content = archive.extractfile(info)
             if content is not None:
                 yield info.name, content.read()

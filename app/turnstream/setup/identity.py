@@ -4,6 +4,8 @@ import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
+from pydantic import SecretStr
+
 from turnstream.api.identity.in_browsers import TokensInBrowsers
 from turnstream.api.identity.issuer_keys import check_key_url
 from turnstream.api.identity.local import LocalMachine
@@ -28,9 +30,7 @@ async def open_ways(
     scopes = _login_scopes(settings)
     ways = [authenticate] if authenticate is not None else []
     if settings.proxy_secret is not None:
-        secret = settings.proxy_secret.get_secret_value()
-        if len(secret) < 16:
-            raise ConfigError("TURNSTREAM_PROXY_SECRET must have at least 16 characters.")
+        secret = _unguessable("TURNSTREAM_PROXY_SECRET", settings.proxy_secret)
         headers = settings.proxy_owner_header, settings.proxy_roles_header, settings.proxy_plan_header
         prefix = "proxy:" if settings.login_prefixes else ""
         ways.append(TrustedProxy(secret, scopes, *headers, prefix).identity_of)
@@ -63,6 +63,18 @@ def allowed_origins(settings: Settings) -> frozenset[str]:
     if settings.cors_credentials and not origins:
         raise ConfigError("TURNSTREAM_CORS_CREDENTIALS needs the origins in TURNSTREAM_CORS_ORIGINS.")
     return origins
+
+
+def metrics_token(settings: Settings) -> str | None:
+    """The token that `GET /metrics` needs. Raises ConfigError for one that could be guessed."""
+    return None if settings.metrics_token is None else _unguessable("TURNSTREAM_METRICS_TOKEN", settings.metrics_token)
+
+
+def _unguessable(name: str, setting: SecretStr) -> str:
+    value = setting.get_secret_value()
+    if len(value) < 16:
+        raise ConfigError(f"{name} must have at least 16 characters.")
+    return value
 
 
 async def _jwt_tokens(settings: Settings, issuer: str, scopes: LoginScopes, stack: AsyncExitStack) -> Authenticate:

@@ -315,6 +315,7 @@ async def test_a_proxy_that_proves_itself_names_the_owner(site: Server, document
         ({"login_roles": "staff"}, "TURNSTREAM_LOGIN_ROLES must be such as"),
         ({"login_roles": "staff=all"}, "TURNSTREAM_LOGIN_ROLES: 'all' is no scope"),
         ({"proxy_secret": "short"}, "TURNSTREAM_PROXY_SECRET must have at least 16 characters"),
+        ({"metrics_token": "short"}, "TURNSTREAM_METRICS_TOKEN must have at least 16 characters"),
     ],
 )
 async def test_settings_that_would_open_the_server_stop_its_start(

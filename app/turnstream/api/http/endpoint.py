@@ -56,7 +56,7 @@ class Endpoint:
     one, else `owner`; where the handler decides, it calls `require_reach`. `takes` and `gives` are the JSON bodies; a
     str is the media type of a body that is not JSON. `statuses` are those of success, `problems` the refusals that are
     particular to the call. `streams`: the response is a stream where the client accepts one; `events` names that
-    stream. `open`: no token is needed. `limits` are those of the owner from which the call takes: one of `writes` when
+    stream. `open`: no owner is needed. `limits` are those of the owner from which the call takes: one of `writes` when
     it is admitted, the others and further writes in its handler. A call that changes rows names them, or that it has
     none. A `lenient` call ignores unknown parameters of the query, as the original of a dialect does.
     """

@@ -234,7 +234,7 @@ def _operation(endpoint: Endpoint, part: CallGroup, refs: Refs) -> Json:
         if isinstance(endpoint.takes, str):
             content |= _content(BYTES, refs)  # the server looks at the bytes, not at their declared type
         operation["requestBody"] = {"required": required, "content": content}
-    if endpoint.open:
+    if endpoint.open and 401 not in endpoint.problems:
         operation["security"] = []
     return operation
 
