@@ -186,7 +186,17 @@ NO_VACUUM_OF_THEIR_OWN = {
         "idempotency_keys",
     ),
     *("moves", "search_backlog", "search_chats", "search_documents", "search_owners", "search_segments", "signing_key"),
-    *("steers", "sweeps", "token_requirement", "tokens", "tool_cache", "uploads", "waiting_webhooks", "webhooks"),
+    *(
+        "steers",
+        "sweeps",
+        "token_requirement",
+        "tokens",
+        "tool_cache",
+        "tool_sets",
+        "uploads",
+        "waiting_webhooks",
+        "webhooks",
+    ),
 }
 
 

@@ -136,10 +136,11 @@ def test_every_table_is_moved_or_left_for_a_reason() -> None:
 def test_every_column_of_a_table_that_is_copied_ahead_is_copied_and_what_may_change_is_renewed() -> None:
     for name, table in COPIED.items():
         assert set(table.columns) == set(stored_columns(name))
-    chats, uploads = COPIED["chats"], COPIED["uploads"]
+    chats, uploads, tool_sets = COPIED["chats"], COPIED["uploads"], COPIED["tool_sets"]
     assert chats.renew is not None
     assert {"id", "owner", *chats.live, *chats.renew.columns} == set(chats.columns)
     assert {"id", "owner", "digest", "content", *uploads.live} == set(uploads.columns)
+    assert {"owner", "digest", "tools", *tool_sets.live} == set(tool_sets.columns)
 
 
 async def test_what_stays_behind_is_erased_like_an_owner(cells: Cells) -> None:
@@ -282,7 +283,7 @@ async def test_a_move_that_is_cut_off_after_each_portion_gets_on_by_one(
 ) -> None:
     monkeypatch.setattr("turnstream.storage.owners.owner_ahead._PORTION", 1)
     before = of_the_owner(await cells.here())
-    portions = sum(len(before[table]) for table in ("chats", "turns", "uploads", "documents"))
+    portions = sum(len(before[table]) for table in COPIED)
     steps: list[str] = []
 
     def second(name: str) -> None:
@@ -352,7 +353,7 @@ async def test_what_was_copied_ahead_may_be_erased(cells: Cells) -> None:
     assert await cells.there() == before
 
 
-@pytest.mark.parametrize("table", ["chats", "uploads", "documents"])
+@pytest.mark.parametrize("table", sorted(COPIED.keys() - {"turns"}))
 async def test_what_is_erased_while_it_is_taken_over_ends_the_move(cells: Cells, table: str) -> None:
     before = of_the_owner(await cells.here())
     deleting = f"""
@@ -446,6 +447,14 @@ async def test_a_turn_that_does_not_stop_ends_the_move(cells: Cells, monkeypatch
 
 async def test_moves_that_are_refused(cells: Cells) -> None:
     source, target = ("07", cells.harness.database), ("08", cells.target)
+    await cells.target.rows(
+        Statement(
+            "INSERT INTO replicas (id, address, session, lease_until) SELECT gen_random_uuid(), 'old:1', 7, now()"
+        )
+    )
+    with pytest.raises(ConfigError, match="The replica old:1 of the cell 08 is of the version before tool sets"):
+        await cells.move().run()
+    await cells.target.rows(Statement("DELETE FROM replicas"))
     with pytest.raises(NotFound, match="no owner nobody"):
         await OwnerMove("nobody", source, target).run()
     await Tokens(cells.target).create("of the same name", Identity(OWNER))

@@ -11,6 +11,7 @@ import asyncpg
 import pytest
 
 from tests.support.harness import OWNER, Harness
+from tests.support.owner_rows import LAMP
 from turnstream.domain.blocks import Block
 from turnstream.domain.chats import Chat
 from turnstream.domain.errors import ConfigError, StatementRefused, StorageError
@@ -45,6 +46,7 @@ OF_OWNER = [
     "search_segments SELECT hashtext($1), $1, 0",
     "search_pending (owner, chat_id) SELECT $1, gen_random_uuid()",
     "tool_cache (owner, key, tool, content, size, expires_at) SELECT $1, sha256('x'), 't', 'x', 1, now()",
+    "tool_sets SELECT $1, sha256('x'), '[]'",
 ]
 OF_CHAT = [
     "deleted_turns SELECT gen_random_uuid(), $1, 1, now()",
@@ -187,7 +189,7 @@ async def test_a_chat_begins_with_its_message_in_one_statement(api: Database) ->
     """Its turns cannot be returned: their policy looks for a chat that the statement does not see yet."""
     now = datetime.now(UTC)
     chat = Chat(new_id(), OWNER, None, None, {}, created_at=now, updated_at=now)
-    request = TurnRequest("scripted", params={"stop": ["."]}, labels={"n": "1"})
+    request = TurnRequest("scripted", params={"stop": ["."]}, labels={"n": "1"}, tools=(LAMP,))
     message = NewExchange([Block(0, 0, 0, TEXT, "Hello")], request, None, IdempotencyKey("key", b"d" * 32))
     exchanges = Exchanges(api)
     with acting_for("bob"):

@@ -67,6 +67,7 @@ DELETED_CHAT: Row = {"owner": "ada", "chat_id": NEW, "deleted_at": NOW}
 GRANT: Row = {"id": NEW, "chat_id": CHAT, "tool": "n", "digest": "0", "turn_id": ASSISTANT, "tool_use_id": "c"}
 WAITING: Row = {"turn_id": ASSISTANT, "asked": 1, "calls": "[]"}
 CACHED: Row = {"owner": "ada", "key": bytes(32), "tool": "n", "content": "x", "size": 1, "expires_at": NOW}
+TOOL_SET: Row = {"owner": "ada", "digest": bytes(32), "tools": "[]"}
 AUDIT: Row = {"id": 1000, "kind": "token.created", "detail": "{}"}
 BROWSER_TOKEN: Row = {"id": NEW, "owner": "ada", "hash": bytes(32), "scopes": ["read"], "expires_at": NOW}
 CHARGE: Row = {
@@ -144,6 +145,7 @@ VALID: list[tuple[str, Row]] = [
     ("grants", GRANT),
     ("waiting_webhooks", WAITING),
     ("tool_cache", CACHED),
+    ("tool_sets", TOOL_SET),
     ("audit", AUDIT),
     ("browser_tokens", BROWSER_TOKEN),
     ("charges", CHARGE),
@@ -175,6 +177,8 @@ WRONG: dict[str, list[Row]] = {
     "fk_waiting_webhooks_turn_id": [{**WAITING, "turn_id": NEW}],
     "ck_waiting_webhooks_one_state": [{**WAITING, "asked": 2, "delivered_at": NOW}],
     "pk_tool_cache": [CACHED],
+    "pk_tool_sets": [TOOL_SET],
+    "ck_tool_sets_digest_is_sha256": [{**TOOL_SET, "digest": b"x"}],
     "pk_audit": [AUDIT],
     "pk_browser_tokens": [BROWSER_TOKEN],
     "fk_browser_tokens_token_id": [{**BROWSER_TOKEN, "id": USER, "token_id": NEW}],

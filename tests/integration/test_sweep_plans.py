@@ -48,6 +48,8 @@ INSERT INTO audit (kind, owner, detail, created_at)
 INSERT INTO tool_cache (owner, key, tool, content, size, stored_at, expires_at)
     SELECT 'ada', sha256(n::text::bytea), 't', '', 0, at_of(n), at_of(n) + interval '3 days'
     FROM generate_series(1, {rows}) AS n;
+INSERT INTO tool_sets (owner, digest, tools, used_at)
+    SELECT 'owner ' || n % 1000, sha256(n::text::bytea), '[]', at_of(n) FROM generate_series(1, {rows}) AS n;
 INSERT INTO reservations (id, owner, turn_id, attempt, call, tokens, cost, reserved_at)
     SELECT gen_random_uuid(), 'ada', id_of(n), 1, '1.1', 1, 0, now() FROM generate_series(1, {rows}) AS n;
 INSERT INTO open_text (turn_id, attempt, index, start, round, type, text)
@@ -60,8 +62,9 @@ INSERT INTO waiting_webhooks (turn_id, asked, calls, due_at, delivered_at)
     SELECT id_of(n), 1, '[]', NULL, at_of(n) FROM generate_series(1, {rows}) AS n;
 INSERT INTO chats (id, owner, created_at, updated_at)
     SELECT id_of(n), 'owner ' || n % 1000, at_of(n), at_of(n) FROM generate_series(1, {rows}) AS n;
-INSERT INTO turns (id, chat_id, parent_id, role, status, request, attempt, stop_reason, created_at, ended_at)
-    SELECT id_of(n), id_of(n), id_of(n + 1), 'assistant', 'complete', '{{}}', 1, 'end_turn', at_of(n), at_of(n)
+INSERT INTO turns (id, chat_id, parent_id, role, status, request, tool_set, attempt, stop_reason, created_at, ended_at)
+    SELECT id_of(n), id_of(n), id_of(n + 1), 'assistant', 'complete', '{{}}', sha256((n - n % 4)::text::bytea), 1,
+        'end_turn', at_of(n), at_of(n)
     FROM generate_series(1, {rows}) AS n;
 INSERT INTO asks (turn_id, round, tool_use_id, name, kind, digest, attempt, asked_at, answer, answered_at)
     SELECT id_of(n), 1, 'c', 't', 'client', 'd', 1, at_of(n),
@@ -141,7 +144,15 @@ SWEEPS = [sweep.name for sweep in sweeps_of(SETTINGS, Database(Pool(_connect, 1)
 
 
 # Old and young rows alternate: those that stay do not keep a sweep from what comes after them.
-REMOVE = ["unused uploads", "old uploads", "old webhooks", "old idempotency keys", "audit", "deleted chats"]
+REMOVE = [
+    "unused uploads",
+    "old uploads",
+    "old webhooks",
+    "old idempotency keys",
+    "audit",
+    "deleted chats",
+    "tool sets",
+]
 
 
 async def _check(database: Explained, name: str) -> None:

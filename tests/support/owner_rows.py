@@ -4,6 +4,7 @@ import asyncpg
 
 from tests.support.harness import OWNER, Asked, Harness
 from turnstream.domain.identity import Identity
+from turnstream.domain.turns import ToolSpec
 from turnstream.kit.ids import new_id
 from turnstream.llm.scripted import ScriptedProvider, message_of, text
 from turnstream.storage.owners.documents import Documents
@@ -11,6 +12,7 @@ from turnstream.storage.owners.tokens import Tokens
 from turnstream.storage.owners.uploads import Uploads
 from turnstream.storage.tables import metadata
 
+LAMP = ToolSpec("lamp", "Turns the lamp on.", '{"type":"object","n":1.50}', client=True)
 HELLO = ScriptedProvider(lambda _: message_of(text("Hel", "lo.")))
 
 
@@ -19,7 +21,7 @@ async def fill_owner(harness: Harness) -> Asked:
     async with harness.replica(HELLO) as replica:
         first = await harness.ask()
         await harness.finish(replica, first)
-        second = await harness.ask("And again?", after=first)
+        second = await harness.ask("And again?", after=first, tools=[LAMP])
         await harness.finish(replica, second)
         await harness.finish(replica, await harness.ask("Another chat"))
     upload = await Uploads(harness.database).put(OWNER, "text/plain", b"some bytes \x00\xff")

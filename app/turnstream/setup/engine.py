@@ -44,7 +44,7 @@ from turnstream.storage.owners.audit import AuditTrail
 from turnstream.storage.owners.charges import Charges
 from turnstream.storage.owners.owner_changes import OwnerChanges
 from turnstream.storage.owners.uploads import Uploads
-from turnstream.storage.retention import Aged, Sweeps, aged_rows, old_chats, present_turns
+from turnstream.storage.retention import Aged, Sweeps, aged_rows, old_chats, present_turns, unused_tool_sets
 from turnstream.storage.runs.journal import Journal, OpenTexts
 from turnstream.storage.runs.queue import Queue
 from turnstream.storage.runs.session import ReplicaSession
@@ -212,6 +212,7 @@ def sweeps_of(settings: Settings, database: Database) -> Sequence[Sweep]:
     sweeps = [
         Sweep("unused uploads", 6 * HOURS, partial(uploads.sweep, UNUSED_UPLOADS_KEPT)),
         Sweep("deleted chats", 6 * HOURS, OwnerChanges(database).sweep),
+        Sweep("tool sets", 6 * HOURS, partial(unused_tool_sets, database)),
         Sweep("tool cache", HOURS / 6, ToolCache(database).sweep),
         Sweep("reservations", HOURS / 6, Accounts(database).sweep),
         Sweep("open text", HOURS / 6, OpenTexts(database).sweep),

@@ -21,11 +21,15 @@ API_ROLE: Final = "turnstream_api"
 # the audit trail is not its own, nor are moves between cells. Tables without an owner it does not reach either.
 CLOSED: Final = frozenset({"tokens", "audit", "moves"})
 # What the role may do with tables of which each change is in the audit trail; with the others it may do all. An ask is
-# made by the engine; asks and grants go with their turns.
-NARROW: Final = {"asks": "SELECT, UPDATE (answer, answered_at)", "grants": "SELECT, INSERT, UPDATE (revoked_at)"}
+# made by the engine; asks and grants go with their turns. Tool sets are written by a function.
+NARROW: Final = {
+    "asks": "SELECT, UPDATE (answer, answered_at)",
+    "grants": "SELECT, INSERT, UPDATE (revoked_at)",
+    "tool_sets": "SELECT",
+}
 # The functions that it calls, in statements and in policies.
 CALLED: Final = (
-    *("owner_in_scope", "chat_of_another", "turn_of_another", "take_place"),
+    *("owner_in_scope", "chat_of_another", "turn_of_another", "take_place", "keep_tool_set"),
     *("search_index_of", "search_inside", "search_language", "search_matches", "search_plain", "search_sought"),
 )
 # All others of the schema: they run in triggers, in functions, and in sweeps of the engine.

@@ -1,6 +1,7 @@
 """Conversion of rows to frozen values and back. JSON columns are text; they are encoded and decoded here only."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, Final
@@ -11,7 +12,7 @@ import msgspec
 from turnstream.domain.asks import Ask, AskAnswer, Steer
 from turnstream.domain.blocks import Block, PreliminaryOutput
 from turnstream.domain.rounds import Round
-from turnstream.domain.turns import ENDED, OPEN, TRANSITIONS, Turn, TurnError, TurnRequest
+from turnstream.domain.turns import ENDED, OPEN, TRANSITIONS, ToolSpec, Turn, TurnError, TurnRequest
 from turnstream.storage.database import Row
 
 
@@ -23,9 +24,10 @@ def sql_list(values: Iterable[str]) -> str:
 OPEN_STATUSES = sql_list(status for status in TRANSITIONS if status in OPEN)
 ENDED_STATUSES = sql_list(status for status in TRANSITIONS if status in ENDED)
 
-_LONGEST_SHARED = 32_768  # characters of a request that turns of different chats share in memory
+_LONGEST_SHARED = 32_768  # characters of a request that turns of different chats share in memory, and of its tools
 
 _request = msgspec.json.Decoder(TurnRequest)
+_tools = msgspec.json.Decoder(tuple[ToolSpec, ...])
 _error = msgspec.json.Decoder(TurnError)
 _answer = msgspec.json.Decoder(AskAnswer)
 _blocks = msgspec.json.Decoder(tuple[Block, ...])
@@ -61,19 +63,36 @@ PRELIMINARY: Final = f"""CASE WHEN turns.status IN {OPEN_STATUSES} THEN (
     ) END AS preliminary"""
 
 
-def requests_from(rows: Iterable[Row]) -> Mapping[str, TurnRequest]:
+# The tools of a turn whose row has their digest; null where its request has them.
+TOOLS: Final = """CASE WHEN turns.tool_set IS NOT NULL THEN (
+        SELECT tools FROM tool_sets WHERE digest = turns.tool_set
+            AND tool_sets.owner = (SELECT chats.owner FROM chats WHERE chats.id = turns.chat_id)
+    ) END"""
+WITH_TOOLS: Final = f"turns.*, {TOOLS} AS tools"
+
+
+def requests_from(rows: Iterable[Row]) -> Mapping[tuple[str, str | None], TurnRequest]:
     """The requests of turns by their text: most turns of a chat have the same one, and share it in memory."""
-    return {text: _request_from(text) for text in {row["request"] for row in rows} if text is not None}
+    texts = {(row["request"], row["tools"]) for row in rows if row["request"] is not None}
+    return {each: _request_from(*each) for each in texts}
 
 
-def _request_from(text: str) -> TurnRequest:
+def _request_from(text: str, tools: str | None) -> TurnRequest:
     """Most turns of a server have one of a few requests, and share it as well."""
-    return _shared_request(text) if len(text) <= _LONGEST_SHARED else _request.decode(text)
+    request = _shared_request(text) if len(text) <= _LONGEST_SHARED else _request.decode(text)
+    if tools is None:
+        return request
+    return replace(request, tools=_shared_tools(tools) if len(tools) <= _LONGEST_SHARED else _tools.decode(tools))
 
 
 @lru_cache(maxsize=256)
 def _shared_request(text: str) -> TurnRequest:
     return _request.decode(text)
+
+
+@lru_cache(maxsize=256)
+def _shared_tools(text: str) -> tuple[ToolSpec, ...]:
+    return _tools.decode(text)
 
 
 def turn_from(
@@ -82,10 +101,10 @@ def turn_from(
     blocks: Iterable[Block] = (),
     asks: Iterable[Ask] = (),
     steers: Iterable[Steer] = (),
-    requests: Mapping[str, TurnRequest] = MappingProxyType({}),
+    requests: Mapping[tuple[str, str | None], TurnRequest] = MappingProxyType({}),
 ) -> Turn:
     """`requests` are those that are decoded already, by their text."""
-    request = row["request"]
+    texts = None if row["request"] is None else (row["request"], row["tools"])
     return Turn(
         id=row["id"],
         chat_id=row["chat_id"],
@@ -93,7 +112,7 @@ def turn_from(
         role=row["role"],
         status=row["status"],
         attempt=row["attempt"],
-        request=None if request is None else requests.get(request) or _request_from(request),
+        request=None if texts is None else requests.get(texts) or _request_from(*texts),
         cancel_requested=row["cancel_requested"],
         recoveries=row["recoveries"],
         deaths=row["deaths"],

@@ -160,6 +160,8 @@ turns = Table(
     ),
     Column("status", Text, nullable=False),
     Column("request", JSON),
+    # The digest of its tools, where the request has none itself.
+    Column("tool_set", LargeBinary),
     Column("attempt", Integer, nullable=False, server_default=text("0")),
     Column("recoveries", SmallInteger, nullable=False, server_default=text("0")),
     # The deaths of processes that it may have caused.
@@ -219,6 +221,19 @@ turns = Table(
     Index("ix_turns_running", "replica", postgresql_where=literal_column("status = 'running'")),
     Index("ix_turns_open", "chat_id", postgresql_where=literal_column("status IN ('queued', 'running', 'waiting')")),
     Index("ix_turns_failed", "ended_at", postgresql_where=literal_column("status = 'error'")),
+    Index("ix_turns_tool_set", "tool_set", postgresql_where=literal_column("tool_set IS NOT NULL")),
+)
+
+# The tools of requests, once for each owner. `digest` is a SHA-256 of the owner who has stored them and of their text.
+# `used_at` is behind the last use by an hour at most (migration 0048).
+tool_sets = Table(
+    "tool_sets",
+    metadata,
+    Column("owner", Text, primary_key=True),
+    Column("digest", LargeBinary, primary_key=True),
+    Column("tools", JSON, nullable=False),
+    Column("used_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    CheckConstraint("octet_length(digest) = 32", name="digest_is_sha256"),
 )
 
 # Turns that were deleted from a chat that is still there, for the readers of the chat and of the owner's feed. `place`
@@ -642,6 +657,8 @@ replicas = Table(
     Column("draining_since", DateTime(timezone=True)),
     # False for a version that does not sign the owners of its statements.
     Column("signs", Boolean, nullable=False, server_default=text("false")),
+    # False for a version that looks for tools in requests alone.
+    Column("reads_tool_sets", Boolean, nullable=False, server_default=text("false")),
 )
 
 # One row: the key of HMAC-SHA256 by which Postgres knows an owner that a server has named, as its two padded halves.

@@ -16,26 +16,30 @@ from turnstream.kit.ids import new_id
 from turnstream.storage.chats.chats import CREATE_CHAT, LOCK_CHAT, chat_from
 from turnstream.storage.chats.turns import CANCEL_TURN, GET_TURN, Turns
 from turnstream.storage.database import Database, Statement, Transaction
-from turnstream.storage.rows import OPEN_STATUSES, columns_of, from_json, to_json, turn_from
+from turnstream.storage.rows import OPEN_STATUSES, WITH_TOOLS, columns_of, from_json, to_json, turn_from
 
 # While a large branch is being deleted, the newest turn may be a user turn, which nothing can follow.
 GET_NEWEST_OF_CHAT = Statement(
-    "SELECT * FROM turns WHERE chat_id = :chat AND role = 'assistant' ORDER BY created_at DESC, id DESC LIMIT 1"
+    f"""
+    SELECT {WITH_TOOLS} FROM turns
+    WHERE chat_id = :chat AND role = 'assistant' ORDER BY created_at DESC, id DESC LIMIT 1
+    """
 )
 # The chat and its newest turn, of which there may be none: what a message without a parent needs, in one round trip.
 GET_CHAT_AND_NEWEST = Statement(
-    """
+    f"""
     SELECT newest.*, title, system_prompt, settings, chats.created_at AS chat_created_at, updated_at
     FROM chats LEFT JOIN LATERAL (
-        SELECT * FROM turns WHERE chat_id = chats.id AND role = 'assistant' ORDER BY created_at DESC, id DESC LIMIT 1
+        SELECT {WITH_TOOLS} FROM turns
+        WHERE chat_id = chats.id AND role = 'assistant' ORDER BY created_at DESC, id DESC LIMIT 1
     ) AS newest ON true
     WHERE chats.id = :chat AND chats.owner = :owner
     """
 )
-GET_TURN_OF_CHAT = Statement("SELECT * FROM turns WHERE chat_id = :chat AND id = :turn")
+GET_TURN_OF_CHAT = Statement(f"SELECT {WITH_TOOLS} FROM turns WHERE chat_id = :chat AND id = :turn")
 GET_RUNNING_SIBLING = Statement(
     f"""
-    SELECT * FROM turns
+    SELECT {WITH_TOOLS} FROM turns
     WHERE chat_id = :chat AND parent_id = :parent AND status IN {OPEN_STATUSES}
     """
 )
@@ -43,14 +47,14 @@ GET_RUNNING_SIBLING = Statement(
 GET_BRANCH = Statement(
     f"""
     WITH RECURSIVE branch AS (
-        SELECT turns.*, 0 AS depth FROM turns WHERE chat_id = :chat AND id = :turn
+        SELECT id, parent_id, status, 0 AS depth FROM turns WHERE chat_id = :chat AND id = :turn
         UNION ALL
-        SELECT before.*, depth + 1 FROM branch
+        SELECT before.id, before.parent_id, before.status, depth + 1 FROM branch
         JOIN turns AS question ON question.id = branch.parent_id
         JOIN turns AS before ON before.id = question.parent_id
         WHERE branch.status IN {OPEN_STATUSES}
     )
-    SELECT * FROM branch ORDER BY depth DESC
+    SELECT {WITH_TOOLS} FROM branch JOIN turns ON turns.id = branch.id ORDER BY depth DESC
     """
 )
 LOCK_OPEN_TURN = Statement(f"SELECT id FROM turns WHERE id = :turn AND status IN {OPEN_STATUSES} FOR NO KEY UPDATE")
@@ -72,10 +76,11 @@ _EXCHANGE = """
         ) AS b (index, type, text, data)
     ), assistant_turn AS (
         INSERT INTO turns (
-            id, chat_id, parent_id, role, request, queue_owner, created_at, status, attempt, replica, started_at
+            id, chat_id, parent_id, role, request, tool_set, queue_owner, created_at,
+            status, attempt, replica, started_at
         )
-        SELECT :assistant_turn, :chat, :user_turn, 'assistant', CAST(:request AS json), owner, updated_at, {begun}
-        FROM touched
+        SELECT :assistant_turn, :chat, :user_turn, 'assistant', kept.request, tool_set, owner, updated_at, {begun}
+        FROM touched, keep_tool_set(owner, CAST(:request AS json)) AS kept
     )
 """
 _CREATED = " SELECT updated_at FROM touched"
@@ -138,9 +143,10 @@ BEGIN_CHAT = Statement(
 CREATE_SIBLING = Statement(
     f"""
     WITH touched AS (UPDATE chats SET {TICK} WHERE id = :chat RETURNING updated_at, owner)
-    INSERT INTO turns (id, chat_id, parent_id, role, status, created_at, queue_owner, request)
-    SELECT :id, :chat, :parent, 'assistant', 'queued', updated_at, owner, CAST(:request AS json) FROM touched
-    RETURNING *
+    INSERT INTO turns (id, chat_id, parent_id, role, status, created_at, queue_owner, request, tool_set)
+    SELECT :id, :chat, :parent, 'assistant', 'queued', updated_at, owner, kept.request, tool_set
+    FROM touched, keep_tool_set(owner, CAST(:request AS json)) AS kept
+    RETURNING id, created_at
     """
 )
 # A commit that waits in vain for a synchronous standby is visible here and nowhere else. So a key that is found is
@@ -280,12 +286,11 @@ class Draft:
         """Another assistant turn beside `before`. Raises KeyTaken and TooMany."""
         assert self.before is not None
         await take_queued_place(self.connection, self.chat.owner, self._most_queued)
-        row = await self.connection.row(
-            CREATE_SIBLING, id=new_id(), chat=self.chat.id, parent=self.before.parent_id, request=to_json(request)
-        )
+        chat, parent = self.chat.id, self.before.parent_id
+        row = await self.connection.row(CREATE_SIBLING, id=new_id(), chat=chat, parent=parent, request=to_json(request))
         assert row is not None
         await self._keep_key(row["id"])
-        return turn_from(row)
+        return Turn(row["id"], chat, parent, "assistant", "queued", request=request, created_at=row["created_at"])
 
     async def steer(self, blocks: Sequence[Block]) -> Exchange:
         """Adds `blocks` to the open turn. Raises KeyTaken."""

@@ -17,17 +17,17 @@ from turnstream.storage.runs.record import ADD_BLOCKS
 RECORD_EXCHANGE = Statement(
     f"""
     WITH touched AS (
-        UPDATE chats SET {TICK}, title = coalesce(title, :title) WHERE id = :chat RETURNING updated_at
+        UPDATE chats SET {TICK}, title = coalesce(title, :title) WHERE id = :chat RETURNING updated_at, owner
     ), user_turn AS (
         INSERT INTO turns (id, chat_id, parent_id, role, status, created_at, ended_at)
         SELECT :user_turn, :chat, :parent, 'user', 'complete', updated_at, updated_at FROM touched
     )
     INSERT INTO turns (
-        id, chat_id, parent_id, role, request, created_at, started_at, ended_at, attempt, status, stop_reason
+        id, chat_id, parent_id, role, request, tool_set, created_at, started_at, ended_at, attempt, status, stop_reason
     )
-    SELECT :answer, :chat, :user_turn, 'assistant', CAST(:request AS json), updated_at, updated_at, updated_at, 1,
+    SELECT :answer, :chat, :user_turn, 'assistant', kept.request, tool_set, updated_at, updated_at, updated_at, 1,
         'complete', 'end_turn'
-    FROM touched
+    FROM touched, keep_tool_set(owner, CAST(:request AS json)) AS kept
     RETURNING id
     """
 )

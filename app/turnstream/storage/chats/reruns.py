@@ -21,9 +21,9 @@ GET_PLACE = Statement("SELECT owner, chat_id FROM turns JOIN chats ON chats.id =
 # A row as its text keeps every byte; the columns of both databases are those of the same migrations.
 GET_CHAT = Statement("SELECT chats::text AS line FROM chats WHERE id = :chat")
 PUT_CHAT = Statement("INSERT INTO chats SELECT (CAST(CAST(:line AS text) AS chats)).*")
-_COLUMNS: Final = """id, chat_id, parent_id, role, status, request, attempt, recoveries, deaths, replica, declined,
-    declined_until, cancel_requested, asked, arrivals, hook_failures, stop_reason, error, usage, created_at, started_at,
-    ended_at, forked_from, lineage"""
+_COLUMNS: Final = """id, chat_id, parent_id, role, status, request, tool_set, attempt, recoveries, deaths, replica,
+    declined, declined_until, cancel_requested, asked, arrivals, hook_failures, stop_reason, error, usage, created_at,
+    started_at, ended_at, forked_from, lineage"""
 GET_ROW = Statement("SELECT turns::text AS line FROM turns WHERE id = :turn")
 PUT_ROW = Statement(
     f"INSERT INTO turns ({_COLUMNS}) SELECT {_COLUMNS} FROM (SELECT (CAST(CAST(:line AS text) AS turns)).*) AS turn"
@@ -43,6 +43,18 @@ GET_UPLOADS = Statement(
 )
 PUT_UPLOADS = Statement(
     "INSERT INTO uploads SELECT (CAST(line AS uploads)).* FROM unnest(CAST(:lines AS text[])) AS line"
+)
+GET_TOOL_SETS = Statement(
+    """
+    SELECT tool_sets::text AS line FROM tool_sets
+    WHERE owner = :owner AND digest IN (SELECT tool_set FROM turns WHERE id = ANY(CAST(:turns AS uuid[])))
+    """
+)
+PUT_TOOL_SETS = Statement(
+    """
+    INSERT INTO tool_sets SELECT (CAST(line AS tool_sets)).* FROM unnest(CAST(:lines AS text[])) AS line
+    ON CONFLICT DO NOTHING
+    """
 )
 _CONTENTS: Final = {
     table: (
@@ -70,9 +82,10 @@ async def copy_path(source: Database, target: Database, owner: str, turn: Turn) 
         await _copy(there, here, GET_CHAT, PUT_CHAT, chat=turn.chat_id)
         for id in before:
             await _copy(there, here, GET_ROW, PUT_ROW, turn=id)
-        await _copy_many(there, here, GET_UPLOADS, PUT_UPLOADS, [*before, turn.id])
+        await _copy_many(there, here, GET_UPLOADS, PUT_UPLOADS, turns=[*before, turn.id])
+        await _copy_many(there, here, GET_TOOL_SETS, PUT_TOOL_SETS, turns=before, owner=owner)
         for get, put in _CONTENTS.values():
-            await _copy_many(there, here, get, put, before)
+            await _copy_many(there, here, get, put, turns=before)
         await here.rows(
             PUT_AGAIN,
             turn=turn.id,
@@ -89,10 +102,8 @@ async def _copy(there: Transaction, here: Transaction, get: Statement, put: Stat
     await here.rows(put, line=row["line"])
 
 
-async def _copy_many(
-    there: Transaction, here: Transaction, get: Statement, put: Statement, turns: Sequence[UUID]
-) -> None:
-    if lines := [row["line"] for row in await there.rows(get, turns=turns)]:
+async def _copy_many(there: Transaction, here: Transaction, get: Statement, put: Statement, **which: object) -> None:
+    if lines := [row["line"] for row in await there.rows(get, **which)]:
         await here.rows(put, lines=lines)
 
 

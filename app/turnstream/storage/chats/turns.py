@@ -14,6 +14,7 @@ from turnstream.storage.database import Database, Row, Statement, Transaction
 from turnstream.storage.rows import (
     OPEN_STATUSES,
     PRELIMINARY,
+    TOOLS,
     ask_from,
     block_from,
     requests_from,
@@ -28,9 +29,9 @@ WHOLE_PATH = 1_000_000
 # Bytes of the turns of one page.
 _PAGE_BYTES = 8_000_000
 
-_COLUMNS = f"""turns.id, turns.chat_id, turns.parent_id, turns.role, turns.status, turns.request, turns.attempt,
-    turns.cancel_requested, turns.recoveries, turns.deaths, turns.asked, turns.arrivals,
-    turns.hook_failures, turns.stop_reason, turns.error, turns.usage, turns.created_at,
+_COLUMNS = f"""turns.id, turns.chat_id, turns.parent_id, turns.role, turns.status, turns.request,
+    {TOOLS} AS tools, turns.attempt, turns.cancel_requested, turns.recoveries, turns.deaths, turns.asked,
+    turns.arrivals, turns.hook_failures, turns.stop_reason, turns.error, turns.usage, turns.created_at,
     turns.started_at, turns.ended_at, turns.forked_from, turns.lineage, {PRELIMINARY}"""
 
 GET_TURN = Statement(
@@ -53,7 +54,7 @@ GET_NEWEST_THROUGH = Statement(
     """
 )
 # About the bytes that a turn has in memory: those of its longest columns, and some for each block.
-_SIZE = """coalesce(octet_length(turns.request::text), 0) + (
+_SIZE = f"""coalesce(octet_length(turns.request::text), 0) + coalesce(octet_length(({TOOLS})::text), 0) + (
         SELECT coalesce(sum(1000 + octet_length(text) + coalesce(octet_length(data::text), 0)
             + coalesce(octet_length(client_data::text), 0)), 0) FROM blocks WHERE turn_id = turns.id
     )"""

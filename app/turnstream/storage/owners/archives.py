@@ -22,6 +22,7 @@ from turnstream.domain.identity import Identity
 from turnstream.domain.secret_headers import masked_settings, masked_tool
 from turnstream.storage import tables
 from turnstream.storage.database import LONG, Database, Statement, Transaction
+from turnstream.storage.rows import TOOLS
 
 VERSION = 1
 HEAD = "archive.json"
@@ -53,18 +54,24 @@ _OF_CHAT: Final[Mapping[str, tuple[str, str]]] = {
 _IMPORTED: Final[Mapping[str, Mapping[str, str]]] = {
     "turns": {
         "status": "CASE WHEN row.status = 'running' THEN 'queued' ELSE row.status END",
+        "request": "kept.request",
         "replica": "NULL",
         "cancel_requested": "row.cancel_requested OR row.status IN ('queued', 'running')",
     },
 }
+_WHOLE_REQUEST: Final = f"""coalesce(
+        (left(request::text, -1) || ', "tools": ' || ({TOOLS})::text || '}}')::json, request
+    ) AS request"""
 # Ids of rows that a chat brings along. Where its own id is taken, these are changed with it.
 _WITH_IDS = frozenset({"chats", "turns", "steers", "grants"})
 _UUID = re.compile(rb"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 
 
 def _columns(table: str) -> tuple[str, ...]:
-    """The columns that a row of an archive has. The bytes of an upload are a file of their own."""
-    columns, left = tables.metadata.tables[table].columns, {"owner", "queue_owner"}
+    """The columns that a row of an archive has. The bytes of an upload are a file of their own. Requests have their
+    tools in them.
+    """
+    columns, left = tables.metadata.tables[table].columns, {"owner", "queue_owner", "tool_set"}
     return tuple(str(column.name) for column in columns if column.computed is None and column.name not in left)
 
 
@@ -77,7 +84,8 @@ def _named(columns: Mapping[str, Sequence[str]]) -> set[str]:
 
 
 def _lines_of(table: str, condition: str, order: str) -> Statement:
-    columns = ", ".join(f'"{name}"' for name in _columns(table) if (table, name) != ("uploads", "content"))
+    names = [name for name in _columns(table) if (table, name) != ("uploads", "content")]
+    columns = ", ".join(_WHOLE_REQUEST if (table, name) == ("turns", "request") else f'"{name}"' for name in names)
     # A line break in a value of JSON can only stand between two of its tokens.
     return Statement(
         f"""
@@ -441,16 +449,18 @@ def _group_of(part: ArchivePart) -> tuple[str, str]:
 
 def _insert(table: str, columns: Sequence[str]) -> Statement:
     """Rows of the owner :owner. Columns that an older archive does not have get their defaults."""
-    with_owner = "owner" in tables.metadata.tables[table].columns
-    names = ", ".join([*(["owner"] if with_owner else []), *(f'"{name}"' for name in columns)])
-    values = [_IMPORTED.get(table, {}).get(name, f'row."{name}"') for name in columns]
-    values = [*([":owner"] if with_owner else []), *values]
+    values = {name: _IMPORTED.get(table, {}).get(name, f'row."{name}"') for name in columns}
+    source = f"unnest(CAST(:lines AS text[])) AS line, json_populate_record(NULL::{table}, CAST(line AS json)) AS row"
+    if "owner" in tables.metadata.tables[table].columns:
+        values["owner"] = ":owner"
+    if table == "turns":
+        values["tool_set"], source = "kept.tool_set", f"{source}, keep_tool_set(:owner, row.request) AS kept"
+    names = ", ".join(f'"{name}"' for name in values)
     # What is the owner's already stays as it is.
     kept = " ON CONFLICT DO NOTHING" if table in {"documents", "idempotency_keys"} else ""
     return Statement(
         f"""
-        INSERT INTO {table} ({names}) SELECT {", ".join(values)}
-        FROM unnest(CAST(:lines AS text[])) AS line, json_populate_record(NULL::{table}, CAST(line AS json)) AS row
+        INSERT INTO {table} ({names}) SELECT {", ".join(values.values())} FROM {source}
         {kept} RETURNING 1 AS made
         """,
         timeout=LONG,

@@ -1,4 +1,5 @@
-"""Turns that have ended, files and documents of an owner who moves: they are copied ahead, while the owner still works.
+"""Turns that have ended, tool sets, files and documents of an owner who moves: they are copied ahead, while the owner
+still works.
 
 In the new cell they belong to an owner of another name (`arriving_name`), so that no request finds them. Once the owner
 is held, both cells are compared: what is new or has changed since is copied, what has gone is deleted, and all get the
@@ -213,10 +214,43 @@ _DOCUMENTS: Final = _Copied(
         timeout=_TIMEOUT,
     ),
 )
+# The digest is one of the content, too.
+_TOOL_SETS: Final = _Copied(
+    ("owner", "digest", "tools", "used_at"),
+    Statement(
+        """
+        SELECT digest AS key, true AS version, used_at, octet_length(tools::text) AS size
+        FROM tool_sets WHERE owner = :owner
+        """,
+        timeout=_TIMEOUT,
+    ),
+    # As a set that is used now: a sweep deletes old ones that no turn has.
+    Statement(
+        """
+        SELECT CAST(:name AS text), digest, tools, now()
+        FROM tool_sets WHERE owner = :owner AND digest = ANY(CAST(:key AS bytea[]))
+        """,
+        timeout=_TIMEOUT,
+    ),
+    Statement("DELETE FROM tool_sets WHERE owner = :name AND digest = ANY(CAST(:key AS bytea[]))", timeout=_TIMEOUT),
+    Statement(
+        """
+        WITH taken AS (
+            UPDATE tool_sets SET owner = :owner, used_at = live.used_at
+            FROM unnest(CAST(:key AS bytea[]), CAST(:used_at AS timestamptz[])) AS live (digest, used_at)
+            WHERE owner = :name AND tool_sets.digest = live.digest RETURNING tool_sets.digest
+        )
+        SELECT count(*) AS number FROM taken
+        """,
+        timeout=_TIMEOUT,
+    ),
+    live=("used_at",),
+)
 # Each after those that its rows refer to.
 COPIED: Final[Mapping[str, _Copied]] = {
     "chats": _CHATS,
     "turns": _TURNS,
+    "tool_sets": _TOOL_SETS,
     "uploads": _UPLOADS,
     "documents": _DOCUMENTS,
 }

@@ -59,6 +59,10 @@ GET_COLUMNS = Statement(
     WHERE table_schema = current_schema() AND table_name = ANY(CAST(:tables AS text[])) ORDER BY 1
     """
 )
+# They would run a turn without the tools that its request does not have itself (migration 0048).
+GET_REPLICA_WITHOUT_TOOL_SETS = Statement(
+    "SELECT address FROM replicas WHERE NOT reads_tool_sets AND lease_until > now() - interval '5 minutes' LIMIT 1"
+)
 HOLD = Statement(
     """
     INSERT INTO moves (owner, cell, state, held_until)
@@ -229,6 +233,11 @@ class OwnerMove:
         if await self._source.rows(GET_COLUMNS, tables=names) != await self._target.rows(GET_COLUMNS, tables=names):
             raise ConfigError(
                 f"The cells {self._here} and {self._there} have tables of different versions: upgrade both first."
+            )
+        if older := await self._target.row(GET_REPLICA_WITHOUT_TOOL_SETS):
+            raise ConfigError(
+                f"The replica {older['address']} of the cell {self._there} is of the version before tool sets, and"
+                " alive, or was in the last five minutes. Nothing was moved. Upgrade it, and try again."
             )
 
     async def _check(self, gone_to: str | None) -> None:

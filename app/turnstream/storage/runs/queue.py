@@ -159,8 +159,8 @@ RENEW_LEASE = Statement(
         WHERE id = :replica AND lease_until - CAST(:lease AS interval) > now() + interval '1 second'
         ON CONFLICT DO NOTHING
     )
-    INSERT INTO replicas (id, address, session, lease_until, webhooks, signs, configuration)
-    VALUES (:replica, :address, :session, now() + :lease, :webhooks, true, :configuration)
+    INSERT INTO replicas (id, address, session, lease_until, webhooks, signs, reads_tool_sets, configuration)
+    VALUES (:replica, :address, :session, now() + :lease, :webhooks, true, true, :configuration)
     ON CONFLICT (id) DO UPDATE SET lease_until = EXCLUDED.lease_until
     RETURNING clock_timestamp() AS time, now() AS began, lease_until, draining_since IS NOT NULL AS draining,
         ARRAY(SELECT clock_steps.began FROM clock_steps ORDER BY 1) AS steps,
