@@ -137,7 +137,7 @@ endif
 
 UV := .lock-venv/bin/uv
 COMPILE = UV_CUSTOM_COMPILE_COMMAND="make lock" $(UV) pip compile --quiet --no-config --universal --python-version 3.11 \
-	--generate-hashes $(LOCK_ARGS) pyproject.toml
+	--all-extras --generate-hashes $(LOCK_ARGS) pyproject.toml
 
 migrations: ## list new migrations with their digests; those that are listed do not change any more
 	@cd migrations/versions && for file in *.py; do grep -q " $$file$$" ../versions.sha256 || sha256sum "$$file" >>../versions.sha256; done

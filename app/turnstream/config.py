@@ -234,33 +234,6 @@ class Settings(Section):
         ge=0,
         description="SSE streams of one owner on one replica, a stream beyond them is refused (429); 0: any number",
     )
-    jwt_issuer: str | None = Field(
-        None, description="issuer whose JSON web tokens are accepted, as in their claim `iss`"
-    )
-    jwt_audience: str | None = Field(
-        None, description="audiences of which such a token must name one; separated by commas; needed with an issuer"
-    )
-    jwt_audience_claim: str = Field("aud", description="claim that names the audience, such as `azp`")
-    jwt_keys_url: str | None = Field(
-        None, description="URL of the issuer's keys (JWKS); without it its OpenID configuration names it"
-    )
-    jwt_algorithms: str = Field(
-        "RS256, ES256, EdDSA", description="signatures that are accepted, of those with a public key"
-    )
-    jwt_owner_claim: str = Field("sub", description="claim that is the owner; a path with dots, as for the others")
-    jwt_owner_claim_is_fixed: bool = Field(
-        False,
-        description="true: an owner claim such as `email` is accepted, because no user of the issuer can change it",
-    )
-    jwt_type: str | None = Field(
-        None, description="type that tokens must have, as in `typ` of their header, such as `at+jwt`"
-    )
-    jwt_roles_claim: str | None = Field(
-        None, description="claim with roles, such as `realm_access.roles`: a list, or words in one text"
-    )
-    jwt_plan_claim: str | None = Field(None, description="claim that names the plan of the owner")
-    jwt_cell_claim: str | None = Field(None, description="claim that names the cell of the owner")
-    jwt_leeway: float = Field(30, ge=0, le=300, description="difference of clocks that is allowed to the issuer")
     proxy_secret: SecretStr | None = Field(
         None, description="secret by which a proxy proves itself, in X-Turnstream-Proxy-Secret, and may name owners"
     )

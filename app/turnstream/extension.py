@@ -4,7 +4,8 @@ those that are installed; a program may pass its own to `create_app`.
 A command loads the extensions to read its settings. So their values import what they add only when it is asked for.
 """
 
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import entry_points
@@ -16,6 +17,7 @@ from turnstream.domain.errors import ConfigError
 
 if TYPE_CHECKING:
     from turnstream.api.http.call_group import CallGroup
+    from turnstream.api.identity.way import Authenticate, LoginScopes
     from turnstream.config import Section, Settings
     from turnstream.domain.plans import Plans
     from turnstream.engine.hooks import Hooks
@@ -64,6 +66,11 @@ def _no_work(_: Context) -> Work:
     return Work()
 
 
+@asynccontextmanager
+async def _no_way(_: "Settings", __: "LoginScopes") -> "AsyncIterator[Authenticate | None]":
+    yield None
+
+
 def _no_check(_: "Settings", __: "Models") -> None:
     """Everything is right."""
 
@@ -71,7 +78,8 @@ def _no_check(_: "Settings", __: "Models") -> None:
 @dataclass(frozen=True, slots=True)
 class Extension:
     """`summary` is what `doctor` prints. `settings` is a section of the settings. `check` raises ConfigError for a
-    setting that does not fit the models. `commands` are modules by the name of the command that each defines.
+    setting that does not fit the models. `way` opens a way to authenticate, if the settings ask for it. `commands` are
+    modules by the name of the command that each defines.
     """
 
     name: str
@@ -80,6 +88,7 @@ class Extension:
     check: "Callable[[Settings, Models], None]" = _no_check
     calls: "Callable[[], Sequence[CallGroup]]" = _no_calls
     work: Callable[[Context], Work] = _no_work
+    way: "Callable[[Settings, LoginScopes], AbstractAsyncContextManager[Authenticate | None]]" = _no_way
     commands: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -99,7 +108,22 @@ def installed() -> Mapping[str, Extension]:
 
 
 def selected(settings: "Settings") -> Sequence[Extension]:
-    """The installed ones that TURNSTREAM_EXTENSIONS names. Raises ConfigError."""
+    """The installed ones that TURNSTREAM_EXTENSIONS names. Raises ConfigError, also for a setting of one that it leaves
+    out: a server that people log in to must not be open because the extension for that is missing.
+    """
+    found = _selected(settings)
+    left_out = [each for each in installed().values() if each not in found and each.settings is not None]
+    for extension in left_out:
+        assert extension.settings is not None
+        if given := sorted(settings.section(extension.settings).model_fields_set):
+            name = config.variables(extension.settings)[given[0]]
+            raise ConfigError(
+                f"{name} is a setting of the extension {extension.name}, which TURNSTREAM_EXTENSIONS leaves out."
+            )
+    return found
+
+
+def _selected(settings: "Settings") -> Sequence[Extension]:
     known = installed()
     if settings.extensions is None:
         return list(known.values())

@@ -156,7 +156,7 @@ async def running(
         }
         database = await stack.enter_async_context(connect(url, **options))
         api = await stack.enter_async_context(api_database(settings, direct_url, database, **options))
-        stored, ways = await opened_ways(settings, given, database, stack)
+        stored, ways = await opened_ways(settings, given, extensions, database, stack)
         models = await opened_models(settings, given, extensions, stack)
         toolset = await opened_toolset(settings, given, database, stack)
         if model == DEMO:

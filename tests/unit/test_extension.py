@@ -6,13 +6,20 @@ from importlib.metadata import EntryPoint
 import pytest
 
 from turnstream import extension
-from turnstream.config import Settings
+from turnstream.config import Section, Settings
 from turnstream.domain.errors import ConfigError
 from turnstream.extension import GROUP, Extension, installed, selected
 
 Install = Callable[..., None]
 FIRST, SECOND = Extension("first", "a first one"), Extension("second", "a second one")
 NOT_ONE = "nothing"
+
+
+class LoginSettings(Section):
+    login: str | None = None
+
+
+THIRD = Extension("third", "a third one", settings=LoginSettings)
 
 
 @pytest.fixture
@@ -52,6 +59,18 @@ def test_an_unknown_name_is_refused_with_those_that_are_installed(install: Insta
     install(first=f"{__name__}:FIRST")
     with pytest.raises(ConfigError, match=r"names third, which is not installed\. Installed: first\."):
         chosen("first, third")
+
+
+def test_a_setting_of_an_extension_that_is_left_out_is_refused(
+    install: Install, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that people log in to is not open because the extension for that is left out."""
+    install(first=f"{__name__}:FIRST", third=f"{__name__}:THIRD")
+    assert chosen("first") == ["first"]
+    monkeypatch.setenv("TURNSTREAM_LOGIN", "here")
+    assert chosen("third") == ["third"]
+    with pytest.raises(ConfigError, match=r"^TURNSTREAM_LOGIN is a setting of the extension third"):
+        chosen("first")
 
 
 @pytest.mark.parametrize(

@@ -131,7 +131,7 @@ async def examine(settings: Settings, ping: bool) -> list[Finding]:
             found.append(Finding("access", "note", "not checked: the tokens are in the database"))
         else:
             with _tried("access", found):
-                await opened_ways(settings, given, database, stack)
+                await opened_ways(settings, given, extensions, database, stack)
         with _tried("models", found):
             await opened_models(settings, given, extensions, stack)
         with _tried("tools", found):

@@ -7,7 +7,6 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pydantic import SecretStr
 
 from turnstream.api.identity.in_browsers import TokensInBrowsers
-from turnstream.api.identity.issuer_keys import check_key_url
 from turnstream.api.identity.local import LocalMachine
 from turnstream.api.identity.proxy import TrustedProxy
 from turnstream.api.identity.stored import StoredTokens
@@ -15,16 +14,19 @@ from turnstream.api.identity.way import Authenticate, LoginScopes
 from turnstream.config import Settings
 from turnstream.domain.errors import ConfigError
 from turnstream.domain.identity import Scope, checked_scopes
+from turnstream.extension import Extension
 from turnstream.storage.owners.tokens import Tokens
 
-# Claims that the user can often change: who takes the name of another user there would be that owner here.
-_MUTABLE = frozenset({"email", "name", "nickname", "preferred_username", "upn", "unique_name", "phone_number"})
 _ORIGIN = re.compile(r"https?://([a-z0-9.-]+|\[[0-9a-f:]+\])(:[0-9]{1,5})?")
 
 
 @asynccontextmanager
 async def open_ways(
-    settings: Settings, tokens: Tokens, stored: StoredTokens, authenticate: Authenticate | None
+    settings: Settings,
+    tokens: Tokens,
+    stored: StoredTokens,
+    authenticate: Authenticate | None,
+    extensions: Sequence[Extension] = (),
 ) -> AsyncIterator[Sequence[Authenticate]]:
     """Raises ConfigError for settings that are wrong, and where others can reach a server that nobody may use."""
     scopes = _login_scopes(settings)
@@ -35,8 +37,9 @@ async def open_ways(
         prefix = "proxy:" if settings.login_prefixes else ""
         ways.append(TrustedProxy(secret, scopes, *headers, prefix).identity_of)
     async with AsyncExitStack() as stack:
-        if settings.jwt_issuer is not None:
-            ways.append(await _jwt_tokens(settings, settings.jwt_issuer, scopes, stack))
+        for extension in extensions:
+            way = await stack.enter_async_context(extension.way(settings, scopes))
+            ways += [way] if way is not None else []
         only_tokens = not ways
         ways.append(stored.identity_of)
         if settings.url_tokens or settings.token_cookie:
@@ -75,53 +78,6 @@ def _unguessable(name: str, setting: SecretStr) -> str:
     if len(value) < 16:
         raise ConfigError(f"{name} must have at least 16 characters.")
     return value
-
-
-async def _jwt_tokens(settings: Settings, issuer: str, scopes: LoginScopes, stack: AsyncExitStack) -> Authenticate:
-    # Not at the top: the library for signatures takes a tenth of a second, which servers without an issuer save.
-    from turnstream.api.identity.jwt_tokens import KEY_TYPES, Issuer, open_jwt_tokens  # noqa: PLC0415
-
-    algorithms = frozenset(_names(settings.jwt_algorithms))
-    if not algorithms or algorithms - KEY_TYPES.keys():
-        raise ConfigError(f"TURNSTREAM_JWT_ALGORITHMS must name some of {', '.join(KEY_TYPES)}.")
-    audiences = frozenset(_names(settings.jwt_audience or ""))
-    if not audiences:
-        raise ConfigError(
-            "TURNSTREAM_JWT_AUDIENCE must name the audience of tokens for this server: else the issuer's tokens for"
-            " other servers would be accepted here."
-        )
-    claim = settings.jwt_owner_claim
-    if claim.rpartition(".")[2] in _MUTABLE and not settings.jwt_owner_claim_is_fixed:
-        raise ConfigError(
-            f"TURNSTREAM_JWT_OWNER_CLAIM is {claim}, which users can change at many issuers, and then are another owner"
-            " here: use `sub`, or set TURNSTREAM_JWT_OWNER_CLAIM_IS_FIXED=true if this issuer never gives one value to"
-            " two users."
-        )
-    for name, url in (("TURNSTREAM_JWT_ISSUER", issuer), ("TURNSTREAM_JWT_KEYS_URL", settings.jwt_keys_url)):
-        try:
-            check_key_url(url or issuer)
-        except ValueError as error:
-            raise ConfigError(f"{name}: {error}.") from None
-    tokens = await stack.enter_async_context(
-        open_jwt_tokens(
-            Issuer(
-                name=issuer,
-                audiences=audiences,
-                scopes=scopes,
-                algorithms=algorithms,
-                keys_url=settings.jwt_keys_url,
-                audience_claim=settings.jwt_audience_claim,
-                owner_claim=settings.jwt_owner_claim,
-                roles_claim=settings.jwt_roles_claim,
-                plan_claim=settings.jwt_plan_claim,
-                cell_claim=settings.jwt_cell_claim,
-                leeway=settings.jwt_leeway,
-                type=settings.jwt_type,
-                prefix="jwt:" if settings.login_prefixes else "",
-            )
-        )
-    )
-    return tokens.identity_of
 
 
 def _login_scopes(settings: Settings) -> LoginScopes:

@@ -67,12 +67,12 @@ def chosen_model(settings: Settings, given: Given) -> str:
 
 
 async def opened_ways(
-    settings: Settings, given: Given, database: Database, stack: AsyncExitStack
+    settings: Settings, given: Given, extensions: Sequence[Extension], database: Database, stack: AsyncExitStack
 ) -> tuple[StoredTokens, Sequence[Authenticate]]:
     """The tokens that are stored, and all ways to authenticate, theirs among them. Raises ConfigError."""
     tokens = Tokens(database, settings.cell)
     stored = StoredTokens(tokens, settings.cell)
-    return stored, await stack.enter_async_context(open_ways(settings, tokens, stored, given.authenticate))
+    return stored, await stack.enter_async_context(open_ways(settings, tokens, stored, given.authenticate, extensions))
 
 
 async def opened_models(

@@ -11,10 +11,10 @@ import httpx2
 import jwt
 from starlette.requests import Request
 
-from turnstream.api.identity.issuer_keys import IssuerKeys, Jwk
 from turnstream.api.identity.way import LoginScopes, bearer_token, identity_from
 from turnstream.domain.errors import Unauthorized
 from turnstream.domain.identity import Identity
+from turnstream.extensions.jwt.issuer_keys import IssuerKeys, Jwk
 from turnstream.kit.clock import CLOCK
 
 # The algorithms that may be allowed, with the type of their keys. Each has a private and a public key: with a shared

@@ -1,0 +1,112 @@
+"""JSON web tokens of an issuer where people log in."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from pydantic import Field
+
+from turnstream.config import Section, Settings
+from turnstream.domain.errors import ConfigError
+from turnstream.extension import Extension
+
+if TYPE_CHECKING:
+    from turnstream.api.identity.way import Authenticate, LoginScopes
+    from turnstream.extensions.jwt.tokens import Issuer
+
+# Claims that the user can often change: who takes the name of another user there would be that owner here.
+_MUTABLE = frozenset({"email", "name", "nickname", "preferred_username", "upn", "unique_name", "phone_number"})
+
+
+class JwtSettings(Section):
+    jwt_issuer: str | None = Field(
+        None, description="issuer whose JSON web tokens are accepted, as in their claim `iss`"
+    )
+    jwt_audience: str | None = Field(
+        None, description="audiences of which such a token must name one; separated by commas; needed with an issuer"
+    )
+    jwt_audience_claim: str = Field("aud", description="claim that names the audience, such as `azp`")
+    jwt_keys_url: str | None = Field(
+        None, description="URL of the issuer's keys (JWKS); without it its OpenID configuration names it"
+    )
+    jwt_algorithms: str = Field(
+        "RS256, ES256, EdDSA", description="signatures that are accepted, of those with a public key"
+    )
+    jwt_owner_claim: str = Field("sub", description="claim that is the owner; a path with dots, as for the others")
+    jwt_owner_claim_is_fixed: bool = Field(
+        False,
+        description="true: an owner claim such as `email` is accepted, because no user of the issuer can change it",
+    )
+    jwt_type: str | None = Field(
+        None, description="type that tokens must have, as in `typ` of their header, such as `at+jwt`"
+    )
+    jwt_roles_claim: str | None = Field(
+        None, description="claim with roles, such as `realm_access.roles`: a list, or words in one text"
+    )
+    jwt_plan_claim: str | None = Field(None, description="claim that names the plan of the owner")
+    jwt_cell_claim: str | None = Field(None, description="claim that names the cell of the owner")
+    jwt_leeway: float = Field(30, ge=0, le=300, description="difference of clocks that is allowed to the issuer")
+
+
+@asynccontextmanager
+async def _way(settings: Settings, scopes: "LoginScopes") -> AsyncIterator["Authenticate | None"]:
+    given = settings.section(JwtSettings)
+    if given.jwt_issuer is None:
+        yield None
+        return
+    try:  # a tenth of a second, which servers without an issuer save
+        from turnstream.extensions.jwt.tokens import open_jwt_tokens
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"TURNSTREAM_JWT_ISSUER needs the package {error.name}: install turnstream[jwt].") from None
+    async with open_jwt_tokens(_issuer(given, given.jwt_issuer, scopes, settings)) as tokens:
+        yield tokens.identity_of
+
+
+def _issuer(given: JwtSettings, name: str, scopes: "LoginScopes", settings: Settings) -> "Issuer":
+    """Raises ConfigError."""
+    from turnstream.extensions.jwt.issuer_keys import check_key_url
+    from turnstream.extensions.jwt.tokens import KEY_TYPES, Issuer
+
+    algorithms = frozenset(_names(given.jwt_algorithms))
+    if not algorithms or algorithms - KEY_TYPES.keys():
+        raise ConfigError(f"TURNSTREAM_JWT_ALGORITHMS must name some of {', '.join(KEY_TYPES)}.")
+    audiences = frozenset(_names(given.jwt_audience or ""))
+    if not audiences:
+        raise ConfigError(
+            "TURNSTREAM_JWT_AUDIENCE must name the audience of tokens for this server: else the issuer's tokens for"
+            " other servers would be accepted here."
+        )
+    claim = given.jwt_owner_claim
+    if claim.rpartition(".")[2] in _MUTABLE and not given.jwt_owner_claim_is_fixed:
+        raise ConfigError(
+            f"TURNSTREAM_JWT_OWNER_CLAIM is {claim}, which users can change at many issuers, and then are another owner"
+            " here: use `sub`, or set TURNSTREAM_JWT_OWNER_CLAIM_IS_FIXED=true if this issuer never gives one value to"
+            " two users."
+        )
+    for setting, url in (("TURNSTREAM_JWT_ISSUER", name), ("TURNSTREAM_JWT_KEYS_URL", given.jwt_keys_url)):
+        try:
+            check_key_url(url or name)
+        except ValueError as error:
+            raise ConfigError(f"{setting}: {error}.") from None
+    return Issuer(
+        name=name,
+        audiences=audiences,
+        scopes=scopes,
+        algorithms=algorithms,
+        keys_url=given.jwt_keys_url,
+        audience_claim=given.jwt_audience_claim,
+        owner_claim=given.jwt_owner_claim,
+        roles_claim=given.jwt_roles_claim,
+        plan_claim=given.jwt_plan_claim,
+        cell_claim=given.jwt_cell_claim,
+        leeway=given.jwt_leeway,
+        type=given.jwt_type,
+        prefix="jwt:" if settings.login_prefixes else "",
+    )
+
+
+def _names(text: str) -> list[str]:
+    return text.replace(",", " ").split()
+
+
+EXTENSION = Extension("jwt", "JSON web tokens of an issuer", settings=JwtSettings, way=_way)
