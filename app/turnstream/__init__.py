@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from turnstream.api.identity.way import Authenticate as Authenticate
+    from turnstream.config import Section as Section
     from turnstream.config import Settings as Settings
-    from turnstream.config import read_settings as read_settings
     from turnstream.domain.errors import ClaimLost as ClaimLost
     from turnstream.domain.errors import ConfigError as ConfigError
     from turnstream.domain.errors import Conflict as Conflict
@@ -33,6 +33,10 @@ if TYPE_CHECKING:
     from turnstream.engine.hooks import Hooks as Hooks
     from turnstream.engine.hooks import OutputRejected as OutputRejected
     from turnstream.engine.hooks import TurnEnded as TurnEnded
+    from turnstream.extension import Context as Context
+    from turnstream.extension import Extension as Extension
+    from turnstream.extension import Work as Work
+    from turnstream.extension import read_settings as read_settings
     from turnstream.kit.signature import verify as verify
     from turnstream.main import create_app as create_app
     from turnstream.main import lifespan as lifespan
@@ -60,7 +64,8 @@ if TYPE_CHECKING:
 
 _HOMES: Mapping[str, tuple[str, ...]] = {
     "turnstream.api.identity.way": ("Authenticate",),
-    "turnstream.config": ("Settings", "read_settings"),
+    "turnstream.config": ("Section", "Settings"),
+    "turnstream.extension": ("Context", "Extension", "Work", "read_settings"),
     "turnstream.domain.errors": (
         "ClaimLost",
         "ConfigError",

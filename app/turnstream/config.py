@@ -2,16 +2,18 @@
 
 import difflib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from dotenv import dotenv_values
-from pydantic import AliasChoices, AliasGenerator, Field, HttpUrl, SecretStr, ValidationError
+from pydantic import AliasChoices, AliasGenerator, Field, HttpUrl, PrivateAttr, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from turnstream.domain.errors import ConfigError
 from turnstream.kit.requirements import requirement
+
+AnySection = TypeVar("AnySection", bound="Section")
 
 _PREFIX = "TURNSTREAM_"
 # Settings of `turnstream chat`, a client.
@@ -28,8 +30,8 @@ def _alias(field: str) -> AliasChoices:
     return AliasChoices(_variable(field))
 
 
-class Settings(BaseSettings):
-    """Times are seconds, sizes bytes. The description of each field is what `turnstream doctor --settings` prints."""
+class Section(BaseSettings):
+    """A part of the settings. Times are seconds, sizes bytes. `turnstream doctor --settings` prints descriptions."""
 
     model_config = SettingsConfigDict(
         alias_generator=AliasGenerator(validation_alias=_alias),
@@ -39,6 +41,28 @@ class Settings(BaseSettings):
         extra="ignore",
         populate_by_name=True,
     )
+
+
+class Settings(Section):
+    """The settings of the core. Those of an extension are a section: `settings.section(ITS_CLASS)`."""
+
+    _env_file: Any = PrivateAttr()
+    _values: Mapping[str, Any] = PrivateAttr()
+
+    def __init__(self, _env_file: Any = ".env", **values: Any) -> None:
+        super().__init__(_env_file=_env_file, **values)
+        self._env_file, self._values = _env_file, values
+
+    def section(self, section: type[AnySection]) -> AnySection:
+        """From the same sources: `values` of this object, the environment, the `.env` file."""
+        values = {name: value for name, value in self._values.items() if name in section.model_fields}
+        return section(_env_file=self._env_file, **values)
+
+    @property
+    def local_url(self) -> str:
+        """The URL of the server for a client on this machine."""
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)  # noqa: S104, only compared with
+        return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
 
     @property
     def on_loopback(self) -> bool:
@@ -61,6 +85,11 @@ class Settings(BaseSettings):
     anthropic_base_url: str | None = Field(None, description="another base URL of the Anthropic API")
     openai_api_key: SecretStr | None = Field(None, description="key for OpenAI's models")
     openai_base_url: str | None = Field(None, description="base URL of another server with OpenAI's API")
+    extensions: str | None = Field(
+        None,
+        description="names of the [extensions](extensions.md) of this server, separated by commas, or `none`; all that"
+        " are installed unless it is set",
+    )
     models_file: Path | None = Field(None, description="TOML file that adds models and providers")
     params_allow: str | None = Field(
         None,
@@ -130,9 +159,6 @@ class Settings(BaseSettings):
         None,
         description="model that summarises long conversations, and results of tools that ask for it; without it the"
         " turn's own",
-    )
-    title_model: str | None = Field(
-        None, description="model that gives a chat its title after the first answer; without it the first message does"
     )
     max_reply_chars: int = Field(
         4_000_000, ge=1000, description="longest answer of a model call, in characters; a longer one is cut off"
@@ -366,29 +392,25 @@ _SECRET_FILES = {
 }
 
 
-def read_settings() -> Settings:
-    """Raises ConfigError with a sentence for every setting that is wrong."""
-    wrong = list(_unknown())
+def read_settings(sections: Sequence[type[Section]] = ()) -> Settings:
+    """Checks `sections`, too. Raises ConfigError with a sentence for each setting that is wrong."""
+    wrong = list(_unknown(sections))
     secrets: dict[str, Any] = {}
     try:
         secrets = _secrets_in_files()
     except ConfigError as error:
         wrong += error.args
-    try:
-        settings = Settings(**secrets)
-    except ValidationError as error:
-        wrong += [f"{each['loc'][0]} {requirement(each['type'], each.get('ctx'))}." for each in error.errors()]
-    else:
-        if not wrong:
-            return settings
-    raise ConfigError(*wrong)
-
-
-def local_server_url() -> str:
-    """The URL of the server with these settings, for a client on this machine. Raises ConfigError."""
-    settings = read_settings()
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)  # noqa: S104, only compared with
-    return f"http://[{host}]:{settings.port}" if ":" in host else f"http://{host}:{settings.port}"
+    settings, every = None, list[type[Section]]([Settings, *sections])
+    for section in every:
+        try:
+            read = section(**secrets) if section is Settings else section()
+        except ValidationError as error:
+            wrong += [f"{each['loc'][0]} {requirement(each['type'], each.get('ctx'))}." for each in error.errors()]
+        else:
+            settings = read if isinstance(read, Settings) else settings
+    if wrong or settings is None:
+        raise ConfigError(*wrong)
+    return settings
 
 
 def read_environment() -> Mapping[str, str]:
@@ -416,9 +438,16 @@ def _secrets_in_files() -> dict[str, Any]:
     return found
 
 
-def _unknown() -> Iterator[str]:
+def variables(section: type[Section]) -> Mapping[str, str]:
+    """The names of the environment by the fields of a section."""
+    return {name: _variable(name) for name in section.model_fields}
+
+
+def _unknown(sections: Sequence[type[Section]]) -> Iterator[str]:
     """A sentence for each misspelt name, which would be a setting without an effect."""
-    known = [*map(_variable, Settings.model_fields), *_SECRET_FILES]
+    every: Sequence[type[Section]] = (Settings, *sections)
+    known = [name for section in every for name in variables(section).values()]
+    known += _SECRET_FILES
     for name in read_environment():
         if name.startswith(_PREFIX) and name not in known and name not in OF_THE_CLIENT:
             where = "" if name in os.environ else ".env: "

@@ -17,16 +17,15 @@ from turnstream.api.dispatch import routes_of
 from turnstream.api.http.connection import SafeHeaders
 from turnstream.api.http.cross_origin import cross_origin
 from turnstream.api.http.errors import HANDLERS, failed
+from turnstream.api.http.openapi import OpenApi
 from turnstream.api.identity.authenticator import Authenticator
 from turnstream.api.identity.way import Authenticate
 from turnstream.api.neighbours import Neighbours
-from turnstream.api.openai.routes import openai_routes
-from turnstream.api.overview import Overview
 from turnstream.api.plans import OwnerPlans
 from turnstream.api.reads import Reads
 from turnstream.api.recent_chats import RecentChats
 from turnstream.api.resolve import Defaults, Resolver
-from turnstream.api.routes import ENDPOINTS
+from turnstream.api.routes import CORE
 from turnstream.api.services import HttpSettings, Live, Services, Storage
 from turnstream.api.streams.response import OwnerStreams
 from turnstream.api.streams.watch import StreamWatch
@@ -34,12 +33,21 @@ from turnstream.config import Settings
 from turnstream.domain.identity import LOCAL_OWNER
 from turnstream.domain.plans import Plan
 from turnstream.engine.hooks import Hooks
+from turnstream.extension import Extension, selected
 from turnstream.llm.demo.provider import DEMO
 from turnstream.llm.models.catalog import Models
 from turnstream.setup.databases import api_database, database_url, session_url, standby_database, standby_url
 from turnstream.setup.engine import Engine, ServerProcess, background, started
 from turnstream.setup.identity import allowed_origins
-from turnstream.setup.parts import Given, Parts, chosen_model, opened_models, opened_toolset, opened_ways
+from turnstream.setup.parts import (
+    Given,
+    Parts,
+    chosen_extensions,
+    chosen_model,
+    opened_models,
+    opened_toolset,
+    opened_ways,
+)
 from turnstream.setup.plans import read_plans
 from turnstream.setup.policies import allowances, recorded_owners, turn_ceilings, turn_limits, webhook_receiver
 from turnstream.setup.samples import offer_samples
@@ -63,14 +71,14 @@ def create_app(
     outputs: Outputs | None = None,
     authenticate: Authenticate | None = None,
     plan_of: Callable[[str], Plan | str | None] | None = None,
+    extensions: Sequence[Extension] | None = None,
 ) -> Starlette:
     """The server. `models` and `toolset` take the place of those of the settings. `hooks` are called for turns;
     `outputs` validate and refine the output of structured turns. `authenticate` gives the identity of a request, or
     None for one that has a token of the server; nobody is answered without either. `plan_of` returns the plan of an
-    owner, or its name.
+    owner, or its name. `extensions` take the place of those that are installed.
     """
-
-    given = Given(models, toolset, outputs, authenticate, plan_of, hooks)
+    given = Given(models, toolset, outputs, authenticate, plan_of, hooks, extensions)
 
     @asynccontextmanager
     async def run(app: Starlette) -> AsyncIterator[None]:
@@ -80,7 +88,7 @@ def create_app(
             yield
             failure.cancel()
 
-    return _starlette(settings, run)
+    return _starlette(settings, chosen_extensions(settings, given), run)
 
 
 @asynccontextmanager
@@ -94,14 +102,17 @@ async def lifespan(app: Starlette) -> AsyncIterator[None]:
 
 def application(settings: Settings, services: Services) -> Starlette:
     """The HTTP side alone, around services that already run."""
-    app = _starlette(settings)
+    app = _starlette(settings, selected(settings))
     app.state.services = services
     return app
 
 
-def _starlette(settings: Settings, lifespan: Lifespan[Starlette] | None = None) -> Starlette:
+def _starlette(
+    settings: Settings, extensions: Sequence[Extension], lifespan: Lifespan[Starlette] | None = None
+) -> Starlette:
+    parts = [CORE, *(part for extension in extensions for part in extension.calls())]
     app = Starlette(
-        routes=[*routes_of(ENDPOINTS), *openai_routes(), *page_routes()],
+        routes=[*routes_of(parts), *page_routes()],
         lifespan=lifespan,
         exception_handlers=dict(HANDLERS),
         # The last one answers what failed below it inside of the others, so that such an answer has their headers too.
@@ -111,6 +122,7 @@ def _starlette(settings: Settings, lifespan: Lifespan[Starlette] | None = None) 
             Middleware(ServerErrorMiddleware, handler=failed),
         ],
     )
+    app.state.openapi = OpenApi(parts)
     app.router.redirect_slashes = False  # a redirect would name the host of the request, which the client chose
     return app
 
@@ -128,7 +140,7 @@ async def running(
         given = given or Given()
         # Before the database is touched, so that a wrong setting makes none.
         receiver, allowed, plans = webhook_receiver(settings), allowances(settings), read_plans(settings, given.plan_of)
-        model = chosen_model(settings, given)
+        model, extensions = chosen_model(settings, given), chosen_extensions(settings, given)
         allowed_origins(settings)
         standby_url(settings)
         url = await stack.enter_async_context(database_url(settings))
@@ -144,11 +156,11 @@ async def running(
         database = await stack.enter_async_context(connect(url, **options))
         api = await stack.enter_async_context(api_database(settings, direct_url, database, **options))
         stored, ways = await opened_ways(settings, given, database, stack)
-        models = await opened_models(settings, given, stack)
+        models = await opened_models(settings, given, extensions, stack)
         toolset = await opened_toolset(settings, given, database, stack)
         if model == DEMO:
             await offer_samples(Documents(database), LOCAL_OWNER)
-        parts = Parts(settings, database, receiver, plans, models, toolset, given.hooks)
+        parts = Parts(settings, database, receiver, plans, models, toolset, given.hooks, extensions)
         engine = await stack.enter_async_context(started(parts, direct_url, api, process))
         owner_plans = OwnerPlans(plans)
         streams = OwnerStreams(owner_plans)
@@ -174,8 +186,8 @@ async def running(
             http=_http_settings(settings),
             plans=owner_plans,
             streams=streams,
-            overview=Overview(database, models, plans.default.running_turns),
             recent_chats=RecentChats(engine.worker.ended),
+            states=engine.states,
             note_refusal=engine.refusals.note,
             failed=engine.failed,
             is_ready=lambda: not engine.worker.draining,

@@ -169,7 +169,7 @@ async def test_a_decision_that_comes_too_late_does_not_count(office: Office) -> 
     assert (call["expires_at"] is None, other["expires_at"]) == (False, None)
     await until_waiting(office.api, turn, without=call["tool_use_id"])
     refused = await office.decide(turn, decision("approve", call), expect=409)
-    assert f"Call {call['tool_use_id']} has its answer already (expired, " in refused["detail"]
+    assert f"Call {call['tool_use_id']} waited until " in refused["detail"]
     await office.decide(turn, decision("approve", other))
     ended, _ = await whole(office.api, turn)
     assert results_of(ended)[0] == ("This call was not run: nobody answered in time.", True)

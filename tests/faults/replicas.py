@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.faults.model import Model
 from tests.support.http_client import Client
-from tests.support.server_process import TURNSTREAM, Server, clean_environment
+from tests.support.server_process import Server, clean_environment
 
 ROOT = Path(__file__).parents[2]
 
@@ -32,11 +32,14 @@ class Replica(Server):
 
     async def turnstream(self, *arguments: str, **settings: str) -> tuple[int | None, str]:
         """Runs a command with the settings of the server. Returns its exit code, and what it printed."""
+        environment = clean_environment() | self._settings | settings
+        # The package of an earlier version is `app` itself.
+        package = "app" if Path(environment["PYTHONPATH"], "app/cli").is_dir() else "turnstream"
         process = await asyncio.create_subprocess_exec(
-            TURNSTREAM,
+            *(sys.executable, "-c", f"from {package}.cli import main; main()"),
             *arguments,
             cwd=self._folder,
-            env=clean_environment() | self._settings | settings,
+            env=environment,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
         )

@@ -8,10 +8,10 @@ import pytest
 
 from tests.support.harness import Asked, Harness, texts_of
 from tests.support.stream_client import Client, encode
-from turnstream.api.openai.events import ResponseEvents
 from turnstream.domain.cursor import START, Cursor
 from turnstream.domain.log import next_event, resume
 from turnstream.domain.turns import Turn
+from turnstream.extensions.openai_api.events import ResponseEvents
 from turnstream.llm.scripted import Pause, ScriptedProvider, message_of, text
 from turnstream.storage.chats.chat_changes import ChatUpdates, place_of
 from turnstream.stream.live import LiveView

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from turnstream.domain.kinds import SUMMARY
 from turnstream.domain.turns import Limits, Turn
 from turnstream.engine import side_calls
 from turnstream.engine.worker import WorkerPolicy
+from turnstream.extensions.titles import EXTENSION as TITLES
 from turnstream.llm.models.catalog import Model, Models, ProviderModels
 from turnstream.llm.provider import Provider
 from turnstream.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text, tool_use
@@ -208,8 +210,12 @@ async def test_where_the_chosen_model_fails_the_turns_own_writes_the_summary(har
 
 def test_a_model_that_is_not_there_is_refused_at_the_start() -> None:
     models = Models([ProviderModels(ScriptedProvider([]), [Model("scripted")])])
-    for setting in ("summary_model", "title_model"):
+    checks: dict[str, Callable[[Settings], None]] = {
+        "summary_model": partial(check_chosen, models),
+        "title_model": lambda given: TITLES.check(given, models),
+    }
+    for setting, check in checks.items():
         given: dict[str, Any] = {setting: "small"}
         with pytest.raises(ConfigError, match=f"TURNSTREAM_{setting.upper()} must be one of scripted"):
-            check_chosen(models, Settings(_env_file=None, **given))
-    check_chosen(models, Settings(_env_file=None))
+            check(Settings(_env_file=None, **given))
+        check(Settings(_env_file=None))

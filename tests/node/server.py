@@ -8,9 +8,9 @@ from typing import Any
 
 import uvicorn
 
-from turnstream.config import read_settings
 from turnstream.domain.errors import PermanentError, TransientError
 from turnstream.domain.kinds import TEXT, TOOL_RESULT, USER_TEXT
+from turnstream.extension import read_settings
 from turnstream.llm.models.catalog import Models, ProviderModels
 from turnstream.llm.provider import ModelRequest, Part
 from turnstream.llm.scripted import Reply, ScriptedProvider, message_of, text, thinking, tool_use

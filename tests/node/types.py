@@ -9,8 +9,8 @@ from pathlib import Path
 from subprocess import run
 from typing import Any
 
-from turnstream.api.http.openapi import openapi
-from turnstream.api.routes import ENDPOINTS
+from tests.support.calls import PARTS
+from turnstream.api.http.openapi import OpenApi
 
 FOLDER = Path(__file__).parent
 WEB = FOLDER.parents[1] / "app/turnstream/web"
@@ -52,7 +52,7 @@ def types() -> Iterator[tuple[Path, str]]:
 
 
 def _of_document() -> str:
-    document = openapi(ENDPOINTS)
+    document = OpenApi([part for part in PARTS if part.foreign is None]).document()
     schemas = document["components"]["schemas"]
     rest, reached = [*_ROOTS, *_STREAMS], set()
     while rest:

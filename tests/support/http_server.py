@@ -18,6 +18,7 @@ from turnstream.api.services import Services, Storage
 from turnstream.config import Settings
 from turnstream.domain.identity import OF_A_PERSON, Identity, Scope
 from turnstream.domain.plans import Plan
+from turnstream.extension import Extension
 from turnstream.llm.models.catalog import Model, Models, ProviderModels
 from turnstream.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text
 from turnstream.main import create_app
@@ -107,6 +108,7 @@ async def serving(
     offers: Sequence[ProviderModels] = (),
     authenticate: Authenticate | None = None,
     plan_of: Callable[[str], Plan | str | None] | None = None,
+    extensions: Sequence[Extension] | None = None,
     **settings: Any,
 ) -> AsyncIterator[Server]:
     scripts = Scripts()
@@ -121,7 +123,14 @@ async def serving(
         **settings,
     }
     models = GrowingModels(scripts.offers)
-    app = create_app(Settings(_env_file=None, **given), models, toolset, authenticate=authenticate, plan_of=plan_of)
+    app = create_app(
+        Settings(_env_file=None, **given),
+        models,
+        toolset,
+        authenticate=authenticate,
+        plan_of=plan_of,
+        extensions=extensions,
+    )
     with _listener() as listener:
         http = cast("type[asyncio.Protocol]", connections(heartbeat=15))
         config = uvicorn.Config(

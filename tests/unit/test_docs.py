@@ -10,14 +10,15 @@ import pytest
 from prometheus_client.metrics import MetricWrapperBase
 from pydantic.fields import FieldInfo
 
+from tests.support.calls import ENDPOINTS
 from turnstream import telemetry
 from turnstream.api.events import _EVENTS, EVENTS
-from turnstream.api.routes import ENDPOINTS
 from turnstream.api.schemas.requests import NewTurnInNewChat
 from turnstream.cli import MODULES
 from turnstream.config import Settings
 from turnstream.domain.errors import RefusalCode
 from turnstream.domain.turns import ENDED, TRANSITIONS
+from turnstream.extension import Extension, installed
 from turnstream.llm.models.parameters import TABLES, schemas_by_name
 from turnstream.llm.openai.quirks import QUIRKS
 
@@ -27,6 +28,7 @@ PROTOCOL = (ROOT / "docs/protocol.md").read_text(encoding="utf-8")
 API = (ROOT / "docs/api.md").read_text(encoding="utf-8")
 DIALECTS = (ROOT / "docs/dialects.md").read_text(encoding="utf-8")
 FRONTENDS = (ROOT / "docs/frontends.md").read_text(encoding="utf-8")
+EXTENSIONS = (ROOT / "docs/extensions.md").read_text(encoding="utf-8")
 OPERATIONS = (ROOT / "docs/operations.md").read_text(encoding="utf-8")
 CONTRIBUTING = (ROOT / "docs/contributing.md").read_text(encoding="utf-8")
 STATES = (ROOT / "docs/states.md").read_text(encoding="utf-8")
@@ -149,6 +151,27 @@ def test_the_table_of_settings_is_the_settings() -> None:
     assert rows_after(OPERATIONS, "## Settings") == expected
 
 
+@pytest.mark.parametrize(
+    "extension", [each for each in installed().values() if each.settings], ids=lambda each: each.name
+)
+def test_the_settings_of_an_extension_are_in_the_table(extension: Extension) -> None:
+    assert extension.settings is not None
+    fields = extension.settings.model_fields.values()
+    assert [row[1:] for row in rows_after(EXTENSIONS, "## Their settings") if row[0] == extension.name] == [
+        [f"`{_name(field)}`", _default(field), field.description] for field in fields
+    ]
+
+
+def test_the_table_of_extensions_is_what_is_installed() -> None:
+    rows = [row[:2] for row in rows_after(EXTENSIONS, "## What can be left out")]
+    assert rows == [[f"`{each.name}`", each.summary] for each in installed().values()]
+
+
+def test_every_extension_of_the_tree_is_an_entry_point() -> None:
+    folders = {path.parent.name for path in (ROOT / "app/turnstream/extensions").glob("*/__init__.py")}
+    assert folders == set(installed())
+
+
 def _name(field: FieldInfo) -> str:
     return str(getattr(field.validation_alias, "choices")[0])  # noqa: B009, the type of an alias is a union
 
@@ -159,7 +182,8 @@ def _default(field: FieldInfo) -> str:
 
 def test_the_table_of_commands_is_the_commands() -> None:
     told = re.findall(r"`turnstream (\w+)", " ".join(call for call, _ in rows_after(OPERATIONS, "## Commands")))
-    assert sorted({*told}) == sorted(MODULES)
+    more = [name for extension in installed().values() for name in extension.commands]
+    assert sorted({*told}) == sorted([*MODULES, *more])
 
 
 def test_the_table_of_metrics_is_the_metrics() -> None:

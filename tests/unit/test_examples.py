@@ -57,6 +57,7 @@ HERE = "tests/unit/test_examples.py::"
 MODELS = "tests/unit/test_models_page.py::"
 
 # What checks the blocks of one language below one heading. A reason does not begin with `tests/`.
+OF_THE_PAGE = "tests/integration/api/test_extensions.py::test_the_extension_of_the_page_counts"
 CHECKED = {
     ("README.md", "Try it", "sh"): README,
     ("README.md", "Try it", "text"): "the pieces of a text depend on its words; README's commands are run",
@@ -134,6 +135,8 @@ CHECKED = {
     ("docs/frontends.md", "Other origins", "js"): (
         "tests/browser/test_other_origin.py::test_an_event_source_of_another_origin_goes_on_when_its_token_has_ended"
     ),
+    ("docs/extensions.md", "Writing one", "python"): OF_THE_PAGE,
+    ("docs/extensions.md", "Writing one", "toml"): OF_THE_PAGE,
     ("docs/hooks.md", "Hooks", "python"): (
         "tests/integration/test_hooks.py::test_the_example_of_the_page_hears_what_it_says"
     ),

@@ -11,12 +11,7 @@ from typing import Any, get_args
 import pytest
 
 from tests.support.turns import USER_TURN, call, sealed, text, turn_of
-from turnstream.api.ag_ui.encoder import Run, RunEncoder
-from turnstream.api.ag_ui.messages import ClientIds, answer_messages
-from turnstream.api.ai_sdk.chunks import UiEncoder
-from turnstream.api.ai_sdk.messages import ui_message
 from turnstream.api.codec import block_json
-from turnstream.api.openai.events import ResponseEvents
 from turnstream.domain.blocks import REJECTED, Block
 from turnstream.domain.compaction import COMPACTION
 from turnstream.domain.events import BlockStop
@@ -35,6 +30,11 @@ from turnstream.domain.kinds import (
 )
 from turnstream.domain.log import marks_of, start_of_block
 from turnstream.domain.turns import Limits, Turn
+from turnstream.extensions.ag_ui.encoder import Run, RunEncoder
+from turnstream.extensions.ag_ui.messages import ClientIds, answer_messages
+from turnstream.extensions.ai_sdk.chunks import UiEncoder
+from turnstream.extensions.ai_sdk.messages import ui_message
+from turnstream.extensions.openai_api.events import ResponseEvents
 from turnstream.kit.offload import Portions
 from turnstream.llm.anthropic.render import render as render_anthropic
 from turnstream.llm.anthropic.render import render_block

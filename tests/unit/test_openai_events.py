@@ -14,11 +14,11 @@ from tests.support.effort import tries
 from tests.support.turns import ask, begun, call, result, sealed, text, turn_of
 from tests.unit.stream.test_readers import TEXTS
 from tests.unit.stream.writer import Writer
-from turnstream.api.openai.events import BAND, ResponseEvents
 from turnstream.domain.cursor import START
 from turnstream.domain.events import BlockDelta, BlockStart, BlockStop, Event, Reset, RoundStart, TurnEnd
 from turnstream.domain.log import marks_of, next_event
 from turnstream.domain.turns import Turn
+from turnstream.extensions.openai_api.events import BAND, ResponseEvents
 from turnstream.storage.runs.attempts import next_attempt
 from turnstream.stream.directory import Directory
 from turnstream.stream.live import LiveView

@@ -12,18 +12,18 @@ import pytest
 from msgspec import Raw
 from pydantic_core import from_json
 
-from turnstream.api.ag_ui.encoder import Run, RunEncoder
-from turnstream.api.ag_ui.messages import ClientIds, answer_messages, ids_of_client, thread_messages
-from turnstream.api.ag_ui.schemas import AgUiUserMessageIn
-from turnstream.api.ai_sdk.messages import ui_message
 from turnstream.api.codec import input_of
-from turnstream.api.openai.items import items_of_path
-from turnstream.api.openai.stream import response_now
 from turnstream.api.views import shown_turn
 from turnstream.domain.blocks import Block
 from turnstream.domain.events import BlockStop
 from turnstream.domain.rounds import Round
 from turnstream.domain.turns import Turn, TurnError, TurnRequest
+from turnstream.extensions.ag_ui.encoder import Run, RunEncoder
+from turnstream.extensions.ag_ui.messages import ClientIds, answer_messages, ids_of_client, thread_messages
+from turnstream.extensions.ag_ui.schemas import AgUiUserMessageIn
+from turnstream.extensions.ai_sdk.messages import ui_message
+from turnstream.extensions.openai_api.items import items_of_path
+from turnstream.extensions.openai_api.stream import response_now
 from turnstream.kit import offload
 from turnstream.kit.json_values import MOST_VALUES
 from turnstream.kit.offload import Portions

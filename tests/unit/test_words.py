@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from turnstream.api.events import CHAT_EVENTS, EVENTS, FEED_EVENTS, OVERVIEW_EVENTS
+from turnstream.api.events import CHAT_EVENTS, EVENTS, FEED_EVENTS
+from turnstream.extensions.admin.schemas import OVERVIEW_EVENTS
 from turnstream.storage.tables import metadata
 
 ROOT = Path(__file__).parents[2]

@@ -1,20 +1,19 @@
 """Routes of a table of calls: each request is admitted, and handled within its span."""
 
 from asyncio import CancelledError
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from turnstream.api.http.call_group import Answer, CallGroup
 from turnstream.api.http.endpoint import Endpoint, HandlerApp
 from turnstream.api.http.errors import CUT_OFF, Unavailable
 from turnstream.api.http.reading import check_query
 from turnstream.api.services import admit, count_writes, services_and_owner
 from turnstream.storage.database import OF_REQUEST
 from turnstream.tracing import TRACING
-
-Answer = Callable[[Request, Endpoint], Awaitable[Response]]
 
 
 async def answer(request: Request, endpoint: Endpoint) -> Response:
@@ -44,12 +43,19 @@ async def _answered(request: Request, endpoint: Endpoint) -> Response:
         return response
 
 
-def routes_of(endpoints: Iterable[Endpoint], answer: Answer = answer) -> list[Route]:
+def routes_of(parts: Iterable[CallGroup]) -> list[Route]:
     """One route for each path, so that a refusal of a wrong method lists all the right ones."""
-    by_path: dict[str, dict[str, Endpoint]] = {}
-    for endpoint in endpoints:
-        by_path.setdefault(endpoint.path, {})[endpoint.method] = endpoint
-    return [Route(path, _dispatcher(methods, answer), methods=list(methods)) for path, methods in by_path.items()]
+    routes = []
+    for part in parts:
+        by_path: dict[str, dict[str, Endpoint]] = {}
+        for endpoint in part.endpoints:
+            by_path.setdefault(endpoint.path, {})[endpoint.method] = endpoint
+        routes += [
+            Route(path, _dispatcher(methods, part.answer or answer), methods=list(methods))
+            for path, methods in by_path.items()
+        ]
+        routes += part.routes
+    return routes
 
 
 def _dispatcher(endpoints: Mapping[str, Endpoint], answer: Answer) -> HandlerApp:

@@ -18,7 +18,6 @@ from turnstream.api.codec import (
     to_json,
 )
 from turnstream.api.schemas.fields import Absent, without_defaults
-from turnstream.api.schemas.operations import HourOut, NowOut, SpendOut
 from turnstream.api.schemas.responses import BlockMembers, BlockOut, ChatOut, DegradedOut, ErrorOut, WantedOut
 from turnstream.domain import events as domain
 from turnstream.domain.cursor import Cursor
@@ -370,23 +369,3 @@ FEED_EVENTS: Mapping[str, type[BaseModel]] = {
 
 
 # --- what operators watch ---------------------------------------------------------------------------------------------
-
-
-class NowEvent(NowOut):
-    """The replicas and the open turns, every two seconds."""
-
-
-class HourEvent(HourOut):
-    """The figures of the last hour, every ten seconds."""
-
-
-class SpendEvent(SpendOut):
-    """What was spent today, where it has changed, once in a minute."""
-
-
-OVERVIEW_EVENTS: Mapping[str, type[BaseModel]] = {
-    "now": NowEvent,
-    "hour": HourEvent,
-    "spend": SpendEvent,
-    "access_ended": AccessEndedNotice,
-}

@@ -1,14 +1,12 @@
 """The table of all API calls, from which the router and the OpenAPI document are made."""
 
-from functools import cache
-from typing import get_args
+from typing import cast, get_args
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from turnstream.api import (
     actions,
-    admin,
     catalog,
     chats,
     documents,
@@ -20,15 +18,9 @@ from turnstream.api import (
     usage,
     waiting,
 )
-from turnstream.api.ag_ui import endpoints as ag_ui
-from turnstream.api.ag_ui.schemas import AgUiStopped, AgUiThreadOut, RunInput
-from turnstream.api.ai_sdk import endpoints as ai_sdk
-from turnstream.api.ai_sdk.schemas import UiChatOut, UiRequest, UiStopped
-from turnstream.api.codec import to_json
+from turnstream.api.http.call_group import CallGroup
 from turnstream.api.http.endpoint import Endpoint, Limit, Query
-from turnstream.api.http.openapi import Version, openapi
-from turnstream.api.openai.routes import ENDPOINTS as OPENAI_ENDPOINTS
-from turnstream.api.schemas.operations import ActedTurnOut, OverviewOut, ReplicaOut
+from turnstream.api.http.openapi import STREAMS, OpenApi, Version
 from turnstream.api.schemas.requests import (
     BrowserTokenIn,
     ChatChanges,
@@ -75,15 +67,13 @@ from turnstream.domain.identity import Scope
 
 
 async def get_openapi(request: Request) -> Response:
+    document: OpenApi = request.app.state.openapi
     version = request.query_params.get("version", "3.1")
     if version not in get_args(Version):
         raise RequestRefused("`version` of OpenAPI must be 3.1 or 3.2.", field="version")
-    return Response(_document(path_for(request, "") or "/", version), media_type="application/json")
-
-
-@cache
-def _document(server: str, version: Version) -> bytes:
-    return to_json({**openapi((*ENDPOINTS, *OPENAI_ENDPOINTS), version), "servers": [{"url": server}]})
+    return Response(
+        document.text(path_for(request, "") or "/", cast("Version", version)), media_type="application/json"
+    )
 
 
 def _limit(default: int, most: int) -> Query:
@@ -352,86 +342,6 @@ ENDPOINTS = (
         streams=True,
     ),
     Endpoint(
-        "POST /api/ai-sdk/chat",
-        ai_sdk.converse,
-        "For `useChat` of the AI SDK: post a message, answer calls that wait, or generate again; returns the stream",
-        UiRequest,
-        "text/event-stream",
-        problems=(409,),
-        events="UiMessageStream",
-        scopes=("send", "chat", "approve"),
-        reach="handler",
-        limits=_POSTS,
-    ),
-    Endpoint(
-        "GET /api/ai-sdk/chat/{id}/stream",
-        ai_sdk.resume_answer,
-        "For `useChat` of the AI SDK: the newest answer from its beginning; 204 when it ended more than a minute ago",
-        gives="text/event-stream",
-        statuses=(200, 204),
-        problems=(404, 422),
-        queries=(Query("turn", "the id of an answer: this one, however long ago it ended"),),
-        events="UiMessageStream",
-        reach="handler",
-    ),
-    Endpoint(
-        "GET /api/ai-sdk/chat/{id}",
-        ai_sdk.list_messages,
-        "For `useChat` of the AI SDK: the messages on the path to the newest turn",
-        gives=UiChatOut,
-        problems=(404,),
-        reach="handler",
-    ),
-    Endpoint(
-        "POST /api/ai-sdk/chat/{id}/stop",
-        ai_sdk.stop_chat,
-        "For `useChat` of the AI SDK: cancel all turns of the chat that have not ended",
-        gives=UiStopped,
-        problems=(404,),
-        reach="handler",
-        limits=(),
-    ),
-    Endpoint(
-        "POST /api/ag-ui",
-        ag_ui.run_agent,
-        "For clients of AG-UI: post a message, or answer interrupts and calls of the page; returns the run's events",
-        RunInput,
-        "text/event-stream",
-        problems=(409,),
-        events="AgUiRun",
-        scopes=("send", "chat", "approve"),
-        reach="handler",
-        limits=_POSTS,
-    ),
-    Endpoint(
-        "POST /api/ag-ui/connect",
-        ag_ui.connect_agent,
-        "For clients of AG-UI: all messages of the thread, then what follows of the answer that is open",
-        RunInput,
-        "text/event-stream",
-        events="AgUiRun",
-        scopes=("read",),
-        reach="handler",
-        limits=("streams",),
-    ),
-    Endpoint(
-        "GET /api/ag-ui/threads/{id}",
-        ag_ui.get_thread,
-        "For clients of AG-UI: the messages on the path to the newest turn, and what it waits for",
-        gives=AgUiThreadOut,
-        problems=(404,),
-        reach="handler",
-    ),
-    Endpoint(
-        "POST /api/ag-ui/threads/{id}/stop",
-        ag_ui.stop_thread,
-        "For clients of AG-UI: cancel all turns of the thread that have not ended",
-        gives=AgUiStopped,
-        problems=(404,),
-        reach="handler",
-        limits=(),
-    ),
-    Endpoint(
         "GET /api/usage",
         usage.get_usage,
         "What the owner's model calls have used and cost, also of chats that are deleted",
@@ -534,48 +444,6 @@ ENDPOINTS = (
         problems=(404, 409),
         queries=(Query("if", "`unused`: only where no turn refers to it"),),
     ),
-    Endpoint(
-        "GET /api/admin/overview",
-        admin.get_overview,
-        "Replicas and open turns of all owners, the last hour's figures, what was spent today",
-        gives=OverviewOut,
-        scopes=("admin",),
-    ),
-    Endpoint(
-        "GET /api/admin/stream",
-        admin.stream_overview,
-        "Follow the overview: all parts of it, then each that has changed",
-        gives="text/event-stream",
-        events="Overview",
-        scopes=("admin",),
-    ),
-    Endpoint(
-        "POST /api/admin/turns/{turn}/stop",
-        admin.stop_turn,
-        "Cancel a turn of any owner; one that has ended stays as it is",
-        gives=ActedTurnOut,
-        problems=(404,),
-        scopes=("admin",),
-        limits=(),
-    ),
-    Endpoint(
-        "POST /api/admin/turns/{turn}/requeue",
-        admin.requeue_turn,
-        "Take a running turn from its replica and put it back into the queue",
-        gives=ActedTurnOut,
-        problems=(404, 409),
-        scopes=("admin",),
-        limits=(),
-    ),
-    Endpoint(
-        "POST /api/admin/replicas/{replica}/drain",
-        admin.drain_replica,
-        "Let a replica take no more turns and hand back those that outlast the grace period; its streams go on",
-        gives=ReplicaOut,
-        problems=(404,),
-        scopes=("admin",),
-        limits=(),
-    ),
     Endpoint("GET /healthz", health.healthz, "The process is alive", gives="text/plain", open=True),
     Endpoint(
         "GET /readyz",
@@ -597,3 +465,5 @@ ENDPOINTS = (
         open=True,
     ),
 )
+
+CORE = CallGroup(ENDPOINTS, streams=STREAMS)

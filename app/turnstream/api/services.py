@@ -1,7 +1,7 @@
 """Services of the handlers, grouped by what a reader needs, and the beginning that all handlers share."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Final, Self
@@ -14,7 +14,6 @@ from turnstream.api.cell import Cell
 from turnstream.api.http.endpoint import Endpoint
 from turnstream.api.identity.authenticator import Authenticator
 from turnstream.api.neighbours import Neighbours
-from turnstream.api.overview import Overview
 from turnstream.api.plans import OwnerPlans
 from turnstream.api.reads import Reads, ReadStorage
 from turnstream.api.recent_chats import RecentChats
@@ -37,7 +36,6 @@ from turnstream.storage.chats.turn_counts import TurnCounts
 from turnstream.storage.chats.turns import ToolResults, Turns
 from turnstream.storage.chats.waiting import WaitingCalls
 from turnstream.storage.database import OWNER, Database
-from turnstream.storage.operations import Operations
 from turnstream.storage.owners.accounts import Accounts, Refusal, retry_after
 from turnstream.storage.owners.charges import Charges
 from turnstream.storage.owners.document_search import DocumentSearch
@@ -74,7 +72,6 @@ class Storage:
     uploads: Uploads
     tokens: Tokens
     activities: Activities
-    operations: Operations
 
     @classmethod
     def of(
@@ -105,7 +102,6 @@ class Storage:
             uploads=Uploads(database),
             tokens=Tokens(everything, cell),
             activities=Activities(everything, most_running),
-            operations=Operations(everything),
         )
 
     @property
@@ -152,11 +148,11 @@ class HttpSettings:
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """`reads` may be made on a standby. `overview` is what operators see, of all owners. `recent_chats` are known
-    without a look at the rows. `note_refusal` counts a request that was not authorised, by its address and what was
-    sent as proof. `drain` takes this replica out of service. `failed` is set when a part of the server has failed for
-    good, so that the process must be stopped and started again. `neighbours` are the other processes of the server,
-    where it has several.
+    """`reads` may be made on a standby. `recent_chats` are known
+    without a look at the rows. `states` are those of extensions, by name. `note_refusal` counts a request that was not
+    authorised, by its address and what was sent as proof. `drain` takes this replica out of service. `failed` is set
+    when a part of the server has failed for good, so that the process must be stopped and started again. `neighbours`
+    are the other processes of the server, where it has several.
     """
 
     authenticator: Authenticator
@@ -168,8 +164,8 @@ class Services:
     http: HttpSettings
     plans: OwnerPlans
     streams: OwnerStreams
-    overview: Overview
     recent_chats: RecentChats
+    states: Mapping[str, object]
     note_refusal: Callable[[str, str], None]
     failed: asyncio.Event
     is_ready: Callable[[], bool]
@@ -183,7 +179,7 @@ def services_of(request: Request) -> Services:
     if services is None:
         raise RuntimeError(
             "turnstream does not run: the lifespan of a mounted app is not run by itself; enter `lifespan(app)` of the"
-            " module `app` in that of your program (docs/embedding.md)"
+            " module `turnstream` in that of your program (docs/embedding.md)"
         )
     return services
 

@@ -9,19 +9,16 @@ from types import ModuleType
 import click
 
 from turnstream.domain.errors import ConfigError, RequestRefused, TurnstreamError
+from turnstream.extension import installed, read_settings
 
-# Command → the module that defines it, here or in a distribution of its own. Only the module of the called command is
-# imported, so the terminal client starts without loading the server's libraries.
+# Command → the module that defines it, here or in a distribution of its own; extensions have further ones. Only the
+# module of the called command is imported, so the terminal client starts without loading the server's libraries.
 MODULES: Mapping[str, str] = {
     "serve": "turnstream.cli.serve",
     "chat": "turnstream_terminal.command",
     "docs": "turnstream.cli.documents",
     "tokens": "turnstream.cli.tokens",
     "owners": "turnstream.cli.owners",
-    "turns": "turnstream.cli.turns",
-    "why": "turnstream.cli.turns",
-    "replicas": "turnstream.cli.replicas",
-    "drain": "turnstream.cli.replicas",
     "usage": "turnstream.cli.usage",
     "audit": "turnstream.cli.audit",
     "migrate": "turnstream.cli.migrate",
@@ -34,13 +31,14 @@ MODULES: Mapping[str, str] = {
 
 class Commands(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002, of the base class
-        return list(MODULES)
+        return [*MODULES, *_of_extensions()]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        if cmd_name not in MODULES:
+        module = MODULES.get(cmd_name) or _of_extensions().get(cmd_name)
+        if module is None:
             return None
         try:
-            command: click.Command = getattr(_imported(cmd_name), cmd_name)
+            command: click.Command = getattr(_imported(cmd_name, module), cmd_name)
         except ModuleNotFoundError as error:
             package = error.name or ""
             if not package.startswith("turnstream_") or "." in package:
@@ -49,7 +47,11 @@ class Commands(click.Group):
         return command
 
 
-def _imported(command: str) -> ModuleType:
+def _of_extensions() -> Mapping[str, str]:
+    return {name: module for extension in installed().values() for name, module in extension.commands.items()}
+
+
+def _imported(command: str, module: str) -> ModuleType:
     """The module of a command. What it imports stays, so the garbage collector has nothing to look for in it, neither
     now, which would be a fifth of the time, nor later.
     """
@@ -58,7 +60,7 @@ def _imported(command: str) -> ModuleType:
         # structlog imports rich, a tenth of the time, wherever it finds it. The server's logs have no use for it.
         sys.modules.setdefault("rich", None)  # type: ignore[arg-type]
     try:
-        return import_module(MODULES[command])
+        return import_module(module)
     finally:
         if sys.modules.get("rich", gc) is None:
             del sys.modules["rich"]  # tools may import it
@@ -86,9 +88,7 @@ def _not_installed(command: str, distribution: str) -> click.Command:
 
 
 def _local_server_url() -> str:
-    from turnstream.config import local_server_url  # noqa: PLC0415, a client with a --server needs no settings
-
-    return local_server_url()
+    return read_settings().local_url
 
 
 @click.group(

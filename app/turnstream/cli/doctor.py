@@ -13,14 +13,15 @@ import click
 from pydantic import SecretStr
 
 from turnstream.cli.serve import bound
-from turnstream.config import Settings, read_settings
+from turnstream.config import Section, Settings, variables
 from turnstream.domain.errors import ConfigError, StorageError
 from turnstream.engine.upkeep.webhooks import Receiver, ping_receiver
+from turnstream.extension import Extension, installed, read_settings, sections
 from turnstream.llm.demo.provider import DEMO
 from turnstream.setup.databases import addressed, check_present, database_name, database_url, session_url, standby_url
 from turnstream.setup.identity import allowed_origins
 from turnstream.setup.models import ping_providers
-from turnstream.setup.parts import Given, chosen_model, opened_models, opened_toolset, opened_ways
+from turnstream.setup.parts import Given, chosen_extensions, chosen_model, opened_models, opened_toolset, opened_ways
 from turnstream.setup.plans import read_plans
 from turnstream.setup.policies import allowances, webhook_receiver
 from turnstream.storage.database import Database, Row, Statement, connect
@@ -81,20 +82,30 @@ def _list_settings() -> None:
         settings = read_settings()
     except ConfigError as error:
         click.echo(f"The settings cannot be read: {error}\n", err=True)
-    for name, field in Settings.model_fields.items():
-        value = getattr(settings, name, None)
-        shown = "(not set)" if value is None else "(set)" if isinstance(value, SecretStr) else str(value)
-        variable = getattr(field.validation_alias, "choices", [name])[0]
-        click.echo(f"{variable}{f' = {shown}' if settings else ''}\n    {field.description}")
+    every: Sequence[type[Section]] = (Settings, *sections())
+    for section in every:
+        values = settings if settings is None or section is Settings else settings.section(section)
+        for name, variable in variables(section).items():
+            value = getattr(values, name, None)
+            shown = "(not set)" if value is None else "(set)" if isinstance(value, SecretStr) else str(value)
+            click.echo(f"{variable}{f' = {shown}' if settings else ''}\n    {section.model_fields[name].description}")
 
 
 async def examine(settings: Settings, ping: bool) -> list[Finding]:
     count = len(settings.model_fields_set)
     found = [Finding("settings", "ok", "1 is set" if count == 1 else f"{count} are set"), _address(settings)]
     given, receiver, toolset = Given(), None, None
+    extensions: Sequence[Extension] = ()
     async with AsyncExitStack() as stack:
         with _tried("webhook", found):
             receiver = webhook_receiver(settings)
+        with _tried("extensions", found):
+            extensions = chosen_extensions(settings, given)
+        if found[-1].status == "ok":
+            names = [each.name for each in extensions]
+            left_out = [name for name in installed() if name not in names]
+            text = "; left out: ".join(", ".join(each) for each in (names or ["none"], left_out) if each)
+            found[-1] = Finding("extensions", "ok", text)
         with _tried("allowances", found):
             allowances(settings)
         with _tried("plans", found):
@@ -118,7 +129,7 @@ async def examine(settings: Settings, ping: bool) -> list[Finding]:
             with _tried("access", found):
                 await opened_ways(settings, given, database, stack)
         with _tried("models", found):
-            await opened_models(settings, given, stack)
+            await opened_models(settings, given, extensions, stack)
         with _tried("tools", found):
             toolset = await opened_toolset(settings, given, database, stack, connect_mcp=ping)
         if ping:

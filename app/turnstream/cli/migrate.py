@@ -4,7 +4,7 @@ import asyncio
 
 import click
 
-from turnstream.config import read_settings
+from turnstream.extension import read_settings
 from turnstream.setup.databases import check_present, database_name, database_url, open_database, session_url
 from turnstream.storage.migrations import downgrade_in_thread
 

@@ -16,9 +16,10 @@ import click
 from turnstream.api.identity.way import BELIEVED
 from turnstream.api.schemas.requests import NewChat
 from turnstream.cli.tokens import checked_owner
-from turnstream.config import Settings, read_settings
+from turnstream.config import Settings
 from turnstream.domain.errors import ConfigError, NotFound
 from turnstream.domain.identity import departed_name
+from turnstream.extension import read_settings
 from turnstream.kit.tar import END, tar_member, tar_members, tar_places
 from turnstream.lab.recordings import Recordings
 from turnstream.setup.databases import (

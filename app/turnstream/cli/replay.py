@@ -15,13 +15,14 @@ import click
 import msgspec
 
 from turnstream.api.codec import block_json
-from turnstream.config import Settings, read_settings
+from turnstream.config import Settings
 from turnstream.domain.assembly import ASSEMBLED
 from turnstream.domain.blocks import Block
 from turnstream.domain.errors import ConfigError
 from turnstream.domain.kinds import TOOL_RESULT
 from turnstream.domain.plans import Plans
 from turnstream.domain.turns import Turn
+from turnstream.extension import read_settings
 from turnstream.lab.differences import difference, request_difference
 from turnstream.lab.recording import Recording
 from turnstream.lab.recordings import Recordings

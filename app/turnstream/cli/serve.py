@@ -20,8 +20,9 @@ from turnstream.api.neighbours import FromNeighbours
 from turnstream.cli.allocator import give_back_freed_memory
 from turnstream.cli.notices import READY, STOPPING, notify_supervisor, send_signs_of_life
 from turnstream.cli.workers import serve_in_processes
-from turnstream.config import Settings, read_settings
+from turnstream.config import Settings
 from turnstream.domain.errors import ConfigError
+from turnstream.extension import read_settings
 from turnstream.main import application, running
 from turnstream.setup.engine import ServerProcess
 from turnstream.setup.models import default_model, import_default_adapter

@@ -9,9 +9,10 @@ from typing import TypeVar
 
 import click
 
-from turnstream.config import Settings, read_settings
+from turnstream.config import Settings
 from turnstream.domain.errors import NotFound
 from turnstream.domain.identity import OF_A_PERSON, SCOPES, Identity, Scope
+from turnstream.extension import read_settings
 from turnstream.setup.databases import database_name, open_database, open_present_database
 from turnstream.storage.database import Database
 from turnstream.storage.owners.tokens import Tokens

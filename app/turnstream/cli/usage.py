@@ -7,7 +7,8 @@ from typing import cast, get_args
 
 import click
 
-from turnstream.config import Settings, read_settings
+from turnstream.config import Settings
+from turnstream.extension import read_settings
 from turnstream.setup.databases import open_present_database
 from turnstream.storage.owners.charges import Charges, UsageGroup, UsageSum
 

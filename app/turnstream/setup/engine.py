@@ -4,12 +4,11 @@ import asyncio
 import os
 import secrets
 import socket
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 from uuid import UUID
 
 import structlog
@@ -26,10 +25,10 @@ from turnstream.engine.upkeep.refusals import REFUSALS_KEPT_DAYS, RefusedLogins
 from turnstream.engine.upkeep.round_writer import RoundWriter
 from turnstream.engine.upkeep.search_indexer import SearchIndexer
 from turnstream.engine.upkeep.sweeps import HOURS, UNUSED_UPLOADS_KEPT, Sweep, sweep_here
-from turnstream.engine.upkeep.titles import TitleWriter
 from turnstream.engine.upkeep.transactions import TransactionWatch
 from turnstream.engine.upkeep.webhooks import Receiver, WebhookDeliveries, WebhookPolicy
 from turnstream.engine.worker import Worker
+from turnstream.extension import Context, Task
 from turnstream.kit.ids import new_id
 from turnstream.lab.recordings import Recordings
 from turnstream.setup.configuration import digests_of
@@ -69,8 +68,6 @@ _RENEWALS = 5
 # Seconds before a background task that failed because of Postgres is begun again.
 _RESTART = 1.0
 
-Task = Callable[[], Coroutine[Any, Any, None]]
-
 
 @dataclass(frozen=True, slots=True)
 class ServerProcess:
@@ -82,7 +79,7 @@ class ServerProcess:
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """`failed` is set when a part of it has failed for good."""
+    """`failed` is set when a part of it has failed for good. `states` are those of extensions, by name."""
 
     worker: Worker
     directory: Directory
@@ -92,6 +89,7 @@ class Engine:
     failed: asyncio.Event
     replica: UUID
     renewals: Renewals
+    states: Mapping[str, object]
 
 
 @asynccontextmanager
@@ -119,11 +117,10 @@ async def started(parts: Parts, url: str, api: Database, process: ServerProcess 
         chat_wakeups.notify(chat)
         feed.notify(owner)
 
-    titles = []
-    if (model := settings.title_model) is not None:
-        side_calls = SideCalls(Charges(database), Accounts(database), parts.plans, policy.model)
-        titles.append(TitleWriter(database, provider_for, model, side_calls, notify))
-    hooks = [*deliveries, *titles, *parts.hooks]
+    side_calls = SideCalls(Charges(database), Accounts(database), parts.plans, policy.model)
+    context = Context(settings, database, parts.models, parts.plans, side_calls, notify)
+    works = {extension.name: extension.work(context) for extension in parts.extensions}
+    hooks = [*deliveries, *(hook for work in works.values() for hook in work.hooks), *parts.hooks]
     worker = Worker(database, queue, directory, provider_for, parts.toolset, policy, clock, hooks, feed.notify)
 
     def look() -> None:
@@ -175,9 +172,10 @@ async def started(parts: Parts, url: str, api: Database, process: ServerProcess 
                 SearchIndexer(Search(database)).run,
                 TransactionWatch(database).run,
                 *(partial(each.run, Sweeps(database)) for each in sweeps_of(settings, database)),
+                *(partial(each.run, Sweeps(database)) for work in works.values() for each in work.sweeps),
                 *_sweeps_of_files(settings, database),
                 *(each.run for each in deliveries),
-                *(each.run for each in titles),
+                *(task for work in works.values() for task in work.tasks),
             )
         )
         reports = ActivityReports(worker.activity, Activities(database), queue.replica)
@@ -191,6 +189,7 @@ async def started(parts: Parts, url: str, api: Database, process: ServerProcess 
             failed=failed,
             replica=queue.replica,
             renewals=queue.renewals,
+            states={name: work.state for name, work in works.items()},
         )
 
 

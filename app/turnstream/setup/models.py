@@ -151,13 +151,11 @@ def served_model(settings: Settings) -> str:
 
 def check_chosen(models: Models, settings: Settings) -> None:
     """Raises ConfigError for a setting that names a model which is not there."""
-    chosen = {"TURNSTREAM_SUMMARY_MODEL": settings.summary_model, "TURNSTREAM_TITLE_MODEL": settings.title_model}
-    for variable, name in chosen.items():
-        if name is not None:
-            try:
-                models.check(name)
-            except RequestRefused as error:
-                raise ConfigError(error.detail.replace("`model`", variable, 1)) from None
+    if settings.summary_model is not None:
+        try:
+            models.check(settings.summary_model)
+        except RequestRefused as error:
+            raise ConfigError(error.detail.replace("`model`", "TURNSTREAM_SUMMARY_MODEL", 1)) from None
 
 
 def default_among(models: Models, name: str | None) -> str:

@@ -10,6 +10,7 @@ from turnstream.config import Settings
 from turnstream.domain.plans import Plan, Plans
 from turnstream.engine.hooks import Hooks
 from turnstream.engine.upkeep.webhooks import Receiver
+from turnstream.extension import Extension, selected
 from turnstream.llm.models.catalog import Models
 from turnstream.setup.identity import open_ways
 from turnstream.setup.models import check_chosen, default_among, open_models, served_model
@@ -35,6 +36,7 @@ class Given:
     authenticate: Authenticate | None = None
     plan_of: Callable[[str], Plan | str | None] | None = None
     hooks: Sequence[Hooks] = ()
+    extensions: Sequence[Extension] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +50,15 @@ class Parts:
     models: Models
     toolset: Toolset
     hooks: Sequence[Hooks]
+    extensions: Sequence[Extension] = ()
 
 
 # `serve` makes the parts and ends with the first ConfigError; `doctor` tries each. What is opened is closed by `stack`.
+
+
+def chosen_extensions(settings: Settings, given: Given) -> Sequence[Extension]:
+    """Raises ConfigError."""
+    return selected(settings) if given.extensions is None else given.extensions
 
 
 def chosen_model(settings: Settings, given: Given) -> str:
@@ -67,12 +75,16 @@ async def opened_ways(
     return stored, await stack.enter_async_context(open_ways(settings, tokens, stored, given.authenticate))
 
 
-async def opened_models(settings: Settings, given: Given, stack: AsyncExitStack) -> Models:
-    """Raises ConfigError."""
+async def opened_models(
+    settings: Settings, given: Given, extensions: Sequence[Extension], stack: AsyncExitStack
+) -> Models:
+    """Raises ConfigError, also for a setting of one of the `extensions` that names a model which is not there."""
     models = given.models
     if models is None:
         models = await stack.enter_async_context(open_models(settings))
     check_chosen(models, settings)
+    for extension in extensions:
+        extension.check(settings, models)
     return models
 
 

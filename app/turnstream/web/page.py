@@ -85,9 +85,12 @@ class Site:
         return _respond(request, file, _IMMUTABLE if version == self.version else "no-cache")
 
 
+def site() -> Site:
+    return read_site(_FOLDER)
+
+
 def page_routes() -> list[Route]:
-    site = read_site(_FOLDER)
-    return [Route("/", site.page), Route("/admin", site.operators_page), Route("/static/{path:path}", site.file)]
+    return [Route("/", site().page), Route("/static/{path:path}", site().file)]
 
 
 @functools.cache

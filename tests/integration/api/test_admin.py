@@ -17,11 +17,11 @@ from tests.support.http_client import Client, Event, Said
 from tests.support.http_server import Server, pausing, serving
 from tests.support.openapi_document import Document
 from tests.support.server_process import clean_environment
-from turnstream.api import overview
-from turnstream.api.overview import Overview
 from turnstream.cli import commands
 from turnstream.domain.errors import NotFound, PermanentError
 from turnstream.domain.identity import SCOPES
+from turnstream.extensions.admin import overview
+from turnstream.extensions.admin.overview import Overview
 from turnstream.llm.models.catalog import Models, ProviderModels
 from turnstream.llm.scripted import Pause, ScriptedProvider, message_of, text, tool_use
 from turnstream.storage.database import Database, Statement, connect

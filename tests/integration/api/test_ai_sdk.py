@@ -11,8 +11,6 @@ import pytest
 from tests.integration.api.conftest import NewOwner
 from tests.support.http_client import Client
 from tests.support.http_server import Server, pausing
-from turnstream.api.ai_sdk.chunks import UiEncoder
-from turnstream.api.ai_sdk.messages import ui_message
 from turnstream.api.codec import to_json
 from turnstream.domain.blocks import Block, PreliminaryOutput
 from turnstream.domain.cursor import START
@@ -31,6 +29,8 @@ from turnstream.domain.log import marks_of
 from turnstream.domain.results import layout_of
 from turnstream.domain.rounds import Round
 from turnstream.domain.turns import Turn, TurnError
+from turnstream.extensions.ai_sdk.chunks import UiEncoder
+from turnstream.extensions.ai_sdk.messages import ui_message
 from turnstream.kit.offload import Portions
 from turnstream.llm.scripted import Pause, message_of, text, tool_use
 from turnstream.storage.database import Statement

@@ -11,11 +11,11 @@ from uuid import UUID, uuid4
 import pytest
 
 from tests.integration.api.test_openapi import body_of, filled
+from tests.support.calls import ENDPOINTS
 from tests.support.http_client import Client, said
 from tests.support.http_server import Server, pausing
 from tests.support.openapi_document import Document
 from tests.support.programs import path_of
-from turnstream.api.routes import ENDPOINTS
 from turnstream.domain.errors import Unauthorized
 from turnstream.domain.identity import Identity
 from turnstream.llm.scripted import Pause

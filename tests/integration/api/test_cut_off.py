@@ -15,16 +15,14 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
+from tests.support.calls import PARTS
 from tests.support.http_client import Client, said
 from tests.support.server_process import Server
 from turnstream.api.dispatch import routes_of
 from turnstream.api.http.connection import SafeHeaders
-from turnstream.api.http.endpoint import Endpoint
 from turnstream.api.http.errors import HANDLERS
-from turnstream.api.openai import routes as openai
-from turnstream.api.routes import ENDPOINTS
 
-ALL = {endpoint.call: endpoint for endpoint in (*ENDPOINTS, *openai.ENDPOINTS)}
+ALL = {endpoint.call: (part, endpoint) for part in PARTS for endpoint in part.endpoints}
 
 
 async def cancelled(app: Starlette, method: str, path: str, reached: asyncio.Event) -> list[Message]:
@@ -60,15 +58,15 @@ def stuck(reached: asyncio.Event) -> Callable[[Request], "asyncio.Future[Respons
 @pytest.mark.parametrize("call", ALL)
 async def test_a_cancelled_call_is_answered_with_503_in_the_words_of_its_dialect(call: str) -> None:
     reached = asyncio.Event()
-    endpoint: Endpoint = replace(ALL[call], handler=stuck(reached), open=True, limits=())
-    is_openai = endpoint.path.startswith("/v1/")
-    (route,) = routes_of([endpoint], *((openai._answer,) if is_openai else ()))
+    part, endpoint = ALL[call]
+    endpoint = replace(endpoint, handler=stuck(reached), open=True, limits=())
+    (route,) = routes_of([replace(part, endpoints=(endpoint,), routes=())])
     path = endpoint.path.replace(":path", "").replace("{", "").replace("}", "")
     start, body = await cancelled(app_of(route), endpoint.method, path, reached)
     assert start["status"] == 503
     assert (b"retry-after", b"1") in start["headers"]
     answer = json.loads(body["body"])
-    assert answer["error"]["type"] == "server_error" if is_openai else answer["code"] == "unavailable"
+    assert answer["error"]["type"] == "server_error" if part.foreign else answer["code"] == "unavailable"
 
 
 async def test_a_request_that_is_cancelled_outside_of_a_handler_is_answered_with_503() -> None:

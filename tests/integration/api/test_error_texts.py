@@ -11,11 +11,11 @@ import pytest
 import pytest_asyncio
 from pydantic import BaseModel
 
+from tests.support.calls import ENDPOINTS
 from tests.support.http_client import Client, said
 from tests.support.http_server import Server, pausing
 from tests.support.openapi_document import Document
 from turnstream.api.http.endpoint import Endpoint
-from turnstream.api.routes import ENDPOINTS
 from turnstream.domain.errors import RefusalCode
 from turnstream.domain.identity import SCOPES
 from turnstream.llm.scripted import Pause

@@ -9,13 +9,13 @@ import pytest
 from starlette.requests import Request
 
 from tests.integration.api.test_openapi import LOOK, body_of, nothing_there, until
+from tests.support.calls import ENDPOINTS
 from tests.support.http_client import Client
 from tests.support.http_server import Server, serving
 from tests.support.openapi_document import Document
 from turnstream.api.http.endpoint import Endpoint
 from turnstream.api.identity.local import LocalMachine
 from turnstream.api.identity.stored import StoredTokens
-from turnstream.api.routes import ENDPOINTS
 from turnstream.domain.errors import Unauthorized
 from turnstream.domain.identity import SCOPES, Identity, Scope
 from turnstream.llm.scripted import message_of, text, tool_use

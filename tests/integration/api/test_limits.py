@@ -12,21 +12,20 @@ import pytest
 from tests.integration.api.test_openapi import running, saying
 from tests.integration.api.test_owner_limits import Doors
 from tests.integration.api.test_waiting import until_waiting
+from tests.support import calls
 from tests.support.http_client import Client, said
 from tests.support.http_server import Server, serving
 from tests.support.openapi_document import Document
-from turnstream.api import routes
 from turnstream.api.http.endpoint import Endpoint
-from turnstream.api.openai import routes as openai_routes
-from turnstream.api.openai.objects import ResponseId
 from turnstream.domain.plans import RATES, Plan
+from turnstream.extensions.openai_api.objects import ResponseId
 from turnstream.llm.scripted import Pause, message_of, text, tool_use
 from turnstream.storage.database import Statement
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 AT_ONCE, MOST = 40, 3
-ENDPOINTS = (*routes.ENDPOINTS, *openai_routes.ENDPOINTS)
+ENDPOINTS = (*calls.ENDPOINTS, *calls.OPENAI)
 TABLES = ("chats", "turns", "uploads", "documents", "browser_tokens", "steers", "idempotency_keys")
 HISTORY = [
     {"role": "user", "content": "Hello?"},

@@ -10,11 +10,10 @@ import pytest
 import pytest_asyncio
 
 from tests.integration.api.test_openapi import body_of
+from tests.support.calls import ENDPOINTS, OPENAI
 from tests.support.http_client import Client
 from tests.support.http_server import Server, serving
 from tests.support.openapi_document import Document
-from turnstream.api.openai.routes import ENDPOINTS as OPENAI
-from turnstream.api.routes import ENDPOINTS
 from turnstream.domain.identity import Identity
 from turnstream.storage.database import connect
 from turnstream.storage.owners.tokens import Tokens

@@ -15,19 +15,16 @@ import pytest_asyncio
 from openapi_spec_validator import validate
 
 from tests.integration.proxy import proxied
+from tests.support.calls import ENDPOINTS, OPENAI
 from tests.support.http_client import Client, Event, Parser, said
 from tests.support.http_server import Server, pausing, serving
 from tests.support.openapi_document import Document
 from tests.support.pictures import PIXEL
-from turnstream.api.ag_ui.schemas import RunInput
-from turnstream.api.ai_sdk.schemas import UiRequest
 from turnstream.api.events import EVENTS, frame
 from turnstream.api.http.endpoint import Endpoint
 from turnstream.api.identity.authenticator import Authenticator
 from turnstream.api.identity.stored import StoredTokens
-from turnstream.api.openai.routes import ENDPOINTS as OPENAI_ENDPOINTS
 from turnstream.api.plans import OwnerPlans
-from turnstream.api.routes import ENDPOINTS
 from turnstream.api.schemas.requests import BrowserTokenIn, ForkIn
 from turnstream.api.schemas.tools import ActionsIn
 from turnstream.api.streams.response import OwnerStreams
@@ -53,6 +50,8 @@ from turnstream.domain.events import (
 from turnstream.domain.identity import SCOPES
 from turnstream.domain.plans import Plan, Plans
 from turnstream.domain.turns import TurnError
+from turnstream.extensions.ag_ui.schemas import RunInput
+from turnstream.extensions.ai_sdk.schemas import UiRequest
 from turnstream.llm.scripted import Pause, message_of, text, tool_use
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -85,7 +84,7 @@ async def test_a_version_of_openapi_that_is_not_offered_is_refused(api: Client) 
 
 async def test_every_endpoint_is_in_the_document_under_a_name_of_its_own(document: Document) -> None:
     written = {(method.upper(), path) for path, item in document.json["paths"].items() for method in item}
-    assert written == {(endpoint.method, path_of(endpoint)) for endpoint in (*ENDPOINTS, *OPENAI_ENDPOINTS)}
+    assert written == {(endpoint.method, path_of(endpoint)) for endpoint in (*ENDPOINTS, *OPENAI)}
     names = [operation["operationId"] for item in document.json["paths"].values() for operation in item.values()]
     assert len(names) == len(set(names))
 

@@ -11,11 +11,11 @@ import pytest
 
 from tests.integration.api.test_openapi import body_of, filled
 from tests.integration.api.test_waiting import until_waiting
+from tests.support.calls import ENDPOINTS as OWN
+from tests.support.calls import OPENAI
 from tests.support.http_client import Client, Said, said
 from tests.support.http_server import Server
 from turnstream.api.http.endpoint import Endpoint
-from turnstream.api.openai.routes import ENDPOINTS as OPENAI
-from turnstream.api.routes import ENDPOINTS as OWN
 from turnstream.domain.identity import FIXABLE, Identity, Scope, checked_scopes
 from turnstream.llm.scripted import message_of, text, tool_use
 from turnstream.storage.database import Statement
@@ -195,7 +195,7 @@ async def test_a_bound_token_reaches_no_other_chat_by_any_route(api: Client, ser
     more |= {"{item}": f"msg_{uuid4().hex}", "{model:path}": "plain"}
     async with restricted(world, server, bound) as client:
         for endpoint in ENDPOINTS:
-            named = other.body(endpoint.call, "image") if endpoint.takes is None or endpoint.is_openai else None
+            named = other.body(endpoint.call, "image") if endpoint.takes is None or endpoint in OPENAI else None
             body = {"json": named} if named else body_of(endpoint)
             answer = await client.request(endpoint.method, filled(endpoint, other.ids | more), **body)
             if endpoint.call in {"GET /api/me", "GET /api/models", "GET /api/tools"}:

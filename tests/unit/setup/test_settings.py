@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.server_process import clean_environment
-from turnstream.config import _SECRET_FILES, read_settings
+from turnstream.config import _SECRET_FILES
 from turnstream.domain.errors import ConfigError
+from turnstream.extension import read_settings
 
 
 @pytest.fixture(autouse=True)

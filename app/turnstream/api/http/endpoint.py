@@ -12,9 +12,6 @@ from starlette.types import Scope as ASGIScope
 
 from turnstream.domain.identity import Scope
 
-# The originals of these ignore parameters of the query that they do not know, and clients of them may rely on it.
-_DIALECTS = ("/api/ai-sdk/", "/api/ag-ui/", "/v1/")
-
 # The limits of an owner's plan from which a call takes (turnstream.domain.plans).
 Limit = Literal["requests", "writes", "queued_turns", "streams", "uploads", "documents"]
 # The member of a request's state with a function that is called once the request has been answered.
@@ -61,7 +58,7 @@ class Endpoint:
     particular to the call. `streams`: the response is a stream where the client accepts one; `events` names that
     stream. `open`: no token is needed. `limits` are those of the owner from which the call takes: one of `writes` when
     it is admitted, the others and further writes in its handler. A call that changes rows names them, or that it has
-    none.
+    none. A `lenient` call ignores unknown parameters of the query, as the original of a dialect does.
     """
 
     call: str
@@ -74,11 +71,12 @@ class Endpoint:
     queries: tuple[Query, ...] = ()
     headers: tuple[str, ...] = ()
     streams: bool = False
-    events: Literal["Stream", "ChatStream", "Feed", "UiMessageStream", "AgUiRun", "Overview"] = "Stream"
+    events: str = "Stream"
     open: bool = False
     scopes: tuple[Scope, ...] = ()
     reach: Literal["owner", "chat", "turn", "handler"] = "owner"
     limits: tuple[Limit, ...] | None = None
+    lenient: bool = False
 
     def __post_init__(self) -> None:
         if not self.open and not self.scopes:
@@ -95,10 +93,6 @@ class Endpoint:
         return self.call.partition(" ")[2]
 
     @property
-    def is_openai(self) -> bool:
-        return self.path.startswith("/v1/")
-
-    @property
     def checks_query(self) -> bool:
         """Whether parameters of the query that are not among `queries` are refused."""
-        return not self.open and not self.path.startswith(_DIALECTS)
+        return not self.open and not self.lenient

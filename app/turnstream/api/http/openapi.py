@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache, reduce
+from functools import reduce
 from importlib.metadata import metadata
 from operator import or_
 from typing import Annotated, Any, Literal, cast
@@ -10,7 +10,9 @@ from typing import Annotated, Any, Literal, cast
 from pydantic import BaseModel, ConfigDict, Field, RootModel, create_model
 from pydantic.json_schema import JsonSchemaMode, models_json_schema
 
-from turnstream.api.events import CHAT_EVENTS, EVENTS, FEED_EVENTS, OVERVIEW_EVENTS
+from turnstream.api.codec import to_json
+from turnstream.api.events import CHAT_EVENTS, EVENTS, FEED_EVENTS
+from turnstream.api.http.call_group import CallGroup, EventStream, Foreign
 from turnstream.api.http.endpoint import Endpoint
 from turnstream.api.http.errors import CELL_HEADER
 from turnstream.api.schemas.fields import Absent, without_defaults
@@ -83,61 +85,27 @@ _TAGS = {
     "search": ("Search", "How texts are indexed for the search, which is a query of the list of chats"),
     "turns": ("Turns", "Messages and answers: to post, read, cancel, generate again, copy and delete them"),
     "streams": ("Streams", "Server-sent events of a turn, of a chat, and of all chats of an owner"),
-    "actions": ("Actions", "Calls of tools: decisions about those that wait, permissions, whole results"),
+    "actions": ("Actions", "CallGroup of tools: decisions about those that wait, permissions, whole results"),
     "waiting": ("Waiting calls", "The calls of all chats that wait for the owner"),
-    "ai_sdk": ("AI SDK", "The same chats in the protocol of Vercel's AI SDK"),
-    "ag_ui": ("AG-UI", "The same chats in the protocol AG-UI"),
-    "openai": ("OpenAI", "The same chats in the protocols of OpenAI: responses, conversations, chat completions"),
     "usage": ("Usage", "What the calls of models have used"),
     "tokens": ("Tokens", "What a credential allows; short-lived tokens for browsers"),
     "catalog": ("Catalog", "The models and tools of this server"),
     "documents": ("Documents", "Texts of the owner that tools can read"),
     "uploads": ("Uploads", "Files that turns refer to"),
-    "admin": ("Operators", "All replicas and owners: what runs and waits, figures, and acts"),
     "health": ("Health", "What supervisors and monitoring ask"),
     "routes": ("Description", "This document"),
 }
 _ABOUT_EVENTS = "Server-sent events, each with JSON as its data and the cursor behind it as its id. "
-_STREAMS = {
-    "Stream": (f"{_ABOUT_EVENTS}The stream ends after the last event of the turn.", EVENTS),
-    "ChatStream": (
+STREAMS: Mapping[str, EventStream] = {
+    "Stream": EventStream(f"{_ABOUT_EVENTS}The stream ends after the last event of the turn.", EVENTS),
+    "ChatStream": EventStream(
         f"{_ABOUT_EVENTS}An event of a turn is that of the turn's own stream, with the turn's id besides.",
         CHAT_EVENTS,
     ),
-    "Feed": (f"{_ABOUT_EVENTS}An event may come again after a reconnect; each is the whole state.", FEED_EVENTS),
-    "Overview": (
-        "Server-sent events, each with JSON as its data. They have no ids: each is the whole of its part.",
-        OVERVIEW_EVENTS,
+    "Feed": EventStream(
+        f"{_ABOUT_EVENTS}An event may come again after a reconnect; each is the whole state.", FEED_EVENTS
     ),
-    "UiMessageStream": ("Chunks of the AI SDK's UI message stream, protocol v1. They have neither names nor ids.", {}),
-    "AgUiRun": ("Events of one run of AG-UI, protocol 1.0. They have neither names nor ids.", {}),
 }
-# The objects of calls under /v1 are OpenAI's, which publishes their description.
-_OPENAI_OBJECT: Json = {"type": "object", "description": "An object of OpenAI's API", "additionalProperties": True}
-_OPENAI_REFUSAL: Json = {
-    "description": "A refusal in OpenAI's form, with the status of its HTTP answer",
-    "content": {JSON: {"schema": {"$ref": "#/components/schemas/OpenAiError"}}},
-}
-
-
-class OpenAiRefusal(BaseModel):
-    """Why a call was refused, in OpenAI's words. `param` is the path of the field that is wrong, `limit` the limit of
-    an owner that is reached.
-    """
-
-    model_config = ConfigDict(json_schema_extra=without_defaults)
-
-    message: str
-    type: str
-    param: str | None
-    code: str | None
-    limit: str | Absent = None
-
-
-class OpenAiError(BaseModel):
-    """The body of every refusal under /v1."""
-
-    error: OpenAiRefusal
 
 
 class _Frame(BaseModel):
@@ -156,53 +124,84 @@ def _event_schema(stream: str, events: Mapping[str, type[BaseModel]]) -> type[Ba
     return create_model(f"{stream}Event", __base__=RootModel, __doc__=f"An event of the stream `{stream}`.", root=root)
 
 
-@cache  # not at the start of the server, which it would delay
-def _event_schemas() -> Mapping[str, type[BaseModel]]:
-    return {stream: _event_schema(stream, events) for stream, (_, events) in _STREAMS.items() if events}
+Refs = Mapping[type[BaseModel], Json]
 
 
-def openapi(endpoints: Sequence[Endpoint], version: Version = "3.1") -> Json:
-    """The document, as JSON values."""
-    refs, schemas = _schemas(endpoints)
-    paths: Json = {}
-    for endpoint in endpoints:
-        operation = _operation(endpoint, refs)
-        paths.setdefault(endpoint.path.replace(":path}", "}"), {})[endpoint.method.lower()] = operation
-    about = metadata("turnstream")
-    return {
-        "openapi": f"{version}.0",
-        "info": {
-            "title": "turnstream",
-            "version": about["Version"],
-            "summary": about["Summary"],
-            "description": _ABOUT,
-        },
-        "security": [{"bearer": []}, {}],
-        "tags": [{"name": name, "description": description} for name, description in _TAGS.values()],
-        "paths": paths,
-        "components": {
-            "schemas": schemas,
-            "responses": _shared_answers(endpoints, refs, version),
-            "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}},
-        },
-    }
+class OpenApi:
+    """The document of these parts of the API. Nothing is made at the start of the server, which it would delay."""
 
+    def __init__(self, parts: Sequence[CallGroup]) -> None:
+        self._parts = parts
+        self._texts: dict[tuple[str, Version], bytes] = {}
 
-Refs = dict[type[BaseModel], Json]
+    def text(self, server: str, version: Version) -> bytes:
+        """As JSON. The addresses of the calls are relative to `server`."""
+        if (server, version) not in self._texts:
+            self._texts.clear()  # of another prefix: most servers have one
+            self._texts[server, version] = to_json({**self.document(version), "servers": [{"url": server}]})
+        return self._texts[server, version]
 
+    def document(self, version: Version = "3.1") -> Json:
+        """As JSON values."""
+        streams = {name: stream for part in self._parts for name, stream in part.streams.items()}
+        frames = {name: _event_schema(name, stream.events) for name, stream in streams.items() if stream.events}
+        refs, schemas = self._schemas(streams, frames)
+        paths: Json = {}
+        for part in self._parts:
+            for endpoint in part.endpoints:
+                operation = _operation(endpoint, part, refs)
+                paths.setdefault(endpoint.path.replace(":path}", "}"), {})[endpoint.method.lower()] = operation
+        about = metadata("turnstream")
+        tags = [*_TAGS.values(), *((part.tag, part.about) for part in self._parts if part.tag)]
+        return {
+            "openapi": f"{version}.0",
+            "info": {
+                "title": "turnstream",
+                "version": about["Version"],
+                "summary": about["Summary"],
+                "description": _ABOUT,
+            },
+            "security": [{"bearer": []}, {}],
+            "tags": [{"name": name, "description": description} for name, description in tags],
+            "paths": paths,
+            "components": {
+                "schemas": schemas,
+                "responses": {
+                    **{
+                        name: _stream(stream, refs, None if name not in frames else refs[frames[name]], version)
+                        for name, stream in streams.items()
+                    },
+                    **self._problems(refs),
+                },
+                "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}},
+            },
+        }
 
-def _schemas(endpoints: Sequence[Endpoint]) -> tuple[Refs, Json]:
-    of_streams = [*EVENTS.values(), *CHAT_EVENTS.values(), *FEED_EVENTS.values(), *OVERVIEW_EVENTS.values()]
-    events = [*of_streams, *_event_schemas().values()]
-    modes: dict[type[BaseModel], JsonSchemaMode] = dict.fromkeys([Problem, OpenAiError, *events], "validation")
-    for endpoint in endpoints:
-        if isinstance(endpoint.takes, type):
-            modes[endpoint.takes] = "validation"
-        if isinstance(endpoint.gives, type):
-            modes[endpoint.gives] = "serialization"
-    refs, schemas = models_json_schema(list(modes.items()), ref_template="#/components/schemas/{model}")
-    _open_choices(schemas["$defs"])
-    return {cast("type[BaseModel]", model): ref for (model, _), ref in refs.items()}, schemas["$defs"]
+    def _schemas(self, streams: Mapping[str, EventStream], frames: Mapping[str, type[BaseModel]]) -> tuple[Refs, Json]:
+        refusals = [part.foreign.refusal for part in self._parts if part.foreign]
+        events = [event for stream in streams.values() for event in stream.events.values()]
+        modes: dict[type[BaseModel], JsonSchemaMode] = dict.fromkeys(
+            [Problem, *refusals, *events, *frames.values()], "validation"
+        )
+        for endpoint in (each for part in self._parts for each in part.endpoints):
+            if isinstance(endpoint.takes, type):
+                modes[endpoint.takes] = "validation"
+            if isinstance(endpoint.gives, type):
+                modes[endpoint.gives] = "serialization"
+        refs, schemas = models_json_schema(list(modes.items()), ref_template="#/components/schemas/{model}")
+        _open_choices(schemas["$defs"])
+        return {cast("type[BaseModel]", model): ref for (model, _), ref in refs.items()}, schemas["$defs"]
+
+    def _problems(self, refs: Refs) -> Json:
+        own = [endpoint for part in self._parts if not part.foreign for endpoint in part.endpoints]
+        shared = {}
+        for status in sorted({status for each in own for status in problems(each)}):
+            answer: Json = {"description": _REASONS[status], "content": {PROBLEM: {"schema": refs[Problem]}}}
+            if status in _PROBLEM_HEADERS:
+                name, description = _PROBLEM_HEADERS[status]
+                answer["headers"] = {name: _header(description)}
+            shared[f"Problem{status}"] = answer
+        return shared
 
 
 def _open_choices(schema: Any) -> None:
@@ -217,15 +216,16 @@ def _open_choices(schema: Any) -> None:
             _open_choices(value)
 
 
-def _operation(endpoint: Endpoint, refs: Refs) -> Json:
+def _operation(endpoint: Endpoint, part: CallGroup, refs: Refs) -> Json:
+    name = endpoint.handler.__name__
     operation: Json = {
-        "operationId": f"openai_{endpoint.handler.__name__}" if endpoint.is_openai else endpoint.handler.__name__,
-        "tags": [_TAGS[endpoint.handler.__module__.split(".")[2]][0]],
+        "operationId": f"{part.foreign.name}_{name}" if part.foreign else name,
+        "tags": [part.tag or _TAGS[endpoint.handler.__module__.split(".")[2]][0]],
         "summary": endpoint.summary,
         "parameters": list(_parameters(endpoint)),
         "responses": {str(status): answer for status, answer in sorted(_answers(endpoint, refs))}
-        if not endpoint.is_openai
-        else _openai_answers(endpoint),
+        if part.foreign is None
+        else _foreign_answers(endpoint, part.foreign, refs),
     }
     if endpoint.takes is not None:
         fields = endpoint.takes.model_fields.values() if isinstance(endpoint.takes, type) else ()
@@ -274,11 +274,12 @@ def _answers(endpoint: Endpoint, refs: Refs) -> Iterator[tuple[int, Json]]:
         yield status, {"$ref": f"#/components/responses/Problem{status}"}
 
 
-def _openai_answers(endpoint: Endpoint) -> Json:
-    content: Json = {JSON: {"schema": _OPENAI_OBJECT}}
+def _foreign_answers(endpoint: Endpoint, foreign: Foreign, refs: Refs) -> Json:
+    content: Json = {JSON: {"schema": {"type": "object", "description": foreign.object, "additionalProperties": True}}}
     if endpoint.streams:
-        content[STREAM] = {"schema": {"type": "string", "description": "Events of OpenAI's API, if `stream` is true"}}
-    return {"200": {"description": _REASONS[200], "content": content}, "default": _OPENAI_REFUSAL}
+        content[STREAM] = {"schema": {"type": "string", "description": foreign.events}}
+    refusal = {"description": foreign.refusal_about, "content": {JSON: {"schema": refs[foreign.refusal]}}}
+    return {"200": {"description": _REASONS[200], "content": content}, "default": refusal}
 
 
 def problems(endpoint: Endpoint) -> set[int]:
@@ -307,27 +308,16 @@ def _content(body: type[BaseModel] | str | None, refs: Refs) -> Json:
     return {body: {"schema": schema}}
 
 
-def _shared_answers(endpoints: Sequence[Endpoint], refs: Refs, version: Version) -> Json:
-    shared = {name: _stream(name, refs, version) for name in _STREAMS}
-    for status in sorted({status for each in endpoints if not each.is_openai for status in problems(each)}):
-        answer: Json = {"description": _REASONS[status], "content": {PROBLEM: {"schema": refs[Problem]}}}
-        if status in _PROBLEM_HEADERS:
-            name, description = _PROBLEM_HEADERS[status]
-            answer["headers"] = {name: _header(description)}
-        shared[f"Problem{status}"] = answer
-    return shared
-
-
-def _stream(name: str, refs: Refs, version: Version) -> Json:
-    about, models = _STREAMS[name]
+def _stream(stream: EventStream, refs: Refs, frame: Json | None, version: Version) -> Json:
+    models = stream.events
     events = "\n".join(f"- `{event}`: {' '.join((model.__doc__ or '').split())}" for event, model in models.items())
     content: Json = {"schema": {"type": "string"}}
     if models and version == "3.1":
-        content["x-itemSchema"] = refs[_event_schemas()[name]]
+        content["x-itemSchema"] = frame
     elif models:
         content = {"itemSchema": {"oneOf": [_sent(event, refs[model]) for event, model in models.items()]}}
     return {
-        "description": f"{about} Events:\n\n{events}" if models else about,
+        "description": f"{stream.about} Events:\n\n{events}" if models else stream.about,
         "headers": {
             "Cache-Control": _header("no-store, no-transform"),
             "X-Accel-Buffering": _header("no"),

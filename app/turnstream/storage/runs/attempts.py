@@ -2,7 +2,7 @@
 backup of it, do not give the same number to different attempts.
 
 A turn with hundreds of attempts makes small steps, so that JavaScript can count its events
-(turnstream.api.openai.events).
+(turnstream.extensions.openai_api.events).
 """
 
 from random import SystemRandom

@@ -1,0 +1,50 @@
+"""A group of calls of the HTTP API, and what the OpenAPI document has about them."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+
+from pydantic import BaseModel
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from turnstream.api.http.endpoint import Endpoint
+
+Answer = Callable[[Request, Endpoint], Awaitable[Response]]
+
+
+@dataclass(frozen=True, slots=True)
+class EventStream:
+    """A stream of server-sent events. `events` are the models of their data by name: none, if another API describes
+    them.
+    """
+
+    about: str
+    events: Mapping[str, type[BaseModel]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Foreign:
+    """The form of another API, whose owner describes its objects and events. Refusals are `refusal`."""
+
+    name: str
+    object: str
+    events: str
+    refusal: type[BaseModel]
+    refusal_about: str
+
+
+@dataclass(frozen=True, slots=True)
+class CallGroup:
+    """Calls that are added together. `tag` and `about` head them in the OpenAPI document; those of the core have
+    tags by the modules of their handlers. `streams` are the event streams that `Endpoint.events` names. `answer` calls
+    the handlers instead of `dispatch.answer`, to refuse in the form of another API. `routes` are not in the document.
+    """
+
+    endpoints: tuple[Endpoint, ...]
+    tag: str = ""
+    about: str = ""
+    streams: Mapping[str, EventStream] = field(default_factory=dict)
+    answer: Answer | None = None
+    routes: tuple[Route, ...] = ()
+    foreign: Foreign | None = None

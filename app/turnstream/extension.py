@@ -1,0 +1,124 @@
+"""Extensions: what may be added to a server without a change of it. The entry point group `turnstream.extensions` names
+those that are installed; a program may pass its own to `create_app`.
+
+A command loads the extensions to read its settings. So their values import what they add only when it is asked for.
+"""
+
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
+
+from turnstream import config
+from turnstream.domain.errors import ConfigError
+
+if TYPE_CHECKING:
+    from turnstream.api.http.call_group import CallGroup
+    from turnstream.config import Section, Settings
+    from turnstream.domain.plans import Plans
+    from turnstream.engine.hooks import Hooks
+    from turnstream.engine.side_calls import SideCalls
+    from turnstream.engine.upkeep.sweeps import Sweep
+    from turnstream.llm.models.catalog import Models
+    from turnstream.storage.database import Database
+
+GROUP: Final = "turnstream.extensions"
+_NONE = "none"
+
+Task = Callable[[], Coroutine[Any, Any, None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """The parts of the running server that an extension may use. `database` sees the rows of all owners. `notify` wakes
+    the readers of an owner and a chat after a change is committed.
+    """
+
+    settings: "Settings"
+    database: "Database"
+    models: "Models"
+    plans: "Plans"
+    side_calls: "SideCalls"
+    notify: Callable[[str, UUID], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What an extension does in the background. `tasks` run until the server stops; one that ends stops the server.
+    Handlers get `state` from their services (`Services.states`).
+    """
+
+    hooks: "Sequence[Hooks]" = ()
+    tasks: Sequence[Task] = ()
+    sweeps: "Sequence[Sweep]" = ()
+    state: object = None
+
+
+def _no_calls() -> "Sequence[CallGroup]":
+    return ()
+
+
+def _no_work(_: Context) -> Work:
+    return Work()
+
+
+def _no_check(_: "Settings", __: "Models") -> None:
+    """Everything is right."""
+
+
+@dataclass(frozen=True, slots=True)
+class Extension:
+    """`summary` is what `doctor` prints. `settings` is a section of the settings. `check` raises ConfigError for a
+    setting that does not fit the models. `commands` are modules by the name of the command that each defines.
+    """
+
+    name: str
+    summary: str
+    settings: "type[Section] | None" = None
+    check: "Callable[[Settings, Models], None]" = _no_check
+    calls: "Callable[[], Sequence[CallGroup]]" = _no_calls
+    work: Callable[[Context], Work] = _no_work
+    commands: Mapping[str, str] = field(default_factory=dict)
+
+
+@cache
+def installed() -> Mapping[str, Extension]:
+    """All that are installed, by their names. Raises ConfigError for one that cannot be loaded."""
+    found: dict[str, Extension] = {}
+    for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
+        try:
+            extension = point.load()
+        except Exception as error:  # foreign code
+            raise ConfigError(f"The extension {point.name} ({point.value}) cannot be loaded: {error!r}.") from error
+        if not isinstance(extension, Extension) or extension.name != point.name:
+            raise ConfigError(f"The extension {point.name} ({point.value}) must be an Extension of that name.")
+        found[point.name] = extension
+    return found
+
+
+def selected(settings: "Settings") -> Sequence[Extension]:
+    """The installed ones that TURNSTREAM_EXTENSIONS names. Raises ConfigError."""
+    known = installed()
+    if settings.extensions is None:
+        return list(known.values())
+    names = [name for each in settings.extensions.split(",") if (name := each.strip())]
+    if names == [_NONE]:
+        return []
+    if unknown := [name for name in names if name not in known]:
+        raise ConfigError(
+            f"TURNSTREAM_EXTENSIONS names {', '.join(unknown)}, which is not installed. Installed:"
+            f" {', '.join(known) or 'none'}."
+        )
+    return [known[name] for name in dict.fromkeys(names)]
+
+
+def sections() -> "Sequence[type[Section]]":
+    """The sections of settings of all that are installed."""
+    return [each.settings for each in installed().values() if each.settings is not None]
+
+
+def read_settings() -> "Settings":
+    """The settings of the environment and of `.env`. Raises ConfigError with a sentence for each one that is wrong."""
+    return config.read_settings(sections())

@@ -1,0 +1,38 @@
+"""The overview of all replicas and owners, and the acts of operators: calls, the page at `/admin`, commands."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from turnstream.extension import Context, Extension, Work
+
+if TYPE_CHECKING:
+    from turnstream.api.http.call_group import CallGroup
+
+
+def _calls() -> "Sequence[CallGroup]":
+    from turnstream.extensions.admin.calls import CALLS
+
+    return (CALLS,)
+
+
+def _work(context: Context) -> Work:
+    from turnstream.extensions.admin.endpoints import Operators
+    from turnstream.extensions.admin.overview import Overview
+    from turnstream.storage.operations import Operations
+
+    overview = Overview(context.database, context.models, context.plans.default.running_turns)
+    return Work(state=Operators(overview, Operations(context.database)))
+
+
+EXTENSION = Extension(
+    "admin",
+    "the page and the calls of operators",
+    calls=_calls,
+    work=_work,
+    commands={
+        "turns": "turnstream.extensions.admin.turns",
+        "why": "turnstream.extensions.admin.turns",
+        "replicas": "turnstream.extensions.admin.replicas",
+        "drain": "turnstream.extensions.admin.replicas",
+    },
+)

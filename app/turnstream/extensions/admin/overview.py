@@ -1,0 +1,176 @@
+"""The overview for operators: made of rows, at most once in a while however many watch, and never where nobody does."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from time import monotonic
+
+from pydantic import BaseModel
+
+from turnstream.api.codec import figures_json
+from turnstream.api.schemas.responses import UsageFigures
+from turnstream.domain.errors import StorageError
+from turnstream.domain.turns import Status
+from turnstream.domain.why import TurnState, reasons
+from turnstream.extensions.admin.schemas import (
+    FailuresOut,
+    HourOut,
+    MinuteOut,
+    ModelFiguresOut,
+    NowOut,
+    OpenTurnOut,
+    ReplicaOut,
+    SpenderOut,
+    SpendOut,
+    ToolFiguresOut,
+)
+from turnstream.kit.clock import CLOCK
+from turnstream.llm.models.catalog import Models
+from turnstream.storage.activities import Activities
+from turnstream.storage.chats.turn_counts import TurnCounts
+from turnstream.storage.database import Database
+from turnstream.storage.operations import Operations, ReplicaState
+from turnstream.storage.owners.charges import Charges, UsageGroup
+
+_LOOK = 2.0  # seconds between two looks of a watcher, and between two times that `now` is made
+_HOURS = 10.0  # seconds between two times that `hour` is made
+_SPENDS = 60.0
+_MOST_EFFORT = 20  # the time between them is at least so many times what it takes
+_PATIENCE = 1.0  # seconds for which a watcher waits for a part of which it has the last one
+_MOST_TURNS = 50  # of each status
+_MOST_SPENDERS = 10
+_SHOWN: Sequence[Status] = ("running", "waiting", "queued")
+
+
+class _Part:
+    """A part of the overview as JSON. It is made anew when it is asked for, every `every` seconds, and more seldom
+    where that would take more than a twentieth of the time.
+    """
+
+    def __init__(self, make: Callable[[], Awaitable[BaseModel]], every: float) -> None:
+        self._make = make
+        self._every = every
+        self._making: asyncio.Task[None] | None = None
+        self._due = self._old = float("-inf")
+        self._json = b""
+
+    async def get(self) -> bytes:
+        """The part, which may be the last one while it takes long to make it anew. Raises StorageError."""
+        now, making = monotonic(), self._making
+        if making is None and now >= self._due:
+            making = self._making = asyncio.create_task(self._renew())
+        if making is not None:
+            await asyncio.wait({making}, timeout=None if now >= self._old else _PATIENCE)
+            if making.done():
+                making.result()
+        return self._json
+
+    async def _renew(self) -> None:
+        start = monotonic()
+        try:
+            self._json = (await self._make()).model_dump_json().encode()
+            every = max(self._every, _MOST_EFFORT * (monotonic() - start))
+            self._due, self._old = start + every, start + 2 * every
+        finally:
+            self._making = None
+
+
+class Overview:
+    """`database` must see the rows of all owners. An owner without a plan may have `most_running` turns at once."""
+
+    def __init__(self, database: Database, models: Models, most_running: int | None) -> None:
+        self._operations = Operations(database)
+        self._activities = Activities(database, most_running)
+        self._counts = TurnCounts(database, keep=_LOOK)
+        self._charges = Charges(database)
+        self._models = models
+        self._parts = {
+            "now": _Part(self._now, _LOOK),
+            "hour": _Part(self._hour, _HOURS),
+            "spend": _Part(self._spend, _SPENDS),
+        }
+
+    async def parts(self) -> Mapping[str, bytes]:
+        """The JSON of each part by its name. Raises StorageError."""
+        return {name: await part.get() for name, part in self._parts.items()}
+
+    async def frames(self, parts: Mapping[str, bytes]) -> AsyncGenerator[bytes, None]:
+        """The events of a stream, for ever: all `parts`, then each that has changed."""
+        sent: Mapping[str, bytes] = {}
+        while True:
+            changed = [(name, part) for name, part in parts.items() if sent.get(name) != part]
+            if changed:
+                yield b"".join(b"event: %b\ndata: %b\n\n" % (name.encode(), part) for name, part in changed)
+            sent = parts
+            await asyncio.sleep(_LOOK)
+            with suppress(StorageError):  # the page shows how old its figures are
+                parts = await self.parts()
+
+    async def _now(self) -> NowOut:
+        replicas = await self._operations.replicas()
+        counts = await self._counts.open_turns()
+        turns = [turn for status in _SHOWN for turn in await self._activities.open(_MOST_TURNS, status)]
+        return NowOut(
+            at=CLOCK.now(),
+            replicas=[replica_out(each) for each in replicas],
+            counts={
+                "running": sum(each.running for each in replicas),
+                "waiting": counts.waiting if counts else 0,
+                "queued": counts.queued if counts else 0,
+            },
+            oldest_queued_seconds=counts.oldest if counts else 0,
+            turns=[_turn_out(turn) for turn in turns],
+        )
+
+    async def _hour(self) -> HourOut:
+        hour = await self._operations.hour()
+        provider = self._models.provider_name
+        return HourOut(
+            until=CLOCK.now(),
+            minutes=[MinuteOut(**asdict(each)) for each in hour.minutes],
+            models=[ModelFiguresOut(provider=provider(each.model), **asdict(each)) for each in hour.models],
+            failures=[FailuresOut(provider=provider(each.model), **asdict(each)) for each in hour.failures],
+            tools=[ToolFiguresOut(**asdict(each)) for each in hour.tools],
+        )
+
+    async def _spend(self) -> SpendOut:
+        day = CLOCK.now().date()
+        by: Sequence[UsageGroup] = ("owner", "model")
+        (total, *owners), (_, *models) = [
+            await self._charges.usage(None, [group], day, day, _MOST_SPENDERS) for group in by
+        ]
+        return SpendOut(
+            day=day,
+            total=UsageFigures(**figures_json(total)),
+            owners=[SpenderOut(name=each.owner or "", **figures_json(each)) for each in owners],
+            models=[SpenderOut(name=each.model or "", **figures_json(each)) for each in models],
+        )
+
+
+def replica_out(replica: ReplicaState) -> ReplicaOut:
+    return ReplicaOut(
+        id=replica.id,
+        address=replica.address,
+        since=replica.since,
+        state=replica.state,
+        lease_seconds=replica.lease_left,
+        running=replica.running,
+    )
+
+
+def _turn_out(turn: TurnState) -> OpenTurnOut:
+    return OpenTurnOut(
+        id=turn.id,
+        chat=turn.chat,
+        owner=turn.owner,
+        status=turn.status,
+        model=turn.model,
+        seconds=turn.seconds,
+        attempt=turn.attempt,
+        replica=turn.replica,
+        readers=turn.readers,
+        reasons=reasons(turn),
+        stopping=turn.cancel_requested,
+        trace=turn.trace,
+    )

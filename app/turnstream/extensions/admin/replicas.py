@@ -1,0 +1,44 @@
+"""`turnstream replicas` and `turnstream drain`."""
+
+import asyncio
+from uuid import UUID
+
+import click
+
+from turnstream.extension import read_settings
+from turnstream.setup.databases import open_present_database
+from turnstream.storage.operations import Operations, ReplicaState
+
+_COLUMNS = ("replica", "address", "state", "lease", "running", "since")
+
+
+@click.command()
+def replicas() -> None:
+    """List the replicas, with what is left of their leases.
+
+    Columns have tabs between them; leases are in seconds, times are UTC.
+    """
+
+    async def find() -> list[ReplicaState]:
+        async with open_present_database(read_settings()) as database:
+            return list(await Operations(database).replicas())
+
+    click.echo("\t".join(_COLUMNS))
+    for each in asyncio.run(find()):
+        lease, since = f"{each.lease_left:.0f}", f"{each.since:%Y-%m-%d %H:%M}"
+        click.echo("\t".join([str(each.id), each.address, each.state, lease, str(each.running), since]))
+
+
+@click.command()
+@click.argument("replica", type=click.UUID)
+def drain(replica: UUID) -> None:
+    """Let REPLICA take no more turns.
+
+    Those that outlast the grace period are handed back. Its process stays.
+    """
+
+    async def order() -> ReplicaState:
+        async with open_present_database(read_settings()) as database:
+            return await Operations(database).drain(replica)
+
+    click.echo(f"{asyncio.run(order()).address} drains.")

@@ -1,0 +1,87 @@
+"""`turnstream turns` and `turnstream why`."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import UTC
+from typing import TypeVar
+from uuid import UUID
+
+import click
+
+from turnstream.domain.why import TurnState, reasons
+from turnstream.extension import read_settings
+from turnstream.setup.databases import open_present_database
+from turnstream.setup.plans import read_plans
+from turnstream.storage.activities import Activities
+
+T = TypeVar("T")
+
+_COLUMNS = ("turn", "owner", "status", "age", "attempt", "replica", "stage", "silent", "tools", "readers", "waits for")
+
+
+@click.command()
+@click.option("--limit", default=100, show_default=True, help="The most turns that are listed.")
+def turns(limit: int) -> None:
+    """List the turns that have not ended, oldest first.
+
+    Columns have tabs between them; times are in seconds.
+    """
+    found = _with_activities(lambda activities: activities.open(limit))
+    click.echo("\t".join(_COLUMNS))
+    for turn in found:
+        click.echo("\t".join(_cells(turn)))
+
+
+@click.command()
+@click.argument("turn", type=click.UUID)
+def why(turn: UUID) -> None:
+    """Say why TURN does not move, or how it ended.
+
+    Its life is printed, too, by UTC.
+    """
+
+    async def find(activities: Activities) -> None:
+        state = await activities.of(turn)
+        click.echo(f"{state.status}, attempt {state.attempt}, owner {state.owner}, chat {state.chat}")
+        if state.replica is not None:
+            reported = f"reported {state.reported:.0f} s ago" if state.activity else "which has reported nothing of it"
+            click.echo(f"on the replica {state.replica}, {reported}")
+        if state.trace is not None:
+            click.echo(f"trace {state.trace}")
+        for sentence in reasons(state):
+            click.echo(sentence)
+        click.echo()
+        for event in await activities.life(turn):
+            click.echo(f"{event.at.astimezone(UTC):%Y-%m-%d %H:%M:%S.%f}\t{event.what}")
+
+    _with_activities(find)
+
+
+def _with_activities(work: Callable[[Activities], Awaitable[T]]) -> T:
+    settings = read_settings()
+    most = read_plans(settings).default.running_turns
+
+    async def run() -> T:
+        async with open_present_database(settings) as database:
+            return await work(Activities(database, most))
+
+    return asyncio.run(run())
+
+
+def _cells(turn: TurnState) -> list[str]:
+    activity = turn.activity
+    is_gone = turn.status == "running" and (turn.lease_left is None or turn.lease_left < 0)
+    return [
+        str(turn.id),
+        turn.owner,
+        turn.status,
+        f"{turn.seconds:.0f}",
+        str(turn.attempt),
+        f"{turn.replica or '-'}{' (gone)' if is_gone else ''}",
+        (activity and activity.stage) or "-",
+        "-" if turn.silent is None else f"{turn.silent:.0f}",
+        ", ".join(f"{call.name} {call.seconds:.0f}" for call in turn.known_calls) or "-",
+        str(turn.readers),
+        ", ".join(f"{ask.kind} of {ask.name} {ask.seconds:.0f}" for ask in turn.asks)
+        or (f"turn {turn.behind}" if turn.behind else "-"),
+    ]

@@ -1,0 +1,303 @@
+"""The events of a turn as events of an AG-UI run."""
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, assert_never
+
+from turnstream.api.codec import parsed, to_json
+from turnstream.domain.blocks import Block
+from turnstream.domain.cursor import Cursor
+from turnstream.domain.events import (
+    ActionRequired,
+    BlockDelta,
+    BlockStart,
+    BlockStop,
+    Event,
+    Notice,
+    Reset,
+    RoundStart,
+    RoundStop,
+    TurnEnd,
+    TurnStart,
+)
+from turnstream.domain.kinds import CALLS, TEXT, THINKING, USER_TEXT
+from turnstream.domain.output import output_of
+from turnstream.domain.turns import Turn
+from turnstream.extensions.ag_ui.messages import (
+    ClientIds,
+    Json,
+    activity_of,
+    answer_messages,
+    block_id,
+    call_id,
+    interrupts_of,
+    pending_calls_of,
+    provider_calls_of,
+    reply_id,
+    reply_round,
+    result_of,
+    text_metadata,
+)
+from turnstream.kit.offload import Portions
+
+PROTOCOL = "1.0"
+_USAGE = {
+    "input_tokens": "inputTokens",
+    "output_tokens": "outputTokens",
+    "cache_read_input_tokens": "cachedInputTokens",
+    "cache_creation_input_tokens": "cacheWriteInputTokens",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What a client calls the thread and its run. `state` is the client's own, which it gets back. `protocol` is its
+    version; clients older than 1.0 do not name it.
+    """
+
+    thread: str
+    id: str
+    state: Any = None
+    protocol: str | None = PROTOCOL
+
+
+class RunEncoder:
+    """Encodes one turn for one run. `now` returns the turn as its rows hold it now. `answered` are interrupts of which
+    the view may not know yet that they are answered.
+
+    AG-UI has no cursor, and no event takes anything back but a snapshot of all messages. So an encoder that `collects`
+    sends nothing: it keeps what there is of the turn until `snapshot` sends it with all that was before it. A run that
+    continues a turn begins like that, and a reset leads there.
+    """
+
+    def __init__(
+        self, turn: Turn, run: Run, now: Callable[[], Turn], *, collects: bool, answered: Collection[str] = ()
+    ) -> None:
+        self.collects = collects
+        self.finished = False
+        self._turn = turn
+        self._run = run
+        self._now = now
+        self._answered = answered
+        self._blocks: list[Block] = []
+        self._provider_calls: dict[str, int] = {}
+        self._reply_rounds: dict[int, int] = {}
+        self._open: BlockStart | None = None
+        self._open_text: list[str] = []
+        self._delta_head = b""
+        self._round = 0
+        self._step_is_open = False
+        self._later: list[Event | Notice] = []
+
+    def __call__(self, event: Event | Notice, _cursor: Cursor | None) -> bytes:
+        if self.collects:
+            self._collect(event)
+            return b""
+        if isinstance(event, BlockDelta):  # the token path
+            return b"%b%b}\n\n" % (self._delta_head, to_json(event.text)) if self._delta_head else b""
+        return encode(self._events(event))
+
+    def started(self) -> bytes:
+        turn = self._turn
+        about = {"chat": turn.chat_id, "turn": turn.id, "model": turn.request.model if turn.request else None}
+        events = list(run_started(self._run, {"turnstream": about}))
+        if isinstance(self._run.state, dict):
+            events.append({"type": "STATE_SNAPSHOT", "snapshot": {**self._run.state, "turnstream": about}})
+        return encode(events)
+
+    async def snapshot(self, before: Sequence[Json], ids: ClientIds) -> bytes:
+        """All messages: those before the turn, and what there is of it. From here on every event is sent."""
+        self.collects = False
+        blocks, start = list(self._blocks), self._open
+        if start is not None and (start.type in {TEXT, THINKING} or start.type in CALLS):
+            text = "".join(self._open_text)
+            where = start.index, start.round, start.attempt
+            blocks.append(Block(*where, start.type, text, tool_use_id=start.tool_use_id, name=start.name))
+        messages = [*before, *await answer_messages(self._turn.id, blocks, ids, Portions())]
+        frames = encode([{"type": "MESSAGES_SNAPSHOT", "messages": messages}])
+        later, self._later = self._later, []
+        if self._round and not any(isinstance(event, TurnEnd) for event in later):
+            frames += encode(self._begin_step())
+        if start is not None:
+            frames += encode(self._begin(start))
+        return frames + b"".join(encode(self._events(event)) for event in later if not self.finished)
+
+    def waiting(self, turn: Turn) -> bytes:
+        """The end of the run of a turn that waits for a client or a person."""
+        if interrupts := interrupts_of(turn):
+            return encode(self._finish_run({"type": "interrupt", "interrupts": interrupts}))
+        return encode(self._finish_run({"type": "success", "pendingToolCallIds": pending_calls_of(turn)}))
+
+    def _collect(self, event: Event | Notice) -> None:
+        match event:
+            case RoundStart():
+                self._round = event.round
+            case BlockStart():
+                self._open, self._open_text = event, []
+            case BlockDelta():
+                self._open_text.append(event.text)
+            case BlockStop():
+                self._open, self._open_text = None, []
+                self._keep(event.block)
+            case Reset():
+                self._take_back(event)
+            case TurnEnd() | ActionRequired() | Notice():
+                self._later.append(event)
+            case TurnStart() | RoundStop():
+                pass
+            case _:
+                assert_never(event)
+
+    def _keep(self, block: Block) -> None:
+        self._blocks.append(block)
+        self._provider_calls |= provider_calls_of([block])
+
+    def _take_back(self, reset: Reset) -> None:
+        self._blocks = [block for block in self._blocks if block.index < reset.index]
+        self._provider_calls, self._reply_rounds = provider_calls_of(self._blocks), {}
+        self._open, self._open_text = None, []
+
+    def _events(self, event: Event | Notice) -> Iterator[Json]:
+        match event:
+            case RoundStart():
+                yield from self._end_step()
+                self._round = event.round
+                yield from self._begin_step()
+            case BlockStart():
+                yield from self._begin(event)
+            case BlockStop(block=block):
+                yield from self._end_block(text_metadata(block) if block.type == TEXT else None)
+                self._keep(block)
+                yield from self._complete(block)
+            case ActionRequired():  # what a turn waits for is in the end of its run, but for what it asks while it runs
+                if any(action.kind == "elicitation" for action in event.actions):
+                    interrupts = interrupts_of(self._now(), event.actions)
+                    if not {each["id"] for each in interrupts} & set(self._answered):
+                        yield from self._finish_run({"type": "interrupt", "interrupts": interrupts})
+            case Reset():
+                yield from self._end_block()
+                yield from self._end_step()
+                self._take_back(event)
+                self.collects = True
+            case TurnEnd():
+                yield from self._end(event)
+            case Notice():
+                yield {"type": "CUSTOM", "name": f"turnstream.{event.name}", "value": self._noticed(event)}
+            case TurnStart() | RoundStop() | BlockDelta():
+                pass
+            case _:
+                assert_never(event)
+
+    def _noticed(self, notice: Notice) -> Json:
+        value = dict(notice.data)
+        if "tool_use_id" in value:
+            value["toolCallId"] = call_id(self._turn.id, self._round, value["tool_use_id"])
+        return value
+
+    # --- steps and blocks --------------------------------------------------------------------------------------------
+
+    def _begin_step(self) -> Iterator[Json]:
+        self._step_is_open = True
+        yield {"type": "STEP_STARTED", "stepName": f"round {self._round}"}
+
+    def _end_step(self) -> Iterator[Json]:
+        if self._step_is_open:
+            self._step_is_open = False
+            yield {"type": "STEP_FINISHED", "stepName": f"round {self._round}"}
+
+    def _begin(self, start: BlockStart) -> Iterator[Json]:
+        self._open = start
+        reply, own = self._reply_id(start), block_id(self._turn.id, start.index)
+        if start.type == TEXT:
+            yield {"type": "TEXT_MESSAGE_START", "messageId": reply, "role": "assistant"}
+            self._delta_head = b'data: {"type":"TEXT_MESSAGE_CONTENT","messageId":"%b","delta":' % reply.encode()
+        elif start.type == THINKING:
+            yield {"type": "REASONING_START", "messageId": own}
+            yield {"type": "REASONING_MESSAGE_START", "messageId": own, "role": "reasoning"}
+            self._delta_head = b'data: {"type":"REASONING_MESSAGE_CONTENT","messageId":"%b","delta":' % own.encode()
+        elif start.type in CALLS:
+            call = call_id(self._turn.id, start.round, start.tool_use_id or "")
+            yield {
+                "type": "TOOL_CALL_START",
+                "toolCallId": call,
+                "toolCallName": start.name,
+                "parentMessageId": reply,
+            }
+            self._delta_head = b'data: {"type":"TOOL_CALL_ARGS","toolCallId":%b,"delta":' % to_json(call)
+
+    def _end_block(self, metadata: Json | None = None) -> Iterator[Json]:
+        start, self._open, self._delta_head = self._open, None, b""
+        if start is None:
+            return
+        own = block_id(self._turn.id, start.index)
+        if start.type == TEXT:
+            more = {"metadata": metadata} if metadata else {}
+            yield {"type": "TEXT_MESSAGE_END", "messageId": self._reply_id(start), **more}
+        elif start.type == THINKING:
+            yield {"type": "REASONING_MESSAGE_END", "messageId": own}
+            yield {"type": "REASONING_END", "messageId": own}
+        elif start.type in CALLS:
+            yield {"type": "TOOL_CALL_END", "toolCallId": call_id(self._turn.id, start.round, start.tool_use_id or "")}
+
+    def _reply_id(self, start: BlockStart) -> str:
+        rounds = self._reply_rounds
+        if start.round not in rounds:
+            rounds[start.round] = reply_round(self._blocks, start.round, start.type)
+        return reply_id(self._turn.id, rounds[start.round])
+
+    def _complete(self, block: Block) -> Iterator[Json]:
+        """What follows the end of a block: results, and blocks that arrive whole."""
+        own = block_id(self._turn.id, block.index)
+        if result := result_of(self._turn.id, block, self._provider_calls):
+            del result["role"]
+            yield {"type": "TOOL_CALL_RESULT", "messageId": result.pop("id"), "role": "tool", **result}
+        elif block.type == USER_TEXT:
+            yield {"type": "TEXT_MESSAGE_START", "messageId": own, "role": "user"}
+            yield {"type": "TEXT_MESSAGE_CONTENT", "messageId": own, "delta": block.text}
+            yield {"type": "TEXT_MESSAGE_END", "messageId": own}
+        elif block.type not in {TEXT, THINKING} and block.type not in CALLS:
+            yield {"type": "ACTIVITY_SNAPSHOT", "messageId": own, **activity_of(block)}
+
+    # --- the end of the run ------------------------------------------------------------------------------------------
+
+    def _end(self, end: TurnEnd) -> Iterator[Json]:
+        turn = self._now()
+        about = {"turnstream": {"turn": self._turn.id, "status": end.status, "stop_reason": end.stop_reason}}
+        usage = {"usage": [self._usage(end)], "metadata": about}
+        if end.error is not None:
+            yield from self._end_block()
+            yield from self._end_step()
+            self.finished = True
+            yield {"type": "RUN_ERROR", "message": end.error.message, "code": end.error.type, **usage}
+            return
+        output = output_of(turn)
+        result = {} if output is None else {"result": parsed(output)}
+        outcome = {"type": "cancelled" if end.status == "cancelled" else "success"}
+        yield from self._finish_run(outcome, **result, **usage)
+
+    def _usage(self, end: TurnEnd) -> Json:
+        model = {"model": self._turn.request.model} if self._turn.request else {}
+        counts = {name: end.usage[key] for key, name in _USAGE.items() if isinstance(end.usage.get(key), int)}
+        return {**model, **counts}
+
+    def _finish_run(self, outcome: Json, **more: Any) -> Iterator[Json]:
+        yield from self._end_block()
+        yield from self._end_step()
+        self.finished = True
+        yield run_finished(self._run, outcome, **more)
+
+
+def run_started(run: Run, metadata: Json) -> Iterator[Json]:
+    started = {"type": "RUN_STARTED", "threadId": run.thread, "runId": run.id, "protocolVersion": PROTOCOL}
+    yield {**started, "metadata": metadata}
+
+
+def run_finished(run: Run, outcome: Json, **more: Any) -> Json:
+    finished = {"type": "RUN_FINISHED", "threadId": run.thread, "runId": run.id, **more}
+    if run.protocol is None and outcome["type"] != "interrupt":
+        return finished  # clients older than 1.0 refuse `cancelled`, and `success` with another member
+    return {**finished, "outcome": outcome}
+
+
+def encode(events: Iterator[Json] | Sequence[Json]) -> bytes:
+    return b"".join(b"data: %b\n\n" % to_json(event) for event in events)

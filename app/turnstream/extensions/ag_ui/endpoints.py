@@ -1,0 +1,235 @@
+"""Handlers for clients of AG-UI, such as `HttpAgent` and CopilotKit: the same chats as threads, turns as runs."""
+
+from collections.abc import AsyncGenerator, Sequence
+from typing import Any
+from uuid import UUID
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from turnstream.api.actions import decisions_of, store_answers
+from turnstream.api.caller import CALLER
+from turnstream.api.codec import output_text, to_json
+from turnstream.api.dialects import (
+    PageOptions,
+    chat_of,
+    is_news,
+    key_of,
+    new_turn,
+    newest_answer,
+    newest_path,
+    newest_turn,
+    page_tool,
+    post_by_chat,
+    posted_with,
+    replace_answer,
+    stop_all,
+    storable_in_messages,
+    turn_of,
+    with_page,
+)
+from turnstream.api.http.reading import idempotency_key_of, read_body
+from turnstream.api.schemas.tools import ActionsIn
+from turnstream.api.services import Services, count_writes, identity_of, path_for, services_and_owner
+from turnstream.api.views import json_response
+from turnstream.domain.asks import Ask, AskAnswer
+from turnstream.domain.errors import RequestRefused
+from turnstream.domain.identity import Identity
+from turnstream.domain.turns import Turn
+from turnstream.extensions.ag_ui.encoder import Run, encode, run_finished, run_started
+from turnstream.extensions.ag_ui.messages import (
+    ClientIds,
+    call_in,
+    ids_of_client,
+    interrupts_of,
+    pending_calls_of,
+    thread_messages,
+)
+from turnstream.extensions.ag_ui.schemas import (
+    AgUiMessageIn,
+    AgUiResumeIn,
+    AgUiStopped,
+    AgUiUserMessageIn,
+    RunInput,
+    blocks_in,
+)
+from turnstream.extensions.ag_ui.stream import response, run_stream
+from turnstream.storage.chats.actions import Decision
+from turnstream.storage.chats.exchanges import IdempotencyKey, Parent, Target
+
+
+async def run_agent(request: Request) -> Response:
+    """Posts a message, or answers interrupts and calls of the page; responds with the events of the run."""
+    services, owner = services_and_owner(request)
+    sent, body = await read_body(request, RunInput)
+    key = idempotency_key_of(request, body)
+    identity, uploads = identity_of(request), path_for(request, "/api/uploads/")
+    chat = await chat_of(services, identity, sent.thread_id)
+    services.streams.take(request)
+    last = sent.messages[-1] if sent.messages else None
+    answered: set[str] = set()
+    if sent.resume or (last is not None and last.role == "tool"):
+        turn, answered = await _answer(services, identity, chat, sent)
+        continues = True
+    elif last is not None and last.role == "user":
+        identity.require("send")
+        turn, continues = await _post(services, owner, chat, sent, last, key)
+    else:
+        raise RequestRefused(
+            "`messages` must end with a user message or the result of a tool, unless `resume` answers interrupts.",
+            field="messages",
+        )
+    run = Run(sent.thread_id, sent.run_id, sent.state, sent.protocol)
+    return run_stream(services, owner, turn, run, sent.messages, uploads, continues=continues, answered=answered)
+
+
+async def connect_agent(request: Request) -> Response:
+    """Sends all messages of the thread, then what follows of the answer that is open."""
+    services, owner = services_and_owner(request)
+    sent, _ = await read_body(request, RunInput)
+    chat = await chat_of(services, identity_of(request), sent.thread_id)
+    services.streams.take(request)
+    uploads = path_for(request, "/api/uploads/")
+    run = Run(sent.thread_id, sent.run_id, sent.state, sent.protocol)
+    turn = await newest_turn(services, owner, chat)
+    if turn is not None and is_news(turn):
+        return run_stream(services, owner, turn, run, sent.messages, uploads, continues=True)
+    path = await services.storage.turns.path(owner, chat, turn.id) if turn else []
+    return response(services, _at_rest(run, path, sent.messages, uploads))
+
+
+async def get_thread(request: Request) -> Response:
+    """Returns the path to the newest turn as messages, and what it waits for."""
+    services, owner = services_and_owner(request)
+    id: str = request.path_params["id"]
+    chat = await chat_of(services, identity_of(request), id)
+    path = await newest_path(services, owner, chat)
+    waits = path[-1] if path and path[-1].status == "waiting" else None
+    thread = {
+        "threadId": id,
+        "chat": chat,
+        "messages": await thread_messages(path, path_for(request, "/api/uploads/"), ClientIds()),
+        "interrupts": interrupts_of(waits) if waits else [],
+        "pendingToolCallIds": pending_calls_of(waits) if waits else [],
+    }
+    return Response(to_json(thread), media_type="application/json")
+
+
+async def stop_thread(request: Request) -> Response:
+    """Cancels all open turns of the thread: `abortRun()` of a client only closes its connection."""
+    services, owner = services_and_owner(request)
+    chat = await chat_of(services, identity_of(request), request.path_params["id"])
+    return json_response(AgUiStopped(stopped=await stop_all(services, owner, chat)))
+
+
+async def _at_rest(
+    run: Run, path: Sequence[Turn], messages: Sequence[AgUiMessageIn], uploads: str
+) -> AsyncGenerator[bytes, None]:
+    """The run of a thread in which nothing goes on. One that is not known here keeps the messages of its client."""
+    events = list(run_started(run, {}))
+    if path:
+        found = await thread_messages(path, uploads, ids_of_client(path, messages))
+        events.append({"type": "MESSAGES_SNAPSHOT", "messages": found})
+    yield encode([*events, run_finished(run, {"type": "success"})])
+
+
+# --- a new message ---------------------------------------------------------------------------------------------------
+
+
+async def _post(
+    services: Services, owner: str, chat: UUID, sent: RunInput, message: AgUiUserMessageIn, key: IdempotencyKey | None
+) -> tuple[Turn, bool]:
+    """The turn that answers the message, and whether it goes on with one that was there. The same message again is
+    another run: it follows the answer that is open, or asks for another one.
+    """
+    before = await _answer_before(services, owner, chat, sent.messages[:-1])
+    place: Parent = before.id if before else "newest"
+    content = [part.sent() for part in message.content] if isinstance(message.content, list) else message.content
+    of_message = key_of("ag-ui", chat, message.id, str(place), content) if message.id else None
+    user_turn = await turn_of(services, owner, chat, message.id, "user")
+    user_turn = user_turn or await posted_with(services, owner, key or of_message)
+    page = PageOptions(
+        [page_tool(tool.name, tool.description, tool.parameters) for tool in sent.tools],
+        "\n\n".join(output_text(each.content) for each in sent.messages if each.role in {"system", "developer"}),
+        [f"{each.description}:\n{each.value}" for each in sent.context],
+    )
+    options = await with_page(services, owner, chat, sent.options, page, before)
+    answer = await newest_answer(services, owner, user_turn)
+    if answer is not None:
+        if not answer.ended:
+            return answer, True
+        CALLER.get().require("chat")
+        return (await replace_answer(services, owner, answer, options, options.on_busy, key)).assistant_turn, False
+    new = new_turn(options, blocks_in(message))
+    exchange = await post_by_chat(services, new, Target(owner, chat, place, new.on_busy), key or of_message)
+    return exchange.assistant_turn, False
+
+
+async def _answer_before(services: Services, owner: str, chat: UUID, messages: Sequence[AgUiMessageIn]) -> Turn | None:
+    """The last answer of this server among the messages."""
+    for message in reversed(messages):
+        if message.role != "user" and (
+            turn := await turn_of(services, owner, chat, message.id.partition(".")[0], "assistant")
+        ):
+            return turn
+    return None
+
+
+# --- calls that wait for a person ------------------------------------------------------------------------------------
+
+
+async def _answer(services: Services, identity: Identity, chat: UUID, sent: RunInput) -> tuple[Turn, set[str]]:
+    """Stores the answers for calls that wait. Returns their turn, and the interrupts that were answered."""
+    owner = identity.owner
+    results = {message.tool_call_id: message for message in sent.messages if message.role == "tool"}
+    named = [entry.interrupt_id.rpartition(":")[0] for entry in sent.resume] or [sent.messages[-1].tool_call_id or ""]
+    call = call_in(named[0])
+    turn = await turn_of(services, owner, chat, call[1], "assistant") if call else None
+    if turn is None:
+        field = "resume" if sent.resume else "messages"
+        raise RequestRefused(f"`{field}` must answer calls of an answer in this thread.", field=field)
+    waiting = {
+        f"{ask.call_id}.{turn.id}.{ask.round}": ask for ask in turn.asks if ask.answer is None and ask.kind == "client"
+    }
+    decisions = [_result(ask, results[call]) for call, ask in waiting.items() if call in results]
+    entries = [entry for entry in sent.resume if _is_open(turn, entry)]
+    actions = ActionsIn.model_validate({"actions": [_action(turn, entry) for entry in entries]}) if entries else None
+    if decisions:
+        identity.require("chat")
+    if actions is not None:
+        identity.require("approve")
+    if (decisions or entries) and not turn.ended:
+        await count_writes(services, owner, 1)
+    if actions is not None:
+        decisions += await decisions_of(actions.actions, turn, owner, services, "resume")
+    if decisions and not turn.ended:
+        turn = await store_answers(services, identity, turn, decisions)
+    return turn, {entry.interrupt_id for entry in entries}
+
+
+def _is_open(turn: Turn, entry: AgUiResumeIn) -> bool:
+    """A late answer, of another page, changes nothing."""
+    return any(interrupt["id"] == entry.interrupt_id for interrupt in interrupts_of(turn))
+
+
+def _result(ask: Ask, message: AgUiMessageIn) -> Decision:
+    text = storable_in_messages(message.error or output_text(message.content))
+    return Decision(ask.tool_use_id, None, AskAnswer("result", text, is_error=message.error is not None), "messages")
+
+
+def _action(turn: Turn, entry: AgUiResumeIn) -> dict[str, Any]:
+    """The action that answers an interrupt, as in turnstream's own API."""
+    call, _, digest = entry.interrupt_id.rpartition(":")
+    found = call_in(call)
+    assert found is not None
+    payload = entry.payload if isinstance(entry.payload, dict) else {"approved": entry.payload is True}
+    about = {"tool_use_id": found[0], "input_digest": digest}
+    if any(ask.kind == "elicitation" and ask.digest == digest for ask in turn.asks):
+        if entry.status == "cancelled":
+            return {"type": "answer", **about, "action": "cancel"}
+        return {"type": "answer", **about, "action": "accept", "content": payload}
+    if entry.status == "cancelled" or payload.get("approved") is not True:
+        return {"type": "deny", **about, "reason": str(payload.get("reason") or "")}
+    edited = {} if payload.get("editedArgs") is None else {"input": payload["editedArgs"]}
+    remember = {} if payload.get("remember") is None else {"remember": payload["remember"]}
+    return {"type": "approve", **about, **edited, **remember}

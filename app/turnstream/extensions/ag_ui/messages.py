@@ -1,0 +1,287 @@
+"""Turns as messages of AG-UI, equal to those that a client builds of the events of their runs."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import takewhile
+from typing import Any
+from uuid import UUID
+
+from turnstream.api.codec import block_details, parsed, result_of_provider, to_json
+from turnstream.domain.asks import AskKind
+from turnstream.domain.blocks import Block
+from turnstream.domain.events import RequiredAction
+from turnstream.domain.kinds import CALLS, DOCUMENT, IMAGE, SERVER_CALLS, TEXT, THINKING, TOOL_RESULT, USER_TEXT
+from turnstream.domain.log import open_actions_of
+from turnstream.domain.results import count_files, parts_of
+from turnstream.domain.turns import Turn
+from turnstream.extensions.ag_ui.schemas import AgUiMessageIn, AgUiUserMessageIn
+from turnstream.kit.offload import Portions
+
+Json = dict[str, Any]
+
+_OF_PAGES = frozenset({"system", "developer", "assistant"})  # what a page may begin with
+_APPROVAL_SCHEMA: Json = {
+    "type": "object",
+    "properties": {
+        "approved": {"type": "boolean"},
+        "reason": {"type": "string"},
+        "editedArgs": {"type": "object"},
+    },
+    "required": ["approved"],
+}
+
+
+# --- ids -------------------------------------------------------------------------------------------------------------
+
+
+def reply_id(turn: UUID, round: int) -> str:
+    """The id of the assistant's message in a round: its text and its calls."""
+    return f"{turn}.r{round}"
+
+
+def reply_round(before: Sequence[Block], round: int, type: str) -> int:
+    """The round whose message a text or a call of `round` goes into, after the blocks `before` it: a round that goes on
+    with a text where it was cut off goes on with its message.
+    """
+    first = next((place for place, block in enumerate(before) if block.round == round), len(before))
+    opener = before[first].type if first < len(before) else type
+    if first and opener == TEXT and before[first - 1].type == TEXT and before[first - 1].interrupted:
+        return reply_round(before[:first], before[first - 1].round, TEXT)
+    return round
+
+
+def block_id(turn: UUID, index: int) -> str:
+    """The id of a message that consists of one block."""
+    return f"{turn}.{index}"
+
+
+def call_id(turn: UUID, round: int, tool_use_id: str) -> str:
+    """The id of a call in its thread: a model may use its own ids again."""
+    return f"{tool_use_id}.{turn}.{round}"
+
+
+def call_in(id: str) -> tuple[str, str, str] | None:
+    """The `tool_use_id`, turn and round of a call; None for an id that is none of ours."""
+    parts = id.rsplit(".", 2)
+    return (parts[0], parts[1], parts[2]) if len(parts) == 3 else None
+
+
+@dataclass(frozen=True, slots=True)
+class ClientIds:
+    """What a client has of a thread and the rows do not: the ids that it gave to user messages and to results of its
+    tools, by turn and by call, and its own `first` messages.
+    """
+
+    users: Mapping[UUID, str] = field(default_factory=dict)
+    results: Mapping[str, str] = field(default_factory=dict)
+    first: Sequence[Json] = ()
+
+
+def ids_of_client(path: Sequence[Turn], messages: Sequence[AgUiMessageIn]) -> ClientIds:
+    """The user turns of the path that a client has as well, from the first one on, by their ids or their words. A
+    client keeps the order of what it has, so ids behind the first difference would mix up its messages.
+    """
+    turns = [turn for turn in path if turn.role == "user"]
+    known = {str(turn.id) for turn in path}
+    own = [message.id.partition(".")[0] not in known for message in messages]
+    sent = [
+        message
+        for message, is_own in zip(messages, own, strict=True)
+        if isinstance(message, AgUiUserMessageIn) and (is_own or "." not in message.id)
+    ]
+    users: dict[UUID, str] = {}
+    for turn, message in zip(turns, sent, strict=False):
+        if not message.id or (message.id != str(turn.id) and _said(message) != _words(turn.blocks)):
+            break
+        users[turn.id] = message.id
+    results = {message.tool_call_id: message.id for message in messages if message.tool_call_id and message.id}
+    first = takewhile(lambda each: each[1] and each[0].role in _OF_PAGES, zip(messages, own, strict=True))
+    return ClientIds(users, results, [{"id": each.id, "role": each.role, "content": each.content} for each, _ in first])
+
+
+def _words(blocks: Sequence[Block]) -> str:
+    return "".join(block.text for block in blocks if block.type == TEXT)
+
+
+def _said(message: AgUiUserMessageIn) -> str:
+    return "".join(part.text or "" for part in message.parts)
+
+
+# --- messages --------------------------------------------------------------------------------------------------------
+
+
+async def thread_messages(path: Sequence[Turn], uploads: str, ids: ClientIds) -> list[Json]:
+    """The messages of a path. Uploads are found at `uploads` and their id."""
+    messages, portions = list(ids.first), Portions()
+    for turn in path:
+        await portions.pause()
+        if turn.role == "user":
+            content = _user_content(turn.blocks, uploads)
+            messages.append({"id": ids.users.get(turn.id, str(turn.id)), "role": "user", "content": content})
+        else:
+            messages += await answer_messages(turn.id, turn.blocks, ids, portions)
+    return messages
+
+
+def _user_content(blocks: Sequence[Block], uploads: str) -> str | list[Json]:
+    if all(block.type == TEXT for block in blocks):
+        return _words(blocks)
+    return [part for block in blocks if (part := _user_part(block, uploads))]
+
+
+def _user_part(block: Block, uploads: str) -> Json | None:
+    if block.type == TEXT:
+        return {"type": "text", "text": block.text}
+    return _file_part(block.type, block_details(block).get("data", {}).get("source", {}), uploads)
+
+
+def _file_part(type: str, source: Mapping[str, Any], uploads: str) -> Json | None:
+    if type not in {IMAGE, DOCUMENT} or "id" not in source:
+        return None
+    found = {"type": "url", "value": f"{uploads}{source['id']}", "mimeType": source["media_type"]}
+    return {"type": type, "source": found}
+
+
+async def answer_messages(turn: UUID, blocks: Sequence[Block], ids: ClientIds, portions: Portions) -> list[Json]:
+    """The messages of an assistant turn: one for the text and the calls of each round, one for any other block. A
+    result stands behind its call, and behind the results that stand there. There may be thousands of blocks.
+    """
+    groups: list[list[Json]] = []  # a message, with the results of its calls
+    replies: dict[int, list[Json]] = {}
+    called: dict[str, list[Json]] = {}
+    rounds: dict[int, int] = {}
+
+    def add(message: Json) -> list[Json]:
+        groups.append([message])
+        return groups[-1]
+
+    def reply(place: int, block: Block) -> list[Json]:
+        if block.round not in rounds:
+            rounds[block.round] = reply_round(blocks[:place], block.round, block.type)
+        round = rounds[block.round]
+        if round not in replies:
+            replies[round] = add({"id": reply_id(turn, round), "role": "assistant"})
+        return replies[round]
+
+    provider_calls = provider_calls_of(blocks)
+    for place, block in enumerate(blocks):
+        await portions.pause()
+        result = result_of(turn, block, provider_calls)
+        if block.type == TEXT:
+            message, *_ = reply(place, block)
+            message.setdefault("content", []).append(block.text)
+            if noted := text_metadata(block):
+                message.setdefault("metadata", {}).update(noted)
+        elif block.type == THINKING:
+            add({"id": block_id(turn, block.index), "role": "reasoning", "content": block.text})
+        elif block.type in CALLS:
+            function = {"name": block.name, "arguments": block.text}
+            id = call_id(turn, block.round, block.tool_use_id or "")
+            called[id] = reply(place, block)
+            message, *_ = called[id]
+            message.setdefault("toolCalls", []).append({"id": id, "type": "function", "function": function})
+        elif block.type == USER_TEXT:
+            add({"id": block_id(turn, block.index), "role": "user", "content": block.text})
+        elif result is None:
+            add({"id": block_id(turn, block.index), "role": "activity", **activity_of(block)})
+        if result is not None:
+            result["id"] = ids.results.get(result["toolCallId"], result["id"])
+            if result["toolCallId"] in called:
+                called[result["toolCallId"]].append(result)
+            else:
+                add(result)
+    for message, *_ in replies.values():
+        if "content" in message:
+            message["content"] = "".join(message["content"])
+    return [message for group in groups for message in group]
+
+
+def provider_calls_of(blocks: Iterable[Block]) -> dict[str, int]:
+    """The calls that the provider runs, each with its round."""
+    return {block.tool_use_id or "": block.round for block in blocks if block.type in SERVER_CALLS}
+
+
+def result_of(turn: UUID, block: Block, provider_calls: Mapping[str, int]) -> Json | None:
+    """The message of the result of a call; also that of a call which was cut off and will have none."""
+    noted: Json = {}
+    content: Any = block.text
+    if block.type == TOOL_RESULT:
+        call = call_id(turn, block.round, block.tool_use_id or "")
+        if count_files(block):
+            content = [_result_part(part) for part in parts_of(block)]
+        noted = {"is_error": True} if block.is_error else {}
+        if block.client_data is not None:
+            noted["data"] = parsed(block.client_data)
+    elif block.type in CALLS and block.interrupted:
+        call, content, noted = call_id(turn, block.round, block.tool_use_id or ""), "interrupted", {"is_error": True}
+    elif block.data is None or block.type in {TEXT, THINKING}:
+        return None
+    else:
+        found = result_of_provider(block, provider_calls)
+        if found is None:
+            return None
+        call, content = call_id(turn, provider_calls[found[0]], found[0]), to_json(found[1]).decode()
+    # A result that is cut off has the index of its call.
+    id = block_id(turn, block.index) + (".result" if block.type in CALLS else "")
+    metadata = {"metadata": noted} if noted else {}
+    return {"id": id, "role": "tool", "toolCallId": call, "content": content, **metadata}
+
+
+def _result_part(part: Mapping[str, Any]) -> Json:
+    file = _file_part(part["type"], part.get("source", {}), "/api/uploads/")
+    return {"type": "text", "text": part.get("text", part["type"])} if file is None else file
+
+
+def text_metadata(block: Block) -> Json:
+    """The citations of a text, by the index of its block: the message may have several texts."""
+    citations = block_details(block).get("citations")
+    return {f"citations.{block.index}": citations} if citations else {}
+
+
+def activity_of(block: Block) -> Json:
+    """A block of a kind that AG-UI does not have, with the members that the API shows."""
+    return {"activityType": block.type, "content": {"text": block.text, **block_details(block)}}
+
+
+# --- what a turn waits for -------------------------------------------------------------------------------------------
+
+
+def interrupt_id(turn: UUID, round: int, action: RequiredAction) -> str:
+    return f"{call_id(turn, round, action.tool_use_id)}:{action.digest}"
+
+
+def interrupts_of(turn: Turn, actions: Sequence[RequiredAction] | None = None) -> list[Json]:
+    """The decisions and answers that the turn waits for."""
+    return [_interrupt(turn, round, each) for round, each in _waiting(turn, {"approval", "elicitation"}, actions)]
+
+
+def pending_calls_of(turn: Turn) -> list[str]:
+    """The calls that the page must run."""
+    return [call_id(turn.id, round, each.tool_use_id) for round, each in _waiting(turn, {"client"}, None)]
+
+
+def _waiting(
+    turn: Turn, kinds: set[AskKind], actions: Sequence[RequiredAction] | None
+) -> Iterator[tuple[int, RequiredAction]]:
+    rounds = {block.tool_use_id: block.round for block in turn.blocks if block.is_call}
+    for action in open_actions_of(turn) if actions is None else actions:
+        if action.kind in kinds:
+            yield rounds[action.tool_use_id], action
+
+
+def _interrupt(turn: Turn, round: int, action: RequiredAction) -> Json:
+    found: Json = {
+        "id": interrupt_id(turn.id, round, action),
+        "reason": "tool_call",
+        "message": f"May {action.name} be run?",
+        "toolCallId": call_id(turn.id, round, action.tool_use_id),
+        "responseSchema": _APPROVAL_SCHEMA,
+        "metadata": {"name": action.name, "can_remember": action.can_remember},
+    }
+    if action.kind == "elicitation":
+        question = parsed(action.input)
+        found |= {"reason": "input_required", "message": question["message"], "metadata": {"name": action.name}}
+        found["responseSchema"] = question.get("schema", {"type": "object"})
+    if action.expires_at is not None:
+        found["expiresAt"] = action.expires_at.isoformat()
+    return found

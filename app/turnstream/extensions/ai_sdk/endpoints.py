@@ -1,0 +1,210 @@
+"""Handlers for `useChat` of the AI SDK: the same chats in the SDK's own protocol."""
+
+from collections.abc import Mapping
+from uuid import UUID
+
+from msgspec import Raw
+from starlette.requests import Request
+from starlette.responses import Response
+
+from turnstream.api.actions import store_answers
+from turnstream.api.codec import output_text, to_json
+from turnstream.api.dialects import (
+    PageOptions,
+    chat_of,
+    is_news,
+    key_of,
+    new_turn,
+    newest_answer,
+    newest_path,
+    newest_turn,
+    page_tool,
+    post_by_chat,
+    posted_with,
+    replace_answer,
+    stop_all,
+    storable_in_messages,
+    turn_of,
+    with_page,
+)
+from turnstream.api.http.reading import id_in_query, idempotency_key_of, read_body
+from turnstream.api.schemas.requests import UiOptions
+from turnstream.api.services import Services, count_writes, identity_of, path_for, services_and_owner
+from turnstream.api.streams.turn import passed_on
+from turnstream.api.views import json_response
+from turnstream.domain.asks import Ask, AskAnswer
+from turnstream.domain.errors import RequestRefused
+from turnstream.domain.identity import Identity
+from turnstream.domain.turns import Turn
+from turnstream.extensions.ai_sdk.messages import ui_message
+from turnstream.extensions.ai_sdk.parts import Json
+from turnstream.extensions.ai_sdk.schemas import UiMessageIn, UiRequest, UiStopped, blocks_in
+from turnstream.extensions.ai_sdk.stream import ui_stream
+from turnstream.kit.offload import Portions
+from turnstream.storage.chats.actions import Decision
+from turnstream.storage.chats.exchanges import Exchange, IdempotencyKey, Parent, Target
+
+
+async def converse(request: Request) -> Response:
+    """Posts a message, answers calls that wait, or generates an answer again; responds with the stream."""
+    services, owner = services_and_owner(request)
+    sent, body = await read_body(request, UiRequest)
+    key = idempotency_key_of(request, body)
+    if not sent.all_messages:
+        raise RequestRefused("`messages` must hold at least the last message.", field="messages")
+    id = await chat_of(services, identity_of(request), sent.id)
+    services.streams.take(request)
+    if sent.trigger == "regenerate-message":
+        identity_of(request).require("chat")
+    elif sent.all_messages[-1].role != "assistant":
+        identity_of(request).require("send")
+    if sent.trigger == "regenerate-message":
+        exchange = await _regenerate(services, owner, id, sent, key)
+    elif sent.all_messages[-1].role == "assistant":
+        return await _answer_calls(services, identity_of(request), id, sent.all_messages[-1])
+    else:
+        exchange = await _post(services, owner, id, sent, key)
+    return ui_stream(services, owner, exchange.assistant_turn)
+
+
+async def resume_answer(request: Request) -> Response:
+    """Streams an answer from its beginning: the one that is named, or the newest if it has not ended long ago."""
+    services, owner = services_and_owner(request)
+    id = await chat_of(services, identity_of(request), request.path_params["id"])
+    named = id_in_query(request, "turn")
+    turn = await services.storage.turns.get(owner, id, named) if named else await newest_turn(services, owner, id)
+    if turn is None or not (named or is_news(turn)):
+        return Response(status_code=204)
+    services.streams.take(request)
+    return await passed_on(request, turn) or ui_stream(services, owner, turn)
+
+
+async def list_messages(request: Request) -> Response:
+    """Returns the path to the newest turn as messages for `useChat({messages})`."""
+    services, owner = services_and_owner(request)
+    id = await chat_of(services, identity_of(request), request.path_params["id"])
+    path, uploads = await newest_path(services, owner, id), path_for(request, "/api/uploads/")
+    messages, portions = [], Portions()
+    for turn in path:
+        message = await ui_message(turn, uploads, portions)
+        messages.append(Raw(message.model_dump_json().encode()))
+        await portions.pause()
+    return Response(to_json({"id": id, "messages": messages}), media_type="application/json")
+
+
+async def stop_chat(request: Request) -> Response:
+    """Cancels all open turns of the chat: `stop()` of the SDK only closes its connection."""
+    services, owner = services_and_owner(request)
+    id = await chat_of(services, identity_of(request), request.path_params["id"])
+    return json_response(UiStopped(stopped=await stop_all(services, owner, id)))
+
+
+# --- a new message ---------------------------------------------------------------------------------------------------
+
+
+async def _post(services: Services, owner: str, chat: UUID, sent: UiRequest, key: IdempotencyKey | None) -> Exchange:
+    message = sent.all_messages[-1]
+    place = await _place(services, owner, chat, sent)
+    before = await services.storage.turns.get(owner, chat, place) if isinstance(place, UUID) else None
+    options = await _options(services, owner, chat, sent, before)
+    new = new_turn(options, blocks_in(message.parts))
+    return await post_by_chat(services, new, Target(owner, chat, place, new.on_busy), key or _key(chat, message, place))
+
+
+async def _options(services: Services, owner: str, chat: UUID, sent: UiRequest, before: Turn | None) -> UiOptions:
+    if sent.tools is None and not sent.system:  # not assistant-ui's transport
+        return sent.turnstream
+    tools = [page_tool(name, tool.description, tool.parameters) for name, tool in (sent.tools or {}).items()]
+    page = PageOptions(None if sent.tools is None else tools, sent.system or "")
+    return await with_page(services, owner, chat, sent.turnstream, page, before)
+
+
+async def _place(services: Services, owner: str, chat: UUID, sent: UiRequest) -> Parent:
+    """The last answer that is listed before the message; the root for a first message that was edited."""
+    before = sent.messages if sent.message else sent.messages[:-1]
+    for message in reversed(before):
+        if message.role == "assistant" and await turn_of(services, owner, chat, message.id, "assistant"):
+            return UUID(message.id)
+    return None if sent.message_id and not sent.message else "newest"
+
+
+def _key(chat: UUID, message: UiMessageIn, place: Parent) -> IdempotencyKey | None:
+    """The key that makes one exchange of a message at a place, however often it is sent."""
+    if not message.id:
+        return None
+    return key_of("ai-sdk", chat, message.id, str(place), message.parts)
+
+
+# --- another answer --------------------------------------------------------------------------------------------------
+
+
+async def _regenerate(
+    services: Services, owner: str, chat: UUID, sent: UiRequest, key: IdempotencyKey | None
+) -> Exchange:
+    turn = await _answer_to_replace(services, owner, chat, sent)
+    if turn is None:
+        return await _post(services, owner, chat, sent, key)
+    options = await _options(services, owner, chat, sent, turn)
+    return await replace_answer(services, owner, turn, options, options.on_busy, key)
+
+
+async def _answer_to_replace(services: Services, owner: str, chat: UUID, sent: UiRequest) -> Turn | None:
+    """The answer that is named, or the newest answer to the last message."""
+    if sent.message_id and (turn := await turn_of(services, owner, chat, sent.message_id, "assistant")):
+        return turn
+    message = sent.all_messages[-1]
+    if message.role != "user":
+        raise RequestRefused("`messages` must end with the user message to answer again.", field="messages")
+    user_turn = await turn_of(services, owner, chat, message.id, "user")
+    if user_turn is None:
+        place = await _place(services, owner, chat, sent)
+        user_turn = await posted_with(services, owner, _key(chat, message, place))
+    return await newest_answer(services, owner, user_turn)
+
+
+# --- calls that wait for a person ------------------------------------------------------------------------------------
+
+
+async def _answer_calls(services: Services, identity: Identity, chat: UUID, message: UiMessageIn) -> Response:
+    """Stores the answers that the message has for calls that wait; responds with the rest of the turn's stream."""
+    owner = identity.owner
+    turn = await turn_of(services, owner, chat, message.id, "assistant")
+    if turn is None:
+        raise RequestRefused(
+            "`messages` must end with a user message, or with an answer of this chat.", field="messages"
+        )
+    calls = {str(part.get("toolCallId")): part for part in message.parts if "toolCallId" in part}
+    decisions = _decisions_in(calls, turn)
+    for decision in decisions:
+        identity.require("chat" if decision.answer.kind == "result" else "approve")
+    if decisions and not turn.ended:
+        await count_writes(services, owner, 1)
+        turn = await store_answers(services, identity, turn, decisions)
+    return ui_stream(services, owner, turn, known=calls.keys())
+
+
+def _decisions_in(calls: Mapping[str, Json], turn: Turn) -> list[Decision]:
+    """Decisions about the open asks of the turn. `calls` are the tool parts of a message by the id of their call."""
+    waiting = [(ask, calls[ask.tool_use_id]) for ask in turn.asks if ask.answer is None and ask.tool_use_id in calls]
+    found = [_result(ask, part) if ask.kind == "client" else _approval(ask, part) for ask, part in waiting]
+    return [decision for decision in found if decision is not None]
+
+
+def _result(ask: Ask, part: Json) -> Decision | None:
+    if part.get("state") == "output-available":
+        text = output_text(part.get("output"))
+        return Decision(ask.tool_use_id, None, AskAnswer("result", storable_in_messages(text)), "messages")
+    if part.get("state") == "output-error":
+        error = AskAnswer("result", storable_in_messages(str(part.get("errorText", ""))), is_error=True)
+        return Decision(ask.tool_use_id, None, error, "messages")
+    return None
+
+
+def _approval(ask: Ask, part: Json) -> Decision | None:
+    approval = part.get("approval")
+    if not isinstance(approval, dict) or not isinstance(approval.get("approved"), bool):
+        return None
+    reason = storable_in_messages(str(approval.get("reason") or ""))
+    answer = AskAnswer("approve") if approval["approved"] else AskAnswer("deny", reason)
+    _, _, digest = str(approval.get("id", "")).rpartition(":")
+    return Decision(ask.tool_use_id, digest, answer, "messages")

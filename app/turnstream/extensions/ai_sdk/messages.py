@@ -1,0 +1,119 @@
+"""Turns as UI messages of the AI SDK, equal to those that the stream of the turn builds."""
+
+from turnstream.api.codec import block_details, client_tools, result_of_provider
+from turnstream.domain.blocks import Block, PreliminaryOutput
+from turnstream.domain.events import ActionRequired, BlockStop, Mark, RoundStart, TurnEnd
+from turnstream.domain.kinds import CALLS, DOCUMENT, IMAGE, SERVER_CALLS, TEXT, THINKING, TOOL_RESULT, TOOL_USE
+from turnstream.domain.log import marks_of
+from turnstream.domain.turns import Turn
+from turnstream.extensions.ai_sdk.parts import (
+    Json,
+    approval_id,
+    approval_json,
+    client_data_part,
+    data_part,
+    end_metadata,
+    input_json,
+    output_json,
+    result_json,
+    runs_here,
+    sources_of,
+    start_metadata,
+)
+from turnstream.extensions.ai_sdk.schemas import UiMessageOut
+from turnstream.kit.offload import Portions
+
+
+async def ui_message(turn: Turn, uploads: str, portions: Portions) -> UiMessageOut:
+    """The message of a turn, with its complete blocks. Uploads are found at `uploads` and their id."""
+    if turn.role == "user":
+        return UiMessageOut(
+            id=str(turn.id), role="user", metadata={}, parts=[_user_part(block, uploads) for block in turn.blocks]
+        )
+    message = _Message(turn)
+    for mark in marks_of(turn):
+        message.take(mark)
+        await portions.pause()
+    for output in turn.preliminary:
+        message.show_preliminary(output)
+    return UiMessageOut(id=str(turn.id), role="assistant", metadata=message.metadata, parts=message.parts)
+
+
+def _user_part(block: Block, uploads: str) -> Json:
+    if block.type == TEXT:
+        return {"type": "text", "text": block.text}
+    data = block_details(block).get("data", {})
+    source = data.get("source", {})
+    if block.type in {IMAGE, DOCUMENT} and "id" in source:
+        name = {"filename": data["title"]} if "title" in data else {}
+        return {"type": "file", "mediaType": source["media_type"], **name, "url": f"{uploads}{source['id']}"}
+    return data_part(block)
+
+
+class _Message:
+    def __init__(self, turn: Turn) -> None:
+        self.parts: list[Json] = []
+        self.metadata: Json = start_metadata(turn) | ({"status": "waiting"} if turn.status == "waiting" else {})
+        self._turn = turn
+        self._clients = client_tools(turn)
+        self._calls: dict[str, Json] = {}
+        self._provider_calls: set[str] = set()
+        self._waits_for_client = False
+
+    def take(self, mark: Mark) -> None:
+        match mark:
+            case RoundStart():
+                self.parts.append({"type": "step-start"})
+                self._waits_for_client = False
+            case BlockStop(block=block):
+                self._add(block)
+            case ActionRequired():
+                self._request_actions(mark)
+            case TurnEnd():
+                self.metadata |= end_metadata(mark, self._turn)
+                if self._waits_for_client:
+                    self.parts.append({"type": "step-start"})
+            case _:
+                pass
+
+    def _add(self, block: Block) -> None:
+        if block.type == TEXT:
+            self.parts += [{"type": "text", "text": block.text, "state": "done"}, *sources_of(block)]
+        elif block.type == THINKING:
+            self.parts.append({"type": "reasoning", "id": str(block.index), "text": block.text, "state": "done"})
+        elif block.type in CALLS:
+            self._call(block)
+        elif block.type == TOOL_RESULT:
+            self._calls[block.tool_use_id or ""] |= result_json(block, self._turn.asks)
+            if block.client_data is not None:
+                self.parts.append(client_data_part(block))
+        elif found := result_of_provider(block, self._provider_calls):
+            self._calls[found[0]] |= {"state": "output-available", "output": found[1]}
+        else:
+            self.parts.append(data_part(block))
+
+    def show_preliminary(self, output: PreliminaryOutput) -> None:
+        if part := self._calls.get(output.tool_use_id):
+            part |= {"state": "output-available", "output": output_json(output.text), "preliminary": True}
+
+    def _call(self, block: Block) -> None:
+        where = runs_here(block.type, block.name, self._clients)
+        self._waits_for_client = self._waits_for_client or not where
+        state: Json = {"state": "input-available"}
+        if block.interrupted:
+            state = {"state": "output-error", "errorText": "interrupted"}
+        identity = block.tool_use_id or ""
+        part = {"type": f"tool-{block.name}", "toolCallId": identity, "input": input_json(block), **where, **state}
+        self._calls[identity] = part
+        self.parts.append(part)
+        if block.type in SERVER_CALLS:
+            self._provider_calls.add(identity)
+
+    def _request_actions(self, event: ActionRequired) -> None:
+        for action in event.actions:
+            if action.kind == "approval":
+                part = self._calls[action.tool_use_id]
+                call = Block(0, event.round, 0, TOOL_USE, tool_use_id=action.tool_use_id)
+                decided = approval_json(call, self._turn.asks)
+                part["approval"] = {"id": approval_id(action.tool_use_id, action.digest), **decided}
+                part["state"] = "approval-responded" if decided else "approval-requested"

@@ -1,0 +1,103 @@
+"""Blocks as parts of the AI SDK, the same for messages that are read and for messages that are streamed."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from turnstream.api.codec import block_details, input_of, parsed
+from turnstream.domain.asks import Ask
+from turnstream.domain.blocks import Block
+from turnstream.domain.events import TurnEnd
+from turnstream.domain.output import output_of
+from turnstream.domain.results import count_files, parts_of
+from turnstream.domain.turns import Turn
+
+Json = dict[str, Any]
+
+_FINISH_REASONS = {
+    "end_turn": "stop",
+    "stop_sequence": "stop",
+    "tool_use": "tool-calls",
+    "max_tokens": "length",
+    "model_context_window_exceeded": "length",
+    "refusal": "content-filter",
+}
+
+
+def finish_reason(stop_reason: str | None) -> str:
+    return _FINISH_REASONS.get(stop_reason or "", "other")
+
+
+def start_metadata(turn: Turn) -> Json:
+    model = turn.request.model if turn.request else None
+    return {"chat": turn.chat_id, "parent": turn.parent_id, "model": model}
+
+
+def end_metadata(end: TurnEnd, turn: Turn) -> Json:
+    error = {"error": {"type": end.error.type, "message": end.error.message}} if end.error else {}
+    output = {} if (text := output_of(turn)) is None else {"output": parsed(text)}
+    return {"status": end.status, "stopReason": end.stop_reason, "usage": end.usage, **output, **error}
+
+
+def runs_here(block_type: str, name: str | None, clients: frozenset[str]) -> Json:
+    """Marks calls that the page must not run, which the SDK takes for calls of the provider."""
+    return {} if block_type == "tool_use" and name in clients else {"providerExecuted": True}
+
+
+def input_json(block: Block) -> Any:
+    return input_of(block.text)
+
+
+def output_json(text: str) -> Any:
+    """The value of a JSON object or list; every other result as the text that the model gets."""
+    value = parsed(text) if text.lstrip()[:1] in {"{", "["} else text
+    return value if isinstance(value, dict | list) else text
+
+
+def approval_id(tool_use_id: str, digest: str) -> str:
+    """The id of an approval: the call, and the digest of the input that was shown."""
+    return f"{tool_use_id}:{digest}"
+
+
+def result_json(block: Block, asks: Sequence[Ask]) -> Json:
+    """The result of a call, with the SDK's name for its state."""
+    if approval_json(block, asks).get("approved") is False:
+        return {"state": "output-denied"}
+    if block.is_error:
+        return {"state": "output-error", "errorText": block.text}
+    output = {"content": parts_of(block)} if count_files(block) else output_json(block.text)
+    return {"state": "output-available", "output": output}
+
+
+def client_data_part(block: Block) -> Json:
+    """The data for clients of a result, which has no place in the SDK's parts of tools: by the id of its call."""
+    data = parsed(block.client_data or "null")
+    return {"type": "data-tool-data", "id": block.tool_use_id, "data": {"name": block.name, "data": data}}
+
+
+def approval_json(block: Block, asks: Sequence[Ask]) -> Json:
+    """The decision of a person about the call of `block`, a call or its result; empty where there is none."""
+    call = block.round, block.tool_use_id
+    ask = next((ask for ask in asks if ask.kind == "approval" and (ask.round, ask.tool_use_id) == call), None)
+    if ask is None or ask.answer is None or ask.answer.kind not in {"approve", "deny"}:
+        return {}
+    reason = {"reason": ask.answer.text} if ask.answer.text else {}
+    return {"approved": ask.answer.kind == "approve", **reason}
+
+
+def sources_of(block: Block) -> Iterator[Json]:
+    """Citations: of web pages as the SDK's sources, others as data."""
+    citations = block_details(block).get("citations")
+    for number, citation in enumerate(citations if isinstance(citations, list) else ()):
+        identity = f"{block.index}.{number}"
+        url = citation.get("url") if isinstance(citation, dict) else None
+        if isinstance(url, str) and url.startswith(("https://", "http://")):
+            title = {"title": citation["title"]} if isinstance(citation.get("title"), str) else {}
+            yield {"type": "source-url", "sourceId": identity, "url": url, **title}
+        else:
+            yield {"type": "data-citation", "id": identity, "data": citation}
+
+
+def data_part(block: Block) -> Json:
+    """A block of a kind that the SDK does not have, with the members that the API shows."""
+    name = block.type.replace("_", "-")
+    return {"type": f"data-{name}", "id": str(block.index), "data": {"text": block.text, **block_details(block)}}

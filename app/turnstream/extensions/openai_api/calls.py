@@ -1,0 +1,138 @@
+"""The table of the calls under /v1, in OpenAI's words. OpenAI publishes the description of the objects that they answer
+with; /openapi.json has what they take.
+"""
+
+from functools import partial
+from typing import Literal
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from turnstream.api.dispatch import answer
+from turnstream.api.http.call_group import CallGroup, Foreign
+from turnstream.api.http.endpoint import Endpoint, HandlerApp, Limit, Query
+from turnstream.domain.errors import NotFound, RequestRefused, StorageUnavailable
+from turnstream.domain.identity import Scope
+from turnstream.extensions.openai_api import chat, conversations, models, responses
+from turnstream.extensions.openai_api.errors import param_of, param_of_chat, refusal, storage_refusal
+from turnstream.extensions.openai_api.schemas import ChatIn, ConversationBody, ItemsIn, OpenAiError, ResponseIn
+
+_H: Literal["handler"] = "handler"
+_ACTS: tuple[Scope, ...] = ("send", "chat", "approve")
+_WRITES: tuple[Limit, ...] = ("writes",)
+# Of `writes`, a history that is not known here takes one for each exchange.
+_POSTS: tuple[Limit, ...] = ("requests", "queued_turns", "streams")
+_PAGE = (
+    Query("limit", "the most that are returned", 20, 100),
+    Query("order", "`asc`: the oldest first; `desc` unless it is given"),
+    Query("after", "the id of an item: what follows it in that order"),
+    Query("include", "is accepted: items have all that is there"),
+)
+_STREAM = (
+    Query("stream", "`true`: as a stream of events"),
+    Query("starting_after", "the number of an event: the stream sends what follows it"),
+    Query("include", "is accepted: responses have all that is there"),
+    Query("include_obfuscation", "`false`, or left out"),
+)
+
+_call = partial(Endpoint, reach=_H, lenient=True)
+
+ENDPOINTS = (
+    _call("GET /v1/models", models.list_models, "The models of this server"),
+    _call("GET /v1/models/{model:path}", models.get_model, "One model"),
+    _call(
+        "POST /v1/responses",
+        responses.create_response,
+        "Create a response",
+        ResponseIn,
+        streams=True,
+        scopes=_ACTS,
+        limits=_POSTS,
+    ),
+    _call(
+        "GET /v1/responses/{response}",
+        responses.get_response,
+        "One response, or its stream",
+        queries=_STREAM,
+        streams=True,
+    ),
+    _call("DELETE /v1/responses/{response}", responses.delete_response, "Delete a response"),
+    _call("POST /v1/responses/{response}/cancel", responses.cancel_response, "Cancel a response", limits=()),
+    _call(
+        "GET /v1/responses/{response}/input_items",
+        responses.list_input_items,
+        "What was sent",
+        queries=_PAGE,
+    ),
+    _call(
+        "POST /v1/conversations",
+        conversations.create_conversation,
+        "Create a conversation",
+        ConversationBody,
+        reach="owner",
+        limits=_WRITES,
+    ),
+    _call("GET /v1/conversations/{conversation}", conversations.get_conversation, "One conversation"),
+    _call(
+        "POST /v1/conversations/{conversation}",
+        conversations.change_conversation,
+        "Change it",
+        ConversationBody,
+        limits=_WRITES,
+    ),
+    _call("DELETE /v1/conversations/{conversation}", conversations.delete_conversation, "Delete it"),
+    _call("GET /v1/conversations/{conversation}/items", conversations.list_items, "Its items", queries=_PAGE),
+    _call(
+        "POST /v1/conversations/{conversation}/items",
+        conversations.add_items,
+        "Add items",
+        ItemsIn,
+        limits=_WRITES,
+    ),
+    _call("GET /v1/conversations/{conversation}/items/{item}", conversations.get_item, "One item"),
+    _call("DELETE /v1/conversations/{conversation}/items/{item}", conversations.delete_item, "Delete"),
+    _call(
+        "POST /v1/chat/completions",
+        chat.complete_chat,
+        "Complete a chat",
+        ChatIn,
+        streams=True,
+        scopes=_ACTS,
+        limits=_POSTS,
+    ),
+)
+# How fields are named in the refusals of a call that is not one of responses.
+_PARAMS = {"/v1/chat/completions": param_of_chat}
+
+
+async def _no_call(request: Request) -> Response:
+    """The SDKs have many more calls; their errors show a text in OpenAI's form only."""
+    name = f"{request.method} /v1/{request.path_params['call']}"
+    return await refusal(request, NotFound(f"This server has no call {name}; docs/openai.md lists those that it has."))
+
+
+async def _answer(request: Request, endpoint: Endpoint) -> Response:
+    """The answer, with refusals in OpenAI's words."""
+    try:
+        return await answer(request, endpoint)
+    except RequestRefused as error:
+        return await refusal(request, error, _PARAMS.get(endpoint.path, param_of))
+    except StorageUnavailable as error:
+        return await storage_refusal(request, error)
+
+
+CALLS = CallGroup(
+    ENDPOINTS,
+    "OpenAI",
+    "The same chats in the protocols of OpenAI: responses, conversations, chat completions",
+    answer=_answer,
+    routes=(Route("/v1/{call:path}", HandlerApp(_no_call)),),
+    foreign=Foreign(
+        "openai",
+        "An object of OpenAI's API",
+        "Events of OpenAI's API, if `stream` is true",
+        OpenAiError,
+        "A refusal in OpenAI's form, with the status of its HTTP answer",
+    ),
+)

@@ -1,0 +1,169 @@
+"""Handlers of OpenAI's conversations: a conversation is a chat, its items are those of the path to the newest turn."""
+
+from typing import Any
+from uuid import UUID
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from turnstream.api.codec import to_json
+from turnstream.api.http.reading import limit_of, read_body
+from turnstream.api.schemas.requests import ChatSettings
+from turnstream.api.services import Services, count_writes, identity_of, services_and_owner
+from turnstream.domain.chats import Chat
+from turnstream.domain.errors import NotFound, RequestRefused
+from turnstream.domain.turns import Turn
+from turnstream.extensions.openai_api.inputs import checked_turn, items_of
+from turnstream.extensions.openai_api.items import items_of_path
+from turnstream.extensions.openai_api.objects import Json, chat_of_conversation, conversation_id, turn_of_item
+from turnstream.extensions.openai_api.posting import delete_turn, history_of
+from turnstream.extensions.openai_api.responses import item_page
+from turnstream.extensions.openai_api.schemas import ConversationBody, ItemsIn
+from turnstream.kit.clock import CLOCK
+from turnstream.kit.ids import new_id
+
+
+async def create_conversation(request: Request) -> Response:
+    services, owner = services_and_owner(request)
+    sent, _ = await read_body(request, ConversationBody)
+    settings = services.resolver.changed_settings({}, ChatSettings(labels=sent.metadata) if sent.metadata else None)
+    history = history_of(services, owner, items_of(sent.items))
+    await count_writes(services, owner, history.exchanges)
+    now = CLOCK.now()
+    chat = Chat(new_id(), owner, None, None, dict(settings), created_at=now, updated_at=now)
+    request_of_chat = services.resolver.resolve(checked_turn({"blocks": [{"type": "text", "text": "…"}]}), chat, None)
+    await services.storage.histories.record_in_new_chat(chat, await history.load(), request_of_chat)
+    services.live.notify(owner, chat.id)
+    return _conversation(chat)
+
+
+async def get_conversation(request: Request) -> Response:
+    services, owner = services_and_owner(request)
+    return _conversation(await _chat_of(request, services, owner))
+
+
+async def change_conversation(request: Request) -> Response:
+    services, owner = services_and_owner(request)
+    sent, _ = await read_body(request, ConversationBody)
+    if sent.items is not None:
+        raise RequestRefused("`items` must be left out: add them by POST …/items.", field="items")
+    chat = await _chat_of(request, services, owner)
+    changes = ChatSettings(labels=sent.metadata)
+
+    def changed(now: Chat) -> dict[str, Any]:
+        return {"settings": {**services.resolver.changed_settings(now.settings, changes)}}
+
+    chat = await services.storage.chats.change(owner, chat.id, changed)
+    services.live.notify(owner, chat.id)
+    return _conversation(chat)
+
+
+async def delete_conversation(request: Request) -> Response:
+    services, owner = services_and_owner(request)
+    chat = await _chat_of(request, services, owner)
+    for turn in await services.storage.chats.delete(owner, chat.id):
+        await services.live.cancel(turn)
+    services.live.notify(owner, chat.id)
+    body = {"id": conversation_id(chat.id), "object": "conversation.deleted", "deleted": True}
+    return Response(to_json(body), media_type="application/json")
+
+
+# --- items -----------------------------------------------------------------------------------------------------------
+
+
+async def list_items(request: Request) -> Response:
+    """A page of items. Each exchange has at least one, so no more exchanges are read than the page may have items."""
+    services, owner = services_and_owner(request)
+    chat = await _chat_of(request, services, owner)
+    turns, limit = services.storage.turns, limit_of(request, 20, 100)
+    newest = await turns.newest(owner, chat.id)
+    if newest is None:
+        return item_page(request, [])
+    after = turn_of_item(request.query_params.get("after"))
+    most = 2 * limit + 2
+    if request.query_params.get("order", "desc") == "asc":
+        first = after[1] if after else await turns.root(chat.id, newest)
+        assert first is not None
+        following, more = await turns.path_after(owner, chat.id, first, newest, most)
+        path = [await turns.get(owner, chat.id, first), *following]
+    else:
+        path = await turns.path(owner, chat.id, after[1] if after else newest, most)
+        more = path[0].parent_id is not None
+    return item_page(request, await items_of_path(path), more=more)
+
+
+async def add_items(request: Request) -> Response:
+    """Adds exchanges that took place elsewhere behind the newest turn."""
+    services, owner = services_and_owner(request)
+    sent, _ = await read_body(request, ItemsIn)
+    chat = await _chat_of(request, services, owner)
+    history = history_of(services, owner, items_of(sent.items))
+    await count_writes(services, owner, history.exchanges)
+    exchanges = await history.load()
+    request_of_chat = services.resolver.resolve(checked_turn({"blocks": [{"type": "text", "text": "…"}]}), chat, None)
+    last = await services.storage.histories.record(owner, chat.id, exchanges, request_of_chat)
+    services.live.notify(owner, chat.id)
+    path = await services.storage.turns.path(owner, chat.id, last, 2 * len(exchanges)) if last and exchanges else []
+    added = await items_of_path(path)
+    ends = {"first_id": added[0]["id"] if added else None, "last_id": added[-1]["id"] if added else None}
+    return Response(
+        to_json({"object": "list", "data": added, **ends, "has_more": False}), media_type="application/json"
+    )
+
+
+async def get_item(request: Request) -> Response:
+    services, owner = services_and_owner(request)
+    turn = await _turn_of_item(request, services, owner)
+    for item in await items_of_path([turn]):
+        if item["id"] == request.path_params["item"]:
+            return Response(to_json(item), media_type="application/json")
+    raise _no_item(request)
+
+
+async def delete_item(request: Request) -> Response:
+    """Deletes a message of the user, with its answer and all that follows."""
+    services, owner = services_and_owner(request)
+    turn = await _turn_of_item(request, services, owner)
+    if turn.role != "user":
+        detail = "`item` must be a message of the user, which is deleted with its answer and all that follows."
+        raise RequestRefused(detail, field="item")
+    await delete_turn(services, owner, turn)
+    return _conversation(await services.storage.chats.get(owner, turn.chat_id))
+
+
+async def _turn_of_item(request: Request, services: Services, owner: str) -> Turn:
+    chat = await _chat_of(request, services, owner)
+    found = turn_of_item(request.path_params["item"])
+    if found is None or found[0] != chat.id:
+        raise _no_item(request)
+    try:
+        return await services.storage.turns.get(owner, chat.id, found[1])
+    except NotFound:
+        raise _no_item(request) from None
+
+
+def _no_item(request: Request) -> NotFound:
+    return NotFound(f"There is no item {request.path_params['item']} in this conversation.")
+
+
+async def _chat_of(request: Request, services: Services, owner: str) -> Chat:
+    """Raises NotFound."""
+    name = request.path_params["conversation"]
+    id: UUID | None = chat_of_conversation(name)
+    if id is not None:
+        identity_of(request).require_reach(id)
+        try:
+            return await services.storage.chats.get(owner, id)
+        except NotFound:
+            pass
+    raise NotFound(f"There is no conversation {name}.")
+
+
+def _conversation(chat: Chat) -> Response:
+    body: Json = {
+        "id": conversation_id(chat.id),
+        "object": "conversation",
+        "created_at": int(chat.created_at.timestamp()),
+        "metadata": chat.settings.get("labels") or {},
+    }
+    return Response(to_json(body), media_type="application/json")

@@ -1,0 +1,93 @@
+"""Refusals in OpenAI's form, by which its SDKs choose the class of their error."""
+
+import re
+from collections.abc import Callable, Mapping
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from turnstream.api.codec import to_json
+from turnstream.api.http.errors import OVERLOADED, STORAGE_AWAY, Invalid, refused, unavailable
+from turnstream.domain.errors import Forbidden, Overloaded, RequestRefused, StorageUnavailable, TooMany, Unauthorized
+from turnstream.extensions.openai_api.objects import Json
+from turnstream.kit.requirements import sentence
+
+# Fields of a turn's options by the names that they have in OpenAI's requests.
+_RENAMED = {
+    "blocks": "input",
+    "labels": "metadata",
+    "limits.max_calls": "max_tool_calls",
+    "output": "text.format",
+    "params.max_tokens": "max_output_tokens",
+    "params.output_config": "reasoning",
+    "params.verbosity": "text.verbosity",
+    "parent_id": "previous_response_id",
+    "system_prompt": "instructions",
+}
+# The same for chat completions.
+_RENAMED_OF_CHAT = {
+    **_RENAMED,
+    "blocks": "messages",
+    "input": "messages",
+    "output": "response_format",
+    "params.max_tokens": "max_completion_tokens",
+    "params.output_config": "reasoning_effort",
+    "params.stop_sequences": "stop",
+    "params.verbosity": "verbosity",
+    "parent_id": "messages",
+    "system_prompt": "messages",
+}
+_WHOLE = frozenset({"input", "messages"})  # whose members have other names than those of ours
+_INDEX = re.compile(r"\.(\d+)(?=\.|$)")
+Rename = Callable[[str], str]
+
+
+def param_of(field: str, names: Mapping[str, str] = _RENAMED) -> str:
+    """The name of a field in OpenAI's request."""
+    for ours, theirs in names.items():
+        if field == ours or field.startswith(f"{ours}."):
+            field = theirs if theirs in _WHOLE else theirs + field.removeprefix(ours)
+            break
+    return _INDEX.sub(r"[\1]", field.removeprefix("params."))
+
+
+def param_of_chat(field: str) -> str:
+    return param_of(field, _RENAMED_OF_CHAT)
+
+
+def error_json(error: RequestRefused, rename: Rename = param_of) -> Json:
+    detail, param = error.detail, None
+    if error.field is not None:
+        param = rename(error.field)
+        detail = sentence(detail, error.field) if not isinstance(error, Invalid) else detail
+        detail = detail.replace(f"`{error.field}`", f"`{param}`")
+    type, code = "invalid_request_error", None
+    match error:
+        case Unauthorized():
+            code = "invalid_api_key"
+        case Forbidden():
+            type = "permission_error"
+        case TooMany():
+            type, code = "rate_limit_error", "rate_limit_exceeded"
+        case _ if error.code == "unknown_model":
+            code = "model_not_found"
+        case _ if error.status >= 500:
+            type = "server_error"
+    limit = {"limit": error.limit} if isinstance(error, TooMany) else {}
+    return {"error": {"message": detail, "type": type, "param": param, "code": code, **limit}}
+
+
+async def refusal(request: Request, error: RequestRefused, rename: Rename = param_of) -> Response:
+    """The response to a refused request: where this server answers with 422, OpenAI answers with 400."""
+    ours = await refused(request, error)  # which counts refused logins, and has the headers
+    status = 404 if error.code == "unknown_model" else 400 if error.status == 422 else error.status
+    headers = {name: value for name, value in ours.headers.items() if not name.startswith("content-")}
+    return Response(to_json(error_json(error, rename)), status, headers, media_type="application/json")
+
+
+async def storage_refusal(request: Request, error: StorageUnavailable) -> Response:
+    ours = await unavailable(request, error)
+    text, code = (OVERLOADED, "overloaded") if isinstance(error, Overloaded) else (STORAGE_AWAY, None)
+    body = {"error": {"message": text, "type": "server_error", "param": None, "code": code}}
+    headers = {"Retry-After": ours.headers["Retry-After"]}
+    return Response(to_json(body), ours.status_code, headers, media_type="application/json")

@@ -1,0 +1,489 @@
+"""The log of a turn as the events of a response, with sequence numbers that depend on the log alone.
+
+A response begins with its turn, or behind a wait for its client. It ends with the turn, or where the turn waits for the
+client: for the outputs of functions, or for approvals. A number counts events, and in place of deltas, whose lengths
+depend on the reader, the characters that they bring: a delta has the number of its last character. The attempt that
+wrote the content is the band of its numbers, and each block that was cut off raises the band by one. So numbers grow
+along a log, are the same on every replica, before and after a crash, and a number whose content was taken back is known
+by its band, as is one of an attempt that this database does not have.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from turnstream.api.codec import client_tools, result_of_provider, to_json
+from turnstream.domain.blocks import Block
+from turnstream.domain.cursor import Cursor
+from turnstream.domain.events import (
+    ActionRequired,
+    BlockDelta,
+    BlockStart,
+    BlockStop,
+    Event,
+    Notice,
+    Reset,
+    RoundStop,
+    TurnEnd,
+)
+from turnstream.domain.kinds import SERVER_CALLS, TEXT, THINKING, TOOL_RESULT, TOOL_USE
+from turnstream.domain.output import output_of
+from turnstream.domain.turns import LEAST_STEP, Turn
+from turnstream.extensions.openai_api.objects import (
+    PROVIDER,
+    SERVER,
+    Json,
+    ResponseState,
+    annotations_of,
+    approval_id,
+    function_of,
+    item_id,
+    response_json,
+)
+
+BAND = 2**26  # numbers of a band. JavaScript knows 2**53 of them, so 2**27 bands.
+# The stop reasons of answers that are not complete, and the failures of structured turns by the same names, in OpenAI's
+# words.
+_CUT_OFF = {
+    "max_tokens": "max_output_tokens",
+    "model_context_window_exceeded": "max_output_tokens",
+    "refusal": "content_filter",
+}
+_DELTAS = {
+    "message": ("response.output_text.delta", b'"content_index":0,"logprobs":[],'),
+    "reasoning": ("response.reasoning_summary_text.delta", b'"summary_index":0,'),
+    "function_call": ("response.function_call_arguments.delta", b""),
+    "mcp_call": ("response.mcp_call_arguments.delta", b""),
+}
+
+
+@dataclass(slots=True)
+class _Item:
+    """An item of the output. It began at the position `begun`, with a `block` of an `attempt`; `start` is the position
+    of its first character.
+    """
+
+    json: Json
+    block: int
+    attempt: int
+    output_index: int
+    begun: int
+    start: int = 0
+    done: bool = False
+    prefix: bytes = field(default=b"", repr=False)
+
+    @property
+    def place(self) -> Json:
+        return {"item_id": self.json["id"], "output_index": self.output_index}
+
+
+class ResponseEvents:
+    """Encodes one response for one reader, the events after number `after`. `rows` returns the turn as it is now.
+    `previous` is the id of the response before.
+    """
+
+    def __init__(
+        self,
+        turn: Turn,
+        part: int = 0,
+        after: int = -1,
+        previous: str | None = None,
+        rows: Callable[[], Turn] | None = None,
+    ) -> None:
+        self._turn = rows or (lambda: turn)
+        self._part = part
+        self._lost = after > 1 and not _has_had(turn, after)
+        self._after = 1 if self._lost else after
+        self._previous = previous
+        self._here = 0  # the part of the turn that is being read
+        self._position = 2  # of the next event: a response begins with two
+        self._last = -1  # the number of the last event
+        self._band = 0  # that of attempt 1
+        self._given = 0  # output indexes
+        self._items: list[_Item] = []
+        self._open: _Item | None = None
+        self._taken_back: list[_Item] = []  # by a reset, until it is known what follows
+        self._starts: dict[int, int] = {}
+        self._asked: set[tuple[int, str]] = set()
+        self._approvals: set[tuple[int, str]] = set()
+        self._calls: dict[tuple[int, str], Block] = {}
+        self._running: dict[tuple[int, str], _Item] = {}
+        self._provider_calls: set[str] = set()
+        self._usages: list[Any] = []
+        self._stop_reason: str | None = None
+        self._clients = client_tools(turn)
+        request = turn.request
+        self._roles = {spec.name for spec in request.tools if spec.role is not None} if request else set()
+        self._is_structured = request is not None and request.output is not None
+        self._end: ResponseState | None = None
+
+    @property
+    def ended(self) -> bool:
+        return self._end is not None
+
+    def __call__(self, event: Event | Notice, cursor: Cursor | None) -> bytes:
+        if isinstance(event, BlockDelta):  # the token path
+            return self._delta(event)
+        return b"" if cursor is None else _frames(self.take(event))
+
+    def begin(self) -> bytes:
+        events = []
+        if self._after < 0:
+            events.append(self._of_response("response.created", 0, ResponseState()))
+        if self._after < 1:
+            events.append(self._of_response("response.in_progress", 1, ResponseState()))
+        return _frames(events)
+
+    def waiting(self) -> bytes:
+        """The end of a response whose turn waits for its client."""
+        return _frames(self.end_of_wait())
+
+    def end_of_wait(self) -> Iterator[Json]:
+        return self._finish(ResponseState("completed"))
+
+    def response(self, written: Block | None = None) -> Json:
+        """The response as it is now. `written` is the block that is being written, with its text so far."""
+        turn = self._turn()
+        if self._end is None and self._here == self._part and turn.status == "waiting":
+            list(self.end_of_wait())
+        queued = turn.status == "queued" and turn.attempt == 0
+        state = self._end or ResponseState("queued" if queued else "in_progress", self._output(written))
+        return response_json(turn, self._part, state, self._previous)
+
+    def take(self, event: Event | Notice) -> Iterator[Json]:
+        """The events of a mark or a reset. A block may come without deltas: its end has the whole text."""
+        if self._taken_back and isinstance(event, BlockStart) and self._goes_on(event):
+            return
+        yield from self._end_taken_back()
+        match event:
+            case BlockStart():
+                if (event.round, event.tool_use_id) in self._asked and event.type == TOOL_RESULT:
+                    yield from self._pass_wait(event.attempt)
+                if self._is_here:
+                    yield from self._begin_block(event)
+            case BlockStop(block=block):
+                if block.is_call:
+                    self._calls[block.round, block.tool_use_id or ""] = block
+                if self._is_here:
+                    yield from self._end_block(block)
+            case ActionRequired():
+                self._asked |= {(event.round, action.tool_use_id) for action in event.actions}
+                self._approvals |= {
+                    (event.round, each.tool_use_id) for each in event.actions if each.kind == "approval"
+                }
+                if self._is_here:
+                    self._reach(event.attempt)
+                    yield from self._ask(event)
+            case RoundStop():
+                if self._is_here:
+                    self._reach(event.attempt)
+                    self._usages.append(event.usage)
+                    self._stop_reason = event.stop_reason
+            case Reset():
+                if self._is_here:
+                    self._take_back(event)
+            case TurnEnd():
+                if self._is_here:
+                    self._reach(event.attempt)
+                    yield from self._finish(_state_of(event, self._is_structured))
+            case _:
+                pass
+
+    @property
+    def _is_here(self) -> bool:
+        return self._here == self._part and self._end is None
+
+    # --- numbers -----------------------------------------------------------------------------------------------------
+
+    def _number(self, position: int) -> int:
+        return self._band * BAND + position
+
+    def _reach(self, attempt: int) -> None:
+        self._band = max(self._band, attempt - 1)
+
+    def _event(self, type: str, **members: Any) -> Iterator[Json]:
+        """The next event, unless the reader has it."""
+        number, self._position = self._number(self._position), self._position + 1
+        if number > self._after:
+            yield from self._caught_up(number)
+            self._last = number
+            yield {"type": type, "sequence_number": number, **members}
+
+    def _caught_up(self, number: int) -> Iterator[Json]:
+        """Before the first event that the reader does not have: where what it has was taken back, all that stays."""
+        known, self._after = self._after, -1
+        is_taken_back = number // BAND > known // BAND and number % BAND <= known % BAND and known >= 0
+        if is_taken_back or self._lost:
+            self._lost = False
+            state = ResponseState(output=self._output())
+            yield self._of_response("response.in_progress", number - 1, state)
+
+    def _of_response(self, type: str, number: int, state: ResponseState) -> Json:
+        response = response_json(self._turn(), self._part, state, self._previous)
+        return {"type": type, "sequence_number": number, "response": response}
+
+    def _delta(self, delta: BlockDelta) -> bytes:
+        item = self._open
+        if item is None:
+            return b""
+        first, text, before = self._number(item.start + delta.offset), delta.text, b""
+        last = first + len(text) - 1
+        if self._after >= 0:
+            text = text[max(0, self._after - first + 1) :]
+            if not text:
+                return b""
+            before = _frames(self._caught_up(first))
+        elif first <= self._last:  # of a block that was taken back and goes on
+            text = text[self._last - first + 1 :]
+            if not text:
+                return b""
+        self._last = last
+        return before + item.prefix % (self._last, to_json(text))
+
+    # --- items -------------------------------------------------------------------------------------------------------
+
+    def _add(self, block: int, attempt: int, json: Json) -> Iterator[Json]:
+        item = _Item(json, block, attempt, self._given, self._position)
+        self._given += 1
+        yield from self._event("response.output_item.added", output_index=item.output_index, item=dict(json))
+        self._items.append(item)
+        self._open = item
+
+    def _done(self, item: _Item, **members: Any) -> Iterator[Json]:
+        item.json |= members
+        item.done = True
+        yield from self._event("response.output_item.done", output_index=item.output_index, item=dict(item.json))
+
+    def _output(self, written: Block | None = None) -> list[Json]:
+        items = [dict(item.json) for item in self._items]
+        if written is not None and self._open is not None and self._open.block == written.index:
+            match self._open.json["type"]:
+                case "message":
+                    items[-1]["content"] = [text_part(written.text)]
+                case "reasoning":
+                    items[-1]["summary"] = [{"type": "summary_text", "text": written.text}]
+                case _:
+                    items[-1]["arguments"] = written.text
+        return items
+
+    def _begin_block(self, start: BlockStart) -> Iterator[Json]:
+        self._reach(start.attempt)
+        self._starts[start.index] = self._position
+        json = self._new_item(start)
+        if json is None:
+            return
+        yield from self._add(start.index, start.attempt, json)
+        item = self._items[-1]
+        if json["type"] == "message":
+            part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
+            yield from self._event("response.content_part.added", **item.place, content_index=0, part=part)
+        elif json["type"] == "reasoning":
+            part = {"type": "summary_text", "text": ""}
+            yield from self._event("response.reasoning_summary_part.added", **item.place, summary_index=0, part=part)
+        item.start = self._position
+        type, more = _DELTAS[json["type"]]
+        place = to_json(item.place)[1:-1].replace(b"%", b"%%")
+        item.prefix = b'event: %b\ndata: {"type":"%b",%b,%b"sequence_number":%%d,"delta":%%b}\n\n' % (
+            type.encode(),
+            type.encode(),
+            place,
+            more,
+        )
+
+    def _new_item(self, start: BlockStart) -> Json | None:
+        """The item that begins with this block, as far as it is known then; None where the block is none."""
+        turn, place = self._turn(), (start.index, start.attempt)
+        if start.type == TEXT and not self._is_structured:
+            return {
+                "type": "message",
+                "id": item_id("msg", turn, *place),
+                "role": "assistant",
+                "status": "in_progress",
+                "content": [],
+            }
+        if start.type == THINKING:
+            return {"type": "reasoning", "id": item_id("rs", turn, *place), "summary": []}
+        if start.type == TOOL_USE and start.name in self._clients:
+            call = {"call_id": start.tool_use_id, "name": start.name, "arguments": ""}
+            return {"type": "function_call", "id": item_id("fc", turn, *place), "status": "in_progress", **call}
+        if start.type in SERVER_CALLS or (start.type == TOOL_USE and start.name not in self._roles):
+            return self._server_call(start.type, start.name, "", *place)
+        return None
+
+    def _server_call(self, type: str, name: str | None, arguments: str, *place: int) -> Json:
+        label = SERVER if type == TOOL_USE else PROVIDER
+        json = {"type": "mcp_call", "id": item_id("mcp", self._turn(), *place), "server_label": label, "name": name}
+        return {**json, "arguments": arguments, "output": None, "error": None, "status": "in_progress"}
+
+    def _end_block(self, block: Block) -> Iterator[Json]:
+        item, self._open = self._open, None
+        if block.interrupted:  # readers may have had more of it, so what follows has numbers of its own
+            self._band += 1
+        if block.type == TOOL_RESULT:
+            yield from self._result(block)
+        elif item is None:
+            if found := result_of_provider(block, self._provider_calls):
+                call, output = found
+                yield from self._answer((block.round, call), to_json(output).decode(), is_error=False)
+        else:
+            self._position = item.start + len(block.text)
+            yield from self._end_item(item, block)
+
+    def _end_item(self, item: _Item, block: Block) -> Iterator[Json]:
+        status = "incomplete" if block.interrupted else "completed"
+        match item.json["type"]:
+            case "message":
+                place = {**item.place, "content_index": 0}
+                part = text_part(block.text, annotations_of(block))
+                yield from self._event("response.output_text.done", **place, text=block.text, logprobs=[])
+                yield from self._event("response.content_part.done", **place, part=part)
+                yield from self._done(item, status=status, content=[part])
+            case "reasoning":
+                place, part = {**item.place, "summary_index": 0}, {"type": "summary_text", "text": block.text}
+                yield from self._event("response.reasoning_summary_text.done", **place, text=block.text)
+                yield from self._event("response.reasoning_summary_part.done", **place, part=part)
+                yield from self._done(item, summary=[part] if block.text else [])
+            case "function_call":
+                call = function_of(block)
+                yield from self._event("response.function_call_arguments.done", **item.place, **call)
+                yield from self._done(item, status=status, **call)
+            case _:
+                item.json |= function_of(block)
+                arguments = item.json["arguments"]
+                yield from self._event("response.mcp_call_arguments.done", **item.place, arguments=arguments)
+                yield from self._event("response.mcp_call.in_progress", **item.place)
+                if block.interrupted:
+                    yield from self._done(item, status=status)
+                    return
+                self._running[block.round, block.tool_use_id or ""] = item
+                if block.type in SERVER_CALLS:
+                    self._provider_calls.add(block.tool_use_id or "")
+
+    def _result(self, result: Block) -> Iterator[Json]:
+        key = (result.round, result.tool_use_id or "")
+        if result.name in self._clients or result.name in self._roles:
+            return
+        if key not in self._running and (call := self._calls.get(key)):  # it was called before a wait
+            arguments = function_of(call)["arguments"]
+            json = self._server_call(call.type, call.name, arguments, result.index, result.attempt)
+            if key in self._approvals:
+                json["approval_request_id"] = approval_id(self._turn(), call)
+            yield from self._add(result.index, result.attempt, json)
+            self._running[key], self._open = self._items[-1], None
+        yield from self._answer(key, result.text, is_error=result.is_error)
+
+    def _answer(self, key: tuple[int, str], text: str, *, is_error: bool) -> Iterator[Json]:
+        item = self._running.pop(key, None)
+        if item is not None:
+            yield from self._event(f"response.mcp_call.{'failed' if is_error else 'completed'}", **item.place)
+            error = {"type": "mcp_tool_execution_error", "content": [{"type": "text", "text": text}]}
+            result = {"status": "failed", "error": error} if is_error else {"status": "completed", "output": text}
+            yield from self._done(item, **result)
+
+    def _ask(self, event: ActionRequired) -> Iterator[Json]:
+        """Approvals are items of their own. Functions that the client runs have theirs already."""
+        for action in event.actions:
+            call = self._calls.get((event.round, action.tool_use_id))
+            if action.kind == "approval" and call is not None:
+                id = approval_id(self._turn(), call)
+                json = {"type": "mcp_approval_request", "id": id, "server_label": SERVER, **function_of(call)}
+                yield from self._add(call.index, call.attempt, json)
+                yield from self._done(self._items[-1])
+                self._open = None
+
+    # --- ends --------------------------------------------------------------------------------------------------------
+
+    def _pass_wait(self, attempt: int) -> Iterator[Json]:
+        """The end of the part before the first answer of the client, and the beginning of the next one."""
+        if self._is_here:
+            yield from self._finish(ResponseState("completed"))
+        self._asked.clear()
+        self._here += 1
+        self._band = 0
+        self._reach(attempt)
+
+    def _finish(self, state: ResponseState) -> Iterator[Json]:
+        self._open = None
+        for item in self._items:
+            if not item.done:
+                yield from self._done(item, status="incomplete")
+        if self._is_structured and state.status == "completed" and (output := output_of(self._turn())) is not None:
+            yield from self._whole_message(output)
+        if state.status == "incomplete" and self._items and "status" in self._items[-1].json:
+            self._items[-1].json["status"] = "incomplete"  # its end was sent before the stop reason was known
+        self._end = ResponseState(state.status, self._output(), tuple(self._usages), state.reason, state.error)
+        type = state.status if state.status in {"completed", "failed"} else "incomplete"
+        response = response_json(self._turn(), self._part, self._end, self._previous)
+        yield from self._event(f"response.{type}", response=response)
+
+    def _whole_message(self, text: str) -> Iterator[Json]:
+        """The output of a structured turn, which is known to be valid only at the end."""
+        turn = self._turn()
+        json = {"type": "message", "id": item_id("msg", turn, len(turn.blocks), turn.attempt), "role": "assistant"}
+        yield from self._add(len(turn.blocks), turn.attempt, {**json, "status": "in_progress", "content": []})
+        item, part = self._items[-1], text_part(text)
+        place = {**item.place, "content_index": 0}
+        yield from self._event("response.content_part.added", **place, part=text_part(""))
+        yield from self._event("response.output_text.delta", **place, delta=text, logprobs=[])
+        yield from self._event("response.output_text.done", **place, text=text, logprobs=[])
+        yield from self._event("response.content_part.done", **place, part=part)
+        yield from self._done(item, status="completed", content=[part])
+        self._open = None
+
+    def _take_back(self, reset: Reset) -> None:
+        """Takes the items of the blocks from the reset on out of the response."""
+        self._position, self._open = self._starts.get(reset.index, self._position), None
+        self._starts = {block: start for block, start in self._starts.items() if block < reset.index}
+        self._taken_back = [item for item in self._items if item.block >= reset.index]
+        self._items = [item for item in self._items if item.block < reset.index]
+        self._running = {key: item for key, item in self._running.items() if item.block < reset.index}
+
+    def _goes_on(self, start: BlockStart) -> bool:
+        """Whether the block is one that was taken back only because readers had more of its text than was kept. Then
+        it is the same item, and what they have of it does not come again.
+        """
+        item = self._taken_back[0]
+        if item.done or (item.block, item.attempt) != (start.index, start.attempt):
+            return False
+        self._taken_back.clear()
+        self._items.append(item)
+        self._open, self._position = item, item.start
+        self._starts[item.block] = item.begun
+        return True
+
+    def _end_taken_back(self) -> Iterator[Json]:
+        """Items that were taken back end as incomplete, and are not in the response. No output index is used again: the
+        SDK's assembling refuses that. What follows was written by a later attempt.
+        """
+        if self._after < 0:
+            for item in self._taken_back:
+                place = {"output_index": item.output_index, "item": {**item.json, "status": "incomplete"}}
+                yield {"type": "response.output_item.done", "sequence_number": self._last, **place}
+        self._taken_back.clear()
+
+
+def text_part(text: str, annotations: Sequence[Json] = ()) -> Json:
+    return {"type": "output_text", "text": text, "annotations": list(annotations), "logprobs": []}
+
+
+def _has_had(turn: Turn, number: int) -> bool:
+    """Whether the band of `number` is that of an attempt of this turn, or of a block that was cut off in it."""
+    attempt = number // BAND + 1
+    return any(turn.has_had(attempt - cuts) for cuts in range(LEAST_STEP))
+
+
+def _state_of(end: TurnEnd, is_structured: bool) -> ResponseState:
+    if is_structured and end.error is not None and (reason := _CUT_OFF.get(end.error.type)):
+        return ResponseState("incomplete", reason=reason)
+    if end.error is not None:
+        code = "rate_limit_exceeded" if "rate_limit" in end.error.type else "server_error"
+        return ResponseState("failed", error={"code": code, "message": end.error.message})
+    if end.status == "cancelled":
+        return ResponseState("cancelled")
+    if not is_structured and (reason := _CUT_OFF.get(end.stop_reason or "")):
+        return ResponseState("incomplete", reason=reason)
+    return ResponseState("completed")
+
+
+def _frames(events: Iterator[Json] | Sequence[Json]) -> bytes:
+    return b"".join(b"event: %b\ndata: %b\n\n" % (event["type"].encode(), to_json(event)) for event in events)

@@ -1,0 +1,372 @@
+"""Decodes requests of OpenAI's API: their input as blocks and answers, their members as options of a turn."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+from pydantic import ValidationError
+
+from turnstream.api.caller import held_options
+from turnstream.api.codec import to_json
+from turnstream.api.http.errors import Invalid
+from turnstream.api.http.validation import invalid, refusals
+from turnstream.api.schemas.blocks import source_of_url
+from turnstream.api.schemas.requests import NewTurn
+from turnstream.api.services import Services
+from turnstream.domain.errors import RequestRefused
+from turnstream.extensions.openai_api.objects import SERVER, Json, ResponseId, turn_of_item
+from turnstream.extensions.openai_api.schemas import (
+    ApprovalItem,
+    ChatIn,
+    ChatMessageIn,
+    FileIn,
+    FormatIn,
+    ForwardedToolIn,
+    FunctionOutputItem,
+    FunctionToolIn,
+    ImageUrlIn,
+    InputItem,
+    McpToolIn,
+    MessageItem,
+    OutputItem,
+    PartIn,
+    ResponseIn,
+    ToolChoiceIn,
+    ToolIn,
+)
+from turnstream.kit.offload import Portions
+
+_TEXTS = frozenset({"input_text", "output_text", "text"})
+# Members of OpenAI's requests that are parameters of models by the same name.
+_PARAMS = (
+    "temperature", "top_p", "parallel_tool_calls", "user", "safety_identifier", "prompt_cache_key", "service_tier",
+)  # fmt: skip
+_OF_CHAT = ("presence_penalty", "frequency_penalty", "logit_bias", "seed", "verbosity")
+_CHOICES = {"auto": "auto", "required": "any", "none": "none"}
+
+
+@dataclass(slots=True)
+class Input:
+    """The input of a request. `origin` is the last response whose items it repeats by their ids; what follows them is
+    new: `blocks` of the user, as NewTurn takes them, `answers` to calls, and `instructions`. Items of answers without
+    ids of this server are a `history`, the last of which is `last_answer`.
+    """
+
+    items: Sequence[InputItem]
+    origin: ResponseId | None = None
+    instructions: list[str] = field(default_factory=list)
+    blocks: list[Json] = field(default_factory=list)
+    answers: list[FunctionOutputItem | ApprovalItem] = field(default_factory=list)
+    history: Sequence[InputItem] = ()
+    last_answer: Sequence[InputItem] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a request asks for besides its input. `place` is the field that holds the format."""
+
+    model: str | None
+    instructions: str | None = None
+    params: Json = field(default_factory=dict)
+    tools: Sequence[ToolIn] | None = None
+    format: FormatIn | None = None
+    place: str = "text.format"
+    labels: Mapping[str, str] | None = None
+    max_calls: int | None = None
+
+
+def items_of(given: str | Sequence[InputItem] | None) -> Sequence[InputItem]:
+    """The items of an input, which may be a text alone."""
+    return [MessageItem(role="user", content=given)] if isinstance(given, str) else given or []
+
+
+async def split_input(items: Sequence[InputItem], places: Sequence[str] | None = None) -> Input:
+    """Separates what is new from what the server may have. `places` are the fields of the items. Raises
+    RequestRefused.
+    """
+    found, first, portions = Input(items), 0, Portions()
+    places = places or [f"input.{number}" for number in range(len(items))]
+    for number, item in enumerate(items):
+        await portions.pause()
+        known = turn_of_item(item.id) if isinstance(item, MessageItem | OutputItem) else None
+        if known is not None and known[2] is not None:
+            found.origin, first = ResponseId(known[0], known[1]), number + 1
+    last = max((n for n, item in enumerate(items, 1) if is_of_assistant(item)), default=0)
+    if last > first:
+        begin = last
+        while begin and is_of_assistant(items[begin - 1]):
+            begin -= 1
+        found.origin, found.history, found.last_answer, first = None, items[:begin], items[begin:last], last
+    for number, item in enumerate(items):
+        await portions.pause()
+        place = f"{places[number]}.content"
+        match item:
+            case MessageItem(role="system" | "developer", content=content):
+                found.instructions.append(text_of(content, place))
+            case MessageItem(role="user", content=content) if number >= first:
+                found.blocks += blocks_of(content, place)
+            case FunctionOutputItem() | ApprovalItem() if number >= first:
+                found.answers.append(item)
+            case _:
+                pass
+    return found
+
+
+def is_of_assistant(item: InputItem) -> bool:
+    return isinstance(item, OutputItem) or (isinstance(item, MessageItem) and item.role == "assistant")
+
+
+def blocks_of(content: str | Sequence[PartIn], place: str) -> list[Json]:
+    """The content of a user's message as NewTurn takes blocks. Raises RequestRefused."""
+    if isinstance(content, str):
+        return [{"type": "text", "text": content}]
+    return [_block(part, f"{place}.{number}") for number, part in enumerate(content)]
+
+
+def text_of(content: str | Sequence[PartIn], place: str) -> str:
+    """Raises RequestRefused for content that is not text."""
+    if isinstance(content, str):
+        return content
+    for number, part in enumerate(content):
+        if part.type not in _TEXTS | {"refusal"}:
+            name = f"{place}.{number}.type"
+            raise RequestRefused(f"`{name}` must be text: the content of this message cannot be a file.", field=name)
+    return "\n".join(part.text or part.refusal or "" for part in content)
+
+
+def _block(part: PartIn, place: str) -> Json:
+    match part.type:
+        case "input_text" | "text" | "output_text":
+            return {"type": "text", "text": part.text or ""}
+        case "input_image":
+            field, image = ("file_id", part.file_id) if part.file_id else ("image_url", part.image_url)
+            return {"type": "image", "source": _source(image, f"{place}.{field}")}
+        case "image_url":
+            return {"type": "image", "source": _source(part.image_url, f"{place}.image_url")}
+        case "input_file":
+            return _file(part, place)
+        case "file" if part.file is not None:
+            return _file(part.file, f"{place}.file")
+        case _:
+            known = "`input_text`, `input_image`, `input_file`, and in chat completions `text`, `image_url`, `file`"
+            raise RequestRefused(f"`{place}.type` must be one of {known}.", field=f"{place}.type")
+
+
+def _file(part: FileIn, place: str) -> Json:
+    if part.file_url is not None:
+        detail = f"`{place}.file_url` must be left out: this server fetches no files; send `file_data` or `file_id`."
+        raise RequestRefused(detail, field=f"{place}.file_url")
+    title = {"title": part.filename} if part.filename else {}
+    field, file = ("file_id", part.file_id) if part.file_id else ("file_data", part.file_data)
+    return {"type": "document", "source": _source(file, f"{place}.{field}"), **title}
+
+
+def _source(given: str | ImageUrlIn | None, place: str) -> Json:
+    """The bytes of a data: URL, plain base64 of a file, or an upload by its id or its path."""
+    text = (given.url if isinstance(given, ImageUrlIn) else given) or ""
+    if (source := source_of_url(text)) is not None:
+        return source
+    with suppress(ValueError):
+        return {"type": "upload", "id": UUID(text)}
+    if text and place.endswith("file_data"):
+        return {"type": "base64", "data": text}
+    detail = f"`{place}` must be a data: URL in base64, or an upload: its id or its path (/api/uploads/…)."
+    raise RequestRefused(detail, field=place)
+
+
+# --- messages of chat completions ------------------------------------------------------------------------------------
+
+
+async def items_of_messages(messages: Sequence[ChatMessageIn]) -> tuple[list[InputItem], list[str]]:
+    """The messages as items of responses, and the field of each. Raises RequestRefused."""
+    items: list[InputItem] = []
+    places: list[str] = []
+    portions = Portions()
+    for number, message in enumerate(messages):
+        await portions.pause()
+        place = f"messages.{number}"
+        before = len(items)
+        if message.role == "tool":
+            if message.tool_call_id is None:
+                detail = f"`{place}.tool_call_id` must be the id of a call."
+                raise RequestRefused(detail, field=f"{place}.tool_call_id")
+            call_id, output = message.tool_call_id, message.content or ""
+            items.append(FunctionOutputItem(type="function_call_output", call_id=call_id, output=output))
+        elif message.content or not message.tool_calls:
+            items.append(MessageItem(role=message.role, content=message.content or ""))
+        for call in message.tool_calls or ():
+            name, arguments = call.function.name, call.function.arguments
+            items.append(OutputItem(type="function_call", call_id=call.id, name=name, arguments=arguments))
+        places += [place] * (len(items) - before)
+    return items, places
+
+
+# --- options ---------------------------------------------------------------------------------------------------------
+
+
+def options_of(sent: ResponseIn) -> Options:
+    params = {name: value for name in _PARAMS if (value := getattr(sent, name)) is not None}
+    if sent.max_output_tokens is not None:
+        params["max_tokens"] = sent.max_output_tokens
+    if sent.reasoning and sent.reasoning.effort is not None:
+        params["output_config"] = {"effort": sent.reasoning.effort}
+    if sent.text and sent.text.verbosity is not None:
+        params["verbosity"] = sent.text.verbosity
+    if sent.tool_choice is not None:
+        params["tool_choice"] = choice_of(sent.tool_choice)
+    return Options(
+        sent.model,
+        sent.instructions,
+        params,
+        sent.tools,
+        sent.text.format if sent.text else None,
+        labels=sent.metadata,
+        max_calls=sent.max_tool_calls,
+    )
+
+
+def options_of_chat(sent: ChatIn) -> Options:
+    params = {name: value for name in (*_PARAMS, *_OF_CHAT) if (value := getattr(sent, name)) is not None}
+    if (most := sent.max_completion_tokens or sent.max_tokens) is not None:
+        params["max_tokens"] = most
+    if sent.stop is not None:
+        params["stop_sequences"] = [sent.stop] if isinstance(sent.stop, str) else sent.stop
+    if sent.reasoning_effort is not None:
+        params["output_config"] = {"effort": sent.reasoning_effort}
+    if sent.tool_choice is not None:
+        params["tool_choice"] = choice_of(sent.tool_choice)
+    format = None
+    if sent.response_format is not None:
+        members = {"type": sent.response_format.type, **(sent.response_format.json_schema or {})}
+        try:
+            format = FormatIn.model_validate(members)
+        except ValidationError as error:
+            raise Invalid(refusals(FormatIn, error, ("response_format", "json_schema"))) from None
+    return Options(
+        sent.model, None, params, sent.tools, format, place="response_format.json_schema", labels=sent.metadata
+    )
+
+
+def new_turn(services: Services, options: Options, input: Input, *, follows: bool) -> NewTurn:
+    """The turn that a request asks for. Raises RequestRefused."""
+    texts = [*([options.instructions] if options.instructions else []), *input.instructions]
+    prompt = "\n\n".join(texts) if texts or options.instructions == "" else None
+    held = held_options()
+    # The instructions of the response before are not carried over.
+    if prompt is None and follows and "system_prompt" not in held:
+        prompt = services.resolver.defaults.system_prompt or ""
+    held_tools = "tools" in held and options.tools is None
+    members: Json = {
+        "model": options.model,
+        "system_prompt": prompt,
+        "params": options.params or None,
+        "tools": None if held_tools else tools_of(services, options.model, options.tools),
+        "labels": options.labels,
+        "limits": None if options.max_calls is None else {"max_calls": options.max_calls},
+        "output": output_of_format(options.format, options.place),
+        "blocks": input.blocks,
+    }
+    return checked_turn({name: value for name, value in members.items() if value is not None})
+
+
+def checked_turn(members: Json) -> NewTurn:
+    try:
+        return NewTurn.model_validate(members)
+    except ValidationError as error:
+        raise invalid(NewTurn, error) from None
+
+
+def choice_of(given: str | ToolChoiceIn) -> Json:
+    """Raises RequestRefused."""
+    if isinstance(given, str) and given in _CHOICES:
+        return {"type": _CHOICES[given]}
+    if isinstance(given, ToolChoiceIn) and given.type == "function":
+        return {"type": "tool", "name": (given.function or given).name}
+    detail = "`tool_choice` must be `auto`, `required`, `none`, or an object with the type `function` and a `name`."
+    raise RequestRefused(detail, field="tool_choice")
+
+
+def tools_of(services: Services, model: str | None, given: Sequence[ToolIn] | None) -> list[Any]:
+    """The server's tools, or those of them that an item of the type `mcp` allows, and the functions of the client. A
+    function takes the place of a tool of the server with its name.
+    """
+    resolver, own = services.resolver, list(services.resolver.toolset.names)
+    if not resolver.models.check(model or resolver.defaults.model).supports("tools"):
+        own = []
+    others: list[Json] = []
+    functions: set[str | None] = set()
+    for number, tool in enumerate(given or ()):
+        match tool:
+            case FunctionToolIn():
+                function = tool.function or tool
+                functions.add(function.name)
+                others.append(
+                    {
+                        "type": "client",
+                        "name": function.name,
+                        "description": function.description or function.name,
+                        "input_schema": function.parameters or {"type": "object", "properties": {}},
+                    }
+                )
+            case McpToolIn():
+                own = _allowed(tool, own, f"tools.{number}")
+            case ForwardedToolIn(type="custom" | None):
+                field = f"tools.{number}.type"
+                raise RequestRefused(f"`{field}` must be `function`, `mcp`, or a tool of the provider.", field=field)
+            case ForwardedToolIn():
+                others.append({"type": "provider", "definition": tool.sent()})
+    return [*(name for name in own if name not in functions), *others]
+
+
+def _allowed(tool: McpToolIn, own: Sequence[str], place: str) -> list[str]:
+    if tool.server_label != SERVER:
+        detail = f"`{place}.server_label` must be `{SERVER}`: other MCP servers are configured by the operator."
+        raise RequestRefused(detail, field=f"{place}.server_label")
+    names = tool.allowed_tools
+    if names is None:
+        return list(own)
+    if not all(name in own for name in names):
+        detail = f"`{place}.allowed_tools` must be a list of names of tools: {', '.join(own) or 'there are none'}."
+        raise RequestRefused(detail, field=f"{place}.allowed_tools")
+    return list(names)
+
+
+def output_of_format(format: FormatIn | None, place: str) -> Json | None:
+    """The output of a structured turn, from a format. Raises RequestRefused."""
+    if format is None or format.type == "text":
+        return None
+    if format.type == "json_object":
+        return {"schema": {"type": "object"}}
+    if format.json_schema is None:
+        raise RequestRefused(f"`{place}.schema` must be a JSON Schema.", field=f"{place}.schema")
+    more = {"name": format.name, "description": format.description}
+    return {"schema": format.json_schema, **{name: value for name, value in more.items() if value}}
+
+
+def origin_of(sent: ResponseIn) -> ResponseId | None:
+    """The response that the request names to follow. Raises RequestRefused."""
+    if sent.previous_response_id is None:
+        return None
+    if sent.conversation is not None:
+        detail = "`previous_response_id` must be left out where there is a `conversation`."
+        raise RequestRefused(detail, field="previous_response_id")
+    if (found := ResponseId.parse(sent.previous_response_id)) is None:
+        raise unknown_previous(sent.previous_response_id)
+    return found
+
+
+def unknown_previous(id: str) -> RequestRefused:
+    detail = f"`previous_response_id` must be the id of one of your responses; there is no response {id}."
+    return RequestRefused(detail, field="previous_response_id")
+
+
+def result_text(item: FunctionOutputItem) -> str:
+    """The output of a function as text for the model."""
+    if isinstance(item.output, str):
+        return item.output
+    texts = [part.text or "" for part in item.output if part.type in _TEXTS]
+    return (
+        "\n".join(texts) if len(texts) == len(item.output) else to_json([part.sent() for part in item.output]).decode()
+    )

@@ -1,0 +1,77 @@
+"""Items that clients have sent: messages of the user, outputs of functions, decisions about approvals."""
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from turnstream.domain.asks import Ask
+from turnstream.domain.blocks import Block
+from turnstream.domain.kinds import DOCUMENT, IMAGE, TEXT
+from turnstream.domain.log import marks_of
+from turnstream.domain.turns import Turn
+from turnstream.extensions.openai_api.events import ResponseEvents
+from turnstream.extensions.openai_api.objects import Json, approval_id, item_id, parts_of
+from turnstream.kit.offload import Portions
+
+
+def user_item(turn: Turn) -> Json:
+    """A user turn as a message."""
+    content = [part for block in turn.blocks if (part := _part(block)) is not None]
+    return {"type": "message", "id": item_id("msg", turn), "role": "user", "status": "completed", "content": content}
+
+
+def input_items_of(user_turn: Turn, turn: Turn, part: int) -> list[Json]:
+    """What was sent for a part of a turn: the message, or the answers to the calls that waited before it."""
+    return list(_answers(turn, part)) if part else [user_item(user_turn)]
+
+
+async def items_of_path(path: Sequence[Turn]) -> list[Json]:
+    """The items of a conversation, from turns that follow one another. Others get their turn on the event loop."""
+    items: list[Json] = []
+    portions = Portions()
+    for turn in path:
+        await portions.pause()
+        if turn.role == "user":
+            items.append(user_item(turn))
+            continue
+        for part in range(parts_of(turn)):
+            events = ResponseEvents(turn, part)
+            for mark in marks_of(turn):
+                for _ in events.take(mark):
+                    await portions.pause()
+            items += [*_answers(turn, part), *events.response()["output"]]
+    return items
+
+
+def _answers(turn: Turn, part: int) -> Iterator[Json]:
+    rounds = sorted({ask.round for ask in turn.asks if ask.is_marked})
+    if not part:
+        return
+    for number, ask in enumerate(turn.asks):
+        if ask.is_marked and ask.answer is not None and ask.round == rounds[part - 1]:
+            yield _answer(turn, ask, number)
+
+
+def _answer(turn: Turn, ask: Ask, number: int) -> Json:
+    assert ask.answer is not None
+    if ask.kind == "client":
+        output = {"call_id": ask.tool_use_id, "output": ask.answer.text, "status": "completed"}
+        return {"type": "function_call_output", "id": item_id("fco", turn, number), **output}
+    call = next(b for b in turn.blocks if b.is_call and (b.round, b.tool_use_id) == (ask.round, ask.tool_use_id))
+    decision = {"approval_request_id": approval_id(turn, call), "approve": ask.answer.kind == "approve"}
+    reason = ask.answer.text or None
+    return {"type": "mcp_approval_response", "id": item_id("mcpa", turn, number), **decision, "reason": reason}
+
+
+def _part(block: Block) -> Json | None:
+    """A block of a user's message; the bytes of files are behind the path of their upload."""
+    members = msgspec.json.decode(block.data or "{}")
+    upload = members.get("source", {}).get("id")
+    if block.type == TEXT:
+        return {"type": "input_text", "text": block.text}
+    if block.type == IMAGE:
+        return {"type": "input_image", "image_url": f"/api/uploads/{upload}", "file_id": upload, "detail": "auto"}
+    if block.type == DOCUMENT:
+        source = {"file_id": upload} if upload else {"file_data": block.text}
+        return {"type": "input_file", "filename": members.get("title"), **source}
+    return None

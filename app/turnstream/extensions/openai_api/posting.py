@@ -1,0 +1,269 @@
+"""The use case of a response: a message is posted where its history leads to, or calls that wait are answered."""
+
+import asyncio
+import hashlib
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing, suppress
+from dataclasses import dataclass
+from functools import partial
+from uuid import UUID
+
+from starlette.requests import Request
+
+from turnstream.api.actions import store_answers
+from turnstream.api.attachments import Contents, user_blocks
+from turnstream.api.codec import to_json
+from turnstream.api.dialects import key_of
+from turnstream.api.exchange import History, admit, post_in_new_chat, post_message
+from turnstream.api.services import Services, count_writes, identity_of
+from turnstream.domain.asks import Ask, AskAnswer
+from turnstream.domain.chats import Chat, title_from
+from turnstream.domain.errors import NotFound, RequestRefused
+from turnstream.domain.turns import Turn
+from turnstream.extensions.openai_api.history import Past, PastAnswer, canonical, past_of
+from turnstream.extensions.openai_api.inputs import (
+    Input,
+    Options,
+    checked_turn,
+    new_turn,
+    result_text,
+    unknown_previous,
+)
+from turnstream.extensions.openai_api.objects import ResponseId, approval_id, parts_of
+from turnstream.extensions.openai_api.schemas import ApprovalItem, FunctionOutputItem, InputItem
+from turnstream.extensions.openai_api.stream import response_now
+from turnstream.kit.clock import CLOCK
+from turnstream.kit.ids import new_id
+from turnstream.storage.chats.actions import Decision
+from turnstream.storage.chats.exchanges import IdempotencyKey, Parent, Target
+from turnstream.storage.chats.histories import PastExchange
+
+_MOST_RECORDED = 1000  # exchanges of one history: they are written in one transaction
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The chat of a response, None for a new one, and the response that it follows."""
+
+    chat: UUID | None = None
+    origin: ResponseId | None = None
+
+
+class Posting:
+    """One request for a response. `keeps_history`: what was sent is noted, so that a later request finds the turn."""
+
+    def __init__(
+        self,
+        request: Request,
+        services: Services,
+        options: Options,
+        input: Input,
+        key: IdempotencyKey | None,
+        *,
+        keeps_history: bool = False,
+    ) -> None:
+        self._identity = identity_of(request)
+        self._owner = self._identity.owner
+        self._services = services
+        self._options = options
+        self._input = input
+        self._key = key
+        self._keeps_history = keeps_history
+
+    async def respond(self, place: Place) -> tuple[Turn, int]:
+        """Returns the turn that answers, and the part of it that is the response."""
+        if place.origin is None and self._input.last_answer:
+            place = await self._place_of_history(place)
+        if self._input.answers:
+            turn, part = await self._answer(place.origin)
+        else:
+            turn, part = await self._post(place), 0
+        if self._keeps_history:
+            await self._services.storage.histories.keep(self._owner, await _digest(self._input.items), turn.id)
+        return turn, part
+
+    # --- a message ---------------------------------------------------------------------------------------------------
+
+    async def _post(self, place: Place) -> Turn:
+        services, owner = self._services, self._owner
+        self._identity.require("send")
+        if not self._input.blocks:
+            detail = "`input` must end with a message of the user, or with the outputs of calls."
+            raise RequestRefused(detail, field="input")
+        new = new_turn(services, self._options, self._input, follows=place.origin is not None)
+        if place.chat is None:
+            now = CLOCK.now()
+            chat = Chat(new_id(), owner, None, None, {}, created_at=now, updated_at=now)
+            history = None
+            if self._input.last_answer:
+                self._identity.require("chat")  # answers in a history are no messages of a person
+                history = history_of(services, owner, [*self._input.history, *self._input.last_answer])
+            return (await post_in_new_chat(services, new, chat, self._key, history)).assistant_turn
+        parent: Parent = None
+        if place.origin is not None:
+            before = await self._turn_of(place.origin)
+            _check_nothing_waits(before, ())
+            parent = before.id
+        return (await post_message(services, new, Target(owner, place.chat, parent), self._key)).assistant_turn
+
+    async def _turn_of(self, id: ResponseId) -> Turn:
+        """Raises RequestRefused."""
+        with suppress(NotFound):
+            turn = await self._services.storage.turns.get(self._owner, id.chat, id.turn)
+            if turn.role == "assistant":
+                return turn
+        raise unknown_previous(str(id))
+
+    # --- a history without ids ---------------------------------------------------------------------------------------
+
+    async def _place_of_history(self, place: Place) -> Place:
+        """The turn from which the history comes: the newest to which the same messages have led, with the same
+        answer.
+        """
+        storage, wanted = self._services.storage, PastAnswer.of_items(self._input.last_answer)
+        for chat, id in await storage.histories.find(self._owner, await _digest(self._input.history)):
+            if place.chat in {None, chat} and self._identity.chat in {None, chat}:
+                with suppress(NotFound):
+                    turn = await storage.turns.get(self._owner, chat, id)
+                    for part in range(parts_of(turn)):
+                        if PastAnswer.of_response(await response_now(self._services, turn, part)) == wanted:
+                            return Place(chat, ResponseId(chat, id, part))
+        return place
+
+    # --- answers to calls --------------------------------------------------------------------------------------------
+
+    async def _answer(self, origin: ResponseId | None) -> tuple[Turn, int]:
+        """Stores the answers of the input; returns the turn, and the part of it that follows them. A message that comes
+        with them is one to the running turn.
+        """
+        services, owner, identity = self._services, self._owner, self._identity
+        if origin is None:
+            call = self._input.answers[0]
+            name = call.call_id if isinstance(call, FunctionOutputItem) else call.approval_request_id
+            detail = f"No tool call found for the output of {name}: name the response that has the call, or send its"
+            raise RequestRefused(f"{detail} items.", field="input")
+        turn = await self._turn_of(origin)
+        decisions = [_decision(turn, item) for item in self._input.answers]
+        for decision in decisions:
+            identity.require("chat" if decision.answer.kind == "result" else "approve")
+        part = _part_behind(turn, decisions)
+        if _was_answered_so(turn, decisions):
+            return turn, part
+        if turn.ended:  # no 409: the SDKs would try again
+            raise RequestRefused(f"No call of {origin} waits for an output any more: it has ended.", field="input")
+        _check_nothing_waits(turn, [decision.tool_use_id for decision in decisions])
+        if not self._input.blocks:
+            await count_writes(services, owner, 1)
+            return await store_answers(services, identity, turn, decisions, self._key), part
+        identity.require("send")
+        new = new_turn(services, self._options, self._input, follows=True)
+        await admit(services, owner, new, writes=1)  # before the answers: a refusal stores nothing
+        turn = await store_answers(services, identity, turn, decisions, self._key)
+        key = self._key and key_of("openai", "message", self._key.key, self._key.digest.hex())
+        target = Target(owner, turn.chat_id, turn.id, "steer")
+        exchange = await post_message(services, new, target, key, admitted=True)
+        return exchange.assistant_turn, part if exchange.steered else 0
+
+
+def history_of(services: Services, owner: str, items: Sequence[InputItem]) -> History:
+    """Exchanges from items that were sent, which took place elsewhere. Raises RequestRefused."""
+    pasts = past_of(items)
+    if len(pasts) > _MOST_RECORDED:
+        detail = f"`input` must have at most {_MOST_RECORDED:,} messages of a history that is not known here."
+        raise RequestRefused(detail, field="input")
+    return History(len(pasts), partial(_load, services, owner, pasts))
+
+
+async def _load(services: Services, owner: str, pasts: Sequence[Past]) -> Sequence[PastExchange]:
+    """The exchanges as rows keep them. Bytes of files become uploads. Raises RequestRefused."""
+    exchanges, contents = [], Contents(services.http.max_turn_bytes)
+    for past in pasts:
+        new = checked_turn({"blocks": past.message or [{"type": "text", "text": "…"}]})
+        blocks = await user_blocks(new.blocks, owner, services, contents=contents)
+        for block in past.blocks:
+            contents.add_text(block.text, "input")
+        texts = [block.text for block in blocks if block.text]
+        exchanges.append(PastExchange(blocks, past.blocks, past.stop_reasons, title_from(texts[0]) if texts else None))
+    return exchanges
+
+
+async def _digest(items: Sequence[InputItem]) -> bytes:
+    """In a thread: to measure thousands of items takes as long as to encode them."""
+    return await asyncio.to_thread(lambda: hashlib.sha256(to_json(canonical(items))).digest())
+
+
+def _decision(turn: Turn, item: FunctionOutputItem | ApprovalItem) -> Decision:
+    if isinstance(item, FunctionOutputItem):
+        return Decision(item.call_id, None, AskAnswer("result", result_text(item)), "input")
+    call = next((block for block in turn.blocks if approval_id(turn, block) == item.approval_request_id), None)
+    ask = None if call is None else _last_ask(turn, call.tool_use_id or "")
+    if ask is None:
+        detail = f"No approval has the id {item.approval_request_id}: send that of an `mcp_approval_request`."
+        raise RequestRefused(detail, field="input")
+    answer = AskAnswer("approve") if item.approve else AskAnswer("deny", item.reason or "")
+    return Decision(ask.tool_use_id, ask.digest, answer, "input")
+
+
+def _last_ask(turn: Turn, call: str) -> Ask | None:
+    return next((ask for ask in reversed(turn.asks) if ask.tool_use_id == call), None)
+
+
+def _part_behind(turn: Turn, decisions: Sequence[Decision]) -> int:
+    """The number of the part that begins with the answers. The waits of a turn are in the order of their rounds."""
+    asks = [_last_ask(turn, decision.tool_use_id) for decision in decisions]
+    for decision, ask in zip(decisions, asks, strict=True):
+        if ask is None:
+            detail = f"No call of the response has the id {decision.tool_use_id}, or it waits for no output."
+            raise RequestRefused(detail, field="input")
+    last = max(ask.round for ask in asks if ask is not None)
+    return len({ask.round for ask in turn.asks if ask.is_marked and ask.round <= last})
+
+
+def _was_answered_so(turn: Turn, decisions: Sequence[Decision]) -> bool:
+    """Whether the same answers were stored before, as by a request whose response was lost."""
+    asks = [_last_ask(turn, decision.tool_use_id) for decision in decisions]
+    given = [ask.answer and (ask.answer.kind, ask.answer.text) for ask in asks if ask is not None]
+    return given == [(decision.answer.kind, decision.answer.text) for decision in decisions]
+
+
+def _check_nothing_waits(turn: Turn, answered: Sequence[str]) -> None:
+    """Raises RequestRefused where a call of the turn would still wait."""
+    for ask in turn.asks:
+        if turn.status == "waiting" and ask.answer is None and ask.tool_use_id not in answered:
+            detail = f"No tool output found for function call {ask.tool_use_id}: send one for each call that waits."
+            raise RequestRefused(detail, field="input")
+
+
+# --- deleting what was not to be stored ------------------------------------------------------------------------------
+
+
+async def delete_turn(services: Services, owner: str, turn: Turn) -> None:
+    """Deletes the turn and all that follow it."""
+    async for _, running in services.storage.branches.delete(owner, turn.chat_id, turn.id):
+        for id in running:
+            await services.live.cancel(id)
+        services.live.notify(owner, turn.chat_id)
+
+
+class Forgetting:
+    """Deletes what was not to be stored, once it was delivered. A turn that waits for its client stays until then."""
+
+    def __init__(self, services: Services, owner: str, turn: Turn, *, keeps_chat: bool) -> None:
+        self._services, self._owner, self._turn, self._keeps_chat = services, owner, turn, keeps_chat
+
+    async def __call__(self) -> None:
+        storage, owner, chat = self._services.storage, self._owner, self._turn.chat_id
+        if not (await storage.turns.get(owner, chat, self._turn.id)).ended:
+            return
+        await delete_turn(self._services, owner, self._turn)
+        if not self._keeps_chat and await storage.turns.newest(owner, chat) is None:
+            await storage.chats.delete(owner, chat)
+            self._services.live.notify(owner, chat)
+
+
+async def delivered(frames: AsyncGenerator[bytes, None], forget: Forgetting | None) -> AsyncGenerator[bytes, None]:
+    async with aclosing(frames):
+        async for frame in frames:
+            yield frame
+    if forget is not None:
+        await forget()

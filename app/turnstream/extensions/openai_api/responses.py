@@ -1,0 +1,181 @@
+"""Handlers of OpenAI's Responses API."""
+
+import re
+from collections.abc import Sequence
+from typing import Any, get_args
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from turnstream.api.codec import to_json
+from turnstream.api.exchange import cancel_turn, wait_for_end
+from turnstream.api.http.reading import idempotency_key_of, limit_of, read_body
+from turnstream.api.services import Services, identity_of, services_and_owner
+from turnstream.api.streams.turn import passed_on
+from turnstream.domain.errors import NotFound, RequestRefused
+from turnstream.domain.turns import Turn
+from turnstream.extensions.openai_api.inputs import Input, items_of, options_of, origin_of, split_input
+from turnstream.extensions.openai_api.items import input_items_of
+from turnstream.extensions.openai_api.objects import ResponseId, chat_of_conversation, parts_of
+from turnstream.extensions.openai_api.posting import Forgetting, Place, Posting, delete_turn, delivered
+from turnstream.extensions.openai_api.schemas import Included, ResponseIn
+from turnstream.extensions.openai_api.stream import ResponseReader, event_stream, response_now
+
+_NUMBER = re.compile("-?[0-9]{1,17}")
+
+
+async def create_response(request: Request) -> Response:
+    """Posts a message, or answers calls that wait; returns the response, its stream, or at once its beginning."""
+    services, owner = services_and_owner(request)
+    sent, body = await read_body(request, ResponseIn)
+    if sent.background and sent.store is False:
+        raise RequestRefused("`store` must be left out with `background`.", field="store")
+    input, options = await split_input(items_of(sent.input)), options_of(sent)
+    place = await _place(request, services, sent, input)
+    if sent.stream:
+        services.streams.take(request)
+    posting = Posting(request, services, options, input, idempotency_key_of(request, body))
+    turn, part = await posting.respond(place)
+    forget = None
+    if sent.store is False:
+        forget = Forgetting(services, owner, turn, keeps_chat=sent.conversation is not None)
+    reader = ResponseReader(services, owner, turn, part, previous=sent.previous_response_id)
+    if sent.stream:
+        return event_stream(services, delivered(reader.frames(), forget))
+    if sent.background:
+        return Response(to_json(reader.events.response()), media_type="application/json")
+    response = to_json(await reader.ended())
+    if forget is not None:
+        await forget()
+    return Response(response, media_type="application/json")
+
+
+async def get_response(request: Request) -> Response:
+    services, owner = services_and_owner(request)
+    _check_query(request, "stream", "starting_after", "include", "include[]", "include_obfuscation")
+    if request.query_params.get("include_obfuscation", "false") != "false":
+        raise RequestRefused("`include_obfuscation` must be false.", field="include_obfuscation")
+    for value in [*request.query_params.getlist("include"), *request.query_params.getlist("include[]")]:
+        if value not in get_args(Included):
+            known = " or ".join(f"`{each}`" for each in get_args(Included))
+            raise RequestRefused(f"`include` must be {known}; {value!r} is not here.", field="include")
+    id, turn = await _found(request, services, owner)
+    previous = await _previous(services, owner, turn)
+    if request.query_params.get("stream") in {"true", "1"}:
+        services.streams.take(request)
+        after = _number_in_query(request)
+        if answer := await passed_on(request, turn):
+            return answer
+        return event_stream(services, ResponseReader(services, owner, turn, id.part, after, previous).frames())
+    response = await response_now(services, turn, id.part, previous)
+    return Response(to_json(response), media_type="application/json")
+
+
+async def cancel_response(request: Request) -> Response:
+    """Returns the response as it is then: one that has ended stays as it is."""
+    services, owner = services_and_owner(request)
+    id, turn = await _found(request, services, owner)
+    if not turn.ended:
+        await cancel_turn(services, owner, id.chat, id.turn)
+        await wait_for_end(services, owner, turn)
+        turn = await services.storage.turns.get(owner, id.chat, id.turn)
+    response = await response_now(services, turn, id.part, await _previous(services, owner, turn))
+    return Response(to_json(response), media_type="application/json")
+
+
+async def delete_response(request: Request) -> Response:
+    """Deletes the turn of the response, and the responses that follow it."""
+    services, owner = services_and_owner(request)
+    id, turn = await _found(request, services, owner)
+    identity_of(request).require_reach(id.chat)  # what follows goes with it
+    await delete_turn(services, owner, turn)
+    return Response(to_json({"id": str(id), "object": "response", "deleted": True}), media_type="application/json")
+
+
+async def list_input_items(request: Request) -> Response:
+    """What the client sent for the response: its message, or its answers to calls."""
+    services, owner = services_and_owner(request)
+    id, turn = await _found(request, services, owner)
+    identity_of(request).require_reach(id.chat)  # a question is not part of the turn that answers it
+    assert turn.parent_id is not None
+    user_turn = await services.storage.turns.get(owner, id.chat, turn.parent_id)
+    items = input_items_of(user_turn, turn, id.part)
+    return item_page(request, items)
+
+
+def item_page(request: Request, items: Sequence[dict[str, Any]], *, more: bool = False) -> Response:
+    """A list of items, the last of them first unless `order` is `asc`. Raises RequestRefused."""
+    _check_query(request, "limit", "order", "after")
+    limit, order = limit_of(request, 20, 100), request.query_params.get("order", "desc")
+    if order not in {"asc", "desc"}:
+        raise RequestRefused("`order` must be `asc` or `desc`.", field="order")
+    listed = list(items) if order == "asc" else list(reversed(items))
+    if after := request.query_params.get("after"):
+        places = [place for place, item in enumerate(listed, 1) if item["id"] == after]
+        if not places:
+            raise RequestRefused(f"`after` must be the id of an item of this list; {after} is none.", field="after")
+        listed = listed[places[0] :]
+    page = listed[:limit]
+    body = {
+        "object": "list",
+        "data": page,
+        "first_id": page[0]["id"] if page else None,
+        "last_id": page[-1]["id"] if page else None,
+        "has_more": more or len(listed) > limit,
+    }
+    return Response(to_json(body), media_type="application/json")
+
+
+async def _place(request: Request, services: Services, sent: ResponseIn, input: Input) -> Place:
+    """The chat of the response and the response that it follows: the one that is named, that of the last item of an
+    answer in the input, or the newest of the conversation.
+    """
+    origin, identity = origin_of(sent) or input.origin, identity_of(request)
+    if sent.conversation is not None:
+        name = sent.conversation if isinstance(sent.conversation, str) else sent.conversation.id
+        chat = chat_of_conversation(name)
+        if chat is None:
+            raise NotFound(f"There is no conversation {name}.")
+        identity.require_reach(chat)
+        newest = await services.storage.turns.newest(identity.owner, chat)
+        return Place(chat, None if newest is None else ResponseId(chat, newest))
+    identity.require_reach(origin.chat if origin else None)
+    return Place(origin.chat if origin else None, origin)
+
+
+async def _found(request: Request, services: Services, owner: str) -> tuple[ResponseId, Turn]:
+    """The response in the path and its turn. Raises NotFound."""
+    text = request.path_params["response"]
+    id = ResponseId.parse(text)
+    if id is None:
+        raise NotFound(f"There is no response {text}.")
+    identity_of(request).require_reach(id.chat, id.turn)
+    try:
+        turn = await services.storage.turns.get(owner, id.chat, id.turn)
+    except NotFound:
+        raise NotFound(f"There is no response {text}.") from None
+    if turn.role == "user" or id.part >= parts_of(turn):
+        raise NotFound(f"There is no response {text}.")
+    return id, turn
+
+
+async def _previous(services: Services, owner: str, turn: Turn) -> str | None:
+    """The response before, whose id is that of its first part."""
+    assert turn.parent_id is not None
+    question = await services.storage.turns.get(owner, turn.chat_id, turn.parent_id)
+    return str(ResponseId(turn.chat_id, question.parent_id)) if question.parent_id else None
+
+
+def _check_query(request: Request, *known: str) -> None:
+    """Raises RequestRefused for a parameter of the query that has no place here."""
+    for name in request.query_params:
+        if name not in known:
+            names = ", ".join(f"`{each}`" for each in known)
+            raise RequestRefused(f"`{name}` must be left out; known here are {names}.", field=name)
+
+
+def _number_in_query(request: Request) -> int:
+    text = request.query_params.get("starting_after", "-1")
+    if not _NUMBER.fullmatch(text):
+        raise RequestRefused("`starting_after` must be the sequence number of an event.", field="starting_after")
+    return max(-1, int(text))

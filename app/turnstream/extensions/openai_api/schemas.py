@@ -1,0 +1,357 @@
+"""Models of OpenAI's requests. A member of a request that has no place here is refused; items may have more members
+than are needed, as the SDKs send back what they received.
+"""
+
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag
+
+from turnstream.api.schemas.fields import (
+    OTHER_TAG,
+    TEXT_TAG,
+    Absent,
+    Body,
+    JsonObject,
+    LenientBody,
+    OpenBody,
+    Storable,
+    text_or_other,
+    without_defaults,
+)
+from turnstream.api.schemas.requests import Labels, ModelName
+
+# What a response has in any case, or never has because it is not needed here.
+Included = Literal["message.input_image.image_url", "reasoning.encrypted_content"]
+
+
+# --- parts and items -------------------------------------------------------------------------------------------------
+
+
+class ImageUrlIn(OpenBody):
+    url: Storable | None = None
+
+
+class FileIn(OpenBody):
+    file_id: Storable | None = None
+    file_data: Storable | None = None
+    file_url: Storable | None = None
+    filename: Storable | None = None
+
+
+class PartIn(FileIn):
+    """A part of a message or of an output. Its `type` decides which members count; a part of a type that has no place
+    here is refused where a model would get it.
+    """
+
+    type: Annotated[
+        Storable | None,
+        Field(description="input_text, input_image, input_file, output_text, refusal; text, image_url, file"),
+    ] = None
+    text: Storable | None = None
+    refusal: Storable | None = None
+    image_url: (
+        Annotated[
+            Annotated[Storable, Tag(TEXT_TAG)] | Annotated[ImageUrlIn, Tag(OTHER_TAG)], Discriminator(text_or_other)
+        ]
+        | None
+    ) = None
+    file: FileIn | None = None
+
+
+Content = Annotated[
+    Annotated[Storable, Tag(TEXT_TAG)] | Annotated[list[PartIn], Tag(OTHER_TAG)], Discriminator(text_or_other)
+]
+
+
+class MessageItem(LenientBody):
+    type: Literal["message"] = "message"
+    id: str | None = None
+    role: Literal["user", "assistant", "system", "developer"]
+    content: Content
+
+
+class FunctionOutputItem(LenientBody):
+    type: Literal["function_call_output"]
+    call_id: Storable
+    output: Content
+
+
+class ApprovalItem(LenientBody):
+    type: Literal["mcp_approval_response"]
+    approval_request_id: Storable
+    approve: bool
+    reason: Storable | None = None
+
+
+class OutputItem(LenientBody):
+    """An item of an earlier response, which is known here by its id."""
+
+    type: Literal["reasoning", "function_call", "mcp_call", "mcp_approval_request", "item_reference"] = "item_reference"
+    id: str | None = None
+    call_id: Storable | None = None
+    name: Storable | None = None
+    arguments: Storable | None = None
+
+
+InputItem = MessageItem | FunctionOutputItem | ApprovalItem | OutputItem
+
+
+def _item_tag(value: Any) -> str | None:
+    type = value.get("type", "message" if "role" in value else "item_reference") if isinstance(value, dict) else None
+    if not isinstance(type, str):
+        return None
+    return "output" if type in _OUTPUT_TYPES else type
+
+
+_OUTPUT_TYPES = frozenset(get_args(OutputItem.model_fields["type"].annotation))
+ItemIn = Annotated[
+    Annotated[MessageItem, Tag("message")]
+    | Annotated[FunctionOutputItem, Tag("function_call_output")]
+    | Annotated[ApprovalItem, Tag("mcp_approval_response")]
+    | Annotated[OutputItem, Tag("output")],
+    Discriminator(_item_tag),
+]
+InputIn = (
+    Annotated[
+        Annotated[Storable, Tag(TEXT_TAG)] | Annotated[list[ItemIn], Tag(OTHER_TAG)], Discriminator(text_or_other)
+    ]
+    | None
+)
+
+
+# --- tools -----------------------------------------------------------------------------------------------------------
+
+
+class FunctionIn(LenientBody):
+    name: Storable | None = None
+    description: Storable | None = None
+    parameters: JsonObject | None = None
+
+
+class FunctionToolIn(FunctionIn):
+    """A function of the client, as the Responses API has it, or inside of `function`, as chat completions have it."""
+
+    type: Literal["function"]
+    function: FunctionIn | None = None
+
+
+class AllowedToolsIn(LenientBody):
+    tool_names: list[Storable]
+
+
+def _tool_names(value: Any) -> Any:
+    return value.get("tool_names", value) if isinstance(value, dict) else value
+
+
+class McpToolIn(LenientBody):
+    """A choice among the tools of the server."""
+
+    type: Literal["mcp"]
+    server_label: Storable | None = None
+    allowed_tools: Annotated[
+        list[Storable] | None,
+        BeforeValidator(_tool_names, json_schema_input_type=list[Storable] | AllowedToolsIn | None),
+    ] = None
+
+
+class ForwardedToolIn(OpenBody):
+    """A tool of the model's provider, passed on as it was sent."""
+
+    type: Storable | None = None
+
+
+def _tool_tag(value: Any) -> str:
+    type = value.get("type") if isinstance(value, dict) else None
+    return type if type in ("function", "mcp") else "provider"
+
+
+ToolIn = Annotated[
+    Annotated[FunctionToolIn, Tag("function")]
+    | Annotated[McpToolIn, Tag("mcp")]
+    | Annotated[ForwardedToolIn, Tag("provider")],
+    Discriminator(_tool_tag),
+]
+ToolsIn = Annotated[list[ToolIn] | None, Field(max_length=200)]
+
+
+class ToolChoiceIn(LenientBody):
+    type: Storable | None = None
+    name: Storable | None = None
+    function: FunctionIn | None = None
+
+
+ChoiceIn = (
+    Annotated[
+        Annotated[Storable, Tag(TEXT_TAG)] | Annotated[ToolChoiceIn, Tag(OTHER_TAG)], Discriminator(text_or_other)
+    ]
+    | None
+)
+
+
+# --- bodies ----------------------------------------------------------------------------------------------------------
+
+
+class ConversationIn(Body):
+    id: Storable
+
+
+class FormatIn(Body):
+    """The format of an answer. `strict` is what every schema is here."""
+
+    model_config = ConfigDict(populate_by_name=True)
+
+    type: Literal["text", "json_object", "json_schema"]
+    name: Storable | None = None
+    description: Storable | None = None
+    json_schema: JsonObject | None = Field(None, alias="schema")
+    strict: bool | None = None
+
+
+class TextIn(Body):
+    format: FormatIn | None = None
+    verbosity: Literal["low", "medium", "high"] | None = None
+
+
+class ReasoningIn(Body):
+    """A `summary` is returned in any case."""
+
+    effort: Storable | None = None
+    summary: Literal["auto", "concise", "detailed"] | None = None
+
+
+class StreamOptionsIn(Body):
+    include_obfuscation: Literal[False] | None = None
+
+
+class ResponseIn(Body):
+    """The body of POST /v1/responses."""
+
+    model: ModelName | None = None
+    input: InputIn = None
+    instructions: Storable | None = None
+    previous_response_id: Storable | None = None
+    conversation: (
+        Annotated[
+            Annotated[Storable, Tag(TEXT_TAG)] | Annotated[ConversationIn, Tag(OTHER_TAG)], Discriminator(text_or_other)
+        ]
+        | None
+    ) = None
+    tools: ToolsIn = None
+    tool_choice: ChoiceIn = None
+    text: TextIn | None = None
+    reasoning: ReasoningIn | None = None
+    metadata: Labels | None = None
+    max_output_tokens: int | None = None
+    max_tool_calls: int | None = None
+    parallel_tool_calls: bool | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    user: Storable | None = None
+    safety_identifier: Storable | None = None
+    prompt_cache_key: Storable | None = None
+    service_tier: Storable | None = None
+    include: list[Included] | None = None
+    truncation: Literal["auto", "disabled"] | None = None
+    stream: bool | None = None
+    stream_options: StreamOptionsIn | None = None
+    background: bool | None = None
+    store: bool | None = None
+
+
+class ConversationBody(Body):
+    """The body of POST /v1/conversations, and of a change of one."""
+
+    items: InputIn = None
+    metadata: Labels | None = None
+
+
+class ItemsIn(Body):
+    items: InputIn
+
+
+class StreamUsageIn(StreamOptionsIn):
+    include_usage: bool | None = None
+
+
+class FormatOfChatIn(Body):
+    """The format of an answer, as chat completions have it."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonObject | None = None
+
+
+class CalledFunctionIn(LenientBody):
+    name: Storable | None = None
+    arguments: Storable | None = None
+
+
+class ToolCallIn(LenientBody):
+    id: Storable | None = None
+    type: Literal["function"] = "function"
+    function: CalledFunctionIn
+
+
+class ChatMessageIn(LenientBody):
+    """A message of a chat completion. `content` may be left out where there are calls."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: Content | None = None
+    tool_calls: list[ToolCallIn] | None = None
+    tool_call_id: Storable | None = None
+
+
+class ChatIn(Body):
+    """The body of POST /v1/chat/completions."""
+
+    model: ModelName
+    messages: Annotated[list[ChatMessageIn], Field(min_length=1, max_length=10_000)]
+    tools: ToolsIn = None
+    tool_choice: ChoiceIn = None
+    parallel_tool_calls: bool | None = None
+    response_format: FormatOfChatIn | None = None
+    max_tokens: int | None = None
+    max_completion_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    logit_bias: dict[str, float] | None = None
+    seed: int | None = None
+    stop: (
+        Annotated[
+            Annotated[Storable, Tag(TEXT_TAG)] | Annotated[list[Storable], Tag(OTHER_TAG)], Discriminator(text_or_other)
+        ]
+        | None
+    ) = None
+    reasoning_effort: Storable | None = None
+    verbosity: Literal["low", "medium", "high"] | None = None
+    metadata: Labels | None = None
+    user: Storable | None = None
+    safety_identifier: Storable | None = None
+    prompt_cache_key: Storable | None = None
+    service_tier: Storable | None = None
+    logprobs: Literal[False] | None = None
+    n: Literal[1] | None = None
+    store: bool | None = None
+    stream: bool | None = None
+    stream_options: StreamUsageIn | None = None
+
+
+class OpenAiRefusal(BaseModel):
+    """Why a call was refused, in OpenAI's words. `param` is the path of the field that is wrong, `limit` the limit of
+    an owner that is reached.
+    """
+
+    model_config = ConfigDict(json_schema_extra=without_defaults)
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+    limit: str | Absent = None
+
+
+class OpenAiError(BaseModel):
+    """The body of every refusal under /v1."""
+
+    error: OpenAiRefusal

@@ -1,0 +1,38 @@
+"""Titles of chats, written by a model that the operator chooses."""
+
+from typing import TYPE_CHECKING
+
+from pydantic import Field
+
+from turnstream.config import Section, Settings
+from turnstream.domain.errors import ConfigError, RequestRefused
+from turnstream.extension import Context, Extension, Work
+
+if TYPE_CHECKING:
+    from turnstream.llm.models.catalog import Models
+
+
+class TitleSettings(Section):
+    title_model: str | None = Field(
+        None, description="model that gives a chat its title after the first answer; without it the first message does"
+    )
+
+
+def _check(settings: Settings, models: "Models") -> None:
+    if (model := settings.section(TitleSettings).title_model) is not None:
+        try:
+            models.check(model)
+        except RequestRefused as error:
+            raise ConfigError(error.detail.replace("`model`", "TURNSTREAM_TITLE_MODEL", 1)) from None
+
+
+def _work(context: Context) -> Work:
+    from turnstream.extensions.titles.writer import TitleWriter
+
+    if (model := context.settings.section(TitleSettings).title_model) is None:
+        return Work()
+    titles = TitleWriter(context.database, context.models.provider_for, model, context.side_calls, context.notify)
+    return Work(hooks=(titles,), tasks=(titles.run,))
+
+
+EXTENSION = Extension("titles", "titles of chats by a model", settings=TitleSettings, check=_check, work=_work)

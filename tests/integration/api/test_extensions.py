@@ -1,0 +1,141 @@
+"""What an extension adds to a server is there, and is gone without it."""
+
+import asyncio
+import re
+import tomllib
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+from starlette.requests import Request
+from starlette.responses import Response
+
+from tests.support.http_client import Client
+from tests.support.http_server import serving
+from turnstream import Context, Extension, Hooks, Section, Settings, TurnEnded, Work
+from turnstream.api.http.call_group import CallGroup
+from turnstream.api.http.endpoint import Endpoint
+from turnstream.api.services import services_of
+from turnstream.api.views import json_response
+from turnstream.domain.errors import ConfigError
+from turnstream.engine.upkeep.sweeps import Sweep
+from turnstream.extension import GROUP
+from turnstream.llm.models.catalog import Models
+from turnstream.llm.scripted import message_of, text
+from turnstream.main import running
+from turnstream.setup.parts import Given
+
+PAGE = Path(__file__).parents[3] / "docs/extensions.md"
+
+
+class GreetingSettings(Section):
+    greeting: str = "Hello"
+
+
+class Greeted(BaseModel):
+    greeting: str
+
+
+class Greeter(Hooks):
+    def __init__(self, greeting: str) -> None:
+        self.greeting = greeting
+        self.ran, self.ended, self.swept = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def turn_ended(self, event: TurnEnded) -> None:
+        self.ended.set()
+
+    async def run(self) -> None:
+        self.ran.set()
+        await asyncio.get_running_loop().create_future()
+
+    async def sweep(self) -> AsyncGenerator[int, None]:
+        self.swept.set()
+        yield 0
+
+
+def greeter_of(request: Request) -> Greeter:
+    greeter = services_of(request).states["greeter"]
+    assert isinstance(greeter, Greeter)
+    return greeter
+
+
+async def get_greeting(request: Request) -> Response:
+    return json_response(Greeted(greeting=greeter_of(request).greeting))
+
+
+def calls() -> tuple[CallGroup]:
+    return (CallGroup((Endpoint("GET /api/greeting", get_greeting, "Greet", gives=Greeted),), "Greetings", "Hello"),)
+
+
+def work(context: Context) -> Work:
+    greeter = Greeter(context.settings.section(GreetingSettings).greeting)
+    return Work((greeter,), (greeter.run,), (Sweep("greetings", 0.01, greeter.sweep),), greeter)
+
+
+def check(settings: Settings, models: Models) -> None:
+    if settings.section(GreetingSettings).greeting in models.listed():
+        raise ConfigError("TURNSTREAM_GREETING must be no model.")
+
+
+GREETER = Extension("greeter", "a greeting", GreetingSettings, check, calls, work)
+
+
+async def test_calls_and_work_of_an_extension_are_part_of_the_server(database_url: str) -> None:
+    async with serving(database_url, extensions=[GREETER], greeting="Moin") as server, Client(server.url) as api:
+        assert await api.json("GET", "/api/greeting") == {"greeting": "Moin"}
+        refused = await api.json("GET", "/api/greeting?loud=1", 422)
+        assert "loud" in refused["detail"]
+        document = await api.json("GET", "/openapi.json")
+        assert document["paths"]["/api/greeting"]["get"]["tags"] == ["Greetings"]
+        assert {"name": "Greetings", "description": "Hello"} in document["tags"]
+        assert "/v1/responses" not in document["paths"], "these extensions are in place of the installed ones"
+        greeter = server.services.states["greeter"]
+        assert isinstance(greeter, Greeter)
+        await api.say(await api.chat(), model=server.scripts.model(message_of(text("Moin."))))
+        for event in (greeter.ran, greeter.ended, greeter.swept):
+            await event.wait()
+
+
+async def test_a_call_of_an_extension_needs_a_token_as_others_do(database_url: str) -> None:
+    async with serving(database_url, extensions=[GREETER]) as server, Client(server.url) as api:
+        token = await server.token("ada", "send")
+        assert (await api.get("/api/greeting")).status_code == 401
+        assert (await api.get("/api/greeting", headers={"Authorization": f"Bearer {token}"})).status_code == 403
+
+
+async def test_a_check_of_an_extension_stops_the_start(database_url: str) -> None:
+    settings = Settings(_env_file=None, database_url=database_url, model="demo", greeting="demo")
+    with pytest.raises(ConfigError, match="TURNSTREAM_GREETING must be no model"):
+        async with running(settings, Given(extensions=[GREETER])):
+            pass
+
+
+async def test_the_extension_of_the_page_counts(
+    database_url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (code,) = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    (entry,) = re.findall(r"^```toml\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    page: dict[str, Any] = {"__name__": "counting"}
+    exec(compile(code, "docs/extensions.md", "exec"), page)
+    counting, printed = page["COUNTING"], asyncio.Queue[str]()
+    page["print"] = lambda *words: printed.put_nowait(" ".join(map(str, words)))
+    assert tomllib.loads(entry)["project"]["entry-points"][GROUP] == {
+        counting.name: f"counting:{counting.name.upper()}"
+    }
+    async with serving(database_url, extensions=[counting], count_pause=0.01) as server, Client(server.url) as api:
+        await api.say(await api.chat(), model=server.scripts.model(message_of(text("Moin."))))
+        while await printed.get() != "1 turns have ended":
+            pass
+
+
+def test_a_section_is_read_from_where_the_settings_are_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / ".env").write_text("TURNSTREAM_GREETING=Servus\n")
+    assert Settings().section(GreetingSettings).greeting == "Servus"
+    assert Settings(_env_file=None).section(GreetingSettings).greeting == "Hello"
+    monkeypatch.setenv("TURNSTREAM_GREETING", "Ahoj")
+    assert Settings().section(GreetingSettings).greeting == "Ahoj"
+    assert Settings(greeting="Moin").section(GreetingSettings).greeting == "Moin"
