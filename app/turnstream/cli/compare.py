@@ -9,8 +9,8 @@ import click
 import msgspec
 from rich.console import Console
 
-from turnstream.config import local_server_url
 from turnstream.domain.errors import TurnstreamError
+from turnstream.extension import read_settings
 from turnstream.lab.comparison import (
     Answers,
     ComparisonPlan,
@@ -87,7 +87,7 @@ def compare(
         raise click.UsageError("--judge and --rubric exclude each other; name one.")
     if (least is not None or most_worse is not None) and not (judge or rubric):
         raise click.UsageError("--least and --most-worse need scores; name a judge by --judge or --rubric.")
-    client = AsyncClient(server or local_server_url(), token)
+    client = AsyncClient(server or read_settings().local_url, token)
     judges = [function_judge(judge)] if judge else []
     if rubric:
         judges.append(rubric_judge(client, rubric.read_text(encoding="utf-8"), judge_model))
