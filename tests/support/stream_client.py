@@ -133,6 +133,8 @@ class Client:
                 assert stop is not None
                 assert (stop.stop_reason, stop.usage) == (round.stop_reason, round.usage)
         marks = marks_of(turn)
-        assert self.asked == tuple(mark for mark in marks if isinstance(mark, ActionRequired))
+        asked = tuple(mark for mark in marks if isinstance(mark, ActionRequired))
+        # A restored database may have lost an ask and kept its call: then the end alone says that nothing is asked for.
+        assert self.asked == asked or (self.resets and set(asked) <= set(self.asked))
         assert self.end is not None
         assert self.end == marks[-1]
