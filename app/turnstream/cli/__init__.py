@@ -48,8 +48,6 @@ class Commands(click.Group):
 
 
 def _of_extensions() -> Mapping[str, str]:
-    from turnstream.extension import installed  # noqa: PLC0415, it imports pydantic, which the terminal does not need
-
     return {name: module for extension in installed().values() for name, module in extension.commands.items()}
 
 
