@@ -28,10 +28,11 @@ from starlette.applications import Starlette
 
 from app import main
 from app.config import Settings
+from app.domain import membership
 from app.domain.errors import PermanentError
 from app.domain.events import BlockStart
 from app.domain.turns import ToolSpec
-from app.engine.upkeep import journal_writer, recovery
+from app.engine.upkeep import journal_writer
 from app.engine.upkeep.round_writer import RoundWriter
 from app.engine.worker import Worker
 from app.llm.models.catalog import Models, ProviderModels
@@ -161,7 +162,7 @@ def serve(environment: dict[str, str]) -> None:
     """A server as `turnstream serve` makes it, with kill points in its database, its model and its tools."""
     os.environ.update(environment)
     take_clock_of_environment()
-    recovery.LOOK = float(os.environ.get("FAULTS_MONITOR_INTERVAL", recovery.LOOK))
+    membership.LOOK = float(os.environ.get("FAULTS_MONITOR_INTERVAL", membership.LOOK))
     log = os.open(environment["FAULTS_LOG"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(log, 2)
     configure_logging("info")

@@ -592,7 +592,7 @@ async def test_an_expired_ask_ends_the_wait_of_its_turn(harness: Harness, office
         assert await actions.expire() == [], "it has all the time"
         await _expire(harness, asked)
         monitor = ReplicaMonitor(replica.queue, actions, 60, replica.worker.wake)
-        await monitor._look(0.0)
+        await monitor.look()
         turn = await ends(harness, replica, asked)
         assert await actions.expire() == []
     assert {result.text for result in results_of(turn).values()} == {"This call was not run: nobody answered in time."}

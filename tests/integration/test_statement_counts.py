@@ -16,13 +16,13 @@ from app.api.exchange import post_in_new_chat, post_message
 from app.api.schemas.requests import NewTurn
 from app.api.services import Services
 from app.config import Settings
+from app.domain import membership
 from app.domain.blocks import Block
 from app.domain.chats import Chat
 from app.domain.errors import Conflict, NotFound, RequestRefused, StatementRefused, StorageUnavailable
 from app.domain.identity import Identity
 from app.domain.kinds import TEXT
 from app.domain.turns import Turn, TurnRequest
-from app.engine.upkeep import recovery
 from app.kit.ids import new_id
 from app.llm.models.catalog import Models, ProviderModels
 from app.llm.scripted import Pause, ScriptedProvider, message_of, text, thinking, tool_use
@@ -426,7 +426,7 @@ async def test_nobody_is_notified_while_no_other_replica_lives(
         await asyncio.sleep(0.2)  # both senders have had their pause
         return {*sent} & {"chat", "owner"}
 
-    monkeypatch.setattr(recovery, "LOOK", 0.01)
+    monkeypatch.setattr(membership, "LOOK", 0.01)
     async with server(harness, answer(), answer()) as services:
         monkeypatch.setattr(Database, "rows", noted)
         await looked.wait()
