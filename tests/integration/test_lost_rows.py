@@ -13,6 +13,7 @@ from app.domain.errors import ClaimLost
 from app.domain.kinds import TEXT, TOOL_RESULT, TOOL_USE, USER_TEXT
 from app.domain.turns import Turn
 from app.kit.ids import new_id
+from app.kit.signals import Signals
 from app.llm.scripted import Pause, ScriptedProvider, message_of, text, thinking, tool_use
 from app.storage.database import Statement
 from app.storage.rows import to_json
@@ -198,7 +199,9 @@ async def test_what_followed_an_end_that_is_lost_is_read_anew(harness: Harness) 
             await locker.connection.execute(
                 "UPDATE blocks SET text = 'Ahoy.' WHERE turn_id = $1 AND round = 1", first.turn
             )
-        replica.worker.forget_paths()
+        signals = Signals()
+        replica.worker.follow(signals)
+        signals.suspect.send()
         await harness.finish(replica, await harness.ask(after=first))
     assert "Ahoy." in str(provider.requests[-1].messages)
 
