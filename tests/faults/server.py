@@ -33,10 +33,11 @@ from tests.support.legal.anthropic import message_problems
 from tests.support.model_requests import rendered
 from turnstream import main
 from turnstream.config import Settings
+from turnstream.domain import membership
 from turnstream.domain.errors import PermanentError
 from turnstream.domain.events import BlockStart
 from turnstream.domain.turns import ToolSpec
-from turnstream.engine.upkeep import journal_writer, recovery
+from turnstream.engine.upkeep import journal_writer
 from turnstream.engine.upkeep.round_writer import RoundWriter
 from turnstream.engine.worker import Worker
 from turnstream.llm.models.catalog import Models, ProviderModels
@@ -161,7 +162,7 @@ def serve(environment: dict[str, str]) -> None:
     """A server as `turnstream serve` makes it, with kill points in its database, its model and its tools."""
     os.environ.update(environment)
     take_clock_of_environment()
-    recovery.LOOK = float(os.environ.get("FAULTS_MONITOR_INTERVAL", recovery.LOOK))
+    membership.LOOK = float(os.environ.get("FAULTS_MONITOR_INTERVAL", membership.LOOK))
     log = os.open(environment["FAULTS_LOG"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(log, 2)
     configure_logging("info")

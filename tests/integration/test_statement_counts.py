@@ -17,13 +17,13 @@ from turnstream.api.exchange import post_in_new_chat, post_message
 from turnstream.api.schemas.requests import NewTurn
 from turnstream.api.services import Services
 from turnstream.config import Settings
+from turnstream.domain import membership
 from turnstream.domain.blocks import Block
 from turnstream.domain.chats import Chat
 from turnstream.domain.errors import Conflict, NotFound, RequestRefused, StatementRefused, StorageUnavailable
 from turnstream.domain.identity import Identity
 from turnstream.domain.kinds import TEXT
 from turnstream.domain.turns import Turn, TurnRequest
-from turnstream.engine.upkeep import recovery
 from turnstream.kit.ids import new_id
 from turnstream.llm.models.catalog import Models, ProviderModels
 from turnstream.llm.scripted import Pause, ScriptedProvider, message_of, text, thinking, tool_use
@@ -426,7 +426,7 @@ async def test_nobody_is_notified_while_no_other_replica_lives(
         await asyncio.sleep(0.2)  # both senders have had their pause
         return {*sent} & {"chat", "owner"}
 
-    monkeypatch.setattr(recovery, "LOOK", 0.01)
+    monkeypatch.setattr(membership, "LOOK", 0.01)
     async with server(harness, answer(), answer()) as services:
         monkeypatch.setattr(Database, "rows", noted)
         await looked.wait()

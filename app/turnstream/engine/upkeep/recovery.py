@@ -1,26 +1,24 @@
 """Recovery: keeps this replica's lease, takes over the turns of replicas that are gone, and expires old asks."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from datetime import datetime
 from time import monotonic
 from uuid import UUID
 
 import structlog
 
+from turnstream.domain import membership
 from turnstream.domain.errors import StorageError, StorageUnavailable
+from turnstream.domain.membership import Look, Observations, Peer, judge, predecessors
 from turnstream.kit.clock import CLOCK
+from turnstream.kit.signals import Signals
 from turnstream.storage.chats.actions import Actions
-from turnstream.storage.runs.queue import Peer, Queue
+from turnstream.storage.runs.queue import Queue
 
 log = structlog.get_logger(__name__)
 
 JOINED = "joined"  # the notification of a replica that has registered
-LOOK = 0.4  # seconds between two looks at the peers
-# Seconds without a session after which a peer is gone, unless the sessions of all replicas were cut, or it renews its
-# lease at each look: it lives, and cannot open one.
-MISSED = 0.8
 # Seconds for which a look that found no peer counts. A replica that has been registered for longer is known to all.
 KNOWN = 2.0
 _REMEDY = "Two servers have this host name and port: give one of them another host name or TURNSTREAM_PORT."
@@ -29,52 +27,34 @@ SWEEP = 60.0  # seconds between two searches for turns whose replica has no row 
 
 class ReplicaMonitor:
     """Watches the other replicas. `lease` is in seconds; it is renewed after a third of it, or after `renewal` seconds
-    where that is sooner. `wake` is called when there are turns to claim; `is_known`, once, when every other replica
-    knows of this one, and notifies it; `drain`, at each renewal of the lease, while an operator's order to drain stands
-    in the row; `forget`, when Postgres was away: what ended last may be lost, and run again elsewhere.
+    where that is sooner. `missed` is sent once more when every other replica knows of this one, and notifies it;
+    `drain`, at each renewal of the lease, while the order stands in the row.
     """
 
     def __init__(
-        self,
-        queue: Queue,
-        actions: Actions,
-        lease: float,
-        wake: Callable[[], None],
-        is_known: Callable[[], None] = lambda: None,
-        drain: Callable[[], None] = lambda: None,
-        renewal: float | None = None,
-        forget: Callable[[], None] = lambda: None,
+        self, queue: Queue, actions: Actions, lease: float, signals: Signals, renewal: float | None = None
     ) -> None:
         self._queue = queue
         self._actions = actions
         self._lease = lease
         self._renewal = lease / 3 if renewal is None else min(renewal, lease / 3)
-        self._wake = wake
-        self._is_known = is_known
-        self._drain = drain
-        self._forget = forget
+        self._signals = signals
+        signals.notified.act(self._receive)
         self._alone_until = 0.0
         self._known_at: float | None = None
         self._namesakes: set[UUID] = set()  # living peers with the address of this one, of which a line was logged
-        self._missed: dict[UUID, tuple[datetime, float]] = {}  # its lease, and since when it has that and no session
         self._has_session = True
-        self._connected_since = 0.0
-        self._doubted_at: float | None = None
         self._renewed = 0.0
         self._swept = 0.0
-        self._looked = monotonic()
-        self._clock_ahead = CLOCK.ahead
+        self._seen = Observations()
 
     async def start(self) -> None:
-        """Registers this replica, and takes over the turns of an earlier process at its address, whose session is gone.
-        The address alone may be that of a living server.
-        """
+        """Registers this replica, and takes over the turns of an earlier process at its address."""
         await self._queue.renew_lease(self._lease)
-        self._renewed = self._swept = self._connected_since = self._looked = monotonic()
-        self._known_at = self._renewed + KNOWN
-        self._clock_ahead = CLOCK.ahead
-        peers = await self._queue.peers()
-        await self._take_over([peer.id for peer in peers if peer.has_own_address and not peer.connected])
+        self._renewed = self._swept = now = monotonic()
+        self._known_at = now + KNOWN
+        self._seen = Observations(looked=now, ahead=CLOCK.ahead, reachable_since=now)
+        await self._take_over(predecessors(await self._queue.peers()))
         with suppress(StorageError):
             await self._queue.notify(JOINED)
 
@@ -85,66 +65,63 @@ class ReplicaMonitor:
         """
         return monotonic() < self._alone_until
 
-    def receive(self, payload: str) -> None:
+    def _receive(self, payload: str) -> None:
         """Handles a notification of a replica that has just registered, perhaps this one: the next look tells."""
         if payload == JOINED:
             self._alone_until = 0.0
 
+    async def notify_peers(self, payload: str) -> None:
+        if not self.is_alone:
+            await self._queue.notify(payload)
+
     def connected(self) -> None:
         """To be called when this replica has its own session."""
         self._has_session = True
+        self._signals.missed.send()
 
     def disconnected(self) -> None:
         """To be called when this replica's own session was cut, and when it cannot be opened again. Postgres was away
         then, so probably all sessions were cut, and the peers need time to connect again.
         """
         self._has_session = False
-        self._doubt()
-
-    def _doubt(self) -> None:
-        self._doubted_at = monotonic()
-        self._doubt_rows()
+        self._seen = self._seen.doubted(monotonic())
+        self._signals.suspect.send()
 
     async def run(self) -> None:
         """Looks for ever."""
         while True:
-            await asyncio.sleep(LOOK)
+            await asyncio.sleep(membership.LOOK)
             try:
-                await self._look(monotonic())
+                await self.look()
             except StorageUnavailable as error:
                 log.error("lease.not_renewed", error=str(error))
-                self._looked = monotonic()
-                self._missed.clear()
-                self._doubt_rows()
+                self._seen = self._seen.unreachable(monotonic())
+                self._signals.suspect.send()
 
-    def _doubt_rows(self) -> None:
-        self._connected_since = monotonic()
-        self._forget()
-
-    async def _look(self, now: float) -> None:
+    async def look(self) -> None:
+        """Renews the lease when it is time, and does what is due for the peers and for asks."""
+        now = monotonic()
         if now - self._renewed > self._renewal or not self._has_session:
             if await self._queue.renew_lease(self._lease):
-                self._drain()  # the notification may have been lost
+                self._signals.drain.send()  # the notification may have been lost
             self._renewed = now
         if expired := await self._actions.expire():
             log.info("asks.expired", turns=[str(turn) for turn in expired])
-            self._wake()
-        looked = monotonic()
+            self._signals.wake.send()
+        asked = monotonic()
         peers = await self._queue.peers()
-        self._alone_until = 0.0 if peers else looked + KNOWN
-        if self._known_at is not None and looked > self._known_at:
+        judgement = judge(self._seen, Look(peers, asked, monotonic(), CLOCK.ahead), self._lease)
+        self._seen = judgement.seen
+        self._alone_until = 0.0 if peers else asked + KNOWN
+        if self._known_at is not None and asked > self._known_at:
             self._known_at = None
-            self._is_known()
-        late, self._looked = monotonic() - self._looked, monotonic()
-        jump, self._clock_ahead = CLOCK.ahead - self._clock_ahead, CLOCK.ahead
-        # Postgres, this machine or this process stood still, so the peers were perhaps kept from renewing too; or the
-        # clock of Postgres was set forward, so all leases look expired until they are renewed.
-        if late > LOOK + self._lease / 3 or jump > self._lease / 3:
-            log.warning("lease.doubted", seconds=round(max(late, jump), 3))
-            self._doubt()
+            self._signals.missed.send()
+        if judgement.stalled is not None:
+            log.warning("lease.doubted", seconds=round(judgement.stalled, 3))
+            self._signals.suspect.send()
         self._warn_of_namesakes(peers)
-        if gone := self._gone(peers, now):
-            await self._take_over(gone)
+        if judgement.gone:
+            await self._take_over(judgement.gone)
         if now - self._swept > SWEEP:
             self._swept = now
             await self._take_over(())  # turns of replicas that have no row any more
@@ -155,25 +132,9 @@ class ReplicaMonitor:
                 self._namesakes.add(peer.id)
                 log.warning("replica.address_shared", replica=str(peer.id), remedy=_REMEDY)
 
-    def _gone(self, peers: Sequence[Peer], now: float) -> list[UUID]:
-        """The peers that have had no session for long enough, or whose lease has expired. After Postgres was away, all
-        peers look like that for a while. So neither sign counts before this replica has been connected for one lease.
-        """
-        if self._doubted_at is not None and now - self._doubted_at <= self._lease:
-            self._missed.clear()
-            return []
-        before, self._missed = self._missed, {}
-        for peer in peers:
-            if not peer.connected:
-                lease_until, since = before.get(peer.id, (peer.lease_until, now))
-                self._missed[peer.id] = (peer.lease_until, since if lease_until == peer.lease_until else now)
-        expired = {peer.id for peer in peers if peer.lapsed} if now - self._connected_since > self._lease else set()
-        missed = {id for id, (_, since) in self._missed.items() if now - since >= MISSED}
-        return [peer.id for peer in peers if peer.id in expired | missed]
-
     async def _take_over(self, gone: Sequence[UUID]) -> None:
         turns = await self._queue.take_over(gone)
         if gone or turns:
             log.warning("replicas.gone", replicas=[str(id) for id in gone], turns=[str(turn) for turn in turns])
         if turns:
-            self._wake()
+            self._signals.wake.send()

@@ -3,11 +3,12 @@
 from collections.abc import Collection, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from time import monotonic
 from uuid import UUID
 
 from turnstream.domain.errors import StorageError
+from turnstream.domain.membership import Peer
 from turnstream.domain.turns import Turn
 from turnstream.kit.clock import CLOCK
 from turnstream.storage.database import Database, Statement
@@ -230,19 +231,6 @@ class Claim:
 
     turns: Sequence[UUID] = ()
     deaths: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Peer:
-    """Another replica. `connected`: its session is alive. `lapsed`: its lease has expired. `has_own_address`: its
-    address is that of this one. It is an earlier process, or two servers share a host name and a port.
-    """
-
-    id: UUID
-    connected: bool
-    lapsed: bool
-    has_own_address: bool
-    lease_until: datetime
 
 
 class Queue:
