@@ -21,6 +21,7 @@ from turnstream.domain.turns import Limits, ToolSpec, Turn
 from turnstream.engine.hooks import AfterRound, Hooks
 from turnstream.engine.tool_gate import OUTCOME_UNKNOWN
 from turnstream.engine.upkeep.recovery import ReplicaMonitor
+from turnstream.kit.signals import Signals
 from turnstream.llm.conversation.messages import GIVEN_UP
 from turnstream.llm.provider import ModelRequest
 from turnstream.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text, tool_use
@@ -591,8 +592,9 @@ async def test_an_expired_ask_ends_the_wait_of_its_turn(harness: Harness, office
         actions = Actions(harness.database)
         assert await actions.expire() == [], "it has all the time"
         await _expire(harness, asked)
-        monitor = ReplicaMonitor(replica.queue, actions, 60, replica.worker.wake)
-        await monitor.look()
+        signals = Signals()
+        replica.worker.follow(signals)
+        await ReplicaMonitor(replica.queue, actions, 60, signals).look()
         turn = await ends(harness, replica, asked)
         assert await actions.expire() == []
     assert {result.text for result in results_of(turn).values()} == {"This call was not run: nobody answered in time."}

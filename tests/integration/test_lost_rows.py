@@ -15,6 +15,7 @@ from turnstream.domain.errors import ClaimLost
 from turnstream.domain.kinds import TEXT, TOOL_RESULT, TOOL_USE, USER_TEXT
 from turnstream.domain.turns import Turn
 from turnstream.kit.ids import new_id
+from turnstream.kit.signals import Signals
 from turnstream.llm.scripted import Pause, ScriptedProvider, message_of, text, thinking, tool_use
 from turnstream.storage.database import Statement
 from turnstream.storage.rows import to_json
@@ -198,7 +199,9 @@ async def test_what_followed_an_end_that_is_lost_is_read_anew(harness: Harness) 
             await locker.connection.execute(
                 "UPDATE blocks SET text = 'Ahoy.' WHERE turn_id = $1 AND round = 1", first.turn
             )
-        replica.worker.forget_paths()
+        signals = Signals()
+        replica.worker.follow(signals)
+        signals.suspect.send()
         await harness.finish(replica, await harness.ask(after=first))
     assert "Ahoy." in str(provider.requests[-1].messages)
 

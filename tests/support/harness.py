@@ -29,6 +29,7 @@ from turnstream.engine.upkeep.recovery import ReplicaMonitor
 from turnstream.engine.upkeep.round_writer import RoundWriter
 from turnstream.engine.worker import Worker, WorkerPolicy
 from turnstream.kit.ids import new_id
+from turnstream.kit.signals import Signals
 from turnstream.llm.provider import Provider
 from turnstream.storage.chats.actions import Actions
 from turnstream.storage.chats.exchanges import Exchanges, Target
@@ -176,7 +177,9 @@ class Harness:
             Mirror(Snapshots(self.database), directory, LOOK).run(),
             *([ReplicaSession(self.url, session, worker.receive).run()] if listens else []),
         ]
-        await ReplicaMonitor(queue, Actions(self.database), 60, worker.wake).start()
+        signals = Signals()
+        worker.follow(signals)
+        await ReplicaMonitor(queue, Actions(self.database), 60, signals).start()
         replica = Replica(self.database, directory, worker, queue, rounds, journaling)
         replica.tasks = [asyncio.create_task(worker.run()), *map(asyncio.create_task, work)]
         try:

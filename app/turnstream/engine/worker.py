@@ -20,6 +20,7 @@ from turnstream.engine.recorder import to_the_end
 from turnstream.engine.side_calls import SideCalls
 from turnstream.engine.turn_run import RunServices, TurnRun
 from turnstream.engine.warm_paths import WarmPaths
+from turnstream.kit.signals import Signals
 from turnstream.llm.provider import Provider
 from turnstream.storage.database import FINAL_WRITE_TIMEOUT, OF_REQUEST, OWNER, Database, retry_while_unavailable
 from turnstream.storage.owners.accounts import Accounts
@@ -197,11 +198,14 @@ class Worker:
         warm = self._services.warm_paths.find(turn)
         return None if warm is None else warm.turns[-1]
 
-    def forget_paths(self) -> None:
-        """To be called when Postgres was away: another replica may run a turn again whose end is lost."""
-        self._services.warm_paths.clear()
-
     # --- notifications -----------------------------------------------------------------------------------------------
+
+    def follow(self, signals: Signals) -> None:
+        signals.notified.act(self.receive)
+        signals.missed.act(self.wake)
+        signals.wake.act(self.wake)
+        signals.drain.act(self._begin_drain)
+        signals.suspect.act(self._services.warm_paths.clear)
 
     def wake(self) -> None:
         """There may be a turn to claim: here or, where this replica is full, elsewhere."""
@@ -215,7 +219,7 @@ class Worker:
             # Not `wake`: full replicas would pass the notification on to each other without end.
             self._woken.set()
         elif kind == DRAIN and UUID(id) == self._queue.replica:
-            self.begin_drain()
+            self._begin_drain()
         elif kind in {CANCEL, UPDATED} and (run := self._runs.get(UUID(id))):
             if kind == CANCEL:
                 run.stop("cancel")
@@ -251,7 +255,7 @@ class Worker:
 
     # --- shutdown ----------------------------------------------------------------------------------------------------
 
-    def begin_drain(self) -> None:
+    def _begin_drain(self) -> None:
         """Drains as an operator has ordered. The process stays: its readers read on, and no supervisor starts another
         one that takes turns again.
         """

@@ -4,7 +4,7 @@ import asyncio
 import os
 import secrets
 import socket
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -27,9 +27,10 @@ from turnstream.engine.upkeep.search_indexer import SearchIndexer
 from turnstream.engine.upkeep.sweeps import HOURS, UNUSED_UPLOADS_KEPT, Sweep, sweep_here
 from turnstream.engine.upkeep.transactions import TransactionWatch
 from turnstream.engine.upkeep.webhooks import Receiver, WebhookDeliveries, WebhookPolicy
-from turnstream.engine.worker import Worker
-from turnstream.extension import Context, Task
+from turnstream.engine.worker import Worker, WorkerPolicy
+from turnstream.extension import Context, Task, Work
 from turnstream.kit.ids import new_id
+from turnstream.kit.signals import Signals
 from turnstream.lab.recordings import Recordings
 from turnstream.setup.configuration import digests_of
 from turnstream.setup.parts import Parts
@@ -63,7 +64,7 @@ log = structlog.get_logger(__name__)
 _CHAT_POLL = 5.0
 # How often the reader of a feed looks without a wake-up, in seconds.
 _FEED_LOOK = 10.0
-# Renewals of the lease within the time by which a standby may be old.
+# Renewals of the lease within the time by which a standby may be old: its reads are older than the last one it shows.
 _RENEWALS = 5
 # Seconds before a background task that failed because of Postgres is begun again.
 _RESTART = 1.0
@@ -98,99 +99,56 @@ async def started(parts: Parts, url: str, api: Database, process: ServerProcess 
     is the database as requests see it.
     """
     settings, database = parts.settings, parts.database
-    deliveries = _deliveries(database, parts.receiver)
-    directory, clock = Directory(), FrameClock(settings.frames)
     session_key, failed = secrets.randbits(62), asyncio.Event()
     kinds = sorted(parts.receiver.kinds) if parts.receiver else ()
     queue = Queue(database, new_id(), _address(settings, process), session_key, kinds, digests_of(parts))
+    signals, directory, clock = Signals(), Directory(), FrameClock(settings.frames)
+    renewal = None if settings.standby_url is None else settings.standby_staleness / _RENEWALS
+    monitor = ReplicaMonitor(queue, Actions(database), settings.lease, signals, renewal)
+    chat_wakeups = ChatWakeups(ChatUpdates(database), monitor.notify_peers, _CHAT_POLL)
+    feed = OwnerFeed(OwnerChanges(api), monitor.notify_peers, _FEED_LOOK)
+    refusals, policy = RefusedLogins(AuditTrail(database)), worker_policy(settings, parts.models, parts.plans)
+    works = _works(parts, policy, chat_wakeups, feed)
+    deliveries, provider_for = _deliveries(database, parts.receiver), parts.models.provider_for
+    hooks = [*deliveries, *(hook for work in works.values() for hook in work.hooks), *parts.hooks]
+    worker = Worker(database, queue, directory, provider_for, parts.toolset, policy, clock, hooks, feed.notify)
+    for part in (worker, chat_wakeups.broadcast, feed.broadcast):
+        part.follow(signals)
+    states = {name: work.state for name, work in works.items()}
+    async with AsyncExitStack() as stack:
+        stack.enter_context(LoopWatch())
+        await monitor.start()
+        stack.push_async_callback(queue.leave)
+        upkeep: list[Task] = [
+            clock.watch,
+            monitor.run,
+            RoundWriter(database, directory, settings.journal_interval).run,
+            JournalWriter(Journal(database, queue.replica), directory, settings.journal_interval).run,
+            Mirror(Snapshots(database), directory, settings.journal_interval / 2).run,
+            ReplicaSession(url, session_key, signals.notified.send, monitor.disconnected, monitor.connected).run,
+            chat_wakeups.broadcast.run,
+            chat_wakeups.watch,
+            feed.broadcast.run,
+            refusals.run,
+            *(each.run for each in deliveries),
+            *_upkeep_of_rows(settings, database, works.values()),
+        ]
+        await stack.enter_async_context(background(failed, *upkeep))
+        reports = ActivityReports(worker.activity, Activities(database), queue.replica)
+        await stack.enter_async_context(background(failed, worker.run, reports.run))
+        yield Engine(worker, directory, chat_wakeups, feed, refusals, failed, queue.replica, queue.renewals, states)
 
-    async def notify_peers(payload: str) -> None:
-        if not monitor.is_alone:
-            await queue.notify(payload)
 
-    chat_wakeups = ChatWakeups(ChatUpdates(database), notify_peers, _CHAT_POLL)
-    feed = OwnerFeed(OwnerChanges(api), notify_peers, _FEED_LOOK)
-    refusals = RefusedLogins(AuditTrail(database))
-    policy, provider_for = worker_policy(settings, parts.models, parts.plans), parts.models.provider_for
+def _works(parts: Parts, policy: WorkerPolicy, chat_wakeups: ChatWakeups, feed: OwnerFeed) -> Mapping[str, Work]:
+    """What the extensions do in the engine, by their names."""
 
     def notify(owner: str, chat: UUID) -> None:
         chat_wakeups.notify(chat)
         feed.notify(owner)
 
-    side_calls = SideCalls(Charges(database), Accounts(database), parts.plans, policy.model)
-    context = Context(settings, database, parts.models, parts.plans, side_calls, notify)
-    works = {extension.name: extension.work(context) for extension in parts.extensions}
-    hooks = [*deliveries, *(hook for work in works.values() for hook in work.hooks), *parts.hooks]
-    worker = Worker(database, queue, directory, provider_for, parts.toolset, policy, clock, hooks, feed.notify)
-
-    def look() -> None:
-        """Notifications may have been lost until now: everything that waits for one looks at the rows."""
-        worker.wake()
-        chat_wakeups.broadcast.wake_all()
-        feed.broadcast.wake_all()
-
-    # The reads of a standby are older than the last renewal that it shows.
-    renewal = None if settings.standby_url is None else settings.standby_staleness / _RENEWALS
-    monitor = ReplicaMonitor(
-        queue,
-        Actions(database),
-        settings.lease,
-        worker.wake,
-        look,
-        worker.begin_drain,
-        renewal,
-        worker.forget_paths,
-    )
-
-    def connected() -> None:
-        monitor.connected()
-        look()
-
-    def receive(payload: str) -> None:
-        monitor.receive(payload)
-        worker.receive(payload)
-        chat_wakeups.broadcast.receive(payload)
-        feed.broadcast.receive(payload)
-
-    async with AsyncExitStack() as stack:
-        stack.enter_context(LoopWatch())
-        await monitor.start()
-        stack.push_async_callback(queue.leave)
-        await stack.enter_async_context(
-            background(
-                failed,
-                clock.watch,
-                monitor.run,
-                RoundWriter(database, directory, settings.journal_interval).run,
-                JournalWriter(Journal(database, queue.replica), directory, settings.journal_interval).run,
-                Mirror(Snapshots(database), directory, settings.journal_interval / 2).run,
-                ReplicaSession(url, session_key, receive, monitor.disconnected, connected).run,
-                chat_wakeups.broadcast.run,
-                chat_wakeups.watch,
-                feed.broadcast.run,
-                refusals.run,
-                SearchIndexer(Search(database)).run,
-                TransactionWatch(database).run,
-                *(partial(each.run, Sweeps(database)) for each in sweeps_of(settings, database)),
-                *(partial(each.run, Sweeps(database)) for work in works.values() for each in work.sweeps),
-                *_sweeps_of_files(settings, database),
-                *(each.run for each in deliveries),
-                *(task for work in works.values() for task in work.tasks),
-            )
-        )
-        reports = ActivityReports(worker.activity, Activities(database), queue.replica)
-        await stack.enter_async_context(background(failed, worker.run, reports.run))
-        yield Engine(
-            worker=worker,
-            directory=directory,
-            chat_wakeups=chat_wakeups,
-            feed=feed,
-            refusals=refusals,
-            failed=failed,
-            replica=queue.replica,
-            renewals=queue.renewals,
-            states={name: work.state for name, work in works.items()},
-        )
+    side_calls = SideCalls(Charges(parts.database), Accounts(parts.database), parts.plans, policy.model)
+    context = Context(parts.settings, parts.database, parts.models, parts.plans, side_calls, notify)
+    return {extension.name: extension.work(context) for extension in parts.extensions}
 
 
 def _deliveries(database: Database, receiver: Receiver | None) -> Sequence[WebhookDeliveries]:
@@ -204,6 +162,17 @@ def _address(settings: Settings, process: ServerProcess | None) -> str:
     """A replica that starts at the address of a dead one takes its place. Two living ones may share it by mistake."""
     address = f"{socket.gethostname()}:{settings.port or f'process-{os.getpid()}'}"
     return address if process is None else f"{address}/{process.number}"
+
+
+def _upkeep_of_rows(settings: Settings, database: Database, works: Collection[Work]) -> Sequence[Task]:
+    sweeps = [*sweeps_of(settings, database), *(each for work in works for each in work.sweeps)]
+    return [
+        SearchIndexer(Search(database)).run,
+        TransactionWatch(database).run,
+        *(partial(each.run, Sweeps(database)) for each in sweeps),
+        *_sweeps_of_files(settings, database),
+        *(task for work in works for task in work.tasks),
+    ]
 
 
 def sweeps_of(settings: Settings, database: Database) -> Sequence[Sweep]:

@@ -8,6 +8,7 @@ import structlog
 
 from turnstream.domain.errors import StorageUnavailable
 from turnstream.kit.ids import new_id
+from turnstream.kit.signals import Signals
 from turnstream.stream.wakeup import Wakeup
 
 log = structlog.get_logger(__name__)
@@ -43,6 +44,10 @@ class Broadcast:
         self._wakeups: WeakValueDictionary[str, CountedWakeup] = WeakValueDictionary()
         self._unsent: set[str] = set()
         self._is_due = asyncio.Event()
+
+    def follow(self, signals: Signals) -> None:
+        signals.notified.act(self.receive)
+        signals.missed.act(self.wake_all)
 
     def wakeup(self, key: str) -> CountedWakeup:
         wakeup = self._wakeups.get(key)

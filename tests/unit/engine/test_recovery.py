@@ -1,8 +1,9 @@
 """The monitor of a replica: what it does with its own lease, and with what it sees of its peers."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 from uuid import UUID
@@ -15,6 +16,7 @@ from turnstream.domain.errors import StorageUnavailable
 from turnstream.domain.membership import LOOK, MISSED, Peer
 from turnstream.engine.upkeep import recovery
 from turnstream.engine.upkeep.recovery import JOINED, KNOWN, SWEEP, ReplicaMonitor
+from turnstream.kit.signals import Signals
 from turnstream.storage.chats.actions import Actions
 from turnstream.storage.runs.queue import Queue
 
@@ -72,23 +74,29 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-def monitor_of(rows: Rows, wake: Callable[[], None] = lambda: None) -> ReplicaMonitor:
-    return ReplicaMonitor(cast("Queue", rows), cast("Actions", rows), LEASE, wake)
+class Monitored(ReplicaMonitor):
+    """A monitor whose signals are written down."""
+
+    def __init__(self, rows: Rows) -> None:
+        self.signals, self.sent = Signals(), list[str]()
+        for name in ("missed", "wake", "drain", "suspect"):
+            getattr(self.signals, name).act(partial(self.sent.append, name))
+        super().__init__(cast("Queue", rows), cast("Actions", rows), LEASE, self.signals)
 
 
 async def test_a_replica_is_alone_for_a_moment_after_a_look_that_found_nobody(clock: Clock) -> None:
     rows, found = Rows(), list[bool]()
-    monitor = monitor_of(rows)
+    monitor = Monitored(rows)
     await monitor.start()
     found.append(monitor.is_alone)  # a look at its start may be older than the row of another one that starts
     await monitor.look()
     found.append(monitor.is_alone)
-    monitor.receive("queued")
+    monitor.signals.notified.send("queued")
     found.append(monitor.is_alone)
     clock.now += KNOWN
     found.append(monitor.is_alone)
     await monitor.look()
-    monitor.receive(JOINED)
+    monitor.signals.notified.send(JOINED)
     found.append(monitor.is_alone)
     await monitor.look()
     found.append(monitor.is_alone)
@@ -100,20 +108,14 @@ async def test_a_replica_is_alone_for_a_moment_after_a_look_that_found_nobody(cl
 
 async def test_a_replica_announces_itself_and_looks_once_more_when_all_must_know_of_it(clock: Clock) -> None:
     """Until then another one may think that it is alone, and notify nobody."""
-    rows, looks = Rows(), list[float]()
-    monitor = ReplicaMonitor(
-        cast("Queue", rows),
-        cast("Actions", rows),
-        LEASE,
-        lambda: None,
-        lambda: looks.append(1),
-    )
+    rows = Rows()
+    monitor = Monitored(rows)
     await monitor.start()
     assert rows.notified == [JOINED]
     for later, count in ((KNOWN, 0), (0.1, 1), (KNOWN, 1)):
         clock.now += later
         await monitor.look()
-        assert len(looks) == count
+        assert monitor.sent.count("missed") == count
 
 
 def peer(id: UUID = ADA, *, connected: bool = True, lapsed: bool = False, has_own_address: bool = False) -> Peer:
@@ -121,17 +123,18 @@ def peer(id: UUID = ADA, *, connected: bool = True, lapsed: bool = False, has_ow
 
 
 async def test_an_earlier_process_at_this_address_is_replaced_at_the_start() -> None:
-    rows, woken = Rows(), asyncio.Event()
+    rows = Rows()
     rows.peers_now = [peer(ADA, has_own_address=True, connected=False), peer(BEN, connected=False, lapsed=True)]
     rows.found = [UUID(int=9)]
-    await monitor_of(rows, woken.set).start()
+    monitor = Monitored(rows)
+    await monitor.start()
     assert (rows.taken_over, rows.renewed) == ([[ADA]], 1)
-    assert woken.is_set(), "the turns are claimed at once"
+    assert monitor.sent == ["wake"], "the turns are claimed at once"
 
 
 async def test_a_living_server_with_this_address_keeps_its_turns_and_is_named_once(clock: Clock) -> None:
     rows = Rows()
-    monitor = monitor_of(rows)
+    monitor = Monitored(rows)
     rows.peers_now = [peer(ADA, has_own_address=True), peer(BEN)]
     with capture_logs() as logs:
         await monitor.start()
@@ -146,7 +149,7 @@ async def test_a_living_server_with_this_address_keeps_its_turns_and_is_named_on
 
 async def test_a_replica_without_a_session_renews_its_lease_at_each_look(clock: Clock) -> None:
     rows = Rows()
-    monitor = monitor_of(rows)
+    monitor = Monitored(rows)
     await monitor.start()
     monitor.disconnected()
     for _ in range(3):
@@ -158,7 +161,7 @@ async def test_a_replica_without_a_session_renews_its_lease_at_each_look(clock: 
 
 async def test_the_lease_is_renewed_long_before_it_expires_and_orphans_are_swept(clock: Clock) -> None:
     rows = Rows()
-    monitor = monitor_of(rows)
+    monitor = Monitored(rows)
     await monitor.start()
     start, renewals = clock.now, []
     while clock.now < start + SWEEP + 1:
@@ -172,44 +175,36 @@ async def test_the_lease_is_renewed_long_before_it_expires_and_orphans_are_swept
 
 
 async def test_an_order_to_drain_is_read_with_the_renewal_of_the_lease(clock: Clock) -> None:
-    rows, ordered = Rows(), list[float]()
-    monitor = ReplicaMonitor(
-        cast("Queue", rows),
-        cast("Actions", rows),
-        LEASE,
-        lambda: None,
-        drain=lambda: ordered.append(clock.now),
-    )
+    rows = Rows()
+    monitor = Monitored(rows)
     await monitor.start()
     for rows.draining, count in ((False, 0), (True, 1)):
         clock.now += LEASE / 2
         await monitor.look()
-        assert len(ordered) == count
+        assert monitor.sent.count("drain") == count
 
 
 async def test_a_peer_that_is_gone_loses_its_turns_and_they_are_claimed(clock: Clock) -> None:
-    rows, woken = Rows(), asyncio.Event()
-    monitor = monitor_of(rows, woken.set)
+    rows = Rows()
+    monitor = Monitored(rows)
     await monitor.start()
     rows.peers_now, rows.found = [peer(ADA, connected=False), peer(BEN)], [UUID(int=9)]
     await monitor.look()
-    assert not woken.is_set()
+    assert monitor.sent == []
     clock.now += MISSED + 0.1
     await monitor.look()
     assert rows.taken_over == [[], [ADA]]
-    assert woken.is_set()
+    assert monitor.sent == ["wake"]
 
 
 @pytest.mark.parametrize("trouble", ["session", "postgres", "stop", "clock"])
 async def test_after_trouble_that_meets_all_replicas_no_peer_is_gone_and_paths_are_forgotten(
     trouble: str, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rows, forgotten, ahead = Rows(), list[float](), SimpleNamespace(ahead=0.0)
+    rows, ahead = Rows(), SimpleNamespace(ahead=0.0)
     monkeypatch.setattr(recovery, "CLOCK", ahead)
     monkeypatch.setattr(membership, "LOOK", 0)
-    monitor = ReplicaMonitor(
-        cast("Queue", rows), cast("Actions", rows), LEASE, lambda: None, forget=lambda: forgotten.append(clock.now)
-    )
+    monitor = Monitored(rows)
     await monitor.start()
     for _ in range(4):
         clock.now += LEASE / 4 + 0.1
@@ -228,7 +223,7 @@ async def test_after_trouble_that_meets_all_replicas_no_peer_is_gone_and_paths_a
             ahead.ahead = 3600.0
     await monitor.look()
     assert rows.taken_over == [[]]
-    assert len(forgotten) == 1, "Postgres has perhaps failed over"
+    assert monitor.sent.count("suspect") == 1, "Postgres has perhaps failed over"
     for _ in range(4):
         clock.now += LEASE / 4 + 0.1
         await monitor.look()

@@ -1,7 +1,7 @@
 """Recovery: keeps this replica's lease, takes over the turns of replicas that are gone, and expires old asks."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from time import monotonic
 from uuid import UUID
@@ -12,6 +12,7 @@ from turnstream.domain import membership
 from turnstream.domain.errors import StorageError, StorageUnavailable
 from turnstream.domain.membership import Look, Observations, Peer, judge, predecessors
 from turnstream.kit.clock import CLOCK
+from turnstream.kit.signals import Signals
 from turnstream.storage.chats.actions import Actions
 from turnstream.storage.runs.queue import Queue
 
@@ -26,30 +27,19 @@ SWEEP = 60.0  # seconds between two searches for turns whose replica has no row 
 
 class ReplicaMonitor:
     """Watches the other replicas. `lease` is in seconds; it is renewed after a third of it, or after `renewal` seconds
-    where that is sooner. `wake` is called when there are turns to claim; `is_known`, once, when every other replica
-    knows of this one, and notifies it; `drain`, at each renewal of the lease, while an operator's order to drain stands
-    in the row; `forget`, when Postgres was away: what ended last may be lost, and run again elsewhere.
+    where that is sooner. `missed` is sent once more when every other replica knows of this one, and notifies it;
+    `drain`, at each renewal of the lease, while the order stands in the row.
     """
 
     def __init__(
-        self,
-        queue: Queue,
-        actions: Actions,
-        lease: float,
-        wake: Callable[[], None],
-        is_known: Callable[[], None] = lambda: None,
-        drain: Callable[[], None] = lambda: None,
-        renewal: float | None = None,
-        forget: Callable[[], None] = lambda: None,
+        self, queue: Queue, actions: Actions, lease: float, signals: Signals, renewal: float | None = None
     ) -> None:
         self._queue = queue
         self._actions = actions
         self._lease = lease
         self._renewal = lease / 3 if renewal is None else min(renewal, lease / 3)
-        self._wake = wake
-        self._is_known = is_known
-        self._drain = drain
-        self._forget = forget
+        self._signals = signals
+        signals.notified.act(self._receive)
         self._alone_until = 0.0
         self._known_at: float | None = None
         self._namesakes: set[UUID] = set()  # living peers with the address of this one, of which a line was logged
@@ -75,14 +65,19 @@ class ReplicaMonitor:
         """
         return monotonic() < self._alone_until
 
-    def receive(self, payload: str) -> None:
+    def _receive(self, payload: str) -> None:
         """Handles a notification of a replica that has just registered, perhaps this one: the next look tells."""
         if payload == JOINED:
             self._alone_until = 0.0
 
+    async def notify_peers(self, payload: str) -> None:
+        if not self.is_alone:
+            await self._queue.notify(payload)
+
     def connected(self) -> None:
         """To be called when this replica has its own session."""
         self._has_session = True
+        self._signals.missed.send()
 
     def disconnected(self) -> None:
         """To be called when this replica's own session was cut, and when it cannot be opened again. Postgres was away
@@ -90,7 +85,7 @@ class ReplicaMonitor:
         """
         self._has_session = False
         self._seen = self._seen.doubted(monotonic())
-        self._forget()
+        self._signals.suspect.send()
 
     async def run(self) -> None:
         """Looks for ever."""
@@ -101,18 +96,18 @@ class ReplicaMonitor:
             except StorageUnavailable as error:
                 log.error("lease.not_renewed", error=str(error))
                 self._seen = self._seen.unreachable(monotonic())
-                self._forget()
+                self._signals.suspect.send()
 
     async def look(self) -> None:
         """Renews the lease when it is time, and does what is due for the peers and for asks."""
         now = monotonic()
         if now - self._renewed > self._renewal or not self._has_session:
             if await self._queue.renew_lease(self._lease):
-                self._drain()  # the notification may have been lost
+                self._signals.drain.send()  # the notification may have been lost
             self._renewed = now
         if expired := await self._actions.expire():
             log.info("asks.expired", turns=[str(turn) for turn in expired])
-            self._wake()
+            self._signals.wake.send()
         asked = monotonic()
         peers = await self._queue.peers()
         judgement = judge(self._seen, Look(peers, asked, monotonic(), CLOCK.ahead), self._lease)
@@ -120,10 +115,10 @@ class ReplicaMonitor:
         self._alone_until = 0.0 if peers else asked + KNOWN
         if self._known_at is not None and asked > self._known_at:
             self._known_at = None
-            self._is_known()
+            self._signals.missed.send()
         if judgement.stalled is not None:
             log.warning("lease.doubted", seconds=round(judgement.stalled, 3))
-            self._forget()
+            self._signals.suspect.send()
         self._warn_of_namesakes(peers)
         if judgement.gone:
             await self._take_over(judgement.gone)
@@ -142,4 +137,4 @@ class ReplicaMonitor:
         if gone or turns:
             log.warning("replicas.gone", replicas=[str(id) for id in gone], turns=[str(turn) for turn in turns])
         if turns:
-            self._wake()
+            self._signals.wake.send()
