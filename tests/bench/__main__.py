@@ -39,7 +39,7 @@ def main(
     """NAME is what to measure, everything by default: memory, readers, streams, openings, burst, capacity, unpaced,
     catch-up, reconnects (beside a relay); recovery, start, remote, distant, journal, traces, replicas (several
     servers); cache (a provider that bills); chats (long ones); large (a database of a million turns); hostile
-    (attacks beside calm streams); costs, storage (what a turn takes).
+    (attacks beside calm streams); overload (arrivals above capacity); costs, storage (what a turn takes).
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # stop what was started, as after Ctrl-C
     raise_file_limit()

@@ -8,7 +8,16 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-MODELS = ("endless", "chattering", "one-event", "long-event", "objects", "blocks", "looking", "counting", "arguing")
+from tests.bench.mcp_adversary import CALLED, PATIENCE, McpAdversary
+
+# Models that call a tool, which one, and with what.
+_CALLS = {
+    "looking": ("look", "{}"),
+    "counting": ("count", "{}"),
+    "arguing": ("look", '{"a": [' + "0," * 1_900_000 + "0]}"),
+    **{f"mcp-{tool}": (f"mcp__{tool}", "{}") for tool in CALLED},
+}
+MODELS = ("endless", "chattering", "one-event", "long-event", "objects", "blocks", *_CALLS)
 _START = {"id": "msg_hostile", "type": "message", "role": "assistant", "model": "hostile", "content": []}
 _USAGE = {"input_tokens": 10, "output_tokens": 10}
 _MEGABYTE = 1_000_000
@@ -61,17 +70,27 @@ def _texts(model: str) -> Iterator[bytes]:
 def _reply(model: str, has_result: bool) -> Iterator[bytes]:
     yield _event("message_start", message={**_START, "stop_reason": None, "stop_sequence": None, "usage": _USAGE})
     reason = "end_turn"
-    if has_result or model not in {"looking", "counting", "arguing"}:
+    if has_result or model not in _CALLS:
         yield from _texts(model)
     else:
         reason = "tool_use"
-        arguments = '{"a": [' + "0," * 1_900_000 + "0]}" if model == "arguing" else "{}"
-        yield from _call("count" if model == "counting" else "look", arguments)
+        yield from _call(*_CALLS[model])
     yield _event("message_delta", delta={"stop_reason": reason, "stop_sequence": None}, usage=_USAGE)
     yield _event("message_stop")
 
 
+class _Server(ThreadingHTTPServer):
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.mcp = McpAdversary()
+
+
 class _Handler(BaseHTTPRequestHandler):
+    server: _Server
+
+    def do_GET(self) -> None:
+        self.send_error(405)  # of MCP: there is no stream of notifications
+
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["content-length"]))
         with suppress(ConnectionError):
@@ -83,11 +102,17 @@ class _Handler(BaseHTTPRequestHandler):
                     self._answer("text/plain", [b"word " * (_MEGABYTE // 5)] * 50)
                 case "/count":
                     self._answer("application/json", [b'{"output": [' + b"0," * 450_000 + b"0]}"])
+                case "/mcp":
+                    message = json.loads(body)
+                    if "id" not in message:
+                        self._answer("application/json", [], 202)
+                        return
+                    self._answer(*self.server.mcp.answer(message))
                 case _:
                     self.rfile.read()  # until the caller hangs up
 
-    def _answer(self, media_type: str, pieces: Any) -> None:
-        self.send_response(200)
+    def _answer(self, media_type: str, pieces: Any, status: int = 200) -> None:
+        self.send_response(status)
         self.send_header("content-type", media_type)
         self.end_headers()
         for piece in pieces:
@@ -99,13 +124,14 @@ class _Handler(BaseHTTPRequestHandler):
 @contextmanager
 def adversary(folder: Path) -> Iterator[dict[str, str]]:
     """Yields the settings of a server that calls it."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), _Handler) as server:
+    with _Server() as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         url = f"http://127.0.0.1:{server.server_port}"
         models, tools = folder / "hostile-models.toml", folder / "hostile-tools.toml"
         provider = f'[providers.hostile]\napi = "anthropic"\nkey = "key"\nbase_url = "{url}"\n'
         models.write_text(provider + "".join(f'[models.{name}]\nprovider = "hostile"\n' for name in MODELS))
-        tools.write_text("".join(_tool(name, url) for name in ("look", "count")))
+        mcp = f'[mcp.mcp]\nurl = "{url}/mcp"\ntimeout = {PATIENCE}\n'
+        tools.write_text(mcp + "".join(_tool(name, url) for name in ("look", "count")))
         try:
             yield {
                 "TURNSTREAM_MODELS_FILE": str(models),

@@ -61,7 +61,7 @@ def served(
     candidate: Candidate, provider_url: str, folder: Path, *, port: int = 0, cpu: int | None = SERVER_CPU
 ) -> Iterator[Server]:
     port, log = port or free_port(), folder / f"{candidate.name}.log"
-    command, environment = candidate.command, candidate.environment | provider_environment(provider_url)
+    command, environment = candidate.command, provider_environment(provider_url) | candidate.environment
     if candidate.name == "relay":
         command = (*command, "--port", str(port))
     environment |= {"TURNSTREAM_PORT": str(port)}

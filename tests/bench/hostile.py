@@ -16,6 +16,7 @@ from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from resource import RUSAGE_CHILDREN, getrusage
 from threading import Event, Thread
 from typing import NamedTuple
 
@@ -23,11 +24,12 @@ import httpx2
 import psutil
 
 from tests.bench.adversary import adversary
+from tests.bench.archive_attacks import ATTACKER
 from tests.bench.candidates import Server
 from tests.bench.chats import HELD_TARGET, INSERT_TURNS
 from tests.bench.database import bench_database, new_database
-from tests.bench.load import Load, LoadResult
-from tests.bench.long_attacks import ATTACKER, CHAT_TURNS, LONG_ATTACKS, SAID, Outcome
+from tests.bench.load import Load, LoadResult, Times
+from tests.bench.long_attacks import CHAT_TURNS, LONG_ATTACKS, SAID, Outcome
 from tests.bench.processes import raise_file_limit, resident_bytes
 from tests.bench.provider import fake_provider
 from tests.bench.scenarios import RATE, FaultError, faultless, warm_up
@@ -38,6 +40,7 @@ from turnstream.domain.turns import TurnRequest
 from turnstream.kit.ids import new_id
 from turnstream.storage.database import connect
 from turnstream.storage.owners.tokens import Tokens
+from turnstream.storage.row_security import embedded_api_url
 from turnstream.storage.rows import to_json
 
 _MEGABYTE = 1_000_000
@@ -56,7 +59,8 @@ class Attacked(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Measured:
     """`holds` are milliseconds of processor time by function, the longest first. `most_memory` is what the server grew
-    by meanwhile, `memory` what it kept.
+    by meanwhile, `memory` what it kept. `command_memory` is the most that a command of an operator had, which was made
+    to read what the attackers have made; all in megabytes.
     """
 
     load: LoadResult
@@ -64,6 +68,7 @@ class Measured:
     most_memory: float
     memory: float
     attacked: Mapping[str, Attacked]
+    command_memory: float = 0.0
 
     def longest(self) -> float:
         return max(self.holds.values(), default=0.0)
@@ -93,15 +98,16 @@ class Target:
         process, log_before = self.server.process, self.log.stat().st_size
         with _memory(process) as memory, self.server.start(load) as running:
             running.wait_until_attached()
-            attacked = self._attacked(names) if names else {}
+            attacked, command_memory = self._attacked(names) if names else ({}, 0.0)
             result = running.result()
         with self.log.open(encoding="utf-8") as log:
             log.seek(log_before)
             holds = holds_in(log)
         before, after = memory[0], resident_bytes(process)
-        return Measured(result, holds, (max(memory) - before) / _MEGABYTE, (after - before) / _MEGABYTE, attacked)
+        grown, kept = (max(memory) - before) / _MEGABYTE, (after - before) / _MEGABYTE
+        return Measured(result, holds, grown, kept, attacked, command_memory)
 
-    def _attacked(self, names: Sequence[str]) -> Mapping[str, Attacked]:
+    def _attacked(self, names: Sequence[str]) -> tuple[Mapping[str, Attacked], float]:
         url = f"http://127.0.0.1:{self.server.port}"
         return self.attackers.submit(_attack, names, url, self.attacker, self.chat).result()
 
@@ -125,10 +131,14 @@ def _calm(target: Target, chats: int, seconds: int) -> Load:
 
 @contextmanager
 def _target(site: Site) -> Iterator[Target]:
+    wall = {"TURNSTREAM_API_DATABASE_URL": asyncio.run(embedded_api_url(site.database.url))}
     with (
         adversary(site.folder) as settings,
-        site.served(settings | _SETTINGS, module="tests.bench.watched_server") as server,
-        ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), _begin, (site.database.url,)) as attackers,
+        site.served(settings | _SETTINGS | wall, module="tests.bench.watched_server") as server,
+        # Each time a new process: what its commands need is known of all together.
+        ProcessPoolExecutor(
+            1, multiprocessing.get_context("spawn"), _begin, (site.database.url,), max_tasks_per_child=1
+        ) as attackers,
     ):
         warm_up(server)
         log = site.folder / "turnstream.log"
@@ -196,7 +206,9 @@ def _check(answer: httpx2.Response) -> None:
         raise _RefusedError(answer.status_code)
 
 
-def _attack(names: Sequence[str], url: str, token: str, chat: str) -> Mapping[str, Attacked]:
+def _attack(names: Sequence[str], url: str, token: str, chat: str) -> tuple[Mapping[str, Attacked], float]:
+    """What became of each attack, and the memory of the largest command, in megabytes."""
+
     def one(name: str) -> Attacked:
         begun, outcomes = time.monotonic(), set[Outcome]()
         with httpx2.Client(
@@ -216,7 +228,8 @@ def _attack(names: Sequence[str], url: str, token: str, chat: str) -> Mapping[st
         return Attacked(sorted(outcomes, key=str), time.monotonic() - begun)
 
     with ThreadPoolExecutor(len(names)) as pool:
-        return dict(zip(names, pool.map(one, names), strict=True))
+        attacked = dict(zip(names, pool.map(one, names), strict=True))
+    return attacked, getrusage(RUSAGE_CHILDREN).ru_maxrss * 1024 / _MEGABYTE
 
 
 def rows(alone: Measured, attacked: Measured) -> Rows:
@@ -235,6 +248,7 @@ def rows(alone: Measured, attacked: Measured) -> Rows:
         **{f"`{where}`, ms": (alone.holds.get(where), held, HELD_TARGET) for where, held in named},
         "server memory, MB more meanwhile": (alone.most_memory, attacked.most_memory, None),
         "server memory, MB more at the end": (alone.memory, attacked.memory, None),
+        "memory of the largest command, MB": (None, attacked.command_memory, None),
         **{
             f"{name}: {', '.join(map(str, outcomes))}; s": (None, seconds, None)
             for name, (outcomes, seconds) in attacked.attacked.items()
@@ -245,7 +259,8 @@ def rows(alone: Measured, attacked: Measured) -> Rows:
 def main() -> None:
     raise_file_limit()
     words = sys.argv[1:]
-    print("| attack | outcomes | held | where | delay p99 | longest | memory |\n|---|---|---:|---|---:|---:|---:|")
+    print("| attack | outcomes | held | where | delay p99 | longest | memory | command |")
+    print("|---|---|---:|---|---:|---:|---:|---:|")
     with ExitStack() as owned:
         folder = Path(owned.enter_context(tempfile.TemporaryDirectory()))
         site = Site(owned.enter_context(fake_provider(folder)), owned.enter_context(bench_database(folder)), folder)
@@ -254,10 +269,12 @@ def main() -> None:
         for name in ("none", *(name for name in LONG_ATTACKS if not words or any(word in name for word in words))):
             measured = target.measured(load, [name] if name in LONG_ATTACKS else [])
             outcomes = [str(each) for attack in measured.attacked.values() for each in attack.outcomes]
-            delay, where = faultless(measured.load).delta, next(iter(measured.holds), "")
-            assert delay is not None
+            if measured.load.faults:
+                outcomes.append(f"calm streams: {measured.load.describe_faults()}")
+            where, delay = next(iter(measured.holds), ""), measured.load.delta or Times(0, 0, 0, 0)
             figures = f"{measured.longest():.0f} ms | {where} | {delay.p99:.0f} ms | {delay.max:.0f} ms"
-            print(f"| {name} | {', '.join(outcomes)} | {figures} | +{measured.most_memory:.0f} MB |", flush=True)
+            memory = f"+{measured.most_memory:.0f} MB | {measured.command_memory:.0f} MB"
+            print(f"| {name} | {', '.join(outcomes)} | {figures} | {memory} |", flush=True)
 
 
 if __name__ == "__main__":

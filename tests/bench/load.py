@@ -1,9 +1,9 @@
 """The load generator: what it is told, what it tells."""
 
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import IO, Literal
 
 import msgspec
@@ -18,7 +18,8 @@ Dialect = Literal["turnstream", "relay", "provider"]
 class Load:
     """Every other chat goes to `second_port`; at `mirror_port` each turn has a second reader. 0: there is none.
 
-    `single`: no chat is opened; one request sends the message, and its answer is the stream.
+    `single`: no chat is opened; one request sends the message, and its answer is the stream. With several tokens,
+    separated by commas, each chat has one of them. `refusals`: a message may be refused for lack of room.
     """
 
     plan: str
@@ -34,6 +35,7 @@ class Load:
     second_port: int = 0
     mirror_port: int = 0
     token: str = ""
+    refusals: bool = False
     seed: int = 1
 
     def options(self) -> list[str]:
@@ -51,6 +53,7 @@ class Load:
             "--second-port": self.second_port,
             "--mirror-port": self.mirror_port,
             "--token": self.token,
+            "--refusals": int(self.refusals),
             "--seed": self.seed,
         }
         return [str(word) for pair in values.items() for word in pair]
@@ -92,6 +95,11 @@ class LoadResult:
     steady_seconds: float
     steady: Times | None
     first_failure: str
+    # Until the head of the stream that answers a message, and until a refusal. Refusals have status and code, and two
+    # counts: of all, and of those that name in `Retry-After` when to come again.
+    accepted: Times | None = None
+    refusal: Times | None = None
+    refused: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
     @property
     def faults(self) -> int:

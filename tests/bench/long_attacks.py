@@ -5,32 +5,30 @@ Each returns the statuses of its answers, and the states or errors in which its 
 
 import secrets
 import socket
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import httpx2
 
+from tests.bench.archive_attacks import bombs, foreign_ids, lies, round_trip
+from tests.bench.injection_attack import REFUSAL, injected
 from tests.support.attacks import ATTACKS
 
 Outcome = int | str
 
 CHAT_TURNS = 5000
-ATTACKER = "attacker"
 SAID = "What was said in a chat, as long as such things are. " * 8
 _READERS = 1000
 _UPLOAD = 19_900_000
 _BURST = 1500  # messages, which is more than an owner may have queued
 _AT_ONCE = 40
 _POLL = 0.2  # seconds
+_FEW = 100  # tools
 _BLOCK = {"type": "text", "text": "Begin."}
 
 
@@ -184,19 +182,13 @@ def _one_key(client: httpx2.Client, _chat: str) -> Sequence[Outcome]:
     return _at_once(client, requests)
 
 
-def _archives(_client: httpx2.Client, chat: str) -> Sequence[Outcome]:
-    """An export of the chat, and its import for another owner, beside the server."""
-    command = [str(Path(sys.executable).with_name("turnstream")), "owners"]
-    with tempfile.TemporaryDirectory() as folder:
-        archive = str(Path(folder, "archive.tar"))
-        for arguments in (
-            ["export", ATTACKER, archive, "--chat", chat],
-            ["import", archive, "--owner", secrets.token_hex(4)],
-        ):
-            done = subprocess.run([*command, *arguments], capture_output=True, check=False)
-            if done.returncode:
-                return [done.stderr.decode()[-300:]]
-    return ["imported"]
+def _many_mcp_tools(client: httpx2.Client, chat: str) -> Sequence[Outcome]:
+    """An MCP server whose list of tools has 5,000, and changes again and again. Ends when it has few again."""
+    models = [*["mcp-swell"] * 5, "mcp-shrink"]
+    outcomes = [outcome for model in models for outcome in _reply(model, client, chat)]
+    while len(client.get("/api/tools").raise_for_status().json()["tools"]) > _FEW:
+        time.sleep(_POLL)
+    return outcomes
 
 
 def _without_chat(
@@ -232,5 +224,14 @@ LONG_ATTACKS: Mapping[str, LongAttack] = {
     "1,000 readers of one turn": LongAttack(_readers, {200, 201, 503, "complete"}),
     "1,500 messages, 40 at once": LongAttack(_burst, {201}),
     "one key 40 times at once, in each dialect": LongAttack(_one_key, {200}),
-    "its export and import": LongAttack(_archives, {"imported"}),
+    "its export and import": LongAttack(round_trip, {"imported"}),
+    "an MCP result of 12 MB": LongAttack(partial(_reply, "mcp-long"), {201, "complete"}),
+    "an MCP result of 1,000,000 objects": LongAttack(partial(_reply, "mcp-values"), {201, "complete"}),
+    "an MCP result without an end": LongAttack(partial(_reply, "mcp-endless"), {201, "complete"}),
+    "an MCP result that is slow": LongAttack(partial(_reply, "mcp-slow"), {201, "complete"}),
+    "5,000 MCP tools, listed again and again": LongAttack(_many_mcp_tools, {201, "complete"}),
+    "archives of kilobytes that become gigabytes": LongAttack(bombs, {"refused", "cut off"}),
+    "archives whose headers lie": LongAttack(lies, {"refused", "cut off"}),
+    "archives with the ids of another owner": LongAttack(foreign_ids, {"imported", "refused"}),
+    "statements injected as the role of the API": LongAttack(injected, {REFUSAL}),
 }

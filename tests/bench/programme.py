@@ -10,6 +10,7 @@ from tests.bench.distant import distant
 from tests.bench.hostile import hostile
 from tests.bench.journal_cost import journal_cost
 from tests.bench.large import large
+from tests.bench.overload import SECONDS, overload
 from tests.bench.recovery import recovery
 from tests.bench.remote import remote
 from tests.bench.replicas import replicas
@@ -30,6 +31,7 @@ COSTS = ("on paper", "measured", "ratio")
 DISTANT = ("near", "5 ms away", "round trips")
 LARGE = ("50,000 turns", "a million", "ratio", "target")
 HOSTILE = ("alone", "with all attacks", "target")
+OVERLOAD = ("", "target")
 STORAGE = ("2 deltas", "1,000 deltas", "for a byte of text")
 REPLICAS = ("one server", "two replicas")
 
@@ -64,6 +66,7 @@ def whole() -> Programme:
             Trial("chats", "first delta in a long chat", CHATS, chats(10, 100, 1000, 5000, 10_000)),
             Trial("large", "calls in a small database and in one of a million turns", LARGE, large(30)),
             Trial("hostile", "50 calm streams, and all attacks at once", HOSTILE, hostile(50, 40)),
+            Trial("overload", f"{SECONDS} seconds of arrivals at twice the capacity", OVERLOAD, overload(SECONDS)),
             Trial("storage", "bytes that a turn leaves in Postgres, and its CPU", STORAGE, storage(200, 1000)),
             Trial("replicas", "500 streams of 50/s", REPLICAS, replicas(500, 150)),
         ),

@@ -1,8 +1,11 @@
 """The benchmark is worth what its tools are: the real SDK accepts the provider, and the checks can fail."""
 
+import asyncio
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import anthropic
 import pytest
@@ -15,6 +18,7 @@ from tests.bench.database import Postgres
 from tests.bench.load import Load, LoadResult, run_load
 from tests.bench.provider import FakeProvider, fake_provider
 from tests.bench.trials import Rows, Site, Trial
+from tests.support.canned import Answer, canned_server
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="the benchmark tools need Linux"),
@@ -148,6 +152,29 @@ def test_chats_that_do_not_end_in_time_have_failed(provider: FakeProvider) -> No
     result = run_load("provider", provider.port, load)
     assert (result.failed, result.lost) == (2, 10)
     assert "not finished in time" in result.first_failure
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "headers"), [(503, "overloaded", {"Retry-After": "2"}), (429, "queued_turns", {})]
+)
+async def test_refusals_are_counted_by_their_reasons_and_are_no_faults_where_they_are_expected(
+    status: int, code: str, headers: dict[str, str]
+) -> None:
+    load = Load("deltas=5 rate=50", chats=3, ramp_seconds=0, single=True, token="a,b", refusals=True)
+    async with canned_server() as server:
+        server.answer = Answer(f'{{"code":"{code}"}}'.encode(), status, headers)
+        port = urlsplit(server.url).port or 0
+        result = await asyncio.to_thread(run_load, "turnstream", port, load)
+        unexpected = await asyncio.to_thread(run_load, "turnstream", port, replace(load, refusals=False))
+        server.answer = Answer(b"{}", 500)
+        failed = await asyncio.to_thread(run_load, "turnstream", port, load)
+    assert result.refused == {f"{status} {code}": (3, 3 if headers else 0)}
+    assert result.faults == 0
+    assert result.refusal is not None
+    assert result.refusal.count == 3
+    assert [asked.headers["authorization"] for asked in server.requests[:3]].count("Bearer a") == 2
+    assert (unexpected.failed, unexpected.lost, unexpected.refused) == (3, 0, {})
+    assert (failed.failed, failed.refused) == (3, {})
 
 
 @pytest.mark.parametrize("limit", [3, 40, 195, 200, 460, 5000])

@@ -54,14 +54,12 @@ async def list_tools(request: Request) -> Response:
     services = services_of(request)
     tools = [
         ToolOut(
-            name=spec.name,
-            description=spec.description,
-            input_schema=msgspec.json.decode(spec.input_schema),
-            read_only=spec.read_only,
-            approval=approval
-            if isinstance(approval := services.resolver.toolset.policy(spec.name).approval, str)
-            else "by_input",
+            name=tool.spec.name,
+            description=tool.spec.description,
+            input_schema=msgspec.json.decode(tool.spec.input_schema),
+            read_only=tool.spec.read_only,
+            approval=approval if isinstance(approval := tool.policy.approval, str) else "by_input",
         )
-        for spec in services.resolver.toolset.specs()
+        for tool in services.resolver.toolset.tools
     ]
     return json_response(ToolsOut(tools=tools))

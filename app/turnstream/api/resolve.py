@@ -249,6 +249,8 @@ class Resolver:
         chosen: dict[str, ToolSpec] = {}
         provider: dict[str, None] = {}
         server = {spec.name: spec for spec in frozen if not spec.client and not spec.http}
+        # At once: each look goes over the tools of all sources.
+        known = {spec.name: spec for spec in self.toolset.specs()}
         for place, item in enumerate(items):
             if isinstance(item, ProviderToolIn):
                 if not self.allowed.has_provider_tool(item.definition):
@@ -261,7 +263,7 @@ class Resolver:
                 continue
             try:
                 if isinstance(item, str):
-                    (spec,) = self.toolset.specs([item])
+                    spec = known.get(item) or self.toolset.specs([item])[0]
                     spec = server.get(item, spec)
                 else:
                     spec = _declared(item, room)

@@ -43,6 +43,7 @@ Cut the connection. Get the rest with the chat and turn of turn_start and the id
 Or talk to it: {command} chat
 """
 
+_ACCEPTED_AT_ONCE = 16  # connections
 _ALL_ADDRESSES = frozenset({"0.0.0.0", "::"})  # noqa: S104, only compared with
 
 
@@ -157,11 +158,18 @@ async def _serve(settings: Settings, process: ServerProcess | None) -> None:
                 sockets.append(stack.enter_context(_unix_socket(services.neighbours.own.socket)))
                 server.obey_supervisor()
             failure = asyncio.create_task(server.stop_after(services.failed))
-            await server.serve(sockets)
+            await server.serve([each for listener in sockets for each in watched(listener)])
             failure.cancel()
     signs.cancel()
     if services.failed.is_set():
         sys.exit(1)  # a supervisor takes any other status for an end that was asked for
+
+
+def watched(listener: socket.socket) -> list[socket.socket]:
+    """The socket several times, for the event loop to watch: libuv accepts one connection of each in an iteration, and
+    under load an iteration takes so long that new connections would wait for seconds.
+    """
+    return [listener, *(listener.dup() for _ in range(_ACCEPTED_AT_ONCE - 1))]
 
 
 @contextmanager

@@ -250,6 +250,8 @@ class Database:
         async with asyncio.timeout(self._timeout if waits else None):
             try:
                 for line in lines:
+                    line.check()  # of all before the wait in the first: who is refused is refused at once
+                for line in lines:
                     await line.enter()
                     entered += 1
                 return await self._pool.acquire()
@@ -306,15 +308,17 @@ class _Line:
     def is_full(self) -> bool:
         return self._places.locked()
 
+    def check(self) -> None:
+        """Raises Overloaded."""
+        if self.is_full and self._since and monotonic() - next(iter(self._since.values())) >= PATIENCE:
+            raise Overloaded("More requests wait for the database than the server can answer now.")
+
     async def enter(self) -> None:
-        if not self._places.locked():
+        if not self.is_full:
             await self._places.acquire()  # at once
             return
-        now = monotonic()
-        if self._since and now - next(iter(self._since.values())) >= PATIENCE:
-            raise Overloaded("More requests wait for the database than the server can answer now.")
         mark = object()
-        self._since[mark] = now
+        self._since[mark] = monotonic()
         try:
             await self._places.acquire()
         finally:

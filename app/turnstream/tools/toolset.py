@@ -84,6 +84,11 @@ class Toolset:
         return tuple(self._own.values())
 
     @property
+    def tools(self) -> Sequence[Tool]:
+        """All tools, with those that sources have now."""
+        return tuple(self._tools.values())
+
+    @property
     def names(self) -> tuple[str, ...]:
         return tuple(self._tools)
 

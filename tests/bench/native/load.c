@@ -5,7 +5,8 @@
 //   --single 1       no chat is opened: one request sends the message, and its answer is the stream
 //   --burst 1        open every chat first, then send all the turns at once, each on a new connection
 //   --readers N      further clients that follow the turn of the first chat
-//   --token T        credential of all requests
+//   --token T        credential of all requests; of several, separated by commas, each chat has one
+//   --refusals 1     an answer of 429 or 503 to a message is counted and timed, and the chat ends with it
 //   --second-port P  every other chat goes there
 //   --mirror-port P  each turn has a second reader, there; its deltas are timed apart
 //   --cuts N --gap-ms M   drop each connection N times in mid-turn, come back within M ms with Last-Event-ID;
@@ -35,10 +36,11 @@ struct client {
 };
 
 static const struct dialect *dialect;
-static const char *credential;
+static const char *credentials[100];
+static int credential_count;
 static char plan[400];
 static int port, second_port, mirror_port, chats = 1, readers, cuts, gap_ms, replays, poller;
-static bool burst, single;
+static bool burst, single, refusals;
 static double ramp_seconds = 1;
 
 static struct client *clients;
@@ -74,7 +76,16 @@ static void fail(struct client *it, const char *why) {
   if (!total.first_failure[0])
     snprintf(total.first_failure, sizeof total.first_failure, "%s %d, %s: %s, status %d %.200s", it->reader ? "reader" : "chat",
              it->number, names[it->step], why, it->reply.status, it->reply.body.length ? it->reply.body.data : "");
-  if (it->step != ASK_AFTER_END) end_pass(it);
+  if (it->step == FOLLOW || (it->step == SEND && it->reply.event_stream)) end_pass(it);
+  finish(it);
+}
+
+// The server has no room now.
+static void refuse(struct client *it) {
+  char code[40] = "";
+  json_string(it->reply.body.length ? it->reply.body.data : "", "code", code, sizeof code);
+  count_refusal(it->reply.status, code, it->reply.retry_after);
+  histogram_add(&refusal, now_us() - it->wanted);
   finish(it);
 }
 
@@ -98,6 +109,7 @@ static void build_request(struct client *it) {
   it->request.length = 0;
   buffer_print(&it->request, "%s HTTP/1.1\r\nHost: 127.0.0.1:%d\r\nAccept: %s\r\n", path, it->port,
                it->step == FOLLOW || single ? "text/event-stream" : "*/*");
+  const char *credential = credentials[it->follows % credential_count];
   if (credential[0]) buffer_print(&it->request, "Authorization: Bearer %s\r\n", credential);
   if (it->step >= FOLLOW && it->last_id[0]) buffer_print(&it->request, "Last-Event-ID: %s\r\n", it->last_id);
   if (body[0]) buffer_print(&it->request, "Content-Type: application/json\r\nContent-Length: %zu\r\n", strlen(body));
@@ -252,7 +264,8 @@ static void ended_document(struct client *it) {
   if (it->step == ASK_AFTER_END && it->reply.status == 204) {
     total.ended_204++;
     succeed(it);
-  } else if (it->step == ASK_AFTER_END || it->step == FOLLOW || it->reply.status >= 300) fail(it, "unexpected answer");
+  } else if (refusals && it->step == SEND && (it->reply.status == 429 || it->reply.status == 503)) refuse(it);
+  else if (it->step == ASK_AFTER_END || it->step == FOLLOW || it->reply.status >= 300) fail(it, "unexpected answer");
   else if (it->step == OPEN) {
     json_string(body, "id", it->chat, sizeof it->chat);
     opened_chat(it);
@@ -266,6 +279,7 @@ static void ended_document(struct client *it) {
 static void note_attached(struct client *it) {
   if (it->attached) return;
   it->attached = true;
+  if (single) histogram_add(&accepted, now_us() - it->wanted);
   if (++attached < client_count) return;
   printf("{\"attached\":%d}\n", attached);
   fflush(stdout);
@@ -371,11 +385,17 @@ static void sum_up(void) {
   print_results((last_end - started) / 1e6, from, until);
 }
 
+static void read_credentials(const char *list) {
+  char *rest = checked(strdup(list));
+  do credentials[credential_count++] = strsep(&rest, ",");
+  while (rest && credential_count < (int)(sizeof credentials / sizeof *credentials));
+}
+
 int main(int count, char **words) {
   signal(SIGPIPE, SIG_IGN);
   dialect = find_dialect(option(count, words, "--dialect", "turnstream"));
   port = atoi(option(count, words, "--port", "8000"));
-  credential = option(count, words, "--token", "");
+  read_credentials(option(count, words, "--token", ""));
   second_port = atoi(option(count, words, "--second-port", "0"));
   mirror_port = atoi(option(count, words, "--mirror-port", "0"));
   chats = atoi(option(count, words, "--chats", "1"));
@@ -383,6 +403,7 @@ int main(int count, char **words) {
   ramp_seconds = atof(option(count, words, "--ramp", "1"));
   burst = atoi(option(count, words, "--burst", "0"));
   single = atoi(option(count, words, "--single", "0"));
+  refusals = atoi(option(count, words, "--refusals", "0"));
   readers = atoi(option(count, words, "--readers", "0"));
   cuts = atoi(option(count, words, "--cuts", "0"));
   gap_ms = atoi(option(count, words, "--gap-ms", "100"));

@@ -6,7 +6,7 @@ struct reply {
   struct buffer raw, body; // body: decoded bytes that nobody has taken yet
   size_t parsed;           // of raw
   int status;
-  bool head_read, chunked, event_stream, keep_alive, complete;
+  bool head_read, chunked, event_stream, keep_alive, complete, retry_after;
   long left; // of the body or of the current chunk; -1: not known
 };
 
@@ -27,6 +27,7 @@ static bool reply_read_head(struct reply *it) {
   it->chunked = strcasestr(head, "\r\ntransfer-encoding: chunked");
   it->event_stream = it->status == 200 && strcasestr(head, "\r\ncontent-type: text/event-stream");
   it->keep_alive = !strcasestr(head, "\r\nconnection: close");
+  it->retry_after = strcasestr(head, "\r\nretry-after:");
   it->left = it->status == 204 ? 0 : length ? atol(length + strlen("\r\ncontent-length:")) : -1;
   it->parsed = end + 4 - head;
   it->head_read = true;

@@ -3,13 +3,36 @@
 #include "common.h"
 #include "histogram.h"
 
-static struct histogram first_delta, opening, delta, mirror, replay, rejoin;
+static struct histogram first_delta, opening, delta, mirror, replay, rejoin, accepted, refusal;
 enum { SLICE_US = 100000, SLICES = 1200 };
 static struct histogram *slices[SLICES]; // of the delta latencies, by send time
 static struct {
   long completed, failed, deltas, delta_events, bytes, lost, repeated, disordered, foreign, resumes, resets, ended_204, replay_events;
   char first_failure[400];
 } total;
+
+enum { REFUSALS = 16 };
+static struct {
+  char reason[48]; // status and code
+  long count, with_retry_after;
+} refused[REFUSALS];
+
+static void count_refusal(int status, const char *code, bool retry_after) {
+  char reason[48];
+  snprintf(reason, sizeof reason, "%d %s", status, code);
+  int i = 0;
+  while (i < REFUSALS - 1 && refused[i].count && strcmp(refused[i].reason, reason)) i++;
+  snprintf(refused[i].reason, sizeof refused[i].reason, "%s", reason);
+  refused[i].count++;
+  refused[i].with_retry_after += retry_after;
+}
+
+static void print_refusals(void) {
+  printf(",\"refused\":{");
+  for (int i = 0; i < REFUSALS && refused[i].count; i++)
+    printf("%s\"%s\":[%ld,%ld]", i ? "," : "", refused[i].reason, refused[i].count, refused[i].with_retry_after);
+  printf("}");
+}
 
 // `sent` counts from the start of the run.
 static void add_delta(int64_t sent, int64_t late) {
@@ -49,6 +72,9 @@ static void print_results(double wall_seconds, int64_t steady_from, int64_t stea
   histogram_print("mirror", &mirror);
   histogram_print("replay", &replay);
   histogram_print("rejoin", &rejoin);
+  histogram_print("accepted", &accepted);
+  histogram_print("refusal", &refusal);
+  print_refusals();
   print_steady(steady_from, steady_until);
   print_failure();
   printf("}\n");
