@@ -30,7 +30,7 @@ GENERATED_TYPES := node_modules/.types/$(TYPES)
 JAVASCRIPT := app/turnstream/web/static/*.js tests/javascript/*.js tests/javascript/*.mjs tests/node/*.mjs eslint.config.js app/turnstream/web/packages/*/*.js
 FORMATTED := app/turnstream/web/static/protocol.d.ts app/turnstream/web/static/client.d.ts tests/node/*.mts tests/browser/*.jsx
 
-.PHONY: help run test cover soak live image check bench migrations lock upgrade fmt clean types vendor check-format check-lint check-types check-floors check-javascript
+.PHONY: help run test cover soak live image check bench migrations lock upgrade fmt clean types vendor check-format check-lint check-types check-floors check-budget check-javascript
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -55,8 +55,8 @@ live: $(DEV) ## the main job with real models, where a key is set; says first wh
 image: $(DEV) ## build the image of the Dockerfile without an engine, run it and look into it (root, Debian; minutes)
 	@IMAGE_TESTS=1 $(BIN)/python -m pytest --quiet tests/image $(PYTEST_ARGS)
 
-check: $(DEV) $(NODE_TOOLS) ## format, lint, types and floors of Python and JavaScript, side by side
-	@$(MAKE) --no-print-directory --jobs --keep-going $(filter --output-sync,$(patsubst %,--%,$(.FEATURES))) check-format check-lint check-types check-floors check-javascript
+check: $(DEV) $(NODE_TOOLS) ## format, lint, types, floors and budget of Python and JavaScript, side by side
+	@$(MAKE) --no-print-directory --jobs --keep-going $(filter --output-sync,$(patsubst %,--%,$(.FEATURES))) check-format check-lint check-types check-floors check-budget check-javascript
 
 check-format:
 	@$(BIN)/ruff format --check --quiet || { echo 'not formatted: run `make fmt`'; $(BIN)/ruff format --check; exit 1; }
@@ -70,6 +70,9 @@ check-types:
 
 check-floors:
 	@$(BIN)/lint-imports --no-logo >$(VENV)/floors.txt || { cat $(VENV)/floors.txt; exit 1; }
+
+check-budget:
+	@$(BIN)/python -m tests.support.budget
 
 check-javascript: $(NODE_TOOLS)
 ifdef NPM
