@@ -6,13 +6,21 @@ import io
 import os
 import subprocess
 import tarfile
+import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
 from turnstream.storage.migrations import FOLDER, newest_revision, present_revision
 
 ROOT = Path(__file__).parents[2]
-_PARTS = ("app", "migrations", "tests/__init__.py", "tests/faults/__init__.py", "tests/faults/replica.py")
+_PARTS = (
+    "app",
+    "migrations",
+    "pyproject.toml",
+    "tests/__init__.py",
+    "tests/faults/__init__.py",
+    "tests/faults/replica.py",
+)
 
 
 class NoHistory(Exception):
@@ -43,7 +51,22 @@ def unpack_version_before(folder: Path) -> VersionBefore:
         raise NoHistory("this tree is no clone of the repository")
     with tarfile.open(fileobj=io.BytesIO(_git("archive", _commit_before(), "--", *_PARTS))) as archive:
         archive.extractall(folder, filter="data")
+    _install(folder)
     return VersionBefore(folder, max(_revisions(folder / "migrations")))
+
+
+def _install(folder: Path) -> None:
+    """Its own entry points, in place of those of the tree: the first one of a name on the path counts."""
+    project = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    about = folder / f"{project['name']}-{project['version']}.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n")
+    lines = [
+        line
+        for group, points in project.get("entry-points", {}).items()
+        for line in (f"[{group}]", *(f"{name} = {value}" for name, value in points.items()))
+    ]
+    (about / "entry_points.txt").write_text("\n".join(lines))
 
 
 def _commit_before() -> str:

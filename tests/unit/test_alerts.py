@@ -21,7 +21,7 @@ MAKE = runpy.run_path(str(DEPLOY / "make_dashboard.py"))
     "arguments",
     [
         ("check", "rules", "alerts.yml"),
-        ("check", "config", "prometheus.yml"),
+        ("check", "config", "--syntax-only", "prometheus.yml"),
         pytest.param(("test", "rules", "alerts-test.yml"), marks=pytest.mark.full),
     ],
     ids=" ".join,
