@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Iterator
+from itertools import cycle
 from pathlib import Path
 from typing import get_args
 
@@ -21,6 +22,7 @@ from turnstream.domain.turns import ENDED, TRANSITIONS
 from turnstream.extension import Extension, installed
 from turnstream.llm.models.parameters import TABLES, schemas_by_name
 from turnstream.llm.openai.quirks import QUIRKS
+from turnstream.storage.tables import metadata
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
@@ -160,6 +162,19 @@ def test_the_settings_of_an_extension_are_in_the_table(extension: Extension) -> 
     assert [row[1:] for row in rows_after(EXTENSIONS, "## Their settings") if row[0] == extension.name] == [
         [f"`{_name(field)}`", _default(field), field.description] for field in fields
     ]
+
+
+def test_the_map_of_the_tables_has_every_table_once() -> None:
+    page = (ROOT / "docs/tables.md").read_text(encoding="utf-8")
+    owners: dict[str, str] = {}
+    for cell, paths in re.findall(r"^\| (`\w+`(?:, `\w+`)*) \| .* \| (.*) \|$", page, re.MULTILINE):
+        names = re.findall(r"\w+", cell)
+        owners |= zip(names, cycle(paths.split("; ")), strict=False)
+        assert len(names) in {1, 2}
+    assert sorted(owners) == sorted(metadata.tables)
+    assert {name for name, path in owners.items() if path == "its column"} == {
+        name for name, table in metadata.tables.items() if "owner" in table.columns
+    }
 
 
 def test_the_table_of_extensions_is_what_is_installed() -> None:
