@@ -16,7 +16,7 @@ from turnstream import telemetry
 from turnstream.api.events import _EVENTS, EVENTS
 from turnstream.api.schemas.requests import NewTurnInNewChat
 from turnstream.cli import MODULES
-from turnstream.config import Settings
+from turnstream.config import Settings, variables
 from turnstream.domain.errors import RefusalCode
 from turnstream.domain.turns import ENDED, TRANSITIONS
 from turnstream.extension import Extension, installed
@@ -162,6 +162,14 @@ def test_the_settings_of_an_extension_are_in_the_table(extension: Extension) -> 
     assert [row[1:] for row in rows_after(EXTENSIONS, "## Their settings") if row[0] == extension.name] == [
         [f"`{_name(field)}`", _default(field), field.description] for field in fields
     ]
+
+
+def test_the_first_twenty_settings_are_settings() -> None:
+    page = (ROOT / "docs/settings.md").read_text(encoding="utf-8")
+    rows = rows_after(f"\n{page}", "# The first twenty settings")
+    named = [name for _, cell in rows for name in re.findall(r"`(\w+)`", cell)]
+    assert len(named) == len(set(named)) == 20
+    assert set(named) <= set(variables(Settings).values())
 
 
 def test_the_map_of_the_tables_has_every_table_once() -> None:
