@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from turnstream.domain.blocks import Block
+from turnstream.engine.recorder import to_the_end
 
 # Seconds that a closed block waits for what follows it. Its text is in front of the readers already.
 LONGEST_WAIT = 0.05
@@ -40,7 +41,8 @@ class LastBlock:
             self._timer.cancel()
         if self._late is not None:
             late, self._late = self._late, None
-            await late
+            # A cancellation must not reach it: before its first step it would write nothing, and the block be lost.
+            await to_the_end(late)
 
     def _write_late(self) -> None:
         block, self.block = self.block, None

@@ -72,3 +72,23 @@ async def test_a_late_write_that_fails_fails_the_reply(monkeypatch: pytest.Monke
     await begun.wait()
     with pytest.raises(ValueError, match="refused"):
         await last.settle()
+
+
+async def test_a_write_that_has_not_begun_is_done_though_the_reply_that_waits_for_it_is_cancelled() -> None:
+    """After a hold of the event loop, the block and the time limit of the provider may be due in the same iteration."""
+    rows = Rows()
+    rows.go.set()
+    last = LastBlock(rows.write)
+
+    async def go_on() -> None:
+        last.keep(BLOCK)
+        last._write_late()
+        await last.write()
+
+    reply = asyncio.ensure_future(go_on())
+    await asyncio.sleep(0)
+    assert not rows.begun.is_set()
+    reply.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await reply
+    assert rows.blocks == [BLOCK]
