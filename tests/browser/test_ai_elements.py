@@ -47,7 +47,7 @@ async def test_tools_reasoning_and_approvals(wiring: Wiring, browser: Browser) -
     # While the page still reads the stream that it resumes, the AI SDK keeps an approval and does not send it.
     async with page.expect_response(re.compile(r"/stream$")) as resumed:
         await page.reload()
-    await (await resumed.value).finished()
+    await resumed.value
     await page.get_by_label("Submit").wait_for()
     await page.click("text=Approve")
     await expect(newest(page)).to_contain_text("sent to ada")
