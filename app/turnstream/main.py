@@ -34,7 +34,7 @@ from turnstream.domain.identity import LOCAL_OWNER
 from turnstream.domain.plans import Plan
 from turnstream.engine.hooks import Hooks
 from turnstream.extension import Extension, selected
-from turnstream.llm.demo.provider import DEMO
+from turnstream.extensions.demo.provider import DEMO
 from turnstream.llm.models.catalog import Models
 from turnstream.setup.databases import api_database, database_url, session_url, standby_database, standby_url
 from turnstream.setup.engine import Engine, ServerProcess, background, started

@@ -12,9 +12,9 @@ from tests.browser.scenes import Harbour, paused, three_calls
 from tests.browser.test_talk import use
 from tests.support.http_client import Client
 from tests.support.http_server import Server
+from turnstream.extensions.openai.quirks import OPENAI, QUIRKS
 from turnstream.llm.models.catalog import ProviderModels
 from turnstream.llm.models.parameters import parameters_of
-from turnstream.llm.openai.quirks import OPENAI, QUIRKS
 from turnstream.llm.scripted import Pause, ScriptedProvider, message_of, text
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

@@ -12,8 +12,8 @@ from tests.support.harness import POLICY, QUICK, Harness, texts_of
 from tests.unit.llm.test_openai_wire import DONE, chunk, frame, text
 from turnstream.domain.history import COMPACTED
 from turnstream.domain.turns import Limits
-from turnstream.llm.openai.provider import OpenAIChatProvider
-from turnstream.llm.openai.quirks import QUIRKS
+from turnstream.extensions.openai.provider import OpenAIChatProvider
+from turnstream.extensions.openai.quirks import QUIRKS
 
 JSON = {"content-type": "application/json"}
 OVERFLOW = {"type": "error", "error": {"type": "invalid_request_error", "message": "prompt is too long: 9 > 5 maximum"}}

@@ -11,8 +11,8 @@ import pytest
 from tests.integration.adapters import JSON, REQUEST, Talk, chunk, talking, texts
 from tests.support.canned import Ending
 from turnstream.domain.errors import PermanentError, ProviderError, TransientError
-from turnstream.llm.openai.provider import OpenAIChatProvider
-from turnstream.llm.openai.quirks import Quirks
+from turnstream.extensions.openai.provider import OpenAIChatProvider
+from turnstream.extensions.openai.quirks import Quirks
 from turnstream.llm.provider import MessageEnded, Part
 from turnstream.llm.transport import http
 

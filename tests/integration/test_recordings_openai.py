@@ -27,10 +27,10 @@ from tests.support.canned import Answer, CannedServer, canned_server
 from tests.support.legal.openai import request_problems
 from turnstream.domain.blocks import Block
 from turnstream.domain.errors import PermanentError, TooLong, TransientError
+from turnstream.extensions.openai.chat.render import render
+from turnstream.extensions.openai.chat.wire import STOP_REASONS, ChatWire
+from turnstream.extensions.openai.provider import OpenAIChatProvider
 from turnstream.llm.accumulator import Accumulator
-from turnstream.llm.openai.chat.render import render
-from turnstream.llm.openai.chat.wire import STOP_REASONS, ChatWire
-from turnstream.llm.openai.provider import OpenAIChatProvider
 from turnstream.llm.provider import Message, ModelRequest
 
 pytestmark = needs_recordings

@@ -28,9 +28,9 @@ from tests.support.canned import Answer
 from tests.support.legal.responses import request_problems
 from turnstream.domain.blocks import Block
 from turnstream.domain.errors import PermanentError
-from turnstream.llm.openai.responses.render import render
-from turnstream.llm.openai.responses.wire import STOP_REASONS, ResponsesWire
-from turnstream.llm.openai.usage import usage_of
+from turnstream.extensions.openai.responses.render import render
+from turnstream.extensions.openai.responses.wire import STOP_REASONS, ResponsesWire
+from turnstream.extensions.openai.usage import usage_of
 from turnstream.llm.provider import Message, ModelRequest
 
 pytestmark = needs_recordings

@@ -20,8 +20,8 @@ from turnstream.config import Settings, variables
 from turnstream.domain.errors import RefusalCode
 from turnstream.domain.turns import ENDED, TRANSITIONS
 from turnstream.extension import Extension, installed
+from turnstream.extensions.openai.quirks import QUIRKS
 from turnstream.llm.models.parameters import TABLES, schemas_by_name
-from turnstream.llm.openai.quirks import QUIRKS
 from turnstream.storage.tables import metadata
 
 ROOT = Path(__file__).parents[2]

@@ -17,7 +17,7 @@ from turnstream.config import Section, Settings, variables
 from turnstream.domain.errors import ConfigError, StorageError
 from turnstream.engine.upkeep.webhooks import Receiver, ping_receiver
 from turnstream.extension import Extension, installed, read_settings, sections
-from turnstream.llm.demo.provider import DEMO
+from turnstream.extensions.demo.provider import DEMO
 from turnstream.setup.databases import addressed, check_present, database_name, database_url, session_url, standby_url
 from turnstream.setup.identity import allowed_origins, metrics_token
 from turnstream.setup.models import ping_providers

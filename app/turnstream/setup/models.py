@@ -11,9 +11,9 @@ from turnstream.config import Settings, read_environment
 from turnstream.domain.blocks import Block
 from turnstream.domain.errors import ConfigError, ProviderError, RequestRefused
 from turnstream.domain.kinds import TEXT
+from turnstream.extensions.demo.provider import DEMO, DemoProvider
 from turnstream.lab.chaos import ChaosInterceptor, ChaosPlan
 from turnstream.lab.recordings import RecordingInterceptor, Recordings
-from turnstream.llm.demo.provider import DEMO, DemoProvider
 from turnstream.llm.models.catalog import Models, ProviderModels
 from turnstream.llm.models.connect import connect_providers, import_adapter
 from turnstream.llm.models.registry import ProviderSpec, read_registry

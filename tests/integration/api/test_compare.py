@@ -12,10 +12,10 @@ from tests.support import command_line
 from tests.support.http_server import serving
 from turnstream.domain.errors import PermanentError
 from turnstream.domain.rounds import Prices
+from turnstream.extensions.openai.quirks import QUIRKS
 from turnstream.lab.comparison import options_of, read_plan
 from turnstream.llm.models.catalog import Model, ProviderModels
 from turnstream.llm.models.parameters import parameters_of
-from turnstream.llm.openai.quirks import QUIRKS
 from turnstream.llm.provider import ModelRequest
 from turnstream.llm.scripted import Reply, ScriptedProvider, message_of, text, tool_use
 from turnstream.tools.tool import tool

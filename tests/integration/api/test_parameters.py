@@ -16,9 +16,9 @@ from tests.support.http_client import Client, said
 from tests.support.http_server import Server, serving
 from turnstream.api.http.openapi import Json
 from turnstream.domain.errors import TransientError
+from turnstream.extensions.openai.quirks import QUIRKS
 from turnstream.llm.models.catalog import Model, ProviderModels
 from turnstream.llm.models.parameters import TABLES, Api, guarded_names, parameters_of
-from turnstream.llm.openai.quirks import QUIRKS
 from turnstream.llm.parameters import Parameter
 from turnstream.llm.scripted import ScriptedProvider, message_of, text
 

@@ -5,12 +5,12 @@ import threading
 from collections.abc import AsyncGenerator, Sequence
 from pathlib import Path
 
+from turnstream.extensions.openai.provider import OpenAIChatProvider, OpenAIResponsesProvider
 from turnstream.llm.anthropic.provider import AnthropicProvider
 from turnstream.llm.models.catalog import Models
 from turnstream.llm.models.connect import OnDemand, connect_providers
 from turnstream.llm.models.registry import read_registry
 from turnstream.llm.models.think_tags import ThinkTagFilter
-from turnstream.llm.openai.provider import OpenAIChatProvider, OpenAIResponsesProvider
 from turnstream.llm.provider import MessageEnded, ModelRequest, Part, Provider, kept_open
 from turnstream.llm.transport.http import Adapter
 

@@ -6,11 +6,11 @@ import pytest
 from tests.support.model_requests import call, result, text
 from turnstream.domain.blocks import Block
 from turnstream.domain.turns import ToolSpec
+from turnstream.extensions.demo import provider
+from turnstream.extensions.demo.provider import DemoProvider
+from turnstream.extensions.demo.script import Answer, answer_of
 from turnstream.llm.accumulator import Accumulator
 from turnstream.llm.conversation.messages import GIVEN_UP, GO_ON, NO_ROUND_LEFT, ONE_ROUND_LEFT, ROUNDS_LEFT
-from turnstream.llm.demo import provider
-from turnstream.llm.demo.provider import DemoProvider
-from turnstream.llm.demo.script import Answer, answer_of
 from turnstream.llm.provider import Message, ModelRequest
 
 ALL = ("doc_search", "doc_tree", "doc_view")
@@ -165,7 +165,7 @@ async def test_it_speaks_word_by_word_at_its_pace(monkeypatch: pytest.MonkeyPatc
     async def sleep(seconds: float) -> None:
         pauses.append(seconds)
 
-    monkeypatch.setattr("turnstream.llm.demo.provider.asyncio.sleep", sleep)
+    monkeypatch.setattr("turnstream.extensions.demo.provider.asyncio.sleep", sleep)
     blocks = await reply(asking("hi", tools=()), delay=0.015)
     assert len(pauses) == sum(len(block.text.split()) for block in blocks)
     assert set(pauses) == {0.015}

@@ -12,12 +12,12 @@ from tests.support.model_requests import call, result, text
 from turnstream.config import Settings
 from turnstream.domain.blocks import Block
 from turnstream.domain.errors import PermanentError, ProviderError, TooLong, TransientError
+from turnstream.extensions.demo import provider as demo
+from turnstream.extensions.demo.commands import FAILURES, HELP, commands_of
+from turnstream.extensions.demo.provider import DemoProvider
 from turnstream.lab.chaos import ChaosInterceptor, ChaosPlan
 from turnstream.llm.accumulator import Accumulator
 from turnstream.llm.conversation.messages import GO_ON
-from turnstream.llm.demo import provider as demo
-from turnstream.llm.demo.commands import FAILURES, HELP, commands_of
-from turnstream.llm.demo.provider import DemoProvider
 from turnstream.llm.provider import Message, ModelCall, ModelRequest
 from turnstream.llm.transport.interceptor import Send
 from turnstream.setup.models import open_models

@@ -30,11 +30,11 @@ from tests.unit.llm.test_responses_render import SEARCH, THOUGHT, mused, own
 from turnstream.domain.blocks import Block
 from turnstream.domain.steps import CallModel
 from turnstream.domain.turns import Limits, Turn
+from turnstream.extensions.openai.chat import render as openai_render
+from turnstream.extensions.openai.quirks import QUIRKS, Quirks
+from turnstream.extensions.openai.responses import render as responses_render
 from turnstream.llm.anthropic import render as anthropic_render
 from turnstream.llm.conversation.messages import GO_ON, PROGRAM_CUT, build_messages
-from turnstream.llm.openai.chat import render as openai_render
-from turnstream.llm.openai.quirks import QUIRKS, Quirks
-from turnstream.llm.openai.responses import render as responses_render
 from turnstream.llm.provider import Message, ModelRequest
 
 OPENAI_MODEL = "gpt-6-sol"

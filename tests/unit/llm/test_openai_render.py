@@ -12,9 +12,9 @@ from tests.support.model_requests import redacted, result, server_call, server_r
 from turnstream.domain.blocks import Block
 from turnstream.domain.results import layout_of
 from turnstream.domain.turns import ToolSpec
+from turnstream.extensions.openai.chat.render import render
+from turnstream.extensions.openai.quirks import OPENAI, QUIRKS, Quirks
 from turnstream.llm.conversation.messages import GO_ON
-from turnstream.llm.openai.chat.render import render
-from turnstream.llm.openai.quirks import OPENAI, QUIRKS, Quirks
 from turnstream.llm.provider import Message, ModelRequest
 
 Json = dict[str, Any]

@@ -11,6 +11,7 @@ from tests.support.model_requests import call, result, server_call, server_resul
 from tests.unit.llm.test_openai_render import called, human, reply, thought
 from turnstream.domain.blocks import Block
 from turnstream.domain.turns import ToolSpec
+from turnstream.extensions.openai.responses.render import render as render_responses
 from turnstream.llm.anthropic.render import render
 from turnstream.llm.conversation.translation import (
     CallRules,
@@ -19,7 +20,6 @@ from turnstream.llm.conversation.translation import (
     with_valid_calls,
     without_foreign_blocks,
 )
-from turnstream.llm.openai.responses.render import render as render_responses
 from turnstream.llm.provider import Message, ModelRequest
 
 ANY = CallRules(re.compile("[a-z]+"), 10)

@@ -1,6 +1,6 @@
 import pytest
 
-from turnstream.llm.openai.usage import usage_of
+from turnstream.extensions.openai.usage import usage_of
 
 
 @pytest.mark.parametrize(

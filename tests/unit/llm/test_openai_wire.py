@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from turnstream.domain.blocks import Block
+from turnstream.extensions.openai.chat.wire import ChatWire
 from turnstream.llm.accumulator import Accumulator
-from turnstream.llm.openai.chat.wire import ChatWire
 from turnstream.llm.provider import (
     BlockClosed,
     BlockData,

@@ -9,11 +9,11 @@ from openai.types.chat.completion_create_params import CompletionCreateParamsStr
 from openai.types.responses.response_create_params import ResponseCreateParamsStreaming as ResponsesRequest
 from pydantic import ValidationError
 
-from turnstream.llm.demo.provider import DemoProvider
+from turnstream.extensions.demo.provider import DemoProvider
+from turnstream.extensions.openai.parameters import CHAT
+from turnstream.extensions.openai.quirks import OPENAI, QUIRKS
 from turnstream.llm.models.catalog import Model, Models, ProviderModels
 from turnstream.llm.models.parameters import TABLES, Api, guarded_names, parameters_of, schemas_by_name
-from turnstream.llm.openai.parameters import CHAT
-from turnstream.llm.openai.quirks import OPENAI, QUIRKS
 from turnstream.llm.parameters import AllowedParams, Parameter
 
 Json = dict[str, Any]

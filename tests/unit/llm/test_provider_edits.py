@@ -14,9 +14,9 @@ from turnstream.domain.blocks import Block
 from turnstream.domain.rounds import Prices, Round
 from turnstream.domain.steps import CallModel, Finish, next_step
 from turnstream.domain.turns import Limits, Turn, TurnRequest
+from turnstream.extensions.demo.provider import DemoProvider
 from turnstream.llm.anthropic.render import betas_of, render, render_count
 from turnstream.llm.conversation.messages import build_messages
-from turnstream.llm.demo.provider import DemoProvider
 from turnstream.llm.models.catalog import Model, Models, ProviderModels
 from turnstream.llm.models.registry import read_registry
 from turnstream.llm.provider import Message, ModelRequest, ProviderCompaction

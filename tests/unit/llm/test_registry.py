@@ -8,10 +8,10 @@ import pytest
 from tests.support.certificates import Authority
 from turnstream.domain.errors import ConfigError
 from turnstream.domain.rounds import Prices
+from turnstream.extensions.openai.chat.render import render
+from turnstream.extensions.openai.quirks import QUIRKS
 from turnstream.llm.models.catalog import Model
 from turnstream.llm.models.registry import ProviderSpec, read_registry
-from turnstream.llm.openai.chat.render import render
-from turnstream.llm.openai.quirks import QUIRKS
 from turnstream.llm.provider import ModelRequest
 
 KEYS = {"ANTHROPIC_API_KEY": "a", "OPENAI_API_KEY": "b"}

@@ -11,9 +11,9 @@ from tests.unit.llm.test_openai_render import called, human, reply, thought
 from turnstream.domain.blocks import Block
 from turnstream.domain.results import layout_of
 from turnstream.domain.turns import ToolSpec
+from turnstream.extensions.openai.quirks import OPENAI, QUIRKS, Quirks
+from turnstream.extensions.openai.responses.render import render
 from turnstream.llm.conversation.messages import GO_ON, build_messages
-from turnstream.llm.openai.quirks import OPENAI, QUIRKS, Quirks
-from turnstream.llm.openai.responses.render import render
 from turnstream.llm.provider import Message, ModelRequest
 
 Json = dict[str, Any]

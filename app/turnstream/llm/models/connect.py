@@ -83,7 +83,7 @@ class OnDemand:
 
 async def import_adapter(api: Api) -> None:
     """Imports the adapter to an API, and with it the SDK."""
-    module = "turnstream.llm.anthropic.provider" if api == "anthropic" else "turnstream.llm.openai.provider"
+    module = "turnstream.llm.anthropic.provider" if api == "anthropic" else "turnstream.extensions.openai.provider"
     await asyncio.to_thread(import_module, module)
 
 
@@ -101,7 +101,7 @@ def _made(spec: ProviderSpec, interceptors: Sequence[Interceptor], max_event_byt
                 client_certificate=spec.client_certificate,
             )
         case "openai-chat" | "openai-responses":
-            from turnstream.llm.openai.provider import OpenAIChatProvider, OpenAIResponsesProvider  # noqa: PLC0415
+            from turnstream.extensions.openai.provider import OpenAIChatProvider, OpenAIResponsesProvider  # noqa: PLC0415
 
             return (OpenAIChatProvider if spec.api == "openai-chat" else OpenAIResponsesProvider)(
                 spec.key or "",

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Literal, assert_never
 
+from turnstream.extensions.openai.parameters import CHAT, RESPONSES, chat_parameters, responses_parameters
+from turnstream.extensions.openai.quirks import Quirks
 from turnstream.llm.anthropic import parameters as anthropic
-from turnstream.llm.openai.parameters import CHAT, RESPONSES, chat_parameters, responses_parameters
-from turnstream.llm.openai.quirks import Quirks
 from turnstream.llm.parameters import Parameter
 
 Api = Literal["anthropic", "openai-chat", "openai-responses"]

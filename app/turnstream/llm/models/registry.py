@@ -13,11 +13,11 @@ from pydantic_core import ErrorDetails
 
 from turnstream.domain.errors import ConfigError
 from turnstream.domain.rounds import Prices
+from turnstream.extensions.openai.parameters import OWN_MEMBERS
+from turnstream.extensions.openai.quirks import QUIRKS, Quirks
 from turnstream.kit.requirements import requirement
 from turnstream.llm.models.catalog import Ability, Model
 from turnstream.llm.models.parameters import Api, parameters_of
-from turnstream.llm.openai.parameters import OWN_MEMBERS
-from turnstream.llm.openai.quirks import QUIRKS, Quirks
 from turnstream.llm.parameters import Parameter
 
 _OWN = Path(__file__).with_name("models.toml")

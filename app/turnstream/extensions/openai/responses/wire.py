@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 from msgspec import Raw, Struct
 
-from turnstream.llm.openai.responses.items import Items
-from turnstream.llm.openai.usage import usage_of
+from turnstream.extensions.openai.responses.items import Items
+from turnstream.extensions.openai.usage import usage_of
 from turnstream.llm.provider import MessageDelta, MessageEnded, MessageStarted, Part, Unknown
 from turnstream.llm.raw_json import NULL, decode_text
 from turnstream.llm.transport.wire import Wire

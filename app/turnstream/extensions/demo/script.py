@@ -12,8 +12,8 @@ from uuid import uuid4
 import msgspec
 
 from turnstream.domain.kinds import TEXT, TOOL_RESULT
+from turnstream.extensions.demo.commands import DemoCommands, Failure, ToolCommand, commands_of
 from turnstream.llm.conversation.messages import GO_ON, is_added
-from turnstream.llm.demo.commands import DemoCommands, Failure, ToolCommand, commands_of
 from turnstream.llm.provider import BlockText, Message, ModelRequest, Part
 from turnstream.llm.scripted import text, thinking, tool_use
 

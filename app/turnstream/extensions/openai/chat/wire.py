@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 from msgspec import Raw, Struct
 
-from turnstream.llm.openai.chat.blocks import Blocks, Fragment
-from turnstream.llm.openai.usage import usage_of
+from turnstream.extensions.openai.chat.blocks import Blocks, Fragment
+from turnstream.extensions.openai.usage import usage_of
 from turnstream.llm.provider import MessageDelta, MessageEnded, MessageStarted, Part, Unknown
 from turnstream.llm.raw_json import NULL, decode_text, members_of, other_members_json, to_json
 from turnstream.llm.transport.wire import Wire

@@ -10,10 +10,8 @@ from typing import Any
 
 from turnstream.domain.blocks import Block
 from turnstream.domain.kinds import TEXT, THINKING
-from turnstream.llm.conversation.attachments import LEFT_OUT
-from turnstream.llm.conversation.translation import CallRules, tool_input, with_valid_calls
-from turnstream.llm.openai.chat.blocks import SIGNATURE_PREFIX
-from turnstream.llm.openai.history import (
+from turnstream.extensions.openai.chat.blocks import SIGNATURE_PREFIX
+from turnstream.extensions.openai.history import (
     conversation,
     file_name,
     file_source,
@@ -21,8 +19,8 @@ from turnstream.llm.openai.history import (
     result_text,
     with_files_behind_results,
 )
-from turnstream.llm.openai.parameters import chat_parameters
-from turnstream.llm.openai.params import (
+from turnstream.extensions.openai.parameters import chat_parameters
+from turnstream.extensions.openai.params import (
     LONGEST_NAME,
     mapping,
     output_schema,
@@ -30,7 +28,9 @@ from turnstream.llm.openai.params import (
     request_bytes,
     tool_choice,
 )
-from turnstream.llm.openai.quirks import OPENAI, Quirks
+from turnstream.extensions.openai.quirks import OPENAI, Quirks
+from turnstream.llm.conversation.attachments import LEFT_OUT
+from turnstream.llm.conversation.translation import CallRules, tool_input, with_valid_calls
 from turnstream.llm.provider import ModelRequest
 
 # Parameters that have another name or form here.

@@ -13,11 +13,11 @@ from uuid import UUID
 import httpx2
 import msgspec
 
+from turnstream.extensions.demo.commands import Failure
+from turnstream.extensions.demo.script import Answer, answer_of
 from turnstream.kit.offload import offload
 from turnstream.llm.anthropic.render import render
 from turnstream.llm.anthropic.wire import AnthropicWire
-from turnstream.llm.demo.commands import Failure
-from turnstream.llm.demo.script import Answer, answer_of
 from turnstream.llm.provider import (
     BlockClosed,
     BlockData,

@@ -9,12 +9,12 @@ from hashlib import sha256
 import openai
 
 from turnstream.domain.errors import TransientError
+from turnstream.extensions.openai.chat import render as chat_render
+from turnstream.extensions.openai.chat.wire import ChatWire
+from turnstream.extensions.openai.quirks import OPENAI, Quirks
+from turnstream.extensions.openai.responses import render as responses_render
+from turnstream.extensions.openai.responses.wire import ResponsesWire
 from turnstream.kit.offload import offload
-from turnstream.llm.openai.chat import render as chat_render
-from turnstream.llm.openai.chat.wire import ChatWire
-from turnstream.llm.openai.quirks import OPENAI, Quirks
-from turnstream.llm.openai.responses import render as responses_render
-from turnstream.llm.openai.responses.wire import ResponsesWire
 from turnstream.llm.provider import ModelRequest
 from turnstream.llm.transport.direct import Calls
 from turnstream.llm.transport.failures import LOST, Unanswered, connection_error, provider_error

@@ -15,9 +15,7 @@ from msgspec import Raw, Struct
 from turnstream.domain.blocks import Block, caller_of
 from turnstream.domain.kinds import SERVER_RESULT, SERVER_TOOL_USE, TEXT, THINKING
 from turnstream.domain.results import count_files, parts_of
-from turnstream.llm.conversation.attachments import LEFT_OUT
-from turnstream.llm.conversation.translation import CallRules, provider_of, tool_input, with_valid_calls
-from turnstream.llm.openai.history import (
+from turnstream.extensions.openai.history import (
     FAILED,
     as_block,
     conversation,
@@ -26,8 +24,8 @@ from turnstream.llm.openai.history import (
     reply_text,
     result_text,
 )
-from turnstream.llm.openai.parameters import THOUGHTLESS, responses_parameters
-from turnstream.llm.openai.params import (
+from turnstream.extensions.openai.parameters import THOUGHTLESS, responses_parameters
+from turnstream.extensions.openai.params import (
     LONGEST_NAME,
     mapping,
     output_schema,
@@ -35,9 +33,11 @@ from turnstream.llm.openai.params import (
     request_bytes,
     tool_choice,
 )
-from turnstream.llm.openai.quirks import OPENAI, Quirks
-from turnstream.llm.openai.responses.item_types import PROGRAM
-from turnstream.llm.openai.responses.items import PROVIDER
+from turnstream.extensions.openai.quirks import OPENAI, Quirks
+from turnstream.extensions.openai.responses.item_types import PROGRAM
+from turnstream.extensions.openai.responses.items import PROVIDER
+from turnstream.llm.conversation.attachments import LEFT_OUT
+from turnstream.llm.conversation.translation import CallRules, provider_of, tool_input, with_valid_calls
 from turnstream.llm.provider import ModelRequest
 from turnstream.llm.raw_json import members_of
 

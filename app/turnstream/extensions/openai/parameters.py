@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from turnstream.llm.openai.quirks import QUIRKS, Quirks
+from turnstream.extensions.openai.quirks import QUIRKS, Quirks
 from turnstream.llm.parameters import (
     MAX_TOKENS,
     OUTPUT_CONFIG,
