@@ -31,7 +31,7 @@ COPY --from=build /opt/turnstream /opt/turnstream
 
 # A number: Kubernetes does not take a name for an ordinary user (runAsNonRoot). Nothing in the image belongs to it.
 USER 10001:10001
-# The server refuses to listen beyond the container before a token was made; docs/operations.md says how.
+# The server refuses to listen beyond the container before a token was made; docs/identity.md says how.
 ENV PATH=/opt/turnstream/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 \
     TURNSTREAM_HOST=0.0.0.0 TURNSTREAM_PORT=8000
 WORKDIR /tmp

@@ -170,7 +170,7 @@ class Settings(Section):
         " counts as ten, a bracket as a hundred",
     )
     model_calls: Literal["direct", "sdk"] = Field(
-        "direct", description="how calls of models are made: see [model calls](#model-calls)"
+        "direct", description="how calls of models are made: see [model calls](settings.md#model-calls)"
     )
     max_retries: int = Field(5, ge=0, description="retries of a model call before its first delta")
     max_retry_after: float = Field(60, ge=0, description="longest wait before a retry that a provider may ask for")
@@ -222,7 +222,7 @@ class Settings(Section):
         " those that reach nothing of the operator's account",
     )
     frames: Literal["by-load", "calm", "cheap"] = Field(
-        "by-load", description="when deltas wait to be joined: see [frames](#frames)"
+        "by-load", description="when deltas wait to be joined: see [frames](settings.md#frames)"
     )
     plans_file: Path | None = Field(None, description="TOML file of plans: what owners may use")
     owner_running_turns: int = Field(
@@ -304,7 +304,7 @@ class Settings(Section):
     )
     stream_life: float = Field(1800, gt=0, description="longest life of an SSE connection; then the client reconnects")
     stream_sender: Literal["direct", "sse-starlette"] = Field(
-        "direct", description="what sends the streams of turns: see [streams](#streams)"
+        "direct", description="what sends the streams of turns: see [streams](settings.md#streams)"
     )
     heartbeat: float = Field(15, gt=0, description="pause between comments that keep an SSE stream open")
     lease: float = Field(10, gt=0, description="a replica that does not renew its lease for this long loses its turns")
@@ -348,7 +348,7 @@ class Settings(Section):
     )
     chaos: float = Field(0, ge=0, le=1, description="share of model calls that fail on purpose; for staging only")
     chaos_seed: int = Field(1, description="seed of the faults; the same seed makes the same faults")
-    traces: bool = Field(False, description="true: spans for OpenTelemetry: see [traces](#traces)")
+    traces: bool = Field(False, description="true: spans for OpenTelemetry: see [traces](monitoring.md#traces)")
     traces_content: int = Field(
         0,
         ge=0,

@@ -1,4 +1,4 @@
-"""The commands of docs/operations.md, docs/tools.md, docs/hooks.md and docs/frontends.md that need only a server."""
+"""The commands of the pages under docs that need only a server."""
 
 import re
 import subprocess
@@ -61,7 +61,7 @@ async def test_a_token_opens_the_stream_as_the_pages_say(
     server: StartServer, database_url: str, tmp_path: Path
 ) -> None:
     running = await server(TURNSTREAM_DEMO_DELAY="0")
-    (commands,), (printed,) = (section("operations.md", "Who may use it", kind) for kind in ("sh", "text"))
+    (commands,), (printed,) = (section("identity.md", "Who may use it", kind) for kind in ("sh", "text"))
     found = shell(commands, tmp_path, DATABASE_URL=database_url)
     assert without_chance(found) == without_chance(printed)
     async with Client(running.url, token=found.splitlines()[0]) as api:
@@ -75,7 +75,7 @@ async def test_the_embedded_database_is_dumped_and_restored_as_the_page_says(
     database_url: str, postgres_server: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = tmp_path_factory.mktemp("kept")  # short: a socket in it has a path of 107 characters at most
-    dump, restore = section("operations.md", "Backup", "sh")
+    dump, restore = section("postgres.md", "Backup", "sh")
     running = Server("", folder, {})  # an empty DATABASE_URL counts as none: the embedded database is used
     await running.start()
     try:

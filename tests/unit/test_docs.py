@@ -2,24 +2,20 @@
 
 import ast
 import re
-from collections.abc import Iterator
 from itertools import cycle
 from pathlib import Path
 from typing import get_args
 
 import pytest
-from prometheus_client.metrics import MetricWrapperBase
-from pydantic.fields import FieldInfo
 
+from tests.support import reference
 from tests.support.calls import ENDPOINTS
-from turnstream import telemetry
 from turnstream.api.events import _EVENTS, EVENTS
 from turnstream.api.schemas.requests import NewTurnInNewChat
-from turnstream.cli import MODULES
 from turnstream.config import Settings, variables
 from turnstream.domain.errors import RefusalCode
 from turnstream.domain.turns import ENDED, TRANSITIONS
-from turnstream.extension import Extension, installed
+from turnstream.extension import installed
 from turnstream.extensions.openai.quirks import QUIRKS
 from turnstream.llm.models.parameters import TABLES, schemas_by_name
 from turnstream.storage.tables import metadata
@@ -31,11 +27,9 @@ API = (ROOT / "docs/api.md").read_text(encoding="utf-8")
 DIALECTS = (ROOT / "docs/dialects.md").read_text(encoding="utf-8")
 FRONTENDS = (ROOT / "docs/frontends.md").read_text(encoding="utf-8")
 EXTENSIONS = (ROOT / "docs/extensions.md").read_text(encoding="utf-8")
-OPERATIONS = (ROOT / "docs/operations.md").read_text(encoding="utf-8")
 CONTRIBUTING = (ROOT / "docs/contributing.md").read_text(encoding="utf-8")
 STATES = (ROOT / "docs/states.md").read_text(encoding="utf-8")
 
-_LEVELS = {"info", "warning", "error", "exception", "critical"}
 _CODE = re.compile(r"`(\w+)`")
 _TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 
@@ -148,25 +142,20 @@ def test_the_diagram_of_the_states_is_the_table_of_the_code() -> None:
 # --- operations ------------------------------------------------------------------------------------------------------
 
 
-def test_the_table_of_settings_is_the_settings() -> None:
-    expected = [[f"`{_name(field)}`", _default(field), field.description] for field in Settings.model_fields.values()]
-    assert rows_after(OPERATIONS, "## Settings") == expected
+@pytest.mark.parametrize("name", reference.PAGES)
+def test_a_page_of_the_reference_is_what_the_code_has(name: str) -> None:
+    page = (reference.FOLDER / name).read_text(encoding="utf-8")
+    assert page == reference.PAGES[name](), "make reference"
 
 
-@pytest.mark.parametrize(
-    "extension", [each for each in installed().values() if each.settings], ids=lambda each: each.name
-)
-def test_the_settings_of_an_extension_are_in_the_table(extension: Extension) -> None:
-    assert extension.settings is not None
-    fields = extension.settings.model_fields.values()
-    assert [row[1:] for row in rows_after(EXTENSIONS, "## Their settings") if row[0] == extension.name] == [
-        [f"`{_name(field)}`", _default(field), field.description] for field in fields
-    ]
+def test_every_log_event_has_a_meaning() -> None:
+    page = (reference.FOLDER / "log-events.md").read_text(encoding="utf-8")
+    assert [event for event, _, meaning in rows_after(f"\n{page}", "# Every log event") if not meaning] == []
 
 
 def test_the_first_twenty_settings_are_settings() -> None:
     page = (ROOT / "docs/settings.md").read_text(encoding="utf-8")
-    rows = rows_after(f"\n{page}", "# The first twenty settings")
+    rows = rows_after(page, "## The first twenty")
     named = [name for _, cell in rows for name in re.findall(r"`(\w+)`", cell)]
     assert len(named) == len(set(named)) == 20
     assert set(named) <= set(variables(Settings).values())
@@ -193,44 +182,6 @@ def test_the_table_of_extensions_is_what_is_installed() -> None:
 def test_every_extension_of_the_tree_is_an_entry_point() -> None:
     folders = {path.parent.name for path in (ROOT / "app/turnstream/extensions").glob("*/__init__.py")}
     assert folders == set(installed())
-
-
-def _name(field: FieldInfo) -> str:
-    return str(getattr(field.validation_alias, "choices")[0])  # noqa: B009, the type of an alias is a union
-
-
-def _default(field: FieldInfo) -> str:
-    return "" if field.default in {None, ""} else f"`{field.default}`"
-
-
-def test_the_table_of_commands_is_the_commands() -> None:
-    told = re.findall(r"`turnstream (\w+)", " ".join(call for call, _ in rows_after(OPERATIONS, "## Commands")))
-    more = [name for extension in installed().values() for name in extension.commands]
-    assert sorted({*told}) == sorted([*MODULES, *more])
-
-
-def test_the_table_of_metrics_is_the_metrics() -> None:
-    metrics = [value for value in vars(telemetry).values() if isinstance(value, MetricWrapperBase)]
-    assert rows_after(OPERATIONS, "## Metrics") == [_row(metric) for metric in metrics]
-
-
-def _row(metric: MetricWrapperBase) -> list[str]:
-    (family,) = metric.describe()
-    name = f"{family.name}_total" if family.type == "counter" else family.name
-    return [f"`{name}`", family.type, " ".join(f"`{label}`" for label in metric._labelnames), family.documentation]
-
-
-def test_the_table_of_log_events_is_what_the_code_logs() -> None:
-    told = {(event.strip("`"), level) for event, level, _ in rows_after(OPERATIONS, "## Logs")}
-    assert told == set(_logged())
-
-
-def _logged() -> Iterator[tuple[str, str]]:
-    for path in (ROOT / "app").rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            match node:
-                case ast.Call(ast.Attribute(ast.Name("log"), level), [ast.Constant(str(event))]) if level in _LEVELS:
-                    yield event, "error" if level == "exception" else level
 
 
 # --- providers -------------------------------------------------------------------------------------------------------

@@ -156,25 +156,25 @@ CHECKED = {
     ("docs/openai.md", "From the Assistants API", "python"): f"{OPENAI_PAGE}test_a_thread_is_brought_over",
     ("docs/openai.md", "Tools", "json"): f"{OPENAI_PAGE}test_the_choice_of_tools_is_accepted",
     ("docs/admin.md", "The page for operators", "sh"): OPERATORS,
-    ("docs/operations.md", "Who may use it", "sh"): TOKEN,
-    ("docs/operations.md", "Doctor", "text"): (
+    ("docs/identity.md", "Who may use it", "sh"): TOKEN,
+    ("docs/repair.md", "Doctor", "text"): (
         "tests/integration/test_doctor.py::test_four_wrong_settings_are_four_lines_and_exit_1"
     ),
-    ("docs/operations.md", "Why a turn does not move", "text"): (
+    ("docs/repair.md", "Why a turn does not move", "text"): (
         "tests/integration/test_why.py::test_the_commands_list_open_turns_and_print_a_life"
     ),
-    ("docs/operations.md", "Who may use it", "text"): TOKEN,
-    ("docs/operations.md", "Backup", "sh"): BACKUP,
-    ("docs/operations.md", "What owners use", "sh"): USAGE,
+    ("docs/identity.md", "Who may use it", "text"): TOKEN,
+    ("docs/postgres.md", "Backup", "sh"): BACKUP,
+    ("docs/limits.md", "What owners use", "sh"): USAGE,
     (
-        "docs/operations.md",
+        "docs/limits.md",
         "Plans",
         "toml",
     ): "tests/unit/setup/test_plans.py::test_the_file_is_that_of_the_page",
-    ("docs/operations.md", "A schema of its own", "sql"): (
+    ("docs/postgres.md", "A schema of its own", "sql"): (
         "tests/faults/test_poolers.py::test_a_schema_is_found_behind_a_pooler_if_its_user_has_the_search_path"
     ),
-    ("docs/operations.md", "Deployment", "sh"): "needs a container engine",
+    ("docs/install.md", "Deployment", "sh"): "needs a container engine",
     ("docs/protocol.md", "The request", "http"): "the forms of a request; test_openapi.py compares all paths",
     ("docs/protocol.md", "The wire format", "text"): "frames as they are on the wire, shortened",
     ("docs/protocol.md", "Duties of a client", "python"): (

@@ -237,7 +237,7 @@ async def _second_wall(settings: Settings, url: str) -> list[Finding]:
     if settings.api_database_url is None:
         text = (
             "row-level security is off: make a role for the API, and name it in TURNSTREAM_API_DATABASE_URL"
-            " (docs/operations.md, The second wall)"
+            " (docs/postgres.md, The second wall)"
         )
         return [Finding("API role", "note", text)]
     api_url = addressed(settings, settings.api_database_url.get_secret_value(), "TURNSTREAM_API_DATABASE_URL")

@@ -201,7 +201,7 @@ SELECT gap, remedy FROM (VALUES
     ('it may create in the schema', format('REVOKE CREATE ON SCHEMA %I FROM PUBLIC', current_schema()),
         has_schema_privilege($1, current_schema(), 'CREATE')),
     ('functions of the tables run as a superuser or as a role with a login',
-        'let the user of DATABASE_URL make roles with BYPASSRLS, or make it (docs/operations.md, The second wall)',
+        'let the user of DATABASE_URL make roles with BYPASSRLS, or make it (docs/postgres.md, The second wall)',
         EXISTS (SELECT FROM functions WHERE rolsuper OR rolcanlogin))
 ) AS each (gap, remedy, is_so) WHERE is_so
 """

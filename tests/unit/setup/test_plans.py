@@ -76,4 +76,4 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 
 def test_the_file_is_that_of_the_page() -> None:
-    assert FILE.strip() in (Path(__file__).parents[3] / "docs/operations.md").read_text(encoding="utf-8")
+    assert FILE.strip() in (Path(__file__).parents[3] / "docs/limits.md").read_text(encoding="utf-8")

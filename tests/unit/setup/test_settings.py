@@ -91,6 +91,6 @@ def test_a_secret_that_cannot_be_read_from_its_file_stops_the_start(
 
 
 def test_the_page_names_every_secret_that_may_stand_in_a_file() -> None:
-    page = (Path(__file__).parents[3] / "docs/operations.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[3] / "docs/settings.md").read_text(encoding="utf-8")
     assert [name for name in _SECRET_FILES if f"`{name}`" not in page] == []
     assert len(_SECRET_FILES) == 10

@@ -1,0 +1,159 @@
+"""The reference pages of docs/reference: settings, metrics, log events and commands as the code has them.
+`make reference` writes them; a test compares them.
+"""
+
+import ast
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+import click
+from prometheus_client.metrics import MetricWrapperBase
+from pydantic.fields import FieldInfo
+
+from turnstream import telemetry
+from turnstream.cli import commands
+from turnstream.config import Section, Settings
+from turnstream.extension import installed
+
+ROOT: Final = Path(__file__).parents[2]
+FOLDER: Final = ROOT / "docs/reference"
+
+_LEVELS = {"info", "warning", "error", "exception", "critical"}
+_LINK = re.compile(r"\]\((?=[\w-]+\.md)")  # descriptions have links of the folder docs
+_ROW = re.compile(r"^\| `([\w.]+)` \| (\w+) \| (.*) \|$", re.MULTILINE)
+
+
+def settings() -> str:
+    """One table for the core, and one for each extension that has settings."""
+    parts = [
+        "# Every setting\n\nThe page [settings](../settings.md) begins with the twenty that most operators set.\n",
+        f"## The core\n\n{_settings(Settings)}",
+        *(
+            f"## {each.name}\n\nThe [extension](../extensions.md) for {each.summary}.\n\n{_settings(each.settings)}"
+            for each in installed().values()
+            if each.settings is not None
+        ),
+    ]
+    return "\n".join(parts)
+
+
+def _settings(section: type[Section]) -> str:
+    rows = ([f"`{_name(field)}`", _default(field), field.description or ""] for field in section.model_fields.values())
+    return _table(["setting", "default", "meaning"], rows)
+
+
+def _name(field: FieldInfo) -> str:
+    return str(getattr(field.validation_alias, "choices")[0])  # noqa: B009, the type of an alias is a union
+
+
+def _default(field: FieldInfo) -> str:
+    return "" if field.default in {None, ""} else f"`{field.default}`"
+
+
+def metrics() -> str:
+    return (
+        "# Every metric\n\nThe page [monitoring](../monitoring.md#metrics) has the address and the token.\n\n"
+        + _table(["metric", "type", "labels", "meaning"], map(_metric, METRICS))
+    )
+
+
+METRICS: Final = tuple(value for value in vars(telemetry).values() if isinstance(value, MetricWrapperBase))
+
+
+def _metric(metric: MetricWrapperBase) -> Sequence[str]:
+    (family,) = metric.describe()
+    name = f"{family.name}_total" if family.type == "counter" else family.name
+    return [f"`{name}`", family.type, " ".join(f"`{label}`" for label in metric._labelnames), family.documentation]
+
+
+def log_events() -> str:
+    """The code has the events and their levels. The page keeps the meanings: its rows stay in their order, the row of
+    an event that is no longer logged goes, and a new event gets a row without a meaning at the end.
+    """
+    page = FOLDER / "log-events.md"
+    meanings = {(event, level): meaning for event, level, meaning in _ROW.findall(page.read_text(encoding="utf-8"))}
+    logged = logged_events()
+    rows = [[f"`{event}`", level, meaning] for (event, level), meaning in meanings.items() if (event, level) in logged]
+    rows += [[f"`{event}`", level, ""] for event, level in sorted(logged - set(meanings))]
+    return "# Every log event\n\nThe page [monitoring](../monitoring.md#logs) has the form of the lines.\n\n" + _table(
+        ["event", "level", "meaning"], rows
+    )
+
+
+def logged_events() -> set[tuple[str, str]]:
+    """Each event with its level."""
+    return {found for path in (ROOT / "app").rglob("*.py") for found in _logged(path)}
+
+
+def _logged(path: Path) -> Iterator[tuple[str, str]]:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        match node:
+            case ast.Call(ast.Attribute(ast.Name("log"), level), [ast.Constant(str(event))]) if level in _LEVELS:
+                yield event, "error" if level == "exception" else level
+
+
+def commands_page() -> str:
+    return (
+        "# Every command\n\nThe commands are in `.venv/bin`; in the image they are on the path."
+        " `--help` after a command has its options.\n\n"
+        + _table(["command", "does"], _commands(commands, click.Context(commands, info_name="turnstream")))
+        + _COMMANDS
+    )
+
+
+_COMMANDS = """
+- `chat` needs the [distribution](../contributing.md#distributions) turnstream-terminal, `conformance` needs
+  turnstream-conformance.
+- `chat` and `compare` are clients. `--server` or `TURNSTREAM_URL` is the URL of the server, `--token` or
+  `TURNSTREAM_TOKEN` the token.
+- All other commands read the [settings](../settings.md) and open the database: that of `DATABASE_URL`, else the
+  embedded one in `TURNSTREAM_DATA_DIR`, a path relative to the current folder.
+- If there is no embedded database, `serve`, `migrate`, `tokens create` and `owners import` create one; `doctor`
+  notes that there is none. The others fail with a sentence.
+- Commands that write print the database they wrote to.
+"""
+
+
+def _commands(group: click.Group, context: click.Context) -> Iterator[Sequence[str]]:
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        inner = click.Context(command, info_name=name, parent=context)
+        if isinstance(command, click.Group):
+            yield from _commands(command, inner)
+        else:
+            words = [
+                word
+                for each in command.params
+                if isinstance(each, click.Argument)
+                for word in [each.make_metavar(inner)]
+            ]
+            yield [f"`{' '.join([inner.command_path, *words])}`", command.get_short_help_str(200)]
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    cells = [_line(head), f"|{'---|' * len(head)}\n", *map(_line, rows)]
+    return "".join(cells)
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(_LINK.sub('](../', cell) for cell in cells)} |\n"
+
+
+PAGES: Final[Mapping[str, Callable[[], str]]] = {
+    "settings.md": settings,
+    "metrics.md": metrics,
+    "log-events.md": log_events,
+    "commands.md": commands_page,
+}
+
+
+def main() -> None:
+    for name, page in PAGES.items():
+        (FOLDER / name).write_text(page(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
