@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager, suppress
 import httpx2
 import pytest
 
-from tests.unit.llm.test_openai_wire import DONE, chunk, frame, text
+from tests.extensions.openai.test_openai_wire import DONE, chunk, frame, text
 from turnstream.domain.errors import ProviderError
 from turnstream.extensions.openai.chat.wire import ChatWire
 from turnstream.llm.provider import BlockText, MessageEnded, ModelRequest, Part

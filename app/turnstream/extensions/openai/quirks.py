@@ -1,8 +1,8 @@
 """Differences between OpenAI and compatible servers that their answers do not show."""
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -27,8 +27,8 @@ class Quirks:
 
     `max_tokens` is the member that limits an answer, `thinking` the one for the reasoning effort (None: not sent), and
     `seed` the one for a seed. `params` are the parameters that this server takes and others do not
-    (turnstream.extensions.openai.parameters), `more_params` those that only the operator knows of. With `thoughts_go_back` the
-    model's own thoughts are sent back. `call_ids` must match the whole id of a call. `after_tools` is an assistant text
+    (turnstream.extensions.openai.parameters), `more_params` those that only the operator knows of. With
+    `thoughts_go_back` the model's own thoughts are sent back. `call_ids` must match the whole id of a call. `after_tools` is an assistant text
     put between results and a user message, for servers that do not accept a user message right behind a tool message.
     `unsupported` members are never sent, `extra` ones always.
     """
@@ -71,3 +71,8 @@ QUIRKS: Mapping[str, Quirks] = MappingProxyType(
         ),
     }
 )
+
+
+def quirks_of(name: str | None, more_params: Sequence[str] = ()) -> Quirks:
+    """Returns those of a provider in the file of models; OpenAI's if it names none."""
+    return replace(QUIRKS[name or "openai"], more_params=frozenset(more_params))

@@ -6,9 +6,9 @@ from typing import Any
 
 from msgspec import Raw
 
+from tests.extensions.openai.test_openai_render import called, human, reply, thought
 from tests.support.legal.anthropic import request_problems
 from tests.support.model_requests import call, result, server_call, server_result, text, thinking
-from tests.unit.llm.test_openai_render import called, human, reply, thought
 from turnstream.domain.blocks import Block
 from turnstream.domain.turns import ToolSpec
 from turnstream.extensions.openai.responses.render import render as render_responses

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from tests.extensions.openai.test_openai_render import called, human, reply, thought
 from tests.support.legal.responses import request_problems
 from tests.support.model_requests import assistant, redacted, result, server_call, server_result, text, thinking, user
-from tests.unit.llm.test_openai_render import called, human, reply, thought
 from turnstream.domain.blocks import Block
 from turnstream.domain.results import layout_of
 from turnstream.domain.turns import ToolSpec

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from tests.extensions.openai.test_openai_wire import DONE, chunk, frame, text
 from tests.support.canned import Answer, Asked, CannedServer, served
 from tests.support.harness import POLICY, QUICK, Harness, texts_of
-from tests.unit.llm.test_openai_wire import DONE, chunk, frame, text
 from turnstream.domain.history import COMPACTED
 from turnstream.domain.turns import Limits
 from turnstream.extensions.openai.provider import OpenAIChatProvider

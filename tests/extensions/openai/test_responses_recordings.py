@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.extensions.openai.test_recordings_openai import SORTED
 from tests.integration.adapters import Talk, talking
 from tests.integration.recordings import (
     Heard,
@@ -23,7 +24,6 @@ from tests.integration.recordings import (
     streams,
     taken_in,
 )
-from tests.integration.test_recordings_openai import SORTED
 from tests.support.canned import Answer
 from tests.support.legal.responses import request_problems
 from turnstream.domain.blocks import Block

@@ -9,6 +9,9 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.extensions.openai.test_openai_render import called, thought
+from tests.extensions.openai.test_openai_translation import cited
+from tests.extensions.openai.test_responses_render import SEARCH, THOUGHT, mused, own
 from tests.support.effort import tries
 from tests.support.legal import anthropic as legal
 from tests.support.legal import openai as openai_legal
@@ -24,9 +27,6 @@ from tests.unit.llm.test_message_promises import (
     without_abandoned,
     without_stand_in,
 )
-from tests.unit.llm.test_openai_render import called, thought
-from tests.unit.llm.test_openai_translation import cited
-from tests.unit.llm.test_responses_render import SEARCH, THOUGHT, mused, own
 from turnstream.domain.blocks import Block
 from turnstream.domain.steps import CallModel
 from turnstream.domain.turns import Limits, Turn

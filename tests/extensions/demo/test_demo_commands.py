@@ -8,6 +8,7 @@ from uuid import UUID
 import httpx2
 import pytest
 
+from tests.support.model_apis import EXTENSIONS
 from tests.support.model_requests import call, result, text
 from turnstream.config import Settings
 from turnstream.domain.blocks import Block
@@ -187,5 +188,5 @@ async def test_a_refusal_of_another_form_is_passed_on_in_its_words() -> None:
 async def test_the_calls_of_the_demo_can_be_disturbed() -> None:
     chaos = ChaosInterceptor(ChaosPlan(1, 1.0, ["overloaded"]))
     assert (await error_of(asking("/say yes"), DemoProvider(0, [chaos]))).type == "overloaded_error"
-    async with open_models(Settings(_env_file=None, chaos=1, anthropic_api_key=None)) as models:
+    async with open_models(Settings(_env_file=None, chaos=1, anthropic_api_key=None), EXTENSIONS) as models:
         assert "demo" in models.listed()
