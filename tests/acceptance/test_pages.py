@@ -13,14 +13,15 @@ from tests.support.http_client import Client, said
 from tests.support.server_process import Server, clean_environment
 from turnstream.kit.signature import key_of
 
-DOCS = Path(__file__).parents[2] / "docs"
+ROOT = Path(__file__).parents[2]
 ADDRESS = "http://127.0.0.1:8000"
 
 pytestmark = [pytest.mark.needs("curl"), pytest.mark.timeout(180)]
 
 
 def section(page: str, heading: str, kind: str) -> list[str]:
-    text = (DOCS / page).read_text(encoding="utf-8").split(f"\n## {heading}\n", 1)[1].split("\n## ", 1)[0]
+    text = re.split(rf"^#+ {heading}\n", (ROOT / page).read_text(encoding="utf-8"), maxsplit=1, flags=re.MULTILINE)[1]
+    text = text.split("\n## ", 1)[0]
     return re.findall(rf"^```{kind}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
 
 
@@ -52,21 +53,33 @@ async def test_documents_are_imported_and_put_as_the_page_says(
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes/dover.md").write_text("High water at noon.")
     (tmp_path / "tide.md").write_text("# Tides\n")
-    (commands,), (printed,) = (section("tools.md", "The document tools", kind) for kind in ("sh", "text"))
+    (commands,), (printed,) = (section("docs/tools.md", "The document tools", kind) for kind in ("sh", "text"))
     found = shell(commands.replace(ADDRESS, running.url), tmp_path, DATABASE_URL=database_url)
     assert without_chance(found + "\n") == without_chance(printed)  # curl prints no end of line
+
+
+async def test_the_terminal_lists_chats_and_answers_as_its_page_says(server: StartServer, tmp_path: Path) -> None:
+    running = await server(TURNSTREAM_DEMO_DELAY="0")
+    _, commands = section("app/turnstream_terminal/README.md", "turnstream-terminal", "sh")
+    first, *others = commands.splitlines()
+    assert first == f"turnstream-chat --server {ADDRESS}"  # which reads the keys of a terminal
+    path = f"{Path(sys.executable).parent}:/usr/bin:/bin"
+    printed = shell("\n".join(reversed(others)), tmp_path, PATH=path, TURNSTREAM_URL=running.url)
+    async with Client(running.url) as api:
+        (chat,) = (await api.json("GET", "/api/chats", 200))["chats"]
+    assert chat["id"] in printed
 
 
 async def test_a_token_opens_the_stream_as_the_pages_say(
     server: StartServer, database_url: str, tmp_path: Path
 ) -> None:
     running = await server(TURNSTREAM_DEMO_DELAY="0")
-    (commands,), (printed,) = (section("identity.md", "Who may use it", kind) for kind in ("sh", "text"))
+    (commands,), (printed,) = (section("docs/identity.md", "Who may use it", kind) for kind in ("sh", "text"))
     found = shell(commands, tmp_path, DATABASE_URL=database_url)
     assert without_chance(found) == without_chance(printed)
     async with Client(running.url, token=found.splitlines()[0]) as api:
         turn = (await api.json("POST", "/api/turns", 201, json=said("/say Hello.")))["assistant_turn"]
-        (follow,) = section("frontends.md", "curl", "sh")
+        (follow,) = section("docs/frontends.md", "curl", "sh")
         names = {"server": running.url, "chat": turn["chat_id"], "turn": turn["id"], "TOKEN": found.splitlines()[0]}
         assert "event: turn_complete" in shell(follow, tmp_path, **names)
 
@@ -75,7 +88,7 @@ async def test_the_embedded_database_is_dumped_and_restored_as_the_page_says(
     database_url: str, postgres_server: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = tmp_path_factory.mktemp("kept")  # short: a socket in it has a path of 107 characters at most
-    dump, restore = section("postgres.md", "Backup", "sh")
+    dump, restore = section("docs/postgres.md", "Backup", "sh")
     running = Server("", folder, {})  # an empty DATABASE_URL counts as none: the embedded database is used
     await running.start()
     try:
@@ -103,5 +116,5 @@ async def test_the_embedded_database_is_dumped_and_restored_as_the_page_says(
 
 
 def test_the_secret_of_the_webhook_is_made_as_the_page_says(tmp_path: Path) -> None:
-    (command,) = section("hooks.md", "The webhook", "sh")
+    (command,) = section("docs/hooks.md", "The webhook", "sh")
     assert len(key_of(shell(command, tmp_path).strip())) == 32

@@ -22,7 +22,7 @@ from tests.bench.report import Results, comparison, trial_tables, write_into
 from tests.bench.scenarios import Bench, Figures, Scenario, warm_up
 from tests.bench.trials import Rows, Site, Trial
 
-PAGE = ROOT / "docs" / "benchmarks.md"
+PAGE = ROOT / "tests" / "bench" / "README.md"
 console = Console(stderr=True, highlight=False)
 
 

@@ -111,7 +111,7 @@ async def test_the_client_of_the_page_holds_every_duty_of_a_client() -> None:
         report = await examine(url, server, visitor, "of its own")
         assert await node.wait() == 0
     held(report)
-    page = (ROOT / "docs/conformance.md").read_text(encoding="utf-8")
+    page = (ROOT / "app/turnstream_conformance/README.md").read_text(encoding="utf-8")
     assert [line for line in report.as_text().splitlines() if line[:60].rstrip() not in page] == []
 
 
@@ -192,7 +192,7 @@ async def test_our_server_holds_what_can_be_seen_from_outside(database_url: str)
         async with httpx2.AsyncClient(base_url=url, headers={"Authorization": f"Bearer {token}"}) as client:
             assert (await client.get("/api/chats")).json()["chats"] == []
     held(report)
-    page = (ROOT / "docs/conformance.md").read_text(encoding="utf-8")
+    page = (ROOT / "app/turnstream_conformance/README.md").read_text(encoding="utf-8")
     assert [result.promise for result in report.results if result.promise not in page] == []
 
 

@@ -11,7 +11,7 @@ from tests.support.server_process import free_port
 from turnstream_conformance.proxy import examine
 from turnstream_conformance.report import Report
 
-PAGE = (Path(__file__).parents[2] / "docs/conformance.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "app/turnstream_conformance/README.md").read_text(encoding="utf-8")
 CUT = "a body that is cut off is not completed"
 LIVES = 1.5  # seconds; for the page they were measured for longer
 

@@ -12,6 +12,7 @@ import pytest
 from tests.support import reference
 from tests.support.calls import ENDPOINTS
 from tests.support.model_apis import TABLES, schemas_by_name
+from tests.support.pages import PAGES, ROOT
 from turnstream.api.events import _EVENTS, EVENTS
 from turnstream.api.schemas.requests import NewTurnInNewChat
 from turnstream.config import Section, Settings, variables
@@ -21,14 +22,12 @@ from turnstream.extension import installed, sections
 from turnstream.extensions.openai.quirks import QUIRKS
 from turnstream.storage.tables import metadata
 
-ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
 PROTOCOL = (ROOT / "docs/protocol.md").read_text(encoding="utf-8")
 API = (ROOT / "docs/api.md").read_text(encoding="utf-8")
 DIALECTS = (ROOT / "docs/dialects.md").read_text(encoding="utf-8")
 FRONTENDS = (ROOT / "docs/frontends.md").read_text(encoding="utf-8")
 EXTENSIONS = (ROOT / "docs/extensions.md").read_text(encoding="utf-8")
-CONTRIBUTING = (ROOT / "docs/contributing.md").read_text(encoding="utf-8")
+FAULTS = (ROOT / "tests/faults/README.md").read_text(encoding="utf-8")
 STATES = (ROOT / "docs/states.md").read_text(encoding="utf-8")
 
 _CODE = re.compile(r"`(\w+)`")
@@ -45,13 +44,16 @@ def rows_after(page: str, heading: str) -> list[list[str]]:
 
 
 def test_the_figures_of_the_readme_are_those_of_the_benchmarks() -> None:
-    readme, benchmarks = PAGES[0].read_text(encoding="utf-8"), (ROOT / "docs/benchmarks.md").read_text(encoding="utf-8")
+    readme, benchmarks = (
+        PAGES[0].read_text(encoding="utf-8"),
+        (ROOT / "tests/bench/README.md").read_text(encoding="utf-8"),
+    )
     takeover = re.search(r"second replica takes over: first new delta, s \| ([\d.]+) ", benchmarks)
     streams = re.search(r"\| streams \| (\d+) \| (\d+) \|", benchmarks)
     assert takeover is not None
     assert streams is not None
-    assert f"[{takeover[1]} seconds](docs/benchmarks.md#recovery-and-replicas)" in readme
-    assert f"[{streams[1]} streams](docs/benchmarks.md#figures)" in readme
+    assert f"[{takeover[1]} seconds](tests/bench/README.md#recovery-and-replicas)" in readme
+    assert f"[{streams[1]} streams](tests/bench/README.md#figures)" in readme
     assert f"which stores nothing, carries {streams[2]}." in readme
 
 
@@ -230,9 +232,7 @@ def test_the_table_of_quirks_has_their_parameters() -> None:
 
 
 def test_the_table_of_faults_names_every_module_that_tests_one() -> None:
-    named = {
-        module for _, modules in rows_after(CONTRIBUTING, "### Faults") for module in re.findall("`(.*?)`", modules)
-    }
+    named = {module for _, modules in rows_after(FAULTS, "## Faults") for module in re.findall("`(.*?)`", modules)}
     assert {str(path.relative_to(ROOT)) for path in ROOT.glob("tests/faults/test_*.py")} <= named
 
 

@@ -15,6 +15,7 @@ from uuid import UUID
 import pytest
 
 from tests.support.model_apis import APIS, providers_of
+from tests.support.pages import PAGES, ROOT
 from tests.support.programs import path_of
 from turnstream.api.schemas.requests import BrowserTokenIn, ChatChanges
 from turnstream.api.schemas.responses import BrowserTokenOut, ExcerptOut, Problem, WhyOut
@@ -25,9 +26,6 @@ from turnstream.lab.comparison import Question, read_plan
 from turnstream.setup.policies import allowances
 from turnstream.storage.webhooks import Webhook
 from turnstream.tools.declared.declarations import read_declarations
-
-ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
 
 QUICKSTART = "tests/acceptance/test_quickstart.py::test_the_commands_of_the_quickstart_work_as_written"
 COMPARE = "tests/acceptance/test_replay_page.py::test_the_comparisons_of_the_page_print_what_it_says"
@@ -93,14 +91,33 @@ CHECKED = {
     ("docs/api.md", "Search", "json"): f"{HERE}test_answers_of_the_api_page_fit_their_schemas",
     ("docs/api.md", "The settings of a chat", "json"): f"{HERE}test_the_settings_of_the_page_are_accepted",
     ("docs/architecture.md", "Architecture", "text"): "a drawing",
-    ("docs/benchmarks.md", "Benchmarks", "sh"): "takes minutes, and rewrites the page; the bench has tests of its own",
-    ("docs/conformance.md", "Clients", "sh"): f"{CONFORMANCE}test_a_client_with_the_usual_mistakes_is_found_out",
-    ("docs/conformance.md", "Clients", "text"): (
+    (
+        "tests/bench/README.md",
+        "Benchmarks",
+        "sh",
+    ): "takes minutes, and rewrites the page; the bench has tests of its own",
+    ("app/turnstream_terminal/README.md", "turnstream-terminal", "sh"): (
+        "tests/acceptance/test_pages.py::test_the_terminal_lists_chats_and_answers_as_its_page_says"
+    ),
+    (
+        "app/turnstream_conformance/README.md",
+        "Clients",
+        "sh",
+    ): f"{CONFORMANCE}test_a_client_with_the_usual_mistakes_is_found_out",
+    ("app/turnstream_conformance/README.md", "Clients", "text"): (
         f"{CONFORMANCE}test_the_client_of_the_page_holds_every_duty_of_a_client"
     ),
-    ("docs/conformance.md", "Servers", "sh"): f"{CONFORMANCE}test_our_server_holds_what_can_be_seen_from_outside",
-    ("docs/conformance.md", "Servers", "text"): f"{CONFORMANCE}test_our_server_holds_what_can_be_seen_from_outside",
-    ("docs/conformance.md", "Proxies", "sh"): (
+    (
+        "app/turnstream_conformance/README.md",
+        "Servers",
+        "sh",
+    ): f"{CONFORMANCE}test_our_server_holds_what_can_be_seen_from_outside",
+    (
+        "app/turnstream_conformance/README.md",
+        "Servers",
+        "text",
+    ): f"{CONFORMANCE}test_our_server_holds_what_can_be_seen_from_outside",
+    ("app/turnstream_conformance/README.md", "Proxies", "sh"): (
         "tests/faults/test_conformance_proxies.py::test_a_proxy_as_it_is_documented_holds_all_promises"
     ),
     ("docs/contributing.md", "Live tests", "text"): (
@@ -201,8 +218,11 @@ CHECKED = {
             "Retry safely",
         )
     },
-    **{("docs/python-client.md", heading, "python"): PYTHON for heading in ("An answer", "Events", "Approvals")},
-    ("docs/python-client.md", "The client in Python", "sh"): PYTHON,
+    **{
+        ("app/turnstream_client/README.md", heading, "python"): PYTHON
+        for heading in ("An answer", "Events", "Approvals")
+    },
+    ("app/turnstream_client/README.md", "The client in Python", "sh"): PYTHON,
     ("docs/quickstart.md", "In the terminal", "text"): "a screen; tests/acceptance/test_terminal_approvals.py reads it",
     ("docs/replay.md", "The demo", "sh"): REPLAY,
     ("docs/replay.md", "The demo", "text"): REPLAY,

@@ -28,9 +28,9 @@ class Quirks:
     `max_tokens` is the member that limits an answer, `thinking` the one for the reasoning effort (None: not sent), and
     `seed` the one for a seed. `params` are the parameters that this server takes and others do not
     (turnstream.extensions.openai.parameters), `more_params` those that only the operator knows of. With
-    `thoughts_go_back` the model's own thoughts are sent back. `call_ids` must match the whole id of a call. `after_tools` is an assistant text
-    put between results and a user message, for servers that do not accept a user message right behind a tool message.
-    `unsupported` members are never sent, `extra` ones always.
+    `thoughts_go_back` the model's own thoughts are sent back. `call_ids` must match the whole id of a call.
+    `after_tools` is an assistant text put between results and a user message, for servers that do not accept a user
+    message right behind a tool message. `unsupported` members are never sent, `extra` ones always.
     """
 
     max_tokens: str = "max_completion_tokens"
