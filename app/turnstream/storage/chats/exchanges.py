@@ -363,9 +363,9 @@ class Exchanges:
     async def begin(
         self, position: Position, message: NewExchange, replica: UUID, most_running: int | None = None
     ) -> Exchange | None:
-        """Writes a message, and claims its answer for `replica`, in one statement. None where the answer before is open,
-        the owner has `most_running` turns that run or any in the queue, or the position has changed, or the key is taken:
-        the transaction of `after` or `in_new_chat` finds the reason.
+        """Writes a message, and claims its answer for `replica`, in one statement. None where the answer before is
+        open, the owner has `most_running` turns that run or any in the queue, the position has changed, or the key is
+        taken: the transaction of `after` or `in_new_chat` finds the reason.
         """
         if position.before is not None and not position.before.ended:
             return None
@@ -442,8 +442,9 @@ class Exchanges:
         read: Position | None = None,
         most_queued: int | None = None,
     ) -> AsyncIterator[Draft]:
-        """Raises NotFound, RequestRefused, and Conflict where the branch is busy and `on_busy` is `reject`. The position
-        that was `read` spares a second read while it holds. The owner may have `most_queued` turns in the queue.
+        """Raises NotFound, RequestRefused, and Conflict where the branch is busy and `on_busy` is `reject`. The
+        position that was `read` spares a second read while it holds. The owner may have `most_queued`
+        turns in the queue.
         """
         async with self.locked(target.owner, target.chat, key) as (connection, chat):
             if read is not None and _is_unchanged(read, chat):
