@@ -30,7 +30,7 @@ from turnstream.llm.scripted import Pause, ScriptedProvider, message_of, text, t
 from turnstream.main import running
 from turnstream.setup.parts import Given
 from turnstream.storage.chats import chats, exchanges, turns
-from turnstream.storage.chats.exchanges import Exchange, Exchanges, IdempotencyKey, NewExchange, Place, Target
+from turnstream.storage.chats.exchanges import Exchange, Exchanges, IdempotencyKey, NewExchange, Position, Target
 from turnstream.storage.database import Database, Row, Statement
 from turnstream.storage.runs import queue, record
 from turnstream.tools.tool import tool
@@ -328,16 +328,16 @@ async def test_a_replica_that_is_taken_out_of_service_begins_no_turn(harness: Ha
 async def test_a_message_whose_chat_has_changed_since_it_was_read_takes_the_careful_way(
     harness: Harness, done: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place = Exchanges.place
+    position = Exchanges.position
 
     async def then_changed(repository: Exchanges, target: Target) -> Any:
-        read = await place(repository, target)
+        read = await position(repository, target)
         await services.storage.chats.change(OWNER, target.chat, lambda _chat: {"system_prompt": "Rhyme."})
         return read
 
     async with server(harness, answer("One.")) as services:
         chat = await services.storage.chats.create(OWNER, None, None, {})
-        monkeypatch.setattr(Exchanges, "place", then_changed)
+        monkeypatch.setattr(Exchanges, "position", then_changed)
         exchange = await post_message(services, HELLO, Target(OWNER, chat.id), None)
         assert (await ended(harness, services, exchange)).status == "complete"
     assert "CLAIM_TURNS_FAIRLY" in done
@@ -397,7 +397,7 @@ async def test_a_turn_that_was_found_in_the_rows_first_is_run_once(
 
 async def test_a_turn_whose_replica_died_between_its_message_and_its_run_is_taken_over(harness: Harness) -> None:
     message = NewExchange([Block(0, 0, 0, TEXT, "Hello")], TurnRequest("scripted"), None)
-    exchange = await Exchanges(harness.database).begin(Place(new_chat(), new=True), message, new_id())
+    exchange = await Exchanges(harness.database).begin(Position(new_chat(), new=True), message, new_id())
     assert exchange is not None
     async with server(harness, answer()) as services:
         turn = await ended(harness, services, exchange)

@@ -30,7 +30,7 @@ from turnstream.storage.chats.exchanges import (
     IdempotencyKey,
     KeyTaken,
     NewExchange,
-    Place,
+    Position,
     Target,
     key_refused,
 )
@@ -58,7 +58,7 @@ async def post_message(
     new = with_fixed(new)
     try:
         known = services.recent_chats.take(target)
-        place = known or await services.storage.exchanges.place(target)  # without a chat, nothing is counted
+        position = known or await services.storage.exchanges.position(target)  # without a chat, nothing is counted
         if not admitted:
             await admit(services, target.owner, new)
         compose = _Composer(services, new, await user_blocks(new.blocks, target.owner, services), key)
@@ -66,8 +66,8 @@ async def post_message(
             with suppress(RequestRefused):  # by the chat as it was: now its rows are read
                 if begun := await _begin(services, known, compose):
                     return begun
-            place = await services.storage.exchanges.place(target)
-        return await _begin(services, place, compose) or await _queue(services, target, place, compose)
+            position = await services.storage.exchanges.position(target)
+        return await _begin(services, position, compose) or await _queue(services, target, position, compose)
     except (KeyTaken, RequestRefused) as error:
         return await _made_before(services, target.owner, key, error)
 
@@ -81,7 +81,7 @@ async def post_in_new_chat(
         await admit(services, chat.owner, new, history.exchanges if history else 0)
         past = await history.load() if history else ()
         compose = _Composer(services, new, await user_blocks(new.blocks, chat.owner, services), key)
-        if not past and (begun := await _begin(services, Place(chat, new=True), compose)):
+        if not past and (begun := await _begin(services, Position(chat, new=True), compose)):
             return begun
         message, most_queued = compose(chat, None), services.plans.of(chat.owner).queued_turns
         async with services.storage.exchanges.in_new_chat(chat, key, most_queued) as draft:
@@ -169,7 +169,7 @@ async def wait_for_end(services: Services, owner: str, turn: Turn) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Composer:
-    """Makes the request of the answer as it follows from the place. Raises RequestRefused."""
+    """Makes the request of the answer as it follows from the position. Raises RequestRefused."""
 
     services: Services
     new: NewTurn
@@ -183,9 +183,9 @@ class _Composer:
         return NewExchange(self.blocks, request, _title_of(self.new), self.key)
 
 
-# A message opens a turn by one of these. The first that applies is taken; `begin` writes nothing where it does not apply.
+# A message opens a turn by one of these. The first that applies is taken.
 #
-#   place                      replica   statement                            the answer
+#   position                   replica   statement                            the answer
 #   new chat, no history       has room  BEGIN_CHAT                           runs here
 #   new chat                   any       CREATE_CHAT, CREATE_EXCHANGE         queued
 #   after an ended answer      has room  BEGIN_EXCHANGE                       runs here
@@ -193,26 +193,26 @@ class _Composer:
 #   otherwise                  any       chat locked: CREATE_EXCHANGE         queued
 
 
-async def _begin(services: Services, place: Place, compose: _Composer) -> Exchange | None:
+async def _begin(services: Services, position: Position, compose: _Composer) -> Exchange | None:
     """Writes the message with an answer that runs on this replica. None where it has no room, or anything else is in
     the way.
     """
-    if place.before is not None and not place.before.ended:
+    if position.before is not None and not position.before.ended:
         return None
-    owner = place.chat.owner
+    owner = position.chat.owner
     with services.live.reserve_slot() as replica:
         if replica is None:
             return None
-        message, most_running = compose(place.chat, place.before), services.plans.of(owner).running_turns
-        begun = await services.storage.exchanges.begin(place, message, replica, most_running)
+        message, most_running = compose(position.chat, position.before), services.plans.of(owner).running_turns
+        begun = await services.storage.exchanges.begin(position, message, replica, most_running)
         if begun is not None:
             services.live.begin(owner, [begun.user_turn, begun.assistant_turn])
-            services.live.notify(owner, place.chat.id)
-            services.recent_chats.keep(place.chat, begun)
+            services.live.notify(owner, position.chat.id)
+            services.recent_chats.keep(position.chat, begun)
         return begun
 
 
-async def _queue(services: Services, target: Target, read: Place, compose: _Composer) -> Exchange:
+async def _queue(services: Services, target: Target, read: Position, compose: _Composer) -> Exchange:
     """Writes the message with an answer in the queue, or into an open turn that takes it in."""
     most_queued = services.plans.of(target.owner).queued_turns
     async with services.storage.exchanges.after(target, compose.key, read, most_queued) as draft:

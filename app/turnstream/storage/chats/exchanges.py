@@ -231,9 +231,9 @@ class NewExchange:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """The place of a message as it was read without a lock: after the answer `before`, which may be open, or at the root.
-    `new`: the chat is created with the message.
+class Position:
+    """The position of a message as it was read without a lock: after the answer `before`, which may be open, or at the
+    root. `new`: the chat is created with the message.
     """
 
     chat: Chat
@@ -333,8 +333,8 @@ class Exchanges:
             steered=row["steer_id"] is not None,
         )
 
-    async def place(self, target: Target) -> Place:
-        """Reads the place of a message without a lock. Raises NotFound, RequestRefused, Conflict as `after` does."""
+    async def position(self, target: Target) -> Position:
+        """Reads the position of a message without a lock. Raises NotFound, RequestRefused, Conflict as `after` does."""
         row = await self._database.row(GET_CHAT_AND_NEWEST, chat=target.chat, owner=target.owner)
         if row is None:
             raise NotFound(f"There is no chat {target.chat}.")
@@ -348,8 +348,8 @@ class Exchanges:
             updated_at=row["updated_at"],
         )
         if target.parent == "newest" and (row["id"] is None or row["status"] not in OPEN):
-            return Place(chat, turn_from(row) if row["id"] else None)
-        return Place(chat, (await _placement(self._database, target)).before)
+            return Position(chat, turn_from(row) if row["id"] else None)
+        return Position(chat, (await _placement(self._database, target)).before)
 
     async def answer(self, owner: str, chat: UUID, turn: UUID) -> Turn:
         """The answer that another one is to stand beside, without its contents. Raises NotFound and Conflict."""
@@ -361,17 +361,17 @@ class Exchanges:
         return turn_from(row)
 
     async def begin(
-        self, place: Place, message: NewExchange, replica: UUID, most_running: int | None = None
+        self, position: Position, message: NewExchange, replica: UUID, most_running: int | None = None
     ) -> Exchange | None:
-        """Writes a message, and claims its answer for `replica`, in one statement. None where the answer before is open,
-        the owner has `most_running` turns that run or any in the queue, or the place has changed, or the key is taken:
-        the transaction of `after` or `in_new_chat` finds the reason.
+        """Writes a message, and claims its answer for `replica`, in one statement. None where the answer before is
+        open, the owner has `most_running` turns that run or any in the queue, the position has changed, or the key is
+        taken: the transaction of `after` or `in_new_chat` finds the reason.
         """
-        if place.before is not None and not place.before.ended:
+        if position.before is not None and not position.before.ended:
             return None
-        chat, parent = place.chat, place.before.id if place.before else None
-        statement = BEGIN_CHAT if place.new else BEGIN_EXCHANGE
-        values = {"own_title": chat.title} if place.new else {"updated_at": chat.updated_at}
+        chat, parent = position.chat, position.before.id if position.before else None
+        statement = BEGIN_CHAT if position.new else BEGIN_EXCHANGE
+        values = {"own_title": chat.title} if position.new else {"updated_at": chat.updated_at}
         key, row = message.key, None
         user_turn, assistant_turn = new_id(), new_id()
         with suppress(StatementRefused):
@@ -439,11 +439,12 @@ class Exchanges:
         self,
         target: Target,
         key: IdempotencyKey | None,
-        read: Place | None = None,
+        read: Position | None = None,
         most_queued: int | None = None,
     ) -> AsyncIterator[Draft]:
-        """Raises NotFound, RequestRefused, and Conflict where the branch is busy and `on_busy` is `reject`. The place
-        that was `read` spares a second read while it holds. The owner may have `most_queued` turns in the queue.
+        """Raises NotFound, RequestRefused, and Conflict where the branch is busy and `on_busy` is `reject`. The
+        position that was `read` spares a second read while it holds. The owner may have `most_queued`
+        turns in the queue.
         """
         async with self.locked(target.owner, target.chat, key) as (connection, chat):
             if read is not None and _is_unchanged(read, chat):
@@ -527,9 +528,9 @@ async def _lock_first_open(connection: Transaction, turns: Sequence[Turn]) -> Tu
     return None
 
 
-def _is_unchanged(read: Place, locked: Chat) -> bool:
-    """Whether a place still holds without a second read: every turn that is added to a chat moves `updated_at`, and an
-    answer that had ended stays as it is.
+def _is_unchanged(read: Position, locked: Chat) -> bool:
+    """Whether a position still holds without a second read: every turn that is added to a chat moves `updated_at`, and
+    an answer that had ended stays as it is.
     """
     return (read.before is None or read.before.ended) and read.chat == locked
 
