@@ -15,8 +15,8 @@ from tests.integration.plays import Author, Play, playing
 from tests.integration.test_loop_people import waits
 from tests.support.command_line import turnstream
 from tests.support.effort import tries
-from tests.support.model_apis import EXTENSIONS
 from tests.support.harness import OWNER, POLICY, QUICK, Asked, Harness, Replica, with_model
+from tests.support.model_apis import EXTENSIONS
 from turnstream.cli.replay import divergences
 from turnstream.config import Settings
 from turnstream.domain.asks import AskAnswer

@@ -13,8 +13,8 @@ import pytest
 
 from tests.contracts.test_provider import stream_of
 from tests.integration.plays import Play, playing
-from tests.support.model_apis import EXTENSIONS
 from tests.support.harness import POLICY, QUICK, Asked, Harness, Replica
+from tests.support.model_apis import EXTENSIONS
 from tests.support.pictures import PIXEL
 from turnstream.cli.replay import divergences
 from turnstream.config import Settings
