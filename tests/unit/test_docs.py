@@ -20,6 +20,7 @@ from turnstream.domain.errors import RefusalCode
 from turnstream.domain.turns import ENDED, TRANSITIONS
 from turnstream.extension import installed, sections
 from turnstream.extensions.openai.quirks import QUIRKS
+from turnstream.storage.ownership import ownership_of
 from turnstream.storage.tables import metadata
 
 PROTOCOL = (ROOT / "docs/protocol.md").read_text(encoding="utf-8")
@@ -172,10 +173,8 @@ def test_the_map_of_the_tables_has_every_table_once() -> None:
         names = re.findall(r"\w+", cell)
         owners |= zip(names, cycle(paths.split("; ")), strict=False)
         assert len(names) in {1, 2}
-    assert sorted(owners) == sorted(metadata.tables)
-    assert {name for name, path in owners.items() if path == "its column"} == {
-        name for name, table in metadata.tables.items() if "owner" in table.columns
-    }
+    words = {"owner": "its column", "chat_id": "the chat", "turn_id": "the turn", None: "none"}
+    assert owners == {name: words[ownership_of(table).path] for name, table in metadata.tables.items()}
 
 
 def test_the_table_of_extensions_is_what_is_installed() -> None:
