@@ -21,7 +21,7 @@ from turnstream.domain.turns import TurnRequest
 from turnstream.kit.ids import new_id
 from turnstream.llm.scripted import ScriptedProvider, message_of, text
 from turnstream.storage.chats.chats import Chats
-from turnstream.storage.chats.exchanges import Exchanges, IdempotencyKey, NewExchange
+from turnstream.storage.chats.exchanges import Exchanges, IdempotencyKey, NewExchange, Position
 from turnstream.storage.chats.grants import Grants
 from turnstream.storage.chats.search import Search
 from turnstream.storage.chats.turns import Turns
@@ -194,9 +194,9 @@ async def test_a_chat_begins_with_its_message_in_one_statement(api: Database) ->
     message = NewExchange([Block(0, 0, 0, TEXT, "Hello")], request, None, IdempotencyKey("key", b"d" * 32))
     exchanges = Exchanges(api)
     with acting_for("bob"):
-        assert await exchanges.begin_chat(chat, message, new_id()) is None
+        assert await exchanges.begin(Position(chat, new=True), message, new_id()) is None
     with acting_for(OWNER):
-        begun = await exchanges.begin_chat(chat, message, new_id())
+        begun = await exchanges.begin(Position(chat, new=True), message, new_id())
         assert begun is not None
         for turn in (begun.user_turn, begun.assistant_turn):
             assert await Turns(api).get(OWNER, chat.id, turn.id) == turn, "it is what the rows hold"

@@ -16,8 +16,9 @@ import structlog
 from turnstream.domain.asks import Ask, AskAnswer, elicitation_id
 from turnstream.domain.blocks import READ_RESULT, Block
 from turnstream.domain.errors import ProviderError, TransientError
-from turnstream.domain.kinds import DOCUMENT, IMAGE, TEXT
+from turnstream.domain.kinds import TEXT
 from turnstream.domain.limits import ReachedLimit
+from turnstream.domain.media import media_type_of
 from turnstream.domain.output import attempt_of
 from turnstream.domain.plans import rate_sentence
 from turnstream.domain.results import ResultPart, joined_texts, layout_of
@@ -33,7 +34,6 @@ from turnstream.engine.side_calls import SideCalls, prompt_for
 from turnstream.engine.tool_gate import CallKey, RunCall, SettleUnrun, ToolGate, key_of, with_approval, with_grants
 from turnstream.engine.turn_context import TurnContext
 from turnstream.kit.clock import CLOCK
-from turnstream.kit.media import IMAGES, media_type_of
 from turnstream.storage.database import retry_while_unavailable
 from turnstream.storage.tool_cache import CachedResult
 from turnstream.telemetry import TOOL_OUTCOMES, TOOL_SECONDS, TOOLS_RUNNING, WAITS
@@ -413,11 +413,11 @@ class ToolRuns:
             if isinstance(part, File):
                 media_type = media_type_of(part.content)
                 assert media_type is not None
-                upload = await retry_while_unavailable(partial(put, owner, media_type, part.content, plan))
+                upload = await retry_while_unavailable(partial(put, owner, media_type.name, part.content, plan))
                 if isinstance(upload, ReachedLimit):
                     reason = f"The files of this result were not kept: the owner's limit `{upload.name}` is reached."
                     return replace(outcome, text=reason, is_error=True, more=(), layout=None)
-                parts.append({"type": IMAGE if media_type in IMAGES else DOCUMENT, "source": upload.source})
+                parts.append({"type": media_type.block, "source": upload.source})
             elif part.strip():
                 parts.append(part)
         return replace(outcome, text=joined_texts(parts), more=(), layout=layout_of(parts))
