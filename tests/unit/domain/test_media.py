@@ -18,12 +18,12 @@ from turnstream.domain.kinds import FILES
 from turnstream.domain.media import MEDIA, PLAIN, MediaType, media_type_of
 from turnstream.extensions.ag_ui.messages import ClientIds, thread_messages
 from turnstream.extensions.ai_sdk.messages import ui_message
+from turnstream.extensions.openai.chat.render import render as render_chat
+from turnstream.extensions.openai.responses.render import render as render_responses
 from turnstream.kit.offload import Portions
 from turnstream.llm.anthropic.render import render as render_anthropic
 from turnstream.llm.conversation.attachments import with_uploads
 from turnstream.llm.models.catalog import NEEDED_ABILITY
-from turnstream.llm.openai.chat.render import render as render_chat
-from turnstream.llm.openai.responses.render import render as render_responses
 from turnstream.llm.provider import Message, ModelRequest
 
 STATIC = Path(__file__).parents[3] / "app/turnstream/web/static"
