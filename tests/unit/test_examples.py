@@ -128,9 +128,6 @@ CHECKED = {
     ("app/turnstream_conformance/README.md", "Proxies", "sh"): (
         "tests/faults/test_conformance_proxies.py::test_a_proxy_as_it_is_documented_holds_all_promises"
     ),
-    ("docs/contributing.md", "Live tests", "text"): (
-        "tests/acceptance/test_live_tests.py::test_the_live_test_passes_against_a_server_with_the_api_of_a_provider"
-    ),
     ("docs/embedding.md", "A server of your own", "python"): (
         "tests/acceptance/test_embedding.py::test_a_program_of_its_own_serves_its_tools_and_ends_in_order"
     ),
