@@ -13,7 +13,7 @@ from sqlalchemy import Engine, event
 from tests.integration.test_migrations import INDEXES, look, migrating
 from tests.support.locks import waiting_to_migrate
 from turnstream.storage.migrations import FOLDER, alembic_config, downgrade, upgrade
-from turnstream.storage.row_security import HARDEN, policies_of
+from turnstream.storage.row_security import hardening, policies_of
 from turnstream.storage.tables import metadata
 
 pytestmark = pytest.mark.timeout(180)
@@ -31,7 +31,7 @@ BUILDER = "SELECT pid FROM pg_stat_progress_create_index WHERE datname = current
 def executed() -> Iterator[list[str]]:
     """The statements of migrations that change something."""
     statements: list[str] = []
-    after_each = {policies_of(metadata.tables).strip(), HARDEN.strip()}
+    after_each = {policies_of(metadata.tables).strip(), hardening().strip()}
 
     def note(*arguments: Any) -> None:
         statement = arguments[2].strip()
@@ -52,8 +52,10 @@ def revisions() -> Sequence[str]:
 
 
 def test_each_new_index_of_a_table_that_existed_is_built_concurrently_by_a_migration_that_does_nothing_else(
-    database_url: str,
+    database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    for of_functions in ("apply_files", "forget_files"):
+        monkeypatch.setattr(f"turnstream.storage.migrations.{of_functions}", lambda _connection: None)
     first, *later = revisions()
     downgrade(database_url, first)
     [present] = asyncio.run(look(database_url, PRESENT))
