@@ -131,6 +131,11 @@ class Statement:
         rest = f", {self.sql[found.end() :].lstrip()}" if found else f" {self.sql}"
         self.for_owner = f"WITH{recursive} the_owner {scope}{rest}"
 
+    @property
+    def names(self) -> Sequence[str]:
+        """The parameters in their order: $1 is the first one."""
+        return self._names
+
     def arguments(self, values: dict[str, Any]) -> list[Any]:
         """Raises KeyError when a parameter has no value."""
         return [values[name] for name in self._names]
