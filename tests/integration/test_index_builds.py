@@ -128,6 +128,29 @@ async def test_a_table_is_written_while_its_index_is_built_and_a_second_migratio
     assert await look(before_index, INDEXES, VALID) == await look(other_database_url, INDEXES, VALID)
 
 
+UNGUARDED = """
+SELECT relname::text FROM pg_class
+WHERE relrowsecurity AND NOT EXISTS (SELECT FROM pg_policy WHERE polrelid = pg_class.oid)
+UNION ALL
+SELECT proname FROM pg_proc
+WHERE pronamespace = 'public'::regnamespace AND has_function_privilege('public', oid, 'EXECUTE')
+"""
+
+
+async def test_while_an_index_is_built_tables_have_their_policies_and_functions_their_rights(database_url: str) -> None:
+    """The migration 0046 drops policies. What it has done is committed before the index of 0049 is built."""
+    await asyncio.to_thread(downgrade, database_url, "0045")
+    reader, watcher = await asyncpg.connect(database_url), await asyncpg.connect(database_url)
+    await reader.execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1")
+    migration = await migrating(database_url)
+    await builder(watcher)
+    assert await watcher.fetch(UNGUARDED) == []
+    await reader.execute("COMMIT")
+    assert await migration.wait() == 0
+    for connection in (reader, watcher):
+        await connection.close()
+
+
 async def test_an_index_whose_build_was_interrupted_is_built_again(
     before_index: str,
     other_database_url: str,
