@@ -74,7 +74,7 @@ def _migrate(connection: Connection) -> None:
             apply_files(connection)
         else:
             forget_files(connection)
-        connection.exec_driver_sql(policies_of(metadata.tables))
+        connection.exec_driver_sql(policies_of(metadata.tables.values()))
         connection.exec_driver_sql(hardening())
 
 

@@ -21,21 +21,22 @@ from turnstream.domain.turns import TurnRequest
 from turnstream.kit.ids import new_id
 from turnstream.llm.scripted import ScriptedProvider, message_of, text
 from turnstream.storage.chats.chats import Chats
-from turnstream.storage.chats.exchanges import Exchanges, IdempotencyKey, NewExchange
+from turnstream.storage.chats.exchanges import Exchanges, IdempotencyKey, NewExchange, Position
 from turnstream.storage.chats.grants import Grants
 from turnstream.storage.chats.search import Search
 from turnstream.storage.chats.turns import Turns
 from turnstream.storage.database import OWNER as OWNER_OF_REQUEST
 from turnstream.storage.database import Database, Statement, connect
 from turnstream.storage.migrations import DIGESTS, sql_files
-from turnstream.storage.row_security import API_ROLE, CALLED, CLOSED, NARROW, admit, embedded_api_url
+from turnstream.storage.ownership import ownership_of
+from turnstream.storage.row_security import API_ROLE, CALLED, NARROW, admit, embedded_api_url
 from turnstream.storage.tables import metadata
 
 # All tables whose rows belong to an owner, by themselves or through a chat or a turn.
 TABLES = sorted(
     name
     for name, table in metadata.tables.items()
-    if name not in CLOSED and {"owner", "chat_id", "turn_id"} & {*table.columns.keys()}
+    if not ownership_of(table).closed and {"owner", "chat_id", "turn_id"} & {*table.columns.keys()}
 )
 FORGETFUL = {table: Statement(f"SELECT * FROM {table}") for table in TABLES}
 
@@ -195,9 +196,9 @@ async def test_a_chat_begins_with_its_message_in_one_statement(api: Database) ->
     message = NewExchange([Block(0, 0, 0, TEXT, "Hello")], request, None, IdempotencyKey("key", b"d" * 32))
     exchanges = Exchanges(api)
     with acting_for("bob"):
-        assert await exchanges.begin_chat(chat, message, new_id()) is None
+        assert await exchanges.begin(Position(chat, new=True), message, new_id()) is None
     with acting_for(OWNER):
-        begun = await exchanges.begin_chat(chat, message, new_id())
+        begun = await exchanges.begin(Position(chat, new=True), message, new_id())
         assert begun is not None
         for turn in (begun.user_turn, begun.assistant_turn):
             assert await Turns(api).get(OWNER, chat.id, turn.id) == turn, "it is what the rows hold"

@@ -30,7 +30,7 @@ from turnstream.llm.scripted import Pause, ScriptedProvider, message_of, text, t
 from turnstream.main import running
 from turnstream.setup.parts import Given
 from turnstream.storage.chats import chats, exchanges, turns
-from turnstream.storage.chats.exchanges import Exchange, Exchanges, IdempotencyKey, NewExchange, Target
+from turnstream.storage.chats.exchanges import Exchange, Exchanges, IdempotencyKey, NewExchange, Position, Target
 from turnstream.storage.database import Database, Row, Statement
 from turnstream.storage.runs import queue, record
 from turnstream.tools.tool import tool
@@ -328,19 +328,22 @@ async def test_a_replica_that_is_taken_out_of_service_begins_no_turn(harness: Ha
 async def test_a_message_whose_chat_has_changed_since_it_was_read_takes_the_careful_way(
     harness: Harness, done: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    preview = Exchanges.preview
+    position = Exchanges.position
 
     async def then_changed(repository: Exchanges, target: Target) -> Any:
-        read = await preview(repository, target)
-        await services.storage.chats.change(OWNER, target.chat, lambda _chat: {"title": "Another one"})
+        read = await position(repository, target)
+        await services.storage.chats.change(OWNER, target.chat, lambda _chat: {"system_prompt": "Rhyme."})
         return read
 
     async with server(harness, answer("One.")) as services:
         chat = await services.storage.chats.create(OWNER, None, None, {})
-        monkeypatch.setattr(Exchanges, "preview", then_changed)
+        monkeypatch.setattr(Exchanges, "position", then_changed)
         exchange = await post_message(services, HELLO, Target(OWNER, chat.id), None)
         assert (await ended(harness, services, exchange)).status == "complete"
     assert "CLAIM_TURNS_FAIRLY" in done
+    request = exchange.assistant_turn.request
+    assert request is not None
+    assert request.system == "Rhyme.", "the answer follows the chat as it was locked"
 
 
 async def test_a_key_that_is_taken_begins_nothing(harness: Harness) -> None:
@@ -358,7 +361,7 @@ async def test_a_key_that_is_taken_begins_nothing(harness: Harness) -> None:
 async def test_a_turn_whose_beginning_lost_its_answer_is_found_and_run(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begin = Exchanges.begin_chat
+    begin = Exchanges.begin
     lost: list[Exchange] = []
 
     async def lose_the_answer(repository: Exchanges, *arguments: Any) -> None:
@@ -366,7 +369,7 @@ async def test_a_turn_whose_beginning_lost_its_answer_is_found_and_run(
             lost.append(exchange)
         raise StorageUnavailable("the connection was lost")
 
-    monkeypatch.setattr(Exchanges, "begin_chat", lose_the_answer)
+    monkeypatch.setattr(Exchanges, "begin", lose_the_answer)
     async with server(harness, answer(), poll_interval=0.01) as services:
         with pytest.raises(StorageUnavailable):
             await post_in_new_chat(services, HELLO, new_chat(), None)
@@ -377,14 +380,14 @@ async def test_a_turn_whose_beginning_lost_its_answer_is_found_and_run(
 async def test_a_turn_that_was_found_in_the_rows_first_is_run_once(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begin, pause = Exchanges.begin_chat, Pause()
+    begin, pause = Exchanges.begin, Pause()
 
     async def dawdle(repository: Exchanges, *arguments: Any) -> Exchange | None:
         exchange = await begin(repository, *arguments)
         await pause.reached.wait()  # it runs already
         return exchange
 
-    monkeypatch.setattr(Exchanges, "begin_chat", dawdle)
+    monkeypatch.setattr(Exchanges, "begin", dawdle)
     async with server(harness, [pause, *answer()], poll_interval=0.01) as services:
         exchange = await post_in_new_chat(services, HELLO, new_chat(), None)
         pause.go.set()
@@ -394,7 +397,7 @@ async def test_a_turn_that_was_found_in_the_rows_first_is_run_once(
 
 async def test_a_turn_whose_replica_died_between_its_message_and_its_run_is_taken_over(harness: Harness) -> None:
     message = NewExchange([Block(0, 0, 0, TEXT, "Hello")], TurnRequest("scripted"), None)
-    exchange = await Exchanges(harness.database).begin_chat(new_chat(), message, new_id())
+    exchange = await Exchanges(harness.database).begin(Position(new_chat(), new=True), message, new_id())
     assert exchange is not None
     async with server(harness, answer()) as services:
         turn = await ended(harness, services, exchange)

@@ -188,7 +188,7 @@ async def test_everything_that_reads_a_request_has_its_tools(harness: Harness, l
         asked = await harness.ask(tools=TOOLS)
         turn = await harness.finish(replica, asked)
         assert turn.request is not None
-        place = await exchanges.preview(Target(OWNER, asked.chat))
+        place = await exchanges.position(Target(OWNER, asked.chat))
         async with exchanges.after(Target(OWNER, asked.chat), None) as draft:
             drafted = draft.before
         async with exchanges.beside(OWNER, turn, None) as draft:

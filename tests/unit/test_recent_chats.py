@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from turnstream.api.recent_chats import RecentChats
 from turnstream.domain.chats import Chat
 from turnstream.kit.ids import new_id
-from turnstream.storage.chats.exchanges import Target
+from turnstream.storage.chats.exchanges import Position, Target
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -34,7 +34,7 @@ def test_a_chat_is_given_once() -> None:
     recent, chat = RecentChats(lambda _turn: None), a_chat("Rhyme.")
     recent.keep(chat)
     assert recent.take(Target("ann", chat.id, on_busy="steer")) is None, "it may go into a turn"
-    preview = recent.take(Target("ann", chat.id))
-    assert preview is not None
-    assert (preview.chat, preview.before, preview.steered) == (chat, None, False)
+    position = recent.take(Target("ann", chat.id))
+    assert position is not None
+    assert position == Position(chat)
     assert recent.take(Target("ann", chat.id)) is None

@@ -1,7 +1,7 @@
 """The use cases of an exchange: post a message, generate its answer again, copy it, cancel the answer.
 
-Each one checks first, then opens the transaction, writes and commits: no model is looked up and no file is stored while
-the chat is locked.
+Each one checks first, then opens the transaction, writes and commits: no file is stored, and nothing but the chat is
+read while the chat is locked.
 """
 
 import asyncio
@@ -30,8 +30,7 @@ from turnstream.storage.chats.exchanges import (
     IdempotencyKey,
     KeyTaken,
     NewExchange,
-    PlaceMoved,
-    Preview,
+    Position,
     Target,
     key_refused,
 )
@@ -39,8 +38,6 @@ from turnstream.storage.chats.histories import PastExchange, behind
 from turnstream.stream.reader import follow
 
 _TITLE_OF_FORK = 290  # characters of the original's title
-# How often a message is checked against a chat that changes before each write.
-_TRIES = 10
 _STOP_TIMEOUT = 10.0  # seconds
 
 
@@ -60,19 +57,19 @@ async def post_message(
     """
     new = with_fixed(new)
     try:
-        draft, exchange = await _write(services, new, target, key, admitted)
-        if draft is None:
-            return exchange
+        known = services.recent_chats.take(target)
+        position = known or await services.storage.exchanges.position(target)  # without a chat, nothing is counted
+        if not admitted:
+            await admit(services, target.owner, new)
+        compose = _Composer(services, new, await user_blocks(new.blocks, target.owner, services), key)
+        if known:
+            with suppress(RequestRefused):  # by the chat as it was: now its rows are read
+                if begun := await _begin(services, known, compose):
+                    return begun
+            position = await services.storage.exchanges.position(target)
+        return await _begin(services, position, compose) or await _queue(services, target, position, compose)
     except (KeyTaken, RequestRefused) as error:
         return await _made_before(services, target.owner, key, error)
-    for interrupted in draft.interrupted:
-        await services.live.cancel(interrupted)
-    if draft.steered is not None:
-        await services.live.refresh(draft.steered.id)
-        turn = await services.storage.turns.get(target.owner, target.chat, draft.steered.id)
-        exchange = replace(exchange, assistant_turn=turn)
-    _notify(services, target.owner, exchange)
-    return exchange
 
 
 async def post_in_new_chat(
@@ -80,22 +77,16 @@ async def post_in_new_chat(
 ) -> Exchange:
     """The same in a chat that is created with it, behind its `history`. Raises Conflict where the chat exists."""
     new = with_fixed(new)
-    exchanges, plan = services.storage.exchanges, services.plans.of(chat.owner)
     try:
         await admit(services, chat.owner, new, history.exchanges if history else 0)
         past = await history.load() if history else ()
-        blocks = await user_blocks(new.blocks, chat.owner, services)
-        message = _message_at(services, new, blocks, Preview(chat, None, steered=False), key)
-        with services.live.reserve_slot() as replica:
-            if (
-                replica
-                and not past
-                and (begun := await exchanges.begin_chat(chat, message, replica, plan.running_turns))
-            ):
-                return _begin(services, chat, begun)
-        async with exchanges.in_new_chat(chat, key, plan.queued_turns) as draft:
+        compose = _Composer(services, new, await user_blocks(new.blocks, chat.owner, services), key)
+        if not past and (begun := await _begin(services, Position(chat, new=True), compose)):
+            return begun
+        message, most_queued = compose(chat, None), services.plans.of(chat.owner).queued_turns
+        async with services.storage.exchanges.in_new_chat(chat, key, most_queued) as draft:
             place = await behind(draft, past, message.request)
-            exchange = await place.create(blocks, message.request, message.title)
+            exchange = await place.create(message.blocks, message.request, message.title)
     except (KeyTaken, RequestRefused) as error:
         return await _made_before(services, chat.owner, key, error)
     _notify(services, chat.owner, exchange)
@@ -176,53 +167,74 @@ async def wait_for_end(services: Services, owner: str, turn: Turn) -> None:
         raise Conflict(f"Turn {turn.id} is being stopped and still runs; try again.") from None
 
 
-async def _write(
-    services: Services, new: NewTurn, target: Target, key: IdempotencyKey | None, admitted: bool
-) -> tuple[Draft | None, Exchange]:
-    """Without a draft, the answer has begun."""
-    exchanges, most_queued = services.storage.exchanges, services.plans.of(target.owner).queued_turns
-    known = services.recent_chats.take(target)
-    preview = None if known else await exchanges.preview(target)  # without a chat, nothing is counted
-    if not admitted:
-        await admit(services, target.owner, new)
-    blocks = await user_blocks(new.blocks, target.owner, services)
-    if known:
-        with suppress(RequestRefused):  # by the chat as it was: now its rows are read
-            message = _message_at(services, new, blocks, known, key)
-            if begun := await _begin_at(services, known, message):
-                return None, begun
-    for _ in range(_TRIES):
-        place, preview = preview or await exchanges.preview(target), None
-        with suppress(PlaceMoved):
-            if place.steered:
-                async with exchanges.after(target, key, place) as draft:
-                    check_turn(draft.steered)
-                    return draft, await draft.steer(steer_blocks(new.blocks))
-            message = _message_at(services, new, blocks, place, key)
-            if begun := await _begin_at(services, place, message):
-                return None, begun
-            async with exchanges.after(target, key, place, most_queued) as draft:
-                return draft, await draft.create(blocks, message.request, message.title)
-    raise Conflict("The chat changes faster than a message can be checked against it; try again.")
+@dataclass(frozen=True, slots=True)
+class _Composer:
+    """Makes the request of the answer as it follows from the position. Raises RequestRefused."""
+
+    services: Services
+    new: NewTurn
+    blocks: Sequence[Block]
+    key: IdempotencyKey | None
+
+    def __call__(self, chat: Chat, before: Turn | None) -> NewExchange:
+        resolver = self.services.resolver
+        request = of_caller(resolver.resolve(self.new, chat, before.request if before else None))
+        check_attachments(resolver.models.check(request.model), self.blocks)
+        return NewExchange(self.blocks, request, _title_of(self.new), self.key)
 
 
-def _message_at(
-    services: Services, new: NewTurn, blocks: Sequence[Block], place: Preview, key: IdempotencyKey | None
-) -> NewExchange:
-    """The message with the request of its answer, as they follow from the place. Raises RequestRefused."""
-    resolver, before = services.resolver, place.before
-    request = of_caller(resolver.resolve(new, place.chat, before.request if before else None))
-    check_attachments(resolver.models.check(request.model), blocks)
-    return NewExchange(blocks, request, _title_of(new), key)
+# A message opens a turn by one of these. The first that applies is taken.
+#
+#   position                   replica   statement                            the answer
+#   new chat, no history       has room  BEGIN_CHAT                           runs here
+#   new chat                   any       CREATE_CHAT, CREATE_EXCHANGE         queued
+#   after an ended answer      has room  BEGIN_EXCHANGE                       runs here
+#   an open turn takes it in   any       chat locked: STEER                   is that turn
+#   otherwise                  any       chat locked: CREATE_EXCHANGE         queued
 
 
-async def _begin_at(services: Services, place: Preview, message: NewExchange) -> Exchange | None:
-    """None where this replica has no room, or anything else is in the way."""
-    most_running = services.plans.of(place.chat.owner).running_turns
+async def _begin(services: Services, position: Position, compose: _Composer) -> Exchange | None:
+    """Writes the message with an answer that runs on this replica. None where it has no room, or anything else is in
+    the way.
+    """
+    if position.before is not None and not position.before.ended:
+        return None
+    owner = position.chat.owner
     with services.live.reserve_slot() as replica:
-        if replica and (begun := await services.storage.exchanges.begin(place, message, replica, most_running)):
-            return _begin(services, place.chat, begun)
-    return None
+        if replica is None:
+            return None
+        message, most_running = compose(position.chat, position.before), services.plans.of(owner).running_turns
+        begun = await services.storage.exchanges.begin(position, message, replica, most_running)
+        if begun is not None:
+            services.live.begin(owner, [begun.user_turn, begun.assistant_turn])
+            services.live.notify(owner, position.chat.id)
+            services.recent_chats.keep(position.chat, begun)
+        return begun
+
+
+async def _queue(services: Services, target: Target, read: Position, compose: _Composer) -> Exchange:
+    """Writes the message with an answer in the queue, or into an open turn that takes it in."""
+    most_queued = services.plans.of(target.owner).queued_turns
+    async with services.storage.exchanges.after(target, compose.key, read, most_queued) as draft:
+        if draft.steered is not None:
+            exchange = await _steer(draft, compose.new)
+        else:
+            message = compose(draft.chat, draft.before)
+            exchange = await draft.create(message.blocks, message.request, message.title)
+    for interrupted in draft.interrupted:
+        await services.live.cancel(interrupted)
+    if exchange.steered:
+        await services.live.refresh(exchange.assistant_turn.id)
+        turn = await services.storage.turns.get(target.owner, target.chat, exchange.assistant_turn.id)
+        exchange = replace(exchange, assistant_turn=turn)
+    _notify(services, target.owner, exchange)
+    return exchange
+
+
+async def _steer(draft: Draft, new: NewTurn) -> Exchange:
+    """Adds the message to the open turn of the draft. Raises RequestRefused and Forbidden."""
+    check_turn(draft.steered)
+    return await draft.steer(steer_blocks(new.blocks))
 
 
 async def admit(services: Services, owner: str, options: TurnOptions, writes: int = 0) -> None:
@@ -250,14 +262,6 @@ async def _made_before(
     if exchange is None:
         raise error if isinstance(error, RequestRefused) else key_refused()
     _notify(services, owner, exchange)  # the first request may have been cut off between its commit and this
-    return exchange
-
-
-def _begin(services: Services, chat: Chat, exchange: Exchange) -> Exchange:
-    """Runs the answer, which this replica has claimed as it wrote it."""
-    services.live.begin(chat.owner, [exchange.user_turn, exchange.assistant_turn])
-    services.live.notify(chat.owner, chat.id)
-    services.recent_chats.keep(chat, exchange)
     return exchange
 
 

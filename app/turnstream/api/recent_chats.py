@@ -6,7 +6,7 @@ from uuid import UUID
 
 from turnstream.domain.chats import Chat
 from turnstream.domain.turns import Turn
-from turnstream.storage.chats.exchanges import Exchange, Preview, Target
+from turnstream.storage.chats.exchanges import Exchange, Position, Target
 from turnstream.storage.rows import to_json
 
 _MOST = 1_000  # chats
@@ -36,7 +36,7 @@ class RecentChats:
         if len(self._chats) > _MOST:
             del self._chats[next(iter(self._chats))]
 
-    def take(self, target: Target) -> Preview | None:
+    def take(self, target: Target) -> Position | None:
         """The place, where it is known and follows no open turn. It is given once: a message is written there. None for
         one that steers: another replica may have an open turn for it, and then it asks for no answer of its own.
         """
@@ -47,4 +47,4 @@ class RecentChats:
         before = None if newest is None else self._ended(newest)
         if newest is not None and before is None:
             return None
-        return Preview(chat, before, steered=False)
+        return Position(chat, before)

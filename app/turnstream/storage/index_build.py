@@ -17,7 +17,7 @@ def create_index_concurrently(name: str, table: str, columns: Sequence[str], **o
     would be there already. An index that an interrupted build has left is dropped and built again. The migrations
     before it are committed first, with the policies and the rights that a version which runs needs meanwhile.
     """
-    for sql in (policies_of(metadata.tables), hardening()):
+    for sql in (policies_of(metadata.tables.values()), hardening()):
         op.get_bind().exec_driver_sql(sql)
     with op.get_context().autocommit_block():
         if op.get_bind().scalar(_IS_INVALID, {"name": name}):

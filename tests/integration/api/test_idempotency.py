@@ -51,14 +51,14 @@ async def test_it_is_answered_while_the_first_one_still_runs(api: Client, server
 async def test_what_was_stored_before_the_database_went_away_is_not_stored_twice(
     api: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begin_chat = Exchanges.begin_chat
+    begin = Exchanges.begin
 
     async def lost(*arguments: Any) -> Exchange | None:
-        assert await begin_chat(*arguments)
+        assert await begin(*arguments)
         raise StorageUnavailable("connection was closed in the middle of operation")
 
     with monkeypatch.context() as away:
-        away.setattr(Exchanges, "begin_chat", lost)
+        away.setattr(Exchanges, "begin", lost)
         refused = await api.json("POST", "/api/turns", 503, json=said("Hi"), headers=KEY)
     assert "`Idempotency-Key`" in refused["detail"]
     (chat,) = (await api.json("GET", "/api/chats"))["chats"]

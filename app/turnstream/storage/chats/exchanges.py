@@ -197,10 +197,6 @@ class KeyTaken(Exception):
     """The key was used before."""
 
 
-class PlaceMoved(Exception):
-    """What was read before the transaction does not hold in it."""
-
-
 # The answer that a message follows; None is the root of the chat.
 Parent = UUID | Literal["newest"] | None
 
@@ -235,12 +231,14 @@ class NewExchange:
 
 
 @dataclass(frozen=True, slots=True)
-class Preview:
-    """The place of a message as it was read without a lock. `steered`: it would go into an open turn."""
+class Position:
+    """The position of a message as it was read without a lock: after the answer `before`, which may be open, or at the
+    root. `new`: the chat is created with the message.
+    """
 
     chat: Chat
-    before: Turn | None
-    steered: bool
+    before: Turn | None = None
+    new: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,8 +333,8 @@ class Exchanges:
             steered=row["steer_id"] is not None,
         )
 
-    async def preview(self, target: Target) -> Preview:
-        """Reads the place of a message without a lock. Raises NotFound, RequestRefused, Conflict as `after` does."""
+    async def position(self, target: Target) -> Position:
+        """Reads the position of a message without a lock. Raises NotFound, RequestRefused, Conflict as `after` does."""
         row = await self._database.row(GET_CHAT_AND_NEWEST, chat=target.chat, owner=target.owner)
         if row is None:
             raise NotFound(f"There is no chat {target.chat}.")
@@ -350,9 +348,8 @@ class Exchanges:
             updated_at=row["updated_at"],
         )
         if target.parent == "newest" and (row["id"] is None or row["status"] not in OPEN):
-            return Preview(chat, turn_from(row) if row["id"] else None, False)
-        place = await _place(self._database, target)
-        return Preview(chat, place.before, bool(place.steerable))
+            return Position(chat, turn_from(row) if row["id"] else None)
+        return Position(chat, (await _placement(self._database, target)).before)
 
     async def answer(self, owner: str, chat: UUID, turn: UUID) -> Turn:
         """The answer that another one is to stand beside, without its contents. Raises NotFound and Conflict."""
@@ -364,34 +361,17 @@ class Exchanges:
         return turn_from(row)
 
     async def begin(
-        self, preview: Preview, message: NewExchange, replica: UUID, most_running: int | None = None
+        self, position: Position, message: NewExchange, replica: UUID, most_running: int | None = None
     ) -> Exchange | None:
-        """Writes a message behind an answer that has ended, and claims its answer for `replica`, in one statement. None
-        where the owner has `most_running` turns that run, or any in the queue, where the place has changed, or anything
-        else is in the way: `after` says what.
+        """Writes a message, and claims its answer for `replica`, in one statement. None where the answer before is
+        open, the owner has `most_running` turns that run or any in the queue, the position has changed, or the key is
+        taken: the transaction of `after` or `in_new_chat` finds the reason.
         """
-        if not _has_ended(preview):
+        if position.before is not None and not position.before.ended:
             return None
-        chat, parent = preview.chat, preview.before.id if preview.before else None
-        values = {"most_running": most_running, "updated_at": chat.updated_at}
-        return await self._begin(BEGIN_EXCHANGE, chat, parent, message, replica, **values)
-
-    async def begin_chat(
-        self, chat: Chat, message: NewExchange, replica: UUID, most_running: int | None = None
-    ) -> Exchange | None:
-        """The same in a chat that is created with it. None where anything is in the way: `in_new_chat` says what."""
-        values = {"most_running": most_running, "own_title": chat.title}
-        return await self._begin(BEGIN_CHAT, chat, None, message, replica, **values)
-
-    async def _begin(
-        self,
-        statement: Statement,
-        chat: Chat,
-        parent: UUID | None,
-        message: NewExchange,
-        replica: UUID,
-        **values: object,
-    ) -> Exchange | None:
+        chat, parent = position.chat, position.before.id if position.before else None
+        statement = BEGIN_CHAT if position.new else BEGIN_EXCHANGE
+        values = {"own_title": chat.title} if position.new else {"updated_at": chat.updated_at}
         key, row = message.key, None
         user_turn, assistant_turn = new_id(), new_id()
         with suppress(StatementRefused):
@@ -407,6 +387,7 @@ class Exchanges:
                 assistant_turn=assistant_turn,
                 request=to_json(message.request),
                 replica=replica,
+                most_running=most_running,
                 key=key and key.key,
                 digest=key and key.digest,
                 **columns_of(message.blocks),
@@ -458,23 +439,21 @@ class Exchanges:
         self,
         target: Target,
         key: IdempotencyKey | None,
-        preview: Preview | None = None,
+        read: Position | None = None,
         most_queued: int | None = None,
     ) -> AsyncIterator[Draft]:
-        """Raises NotFound, RequestRefused, Conflict where the branch is busy and `on_busy` is `reject`, and PlaceMoved
-        where a request that was made for `preview` would be another one now. The owner may have `most_queued` turns
-        in the queue.
+        """Raises NotFound, RequestRefused, and Conflict where the branch is busy and `on_busy` is `reject`. The
+        position that was `read` spares a second read while it holds. The owner may have `most_queued`
+        turns in the queue.
         """
         async with self.locked(target.owner, target.chat, key) as (connection, chat):
-            if preview is not None and _is_unchanged(preview, chat):
-                yield Draft(chat, preview.before, connection, key, _most_queued=most_queued)
+            if read is not None and _is_unchanged(read, chat):
+                yield Draft(chat, read.before, connection, key, _most_queued=most_queued)
                 return
-            place = await _place(connection, target)
+            place = await _placement(connection, target)
             for turn in place.interrupted:
                 await connection.row(CANCEL_TURN, turn=turn)
             steered = await _lock_first_open(connection, place.steerable)
-            if preview is not None and _basis(preview) != _basis(Preview(chat, place.before, steered is not None)):
-                raise PlaceMoved
             if place.before is not None and not place.before.ended:
                 await connection.row(MARK_FOLLOWED, turn=place.before.id)
             yield Draft(chat, place.before, connection, key, steered, place.interrupted, most_queued)
@@ -522,7 +501,7 @@ def _user_turn(id: UUID, chat: UUID, parent: UUID | None, blocks: Sequence[Block
     return Turn(id, chat, parent, "user", "complete", created_at=at, ended_at=at, blocks=tuple(blocks))
 
 
-async def _place(database: Database | Transaction, target: Target) -> Placement:
+async def _placement(database: Database | Transaction, target: Target) -> Placement:
     row, field = None, "parent_id"
     if target.parent == "newest":
         row = await database.row(GET_NEWEST_OF_CHAT, chat=target.chat)
@@ -549,22 +528,11 @@ async def _lock_first_open(connection: Transaction, turns: Sequence[Turn]) -> Tu
     return None
 
 
-def _is_unchanged(preview: Preview, locked: Chat) -> bool:
-    """Whether the place that was read still holds without a second read: every turn that is added to a chat moves
-    `updated_at`, and an answer that had ended stays as it is.
+def _is_unchanged(read: Position, locked: Chat) -> bool:
+    """Whether a position still holds without a second read: every turn that is added to a chat moves `updated_at`, and
+    an answer that had ended stays as it is.
     """
-    return _has_ended(preview) and preview.chat == locked
-
-
-def _has_ended(preview: Preview) -> bool:
-    """Whether nothing that is open stands before the place."""
-    return not preview.steered and (preview.before is None or preview.before.ended)
-
-
-def _basis(place: Preview) -> tuple[object, ...]:
-    """Everything that a request is made from. The id of the turn before is not part of it: its request is."""
-    chat, before = place.chat, place.before
-    return chat.system_prompt, chat.settings, before.request if before else None, place.steered
+    return (read.before is None or read.before.ended) and read.chat == locked
 
 
 def key_refused() -> RequestRefused:
