@@ -1,1 +1,1 @@
-"""What a dialect of a frontend is built on; docs/dialects.md has how to write one."""
+"""The seams of the dialects of frontends; docs/dialects.md has how to write one."""

@@ -28,7 +28,7 @@ def ui_stream(services: Services, owner: str, turn: Turn, known: Collection[str]
         encoder = UiEncoder(view.turn, lambda: reader.view.turn)
         reader = DialectReader(services, owner, view, encoder, cursor)
         if cursor != START:
-            yield encoder.resumed()
+            yield encoder.resumed(view.marks[: cursor.place])
         while True:
             if found := reader.look():
                 yield found
