@@ -104,6 +104,7 @@ async def test_every_reader_closes_the_same_blocks(acts: list[tuple[int, str, in
         if chance == 9:
             followers.append(Follower(writer, number, number))
     writer.finish()
+    writer.mirror()
     whole = projected(marks_of(writer.rows), writer.rows)
     assert [closed.block for closed in whole.closed] == list(writer.rows.blocks)
     for follower in followers:
@@ -137,8 +138,8 @@ def test_a_result_knows_its_call_in_whatever_order_results_come() -> None:
     first, second, late, early = call(0), call(1, id="b"), result(3), result(2, id="b")
     steps = steps_of(*marks(first, second, early, late))
     assert [step for step in steps if isinstance(step, CallResult)] == [
-        CallResult(early, second),
-        CallResult(late, first),
+        CallResult(early, second, "server"),
+        CallResult(late, first, "server"),
     ]
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from turnstream.api.codec import parsed
+from turnstream.domain.asks import AskKind
 from turnstream.domain.blocks import Block
 from turnstream.domain.events import (
     ActionRequired,
@@ -58,6 +59,7 @@ class CallResult:
 
     block: Block
     call: Block | None
+    runner: Runner
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,16 +99,21 @@ class Projection:
         self.open: Begin | None = None
         self.closed: list[Closed] = []
         self.calls: dict[_Key, Block] = {}
+        self.asked: dict[_Key, AskKind] = {}
         self._clients = client_tools(turn)
         self._provider_calls: dict[str, Block] = {}
-        self._asked: set[_Key] = set()
-        self._waited: set[int] = set()  # rounds
+        self._waits: dict[int, int] = {}  # by their rounds, the place of the first result in `closed`
         self._round_begins = 0  # the place of the present round in `closed`
         self._retracted: BlockStart | None = None
 
     @property
     def waits(self) -> int:
-        return len(self._waited)
+        return len(self._waits)
+
+    def part(self, number: int) -> Sequence[Closed]:
+        """The blocks behind so many waits, until the next one."""
+        places = [0, *self._waits.values(), len(self.closed)]
+        return self.closed[places[number] : places[number + 1]] if number <= self.waits else []
 
     @property
     def round(self) -> Sequence[Closed]:
@@ -131,7 +138,7 @@ class Projection:
                 self._round_begins = len(self.closed)
             case ActionRequired(round=round, actions=actions):
                 # A tool that asks a person while it runs is no wait of the turn.
-                self._asked.update((round, each.tool_use_id) for each in actions if each.kind != "elicitation")
+                self.asked |= {(round, each.tool_use_id): each.kind for each in actions if each.kind != "elicitation"}
             case _:
                 pass
         return event
@@ -144,7 +151,8 @@ class Projection:
 
     def _closing(self, block: Block) -> Closed:
         if block.type == TOOL_RESULT:
-            return CallResult(block, self.calls.get((block.round, block.tool_use_id or "")))
+            runner: Runner = "client" if block.name in self._clients else "server"
+            return CallResult(block, self.calls.get((block.round, block.tool_use_id or "")), runner)
         if self._provider_calls and block.data is not None and block.type not in _OWN_DATA:
             members = parsed(block.data)
             id = members.get("tool_use_id") if isinstance(members, dict) else None  # whatever the provider has sent
@@ -160,8 +168,8 @@ class Projection:
             self.calls[key] = block
             if step.runner == "provider":
                 self._provider_calls[key[1]] = block
-        elif block.type == TOOL_RESULT and key in self._asked:
-            self._waited.add(block.round)
+        elif block.type == TOOL_RESULT and key in self.asked:
+            self._waits.setdefault(block.round, len(self.closed) - 1)
 
     def _runner(self, type: str, name: str | None) -> Runner | None:
         if type == TOOL_USE:
@@ -172,11 +180,16 @@ class Projection:
         kept = [step for step in self.closed if step.block.index < reset.index]
         self._retracted, self.open = self.open.start if self.open else None, None
         self._round_begins = min(self._round_begins, len(kept))
-        self.closed, self.calls, self._provider_calls, self._waited = [], {}, {}, set()
+        self.closed, self.calls, self._provider_calls, self._waits = [], {}, {}, {}
         for step in kept:
             self._note(step)
-        self._asked &= self.calls.keys()
+        self.asked = {key: kind for key, kind in self.asked.items() if key in self.calls}
         return Retract(reset.attempt, reset.index, self._retracted, self.round)
+
+
+def calls_of_client(steps: Sequence[Closed]) -> list[Block]:
+    """The calls that the client runs."""
+    return [step.block for step in steps if isinstance(step, Close) and step.runner == "client"]
 
 
 def client_tools(turn: Turn | None) -> frozenset[str]:

@@ -4,7 +4,16 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import assert_never
 
 from turnstream.api.codec import to_json
-from turnstream.api.dialects.projection import Begin, CallResult, Close, Closed, Projection, ProviderResult, Retract
+from turnstream.api.dialects.projection import (
+    Begin,
+    CallResult,
+    Close,
+    Closed,
+    Projection,
+    ProviderResult,
+    Retract,
+    calls_of_client,
+)
 from turnstream.domain.blocks import Block
 from turnstream.domain.cursor import Cursor
 from turnstream.domain.events import (
@@ -30,7 +39,6 @@ from turnstream.extensions.ai_sdk.parts import (
     end_metadata,
     finish_reason,
     input_json,
-    is_of_client,
     output_json,
     result_json,
     runs_here,
@@ -67,7 +75,7 @@ class UiEncoder:
         """The first chunk for a client that has the turn's message so far, by these marks."""
         for mark in marks:
             self._projection.take(mark)
-        self._step_is_of_client = is_of_client(self._projection.round)
+        self._step_is_of_client = bool(calls_of_client(self._projection.round))
         return _frames([{"type": "start", "messageId": self._turn.id}])
 
     def waiting(self) -> bytes:

@@ -1,7 +1,7 @@
 """Turns as UI messages of the AI SDK, equal to those that the stream of the turn builds."""
 
 from turnstream.api.codec import block_details
-from turnstream.api.dialects.projection import CallResult, Close, Projection, ProviderResult
+from turnstream.api.dialects.projection import CallResult, Close, Projection, ProviderResult, calls_of_client
 from turnstream.domain.blocks import Block, PreliminaryOutput
 from turnstream.domain.events import ActionRequired, Mark, RoundStart, TurnEnd
 from turnstream.domain.kinds import DOCUMENT, IMAGE, TEXT, THINKING, TOOL_USE
@@ -15,7 +15,6 @@ from turnstream.extensions.ai_sdk.parts import (
     data_part,
     end_metadata,
     input_json,
-    is_of_client,
     output_json,
     result_json,
     runs_here,
@@ -88,7 +87,7 @@ class _Message:
                 self._request_actions(required)
             case TurnEnd() as end:
                 self.metadata |= end_metadata(end, self._turn)
-                if is_of_client(self._projection.round):
+                if calls_of_client(self._projection.round):
                     self.parts.append({"type": "step-start"})
             case _:
                 pass

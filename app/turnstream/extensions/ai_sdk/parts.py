@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from turnstream.api.codec import block_details, input_of, parsed
-from turnstream.api.dialects.projection import Close, Closed, Runner
+from turnstream.api.dialects.projection import Runner
 from turnstream.domain.asks import Ask
 from turnstream.domain.blocks import Block
 from turnstream.domain.events import TurnEnd
@@ -42,11 +42,6 @@ def end_metadata(end: TurnEnd, turn: Turn) -> Json:
 def runs_here(runner: Runner | None) -> Json:
     """Marks calls that the page must not run, which the SDK takes for calls of the provider."""
     return {} if runner == "client" else {"providerExecuted": True}
-
-
-def is_of_client(step: Sequence[Closed]) -> bool:
-    """Whether the page runs a call of the step."""
-    return any(isinstance(closed, Close) and closed.runner == "client" for closed in step)
 
 
 def input_json(block: Block) -> Any:
