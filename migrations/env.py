@@ -53,7 +53,7 @@ def _migrate(connection: Connection) -> None:
         if schema is not None and not connection.scalar(is_there, {"schema": schema}):
             connection.execute(CreateSchema(schema))
         context.run_migrations()
-        connection.exec_driver_sql(policies_of(metadata.tables))
+        connection.exec_driver_sql(policies_of(metadata.tables.values()))
         connection.exec_driver_sql(HARDEN)
 
 

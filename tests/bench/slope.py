@@ -24,7 +24,7 @@ from turnstream.kit.ids import new_id
 from turnstream.storage.chats.turns import Turns
 from turnstream.storage.database import Database, Statement, connect
 from turnstream.storage.migrations import upgrade
-from turnstream.storage.owners.owners import ERASE_OPEN_TEXT
+from turnstream.storage.owners.owners import ERASE_WITH_TURNS
 from turnstream.storage.runs.journal import Journal, JournalEntry, OpenTexts
 from turnstream.storage.runs.record import Records
 from turnstream.stream.directory import Directory
@@ -148,7 +148,8 @@ async def a_block(database: Database, journal: Journal, turns: Sequence[Turn], r
             journal_writer.CHECKPOINT = 3600.0 if (tick + 1) % TICKS else 0.0
             if await writer.tick():
                 await writer.checkpoint()
-    await database.row(ERASE_OPEN_TEXT, turns=[turn.id for turn in turns])
+    for statement in ERASE_WITH_TURNS:
+        await database.row(statement, turns=[turn.id for turn in turns])
 
 
 async def running_turns(database: Database, count: int) -> list[Turn]:

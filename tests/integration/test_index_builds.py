@@ -31,7 +31,7 @@ BUILDER = "SELECT pid FROM pg_stat_progress_create_index WHERE datname = current
 def executed() -> Iterator[list[str]]:
     """The statements of migrations that change something."""
     statements: list[str] = []
-    after_each = {policies_of(metadata.tables).strip(), HARDEN.strip()}
+    after_each = {policies_of(metadata.tables.values()).strip(), HARDEN.strip()}
 
     def note(*arguments: Any) -> None:
         statement = arguments[2].strip()

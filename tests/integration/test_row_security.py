@@ -27,14 +27,15 @@ from turnstream.storage.chats.search import Search
 from turnstream.storage.chats.turns import Turns
 from turnstream.storage.database import OWNER as OWNER_OF_REQUEST
 from turnstream.storage.database import Database, Statement, connect
-from turnstream.storage.row_security import API_ROLE, CALLED, CLOSED, INNER, NARROW, admit, embedded_api_url
+from turnstream.storage.ownership import ownership_of
+from turnstream.storage.row_security import API_ROLE, CALLED, INNER, NARROW, admit, embedded_api_url
 from turnstream.storage.tables import metadata
 
 # All tables whose rows belong to an owner, by themselves or through a chat or a turn.
 TABLES = sorted(
     name
     for name, table in metadata.tables.items()
-    if name not in CLOSED and {"owner", "chat_id", "turn_id"} & {*table.columns.keys()}
+    if not ownership_of(table).closed and {"owner", "chat_id", "turn_id"} & {*table.columns.keys()}
 )
 FORGETFUL = {table: Statement(f"SELECT * FROM {table}") for table in TABLES}
 

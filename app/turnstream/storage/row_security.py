@@ -7,19 +7,20 @@ tables, to whom no policy applies.
 
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 import asyncpg
 
 from turnstream.domain.errors import ConfigError
 from turnstream.storage.database import SigningKey, single_connection
+from turnstream.storage.ownership import ownership_of
+
+if TYPE_CHECKING:
+    from sqlalchemy import Table
 
 # The role of an embedded Postgres.
 API_ROLE: Final = "turnstream_api"
-# Tables with an owner that the API does not use as this role: whose a token is, it asks before it knows the owner, and
-# the audit trail is not its own, nor are moves between cells. Tables without an owner it does not reach either.
-CLOSED: Final = frozenset({"tokens", "audit", "moves"})
 # What the role may do with tables of which each change is in the audit trail; with the others it may do all. An ask is
 # made by the engine; asks and grants go with their turns. Tool sets are written by a function.
 NARROW: Final = {
@@ -43,10 +44,10 @@ INNER: Final = (
     *("search_index_rows", "search_later", "search_place", "search_vector", "signed_value"),
 )
 
-# Of the tables %(tables)s: where a row carries its owner, it is compared; else the row of its chat or turn must be one
-# that the policy of that table shows. A new row may come with its chat or turn, in one statement, whose other parts it
-# does not see: it must not be one of another owner, and the foreign key demands that there is one. A table that a later
-# migration makes gets its policy by its columns.
+# Of the tables in %(paths)s, by their names and paths: where a row carries its owner, it is compared; else the row of
+# its chat or turn must be one that the policy of that table shows. A new row may come with its chat or turn, in one
+# statement, whose other parts it does not see: it must not be one of another owner, and the foreign key demands that
+# there is one. A database of an older version lacks some of the tables and columns.
 POLICIES: Final = """
 DO $$
 DECLARE
@@ -59,23 +60,25 @@ BEGIN
         RETURN;
     END IF;
     FOR entry IN
-        SELECT relname, CASE
-            WHEN bool_or(attname = 'owner') THEN format('USING (owner = %%s)', scope)
-            WHEN bool_or(attname = 'chat_id') THEN format(
+        SELECT relname, CASE path
+            WHEN 'owner' THEN format('USING (owner = %%s)', scope)
+            WHEN 'chat_id' THEN format(
                 'USING (EXISTS (SELECT FROM chats WHERE chats.id = %%I.chat_id)) '
                 'WITH CHECK (NOT chat_of_another(chat_id)%%s)', relname,
-                CASE WHEN bool_or(attname = 'queue_owner') THEN format(
-                    ' AND coalesce(queue_owner = %%s, true)', scope) END)
-            WHEN bool_or(attname = 'turn_id') THEN format(
+                CASE WHEN EXISTS (
+                    SELECT FROM pg_attribute
+                    WHERE attrelid = pg_class.oid AND attname = 'queue_owner' AND NOT attisdropped
+                ) THEN format(' AND coalesce(queue_owner = %%s, true)', scope) END)
+            WHEN 'turn_id' THEN format(
                 'USING (EXISTS (SELECT FROM turns WHERE turns.id = %%I.turn_id)) '
                 'WITH CHECK (NOT turn_of_another(turn_id))', relname)
             END AS rule
-        FROM pg_class JOIN pg_attribute ON attrelid = pg_class.oid AND attnum > 0 AND NOT attisdropped
-        WHERE relkind = 'r' AND relnamespace = to_regnamespace(current_schema()) AND relname IN (%(tables)s)
+        FROM (VALUES %(paths)s) AS owned (name, path) JOIN pg_class ON relname = name
+            JOIN pg_attribute ON attrelid = pg_class.oid AND attname = path AND NOT attisdropped
+        WHERE relkind = 'r' AND relnamespace = to_regnamespace(current_schema())
           AND NOT EXISTS (SELECT FROM pg_policy WHERE polrelid = pg_class.oid AND polname = 'by_owner')
-        GROUP BY pg_class.oid, relname ORDER BY relname
+        ORDER BY relname
     LOOP
-        CONTINUE WHEN entry.rule IS NULL;
         EXECUTE format('ALTER TABLE %%I ENABLE ROW LEVEL SECURITY', entry.relname);
         EXECUTE format('CREATE POLICY by_owner ON %%I %%s', entry.relname, entry.rule);
     END LOOP;
@@ -233,9 +236,12 @@ $$
 """
 
 
-def policies_of(tables: Iterable[str]) -> str:
-    """The SQL that makes the policies which are missing."""
-    return POLICIES % {"tables": ", ".join(f"'{name}'" for name in sorted({*tables} - CLOSED)) or "NULL"}
+def policies_of(tables: "Iterable[Table]") -> str:
+    """The SQL that makes the policies which are missing. Tables that are closed, or have no owner, get none: the role
+    of the API does not reach them.
+    """
+    paths = {table.name: each.path for table in tables if (each := ownership_of(table)).path and not each.closed}
+    return POLICIES % {"paths": ", ".join(f"('{name}', '{path}')" for name, path in sorted(paths.items()))}
 
 
 async def embedded_api_url(url: str) -> str:

@@ -29,6 +29,7 @@ from sqlalchemy.dialects.postgresql import ARRAY, TSVECTOR
 
 from turnstream.domain.plans import PERIODS, RATES
 from turnstream.domain.turns import TRANSITIONS
+from turnstream.storage.ownership import owned
 from turnstream.storage.rows import ENDED_STATUSES, sql_list
 
 metadata = MetaData(
@@ -62,6 +63,7 @@ tokens = Table(
     Column("last_used_at", DateTime(timezone=True)),
     Column("plan", Text),
     CheckConstraint("octet_length(hash) = 32", name="hash_is_sha256"),
+    info=owned("owner", "credential", closed=True),
 )
 
 # The audit trail. Triggers write of tokens, approvals and grants (migration 0018). It outlasts its owners.
@@ -76,6 +78,7 @@ audit = Table(
     Column("detail", JSON, nullable=False),
     Index(None, "owner", "id"),
     Index(None, "created_at"),
+    info=owned("owner", "trail", closed=True),
 )
 
 # Short-lived tokens, which go with the stored token that was exchanged for them.
@@ -97,6 +100,7 @@ browser_tokens = Table(
     CheckConstraint("turn_id IS NULL OR chat_id IS NOT NULL", name="turn_has_chat"),
     Index(None, "expires_at"),
     Index(None, "token_id"),
+    info=owned("owner", "credential"),
 )
 
 # Owners who came from another cell or went to one, which is `cell`. Until `held_until` a move is under way: triggers on
@@ -111,6 +115,7 @@ moves = Table(
     Column("changed_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
     CheckConstraint("state IN ('leaving', 'gone', 'arrived')", name="state"),
     CheckConstraint("(state = 'leaving') = (held_until IS NOT NULL)", name="leaving_is_held"),
+    info=owned("owner", closed=True),
 )
 
 # One row since the first token was created: from then on the server needs tokens, also when the last one is revoked.
@@ -120,6 +125,7 @@ token_requirement = Table(
     Column("since", DateTime(timezone=True), nullable=False, server_default=func.now()),
     Column("single", Boolean, primary_key=True, server_default=text("true")),
     CheckConstraint("single", name="one_row"),
+    info=owned(None),
 )
 
 chats = Table(
@@ -133,6 +139,7 @@ chats = Table(
     _now(),
     Column("updated_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
     Index(None, "owner", "updated_at", "id"),
+    info=owned("owner", "content"),
 )
 
 # Chats that are gone, for the feed of their owner. A trigger puts the row (migration 0006); it is swept by age.
@@ -143,6 +150,7 @@ deleted_chats = Table(
     Column("chat_id", Uuid, primary_key=True),
     Column("deleted_at", DateTime(timezone=True), nullable=False),
     Index("ix_deleted_chats_owner_deleted_at", "owner", "deleted_at"),
+    info=owned("owner", "state"),
 )
 
 turns = Table(
@@ -222,6 +230,7 @@ turns = Table(
     Index("ix_turns_open", "chat_id", postgresql_where=literal_column("status IN ('queued', 'running', 'waiting')")),
     Index("ix_turns_failed", "ended_at", postgresql_where=literal_column("status = 'error'")),
     Index("ix_turns_tool_set", "tool_set", postgresql_where=literal_column("tool_set IS NOT NULL")),
+    info=owned("chat_id", "content"),
 )
 
 # The tools of requests, once for each owner. `digest` is a SHA-256 of the owner who has stored them and of their text.
@@ -234,6 +243,7 @@ tool_sets = Table(
     Column("tools", JSON, nullable=False),
     Column("used_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
     CheckConstraint("octet_length(digest) = 32", name="digest_is_sha256"),
+    info=owned("owner", "state"),
 )
 
 # Turns that were deleted from a chat that is still there, for the readers of the chat and of the owner's feed. `place`
@@ -246,21 +256,7 @@ deleted_turns = Table(
     Column("place", BigInteger, nullable=False),
     Column("deleted_at", DateTime(timezone=True), nullable=False),
     Index("ix_deleted_turns_chat_id_deleted_at", "chat_id", "deleted_at"),
-)
-
-# A request that carried an Idempotency-Key, and the exchange it made. `digest` is of the request, so that the same key
-# with another body is refused.
-idempotency_keys = Table(
-    "idempotency_keys",
-    metadata,
-    Column("owner", Text, primary_key=True),
-    Column("key", Text, primary_key=True),
-    Column("digest", LargeBinary, nullable=False),
-    Column("turn_id", Uuid, ForeignKey("turns.id", ondelete="CASCADE"), nullable=False),
-    Column("steer_id", Uuid),
-    _now(),
-    CheckConstraint("length(key) BETWEEN 1 AND 255", name="key_length"),
-    Index(None, "turn_id"),
+    info=owned("chat_id", "state"),
 )
 
 rounds = Table(
@@ -294,6 +290,7 @@ rounds = Table(
         unique=True,
         postgresql_where=literal_column("sealed_by IS NOT NULL"),
     ),
+    info=owned("turn_id", "content"),
 )
 
 # The ledger: what each model call has used and cost. It outlasts chats and turns, or deleting them would hide what was
@@ -316,6 +313,7 @@ charges = Table(
     CheckConstraint("kind IN ('round', 'summary', 'title')", name="kind"),
     Index("ix_charges_owner_charged_at", "owner", "charged_at"),
     Index("ix_charges_charged_at", "charged_at", postgresql_using="brin", postgresql_with={"autosummarize": "on"}),
+    info=owned("owner", "state"),
 )
 
 # What an owner with a plan has used of its rates: in the minute, day and month (of UTC) that began at these times, of
@@ -327,6 +325,7 @@ accounts = Table(
     *(Column(period, DateTime(timezone=True), nullable=False) for period in PERIODS),
     *(Column(rate, Numeric, nullable=False, server_default=text("0")) for rate in RATES),
     Column("running_turns", Integer),
+    info=owned("owner", "state"),
 )
 
 # What a model call under way may use at most; 0 where no plan limits it. Its charge takes its place, or it is given
@@ -349,6 +348,7 @@ reservations = Table(
     Column("reserved_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
     Index(None, "turn_id"),
     Index(None, "owner"),
+    info=owned("owner"),
 )
 
 blocks = Table(
@@ -398,6 +398,7 @@ blocks = Table(
         "turn_id",
         postgresql_where=literal_column("type IN ('image', 'document', 'tool_result') AND data IS NOT NULL"),
     ),
+    info=owned("turn_id", "content"),
 )
 
 # The index of the search (migrations 0026, 0032). Chats of an owner stand in segments: what is searched does not grow
@@ -408,6 +409,7 @@ search_owners = Table(
     Column("owner", Text, primary_key=True),
     Column("language", Text),
     Column("tool_results", Boolean, nullable=False, server_default=text("false")),
+    info=owned("owner", "state"),
 )
 
 # Ids count up, so that the newest chats are searched first; below zero they are of chats from before the index.
@@ -423,6 +425,7 @@ search_segments = Table(
     Column("covered_until", DateTime(timezone=True), nullable=False, server_default=text("'-infinity'")),
     Column("resets", Integer, nullable=False, server_default=text("0")),
     Index(None, "owner", "id"),
+    info=owned("owner"),
 )
 
 # `form` says how the texts of the chat are to be indexed: the language, and whether results of tools are.
@@ -439,6 +442,7 @@ search_chats = Table(
     Column("added_at", DateTime(timezone=True), nullable=False),
     Column("title", TSVECTOR, nullable=False),
     Index(None, "segment", "added_at"),
+    info=owned("owner"),
 )
 
 # The words of a turn that has ended, or of what its tools returned.
@@ -462,6 +466,7 @@ search_texts = Table(
         ondelete="CASCADE",
     ),
     Index(None, "segment", "added_at"),
+    info=owned("owner"),
 )
 
 # Texts and titles that are not indexed yet; of a title without a turn. A row is written in the transaction of its text,
@@ -477,6 +482,7 @@ search_pending = Table(
     Column("added_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
     Column("refused", Text),
     Index(None, "owner", "id"),
+    info=owned("owner"),
 )
 
 # The words of a document, in the language of its owner; null where a sweep has to index it (migration 0036).
@@ -495,6 +501,7 @@ search_documents = Table(
         ondelete="CASCADE",
     ),
     Index("ix_search_documents_waiting", "owner", "path", postgresql_where=text("language IS NULL")),
+    info=owned("owner"),
 )
 
 # Chats whose texts are to be indexed by a sweep: those from before the index, and those whose language has changed.
@@ -502,6 +509,7 @@ search_backlog = Table(
     "search_backlog",
     metadata,
     Column("chat_id", Uuid, ForeignKey("chats.id", ondelete="CASCADE"), primary_key=True),
+    info=owned("chat_id"),
 )
 
 tool_calls = Table(
@@ -519,6 +527,7 @@ tool_calls = Table(
     Column("preliminary", JSON),
     CheckConstraint("state IN ('started', 'settled', 'unknown')", name="state"),
     CheckConstraint("(state = 'started') = (settled_at IS NULL)", name="settled_has_time"),
+    info=owned("turn_id", "content"),
 )
 
 # A call that waits for a person: for the result of a tool that the client runs, or for permission to run it. `digest`
@@ -545,6 +554,20 @@ asks = Table(
     CheckConstraint("(answer IS NULL) = (answered_at IS NULL)", name="answer_has_time"),
     Index("ix_asks_open", "turn_id", postgresql_where=literal_column("answer IS NULL")),
     Index("ix_asks_expiry", "expires_at", postgresql_where=literal_column("answer IS NULL")),
+    info=owned("turn_id", "content"),
+)
+
+# A message of the user to an open turn, until the turn takes it in as blocks of its own.
+steers = Table(
+    "steers",
+    metadata,
+    Column("id", Uuid, primary_key=True),
+    Column("turn_id", Uuid, ForeignKey("turns.id", ondelete="CASCADE"), nullable=False),
+    Column("blocks", JSON, nullable=False),
+    _now(),
+    Column("taken_at", DateTime(timezone=True)),
+    Index(None, "turn_id"),
+    info=owned("turn_id", "content"),
 )
 
 # A person's permission for further calls of a tool in a chat. `digest` is of the tool: a changed one needs a decision
@@ -562,18 +585,23 @@ grants = Table(
     _now(),
     Column("revoked_at", DateTime(timezone=True)),
     Index("ix_grants_chat_id", "chat_id", postgresql_where=literal_column("revoked_at IS NULL")),
+    info=owned("chat_id", "content"),
 )
 
-# A message of the user to an open turn, until the turn takes it in as blocks of its own.
-steers = Table(
-    "steers",
+# A request that carried an Idempotency-Key, and the exchange it made. `digest` is of the request, so that the same key
+# with another body is refused.
+idempotency_keys = Table(
+    "idempotency_keys",
     metadata,
-    Column("id", Uuid, primary_key=True),
+    Column("owner", Text, primary_key=True),
+    Column("key", Text, primary_key=True),
+    Column("digest", LargeBinary, nullable=False),
     Column("turn_id", Uuid, ForeignKey("turns.id", ondelete="CASCADE"), nullable=False),
-    Column("blocks", JSON, nullable=False),
+    Column("steer_id", Uuid),
     _now(),
-    Column("taken_at", DateTime(timezone=True)),
+    CheckConstraint("length(key) BETWEEN 1 AND 255", name="key_length"),
     Index(None, "turn_id"),
+    info=owned("owner", "content"),
 )
 
 # The end of a turn, for delivery to an operator's server. A trigger inserts the row (migration 0003), so that no
@@ -590,6 +618,7 @@ webhooks = Table(
     Column("given_up_at", DateTime(timezone=True)),
     CheckConstraint("num_nonnulls(due_at, delivered_at, given_up_at) = 1", name="one_state"),
     Index("ix_webhooks_due", "due_at", postgresql_where=literal_column("due_at IS NOT NULL")),
+    info=owned("turn_id", "state"),
 )
 
 # The same for turns that begin to wait for a person. `asked` is that of the turn, which may wait several times. `calls`
@@ -608,6 +637,7 @@ waiting_webhooks = Table(
     Column("given_up_at", DateTime(timezone=True)),
     CheckConstraint("num_nonnulls(due_at, delivered_at, given_up_at) = 1", name="one_state"),
     Index("ix_waiting_webhooks_due", "due_at", postgresql_where=literal_column("due_at IS NOT NULL")),
+    info=owned("turn_id", "state"),
 )
 
 # The journal: the open text of running turns. Each replica has a log of its own, one row per tick, with the new pieces
@@ -621,6 +651,7 @@ journal_ticks = Table(
     Column("checkpoint", BigInteger, nullable=False),
     Column("pieces", Text, nullable=False),
     prefixes=["UNLOGGED"],
+    info=owned(None),
 )
 
 # What checkpoints have stored of it, in pieces from offset `start`, until the block is closed.
@@ -636,6 +667,7 @@ open_text = Table(
     Column("tool_use_id", Text),
     Column("name", Text),
     Column("text", Text, nullable=False),
+    info=owned("turn_id", "state"),
 )
 
 replicas = Table(
@@ -659,6 +691,7 @@ replicas = Table(
     Column("signs", Boolean, nullable=False, server_default=text("false")),
     # False for a version that looks for tools in requests alone.
     Column("reads_tool_sets", Boolean, nullable=False, server_default=text("false")),
+    info=owned(None),
 )
 
 # One row: the key of HMAC-SHA256 by which Postgres knows an owner that a server has named, as its two padded halves.
@@ -667,6 +700,7 @@ signing_key = Table(
     metadata,
     Column("inner_pad", LargeBinary, nullable=False),
     Column("outer_pad", LargeBinary, nullable=False),
+    info=owned(None),
 )
 
 # What the replicas report about the turns that they run, every few seconds: for people who ask, and for nothing else.
@@ -677,6 +711,7 @@ activity = Table(
     Column("reported_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
     Column("turns", JSON, nullable=False),
     prefixes=["UNLOGGED"],
+    info=owned(None),
 )
 
 # Periods that the clock of Postgres has shown twice, because it was set back or another machine took over. A time
@@ -686,6 +721,7 @@ clock_steps = Table(
     metadata,
     Column("began", DateTime(timezone=True), primary_key=True),
     Column("until", DateTime(timezone=True), nullable=False),
+    info=owned(None),
 )
 
 # Sweeps, and when each is due again. The replica that does one keeps moving that time on.
@@ -694,6 +730,7 @@ sweeps = Table(
     metadata,
     Column("name", Text, primary_key=True),
     Column("due_at", DateTime(timezone=True), nullable=False),
+    info=owned(None),
 )
 
 uploads = Table(
@@ -707,6 +744,7 @@ uploads = Table(
     _now(),
     UniqueConstraint("owner", "digest"),
     CheckConstraint("octet_length(digest) = 32", name="digest_is_sha256"),
+    info=owned("owner", "content"),
 )
 
 # Files that credentials which are bound to a chat have uploaded for it: their messages may refer to them.
@@ -716,6 +754,7 @@ chat_uploads = Table(
     Column("chat_id", Uuid, ForeignKey("chats.id", ondelete="CASCADE"), primary_key=True),
     Column("upload_id", Uuid, ForeignKey("uploads.id", ondelete="CASCADE"), primary_key=True),
     Index(None, "upload_id"),
+    info=owned("chat_id", "state"),
 )
 
 # Answers of read-only tools that declare how long they hold. `key` is a SHA-256 of tool and input.
@@ -732,6 +771,7 @@ tool_cache = Table(
     Column("expires_at", DateTime(timezone=True), nullable=False),
     CheckConstraint("octet_length(key) = 32", name="key_is_sha256"),
     Index(None, "expires_at"),
+    info=owned("owner"),
 )
 
 documents = Table(
@@ -754,4 +794,5 @@ documents = Table(
     ),
     CheckConstraint("path ~ '^[^/]' AND path !~ '//' AND length(path) <= 1024", name="path_shape"),
     Index(None, "search", postgresql_using="gin"),
+    info=owned("owner", "content"),
 )

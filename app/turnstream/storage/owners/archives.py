@@ -22,6 +22,7 @@ from turnstream.domain.identity import Identity
 from turnstream.domain.secret_headers import masked_settings, masked_tool
 from turnstream.storage import tables
 from turnstream.storage.database import LONG, Database, Statement, Transaction
+from turnstream.storage.ownership import Path, ownership_of
 from turnstream.storage.rows import TOOLS
 
 VERSION = 1
@@ -36,19 +37,22 @@ _LAST = "end.json"
 _BATCH = 200  # rows
 _FILE_BYTES = 4_000_000  # at most, and one row more
 
-# The condition by which the rows of a chat are found, in the order in which they are inserted, and their order.
-_OF_TURNS = "turn_id IN (SELECT id FROM turns WHERE chat_id = :chat)"
-_OF_CHAT: Final[Mapping[str, tuple[str, str]]] = {
-    "chats": ("id = :chat AND owner = :owner", "id"),
-    "turns": ("chat_id = :chat", "created_at, id"),
-    "rounds": (_OF_TURNS, "turn_id, number, attempt"),
-    "blocks": (_OF_TURNS, "turn_id, index"),
-    "tool_calls": (_OF_TURNS, "turn_id, round, tool_use_id"),
-    "asks": (_OF_TURNS, "turn_id, round, tool_use_id"),
-    "steers": (_OF_TURNS, "id"),
-    "grants": ("chat_id = :chat", "id"),
-    "idempotency_keys": (f"owner = :owner AND {_OF_TURNS}", "key"),
-}
+_OF_TURNS: Final = "turn_id IN (SELECT id FROM turns WHERE chat_id = :chat)"
+_BY_PATH: Final[Mapping[Path | None, str]] = {"chat_id": "chat_id = :chat", "turn_id": _OF_TURNS}
+# Of what belongs to an owner by itself, the part that goes with a chat.
+_BY_TABLE: Final = {"chats": "id = :chat AND owner = :owner", "idempotency_keys": f"owner = :owner AND {_OF_TURNS}"}
+
+
+def _of_chat() -> Iterator[tuple[str, tuple[str, str]]]:
+    """The condition by which the rows of a chat are found, in the order in which they are inserted, and their order."""
+    for table in tables.metadata.tables.values():
+        ownership, order = ownership_of(table), ", ".join(column.name for column in table.primary_key)
+        condition = _BY_TABLE.get(table.name) or _BY_PATH.get(ownership.path)
+        if ownership.nature == "content" and condition is not None:
+            yield table.name, (condition, "created_at, id" if table.name == "turns" else order)
+
+
+_OF_CHAT: Final = dict(_of_chat())
 # Columns whose values are not taken from the archive as they are. What was open when the archive was made ends as
 # cancelled: no model is called and no tool run because a chat was imported. A turn that waits still waits.
 _IMPORTED: Final[Mapping[str, Mapping[str, str]]] = {

@@ -15,6 +15,7 @@ from turnstream.domain.errors import ConfigError
 from turnstream.domain.identity import arriving_name
 from turnstream.storage import tables
 from turnstream.storage.database import Database, Row, Statement, Transaction
+from turnstream.storage.ownership import ownership_of
 
 _TIMEOUT: Final = 1800.0  # seconds, as those of the whole copy
 _PORTION: Final = 32_000_000  # bytes that are copied in one transaction, or little more
@@ -147,14 +148,15 @@ _TURNS: Final = _Copied(
         timeout=_TIMEOUT,
     ),
     parts={
-        table: Statement(
+        table.name: Statement(
             f"""
-            SELECT {", ".join(f'"{name}"' for name in stored_columns(table))}
-            FROM {table} WHERE turn_id = ANY(CAST(:key AS uuid[]))
+            SELECT {", ".join(f'"{name}"' for name in stored_columns(table.name))}
+            FROM {table.name} WHERE turn_id = ANY(CAST(:key AS uuid[]))
             """,
             timeout=_TIMEOUT,
         )
-        for table in ("rounds", "blocks", "tool_calls", "asks", "steers")
+        for table in tables.metadata.tables.values()
+        if (each := ownership_of(table)).path == "turn_id" and each.nature == "content"
     },
 )
 _UPLOADS: Final = _Copied(

@@ -7,7 +7,7 @@ nothing is lost where the other one does not commit. The move is then repeated, 
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from time import monotonic
@@ -20,6 +20,7 @@ from turnstream.storage.database import Database, Statement, Transaction
 from turnstream.storage.migrations import RELATIONS, VERSION_TABLES, newest_revision, version_table
 from turnstream.storage.owners.moves import LOOK
 from turnstream.storage.owners.owner_ahead import AHEAD, OwnerAhead, stored_columns
+from turnstream.storage.ownership import Nature, Ownership, Path, ownership_of
 from turnstream.storage.runs.queue import NOTIFY, QUEUED
 
 # Seconds that running turns get to be given back, and for the copy of all rows. Then an owner whose move did not come
@@ -28,23 +29,17 @@ _SETTLE = 30.0
 _COPY = 1800.0
 _PAUSE = 0.1
 
-# What the move leaves where it is: the audit trail, and what is made anew from rows or goes by itself. Credentials are
-# copied, and keep their owner: by them the old cell knows whom to send on.
-_LEFT: Final = frozenset(
-    {
-        *("audit", "moves", "reservations", "tool_cache"),
-        *("search_segments", "search_chats", "search_texts", "search_pending", "search_backlog"),
-        "search_documents",
-    }
-)
-_CREDENTIALS: Final = frozenset({"tokens", "browser_tokens"})
+_MOVED: Final[Collection[Nature]] = {"content", "state", "credential"}
 # Of the departed owner no webhook is sent; a move that is repeated makes it due again.
 _CHANGED: Final[Mapping[str, str]] = {
     "owner": "CAST(:name AS text)",
     "due_at": "CASE WHEN due_at = 'infinity' THEN now() ELSE due_at END",
 }
-_OF_CHATS: Final = "chat_id IN (SELECT id FROM chats WHERE owner = :owner)"
-_OF_TURNS: Final = "turn_id IN (SELECT turns.id FROM turns JOIN chats ON chats.id = chat_id WHERE owner = :owner)"
+_ROWS: Final[Mapping[Path, str]] = {
+    "owner": "owner = :owner",
+    "chat_id": "chat_id IN (SELECT id FROM chats WHERE owner = :owner)",
+    "turn_id": "turn_id IN (SELECT turns.id FROM turns JOIN chats ON chats.id = chat_id WHERE owner = :owner)",
+}
 
 GET_RELATIONS = Statement(RELATIONS)
 GET_REVISION: Final = {table: Statement(f"SELECT version_num FROM {table}") for table in VERSION_TABLES}
@@ -88,7 +83,7 @@ DEPART_CHATS = Statement(
     timeout=_COPY,
 )
 HOLD_BACK_WEBHOOKS = tuple(
-    Statement(f"UPDATE {table} SET due_at = 'infinity' WHERE due_at IS NOT NULL AND {_OF_TURNS}", timeout=_COPY)
+    Statement(f"UPDATE {table} SET due_at = 'infinity' WHERE due_at IS NOT NULL AND {_ROWS['turn_id']}", timeout=_COPY)
     for table in ("webhooks", "waiting_webhooks")
 )
 # Turns of the departed owner are never claimed.
@@ -113,34 +108,24 @@ class _Table:
     """
 
     name: str
+    ownership: Ownership
     columns: Sequence[str]
     copied: Statement
     count: Statement
-
-    @property
-    def has_owner(self) -> bool:
-        return "owner" in self.columns
 
 
 def _moved_tables() -> Iterator[_Table]:
     """Each after those that its rows refer to."""
     for table in tables.metadata.sorted_tables:
-        columns = stored_columns(table.name)
-        if table.name in _CREDENTIALS:
-            condition = "owner = :name"
-        elif "owner" in columns:
-            condition = "owner = :owner"
-        elif "chat_id" in columns:
-            condition = _OF_CHATS
-        elif "turn_id" in columns:
-            condition = _OF_TURNS
-        else:
-            continue
-        if table.name not in _LEFT:
+        ownership, columns = ownership_of(table), stored_columns(table.name)
+        if ownership.path is not None and ownership.nature in _MOVED:
+            # Credentials of the old cell keep their owner: by them it knows whom to send on.
+            condition = "owner = :name" if ownership.nature == "credential" else _ROWS[ownership.path]
             values = ", ".join(_CHANGED.get(name, f'"{name}"') for name in columns)
             rows = f"FROM {table.name} WHERE {condition}"
             yield _Table(
                 table.name,
+                ownership,
                 columns,
                 Statement(f"SELECT {values} {rows}", timeout=_COPY),
                 Statement(f"SELECT count(*) AS number {rows}", timeout=_COPY),
@@ -151,11 +136,13 @@ MOVED: Final = tuple(_moved_tables())
 DEPART: Final = {
     table.name: Statement(f"UPDATE {table.name} SET owner = :departed WHERE owner = :owner", timeout=_COPY)
     for table in MOVED
-    if table.has_owner and table.name not in _CREDENTIALS | {"chats"}
+    if table.ownership.path == "owner" and table.ownership.nature != "credential" and table.name != "chats"
 }
 ANY_ROW = Statement(
     "SELECT "
-    + " OR ".join(f"EXISTS (SELECT FROM {table.name} WHERE owner = :owner)" for table in MOVED if table.has_owner)
+    + " OR ".join(
+        f"EXISTS (SELECT FROM {table.name} WHERE owner = :owner)" for table in MOVED if table.ownership.path == "owner"
+    )
     + " AS found"
 )
 

@@ -7,13 +7,22 @@ from typing import Final
 from uuid import UUID
 
 from turnstream.storage.database import LONG, Database, Statement
+from turnstream.storage.ownership import ownership_of
 from turnstream.storage.rows import OPEN_STATUSES
 from turnstream.storage.tables import metadata
 
-# Tables whose rows carry their owner; those of other tables go with a chat. The chats come first, one by one: what
-# their deletion leaves behind is in the other tables. The audit trail stays: it says that there was an erasure.
+# The chats come first, one by one: what goes with them has no column of its own for the owner, and what their deletion
+# leaves behind is in the other tables.
 _WITH_OWNER: Final = tuple(
-    table.name for table in metadata.sorted_tables if "owner" in table.columns and table.name not in {"chats", "audit"}
+    table.name
+    for table in metadata.sorted_tables
+    if (each := ownership_of(table)).path == "owner" and each.nature != "trail" and table.name != "chats"
+)
+# Tables that have no foreign key to the turns.
+_WITHOUT_KEY: Final = tuple(
+    table.name
+    for table in metadata.sorted_tables
+    if ownership_of(table).path == "turn_id" and not table.columns["turn_id"].foreign_keys
 )
 # Rows of one step of an erasure.
 _STEP = 100
@@ -45,9 +54,9 @@ GET_OPEN_TURNS_OF_OWNER = Statement(
 GET_CHAT_IDS = Statement("SELECT id FROM chats WHERE owner = :owner ORDER BY updated_at, id LIMIT :most")
 GET_TURN_IDS = Statement("SELECT id FROM turns WHERE chat_id = :chat", timeout=LONG)
 ERASE_CHAT = Statement("DELETE FROM chats WHERE id = :chat AND owner = :owner RETURNING id", timeout=LONG)
-# Its table has no foreign key.
-ERASE_OPEN_TEXT = Statement(
-    "DELETE FROM open_text WHERE turn_id = ANY(CAST(:turns AS uuid[])) RETURNING turn_id", timeout=LONG
+ERASE_WITH_TURNS: Final = tuple(
+    Statement(f"DELETE FROM {table} WHERE turn_id = ANY(CAST(:turns AS uuid[])) RETURNING turn_id", timeout=LONG)
+    for table in _WITHOUT_KEY
 )
 ERASE_ROWS: Final = {
     table: Statement(
@@ -112,7 +121,8 @@ class Owners:
                 turns = [turn["id"] for turn in await self._database.rows(GET_TURN_IDS, chat=row["id"])]
                 yield ErasureStep("turns", turns=turns)  # while they are there: recordings are found by them
                 gone = await self._database.rows(ERASE_CHAT, owner=owner, chat=row["id"])
-                await self._database.rows(ERASE_OPEN_TEXT, turns=turns)
+                for statement in ERASE_WITH_TURNS:
+                    await self._database.rows(statement, turns=turns)
                 yield ErasureStep("chats", len(gone))
         for table, statement in ERASE_ROWS.items():
             while gone := await self._database.rows(statement, owner=owner, most=_STEP):

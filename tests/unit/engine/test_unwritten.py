@@ -1,0 +1,104 @@
+"""The last text of a reply: kept for the seal, and written by itself where the seal does not come."""
+
+import asyncio
+
+import pytest
+
+from turnstream.domain.blocks import Block
+from turnstream.engine import unwritten
+from turnstream.engine.unwritten import Unwritten
+
+BLOCK = Block(0, 1, 1, "text", "There.")
+
+
+class Rows:
+    """What was written. A write waits until it may go on."""
+
+    def __init__(self) -> None:
+        self.blocks: list[Block] = []
+        self.begun, self.go = asyncio.Event(), asyncio.Event()
+
+    async def write(self, block: Block) -> None:
+        self.begun.set()
+        await self.go.wait()
+        self.blocks.append(block)
+
+
+async def test_a_block_is_kept_for_the_seal() -> None:
+    rows = Rows()
+    last = Unwritten(rows.write)
+    last.keep(BLOCK)
+    await last.settle()
+    assert (last.blocks, rows.blocks) == ([BLOCK], [])
+
+
+async def test_a_block_that_was_not_the_last_one_is_written_before_what_follows() -> None:
+    rows = Rows()
+    rows.go.set()
+    last = Unwritten(rows.write)
+    last.keep(BLOCK)
+    assert last.waits
+    await last.write()
+    assert (last.blocks, last.waits, rows.blocks) == ([], False, [BLOCK])
+
+
+async def test_without_a_seal_a_block_is_written_by_itself_and_what_follows_waits_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(unwritten, "LONGEST_WAIT", 0.0)
+    rows = Rows()
+    last = Unwritten(rows.write)
+    last.keep(BLOCK)
+    await rows.begun.wait()
+    assert last.blocks == [], "it is not left open: a write runs to its end"
+    following = asyncio.create_task(last.write())
+    await asyncio.sleep(0)
+    assert not following.done()
+    rows.go.set()
+    await following
+    assert (last.waits, rows.blocks) == (False, [BLOCK])
+
+
+async def test_a_late_write_that_fails_fails_the_reply(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unwritten, "LONGEST_WAIT", 0.0)
+    begun = asyncio.Event()
+
+    async def refuse(_block: Block) -> None:
+        begun.set()
+        raise ValueError("refused")
+
+    last = Unwritten(refuse)
+    last.keep(BLOCK)
+    await begun.wait()
+    with pytest.raises(ValueError, match="refused"):
+        await last.settle()
+
+
+async def test_a_write_that_has_not_begun_is_done_though_the_reply_that_waits_for_it_is_cancelled() -> None:
+    """After a hold of the event loop, the block and the time limit of the provider may be due in the same iteration."""
+    rows = Rows()
+    rows.go.set()
+    last = Unwritten(rows.write)
+
+    async def go_on() -> None:
+        last.keep(BLOCK)
+        last._write_late()
+        await last.write()
+
+    reply = asyncio.ensure_future(go_on())
+    await asyncio.sleep(0)
+    assert not rows.begun.is_set()
+    reply.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await reply
+    assert rows.blocks == [BLOCK]
+
+
+async def test_what_the_last_read_has_closed_comes_behind_a_text_that_waits() -> None:
+    rows = Rows()
+    behind = Block(1, 1, 1, "tool_use", "{}", tool_use_id="a", name="look")
+    last = Unwritten(rows.write)
+    last.keep(BLOCK)
+    last.ahead = ["more", behind]
+    assert last.blocks == [BLOCK, behind]
+    await last.settle()
