@@ -13,7 +13,7 @@ import pytest
 import structlog
 from click.testing import CliRunner
 
-from tests.integration.mcp_servers import TIME
+from tests.extensions.mcp.mcp_servers import TIME
 from tests.support.canned import Answer, canned_server
 from tests.support.server_process import clean_environment, free_port
 from turnstream.cli import commands

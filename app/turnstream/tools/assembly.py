@@ -15,11 +15,11 @@ import structlog
 
 from turnstream.domain.errors import ConfigError
 from turnstream.domain.turns import ToolSpec
+from turnstream.extensions.http_tools.addresses import Allowed
+from turnstream.extensions.http_tools.request_tools import RequestToolRules, read_secrets
+from turnstream.extensions.http_tools.tool import HttpTools
 from turnstream.kit.signature import key_of
 from turnstream.tools.declared.declarations import Declarations, errors_named, read_declarations
-from turnstream.tools.http.addresses import Allowed
-from turnstream.tools.http.request_tools import RequestToolRules, read_secrets
-from turnstream.tools.http.tool import HttpTools
 from turnstream.tools.outputs import Outputs
 from turnstream.tools.policy import Policy
 from turnstream.tools.tool import Tool, ToolSource, tools_of
@@ -106,7 +106,7 @@ async def open_toolset(
             sources = [source for each in loaded for source in each.sources]
             if declarations.servers:
                 # Imported only when needed: the package takes a second.
-                from turnstream.tools.mcp.servers import McpServers  # noqa: PLC0415
+                from turnstream.extensions.mcp.servers import McpServers  # noqa: PLC0415
 
                 servers = McpServers(declarations.servers)
                 sources.append(await stack.enter_async_context(servers) if connect_mcp else servers)

@@ -12,10 +12,10 @@ import structlog
 from mcp import MCPError, types
 from mcp.shared.dispatcher import ProgressFnT
 
+from turnstream.extensions.mcp.session import McpSession, session_with
+from turnstream.extensions.mcp.tool import McpTool, tool_of
 from turnstream.telemetry import MCP_CONNECTED
 from turnstream.tools.declared.declarations import McpServer
-from turnstream.tools.mcp.session import McpSession, session_with
-from turnstream.tools.mcp.tool import McpTool, tool_of
 from turnstream.tools.policy import repeatable
 from turnstream.tools.schemas import SchemaRoom
 from turnstream.tools.tool import Tool, ToolError, ToolUnavailable
