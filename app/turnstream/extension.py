@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from turnstream.llm.models.api import ModelApi
     from turnstream.llm.models.catalog import Models
     from turnstream.storage.database import Database
+    from turnstream.tools.sources import SourceKind
 
 GROUP: Final = "turnstream.extensions"
 _NONE = "none"
@@ -71,6 +72,10 @@ def _no_providers(_: "Settings") -> "Sequence[ModelApi]":
     return ()
 
 
+def _no_tool_sources(_: "Settings") -> "Sequence[SourceKind]":
+    return ()
+
+
 @asynccontextmanager
 async def _no_way(_: "Settings", __: "LoginScopes") -> "AsyncIterator[Authenticate | None]":
     yield None
@@ -84,7 +89,8 @@ def _no_check(_: "Settings", __: "Models") -> None:
 class Extension:
     """`summary` is what `doctor` prints. `settings` is a section of the settings. `check` raises ConfigError for a
     setting that does not fit the models. `way` opens a way to authenticate, if the settings ask for it. `providers` are
-    APIs of models. `commands` are modules by the name of the command that each defines.
+    APIs of models, `tool_sources` kinds of tools from elsewhere. `commands` are modules by the name of the command that
+    each defines.
     """
 
     name: str
@@ -95,6 +101,7 @@ class Extension:
     work: Callable[[Context], Work] = _no_work
     way: "Callable[[Settings, LoginScopes], AbstractAsyncContextManager[Authenticate | None]]" = _no_way
     providers: "Callable[[Settings], Sequence[ModelApi]]" = _no_providers
+    tool_sources: "Callable[[Settings], Sequence[SourceKind]]" = _no_tool_sources
     commands: Mapping[str, str] = field(default_factory=dict)
 
 

@@ -29,6 +29,7 @@ from turnstream.engine.upkeep.webhooks import Receiver, post_signed
 from turnstream.extensions.http_tools.addresses import Allowed
 from turnstream.extensions.http_tools.tool import HttpTools
 from turnstream.extensions.jwt.issuer_keys import _MOST_BYTES, IssuerKeys
+from turnstream.extensions.mcp.declared import McpServer
 from turnstream.extensions.mcp.servers import MAX_TOOLS, McpServers, McpTiming
 from turnstream.extensions.mcp.tool import MAX_DESCRIPTION
 from turnstream.extensions.mcp.transport import MAX_MESSAGE_BYTES, LineSplitter, refusal_of
@@ -38,7 +39,6 @@ from turnstream.llm.anthropic.provider import AnthropicProvider
 from turnstream.llm.provider import Message, ModelRequest
 from turnstream.llm.transport.http import MAX_COUNT_BYTES, MAX_EVENT_BYTES, Adapter
 from turnstream.llm.transport.response import MAX_FAILURE_BYTES
-from turnstream.tools.declared.declarations import McpServer
 from turnstream.tools.policy import Policy
 from turnstream.tools.tool import ToolError, ToolUnavailable
 

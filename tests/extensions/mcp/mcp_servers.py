@@ -11,8 +11,9 @@ from uuid import uuid4
 import psutil
 
 from turnstream.domain.turns import ToolSpec
+from turnstream.extensions.mcp.declared import McpServer, McpTable, servers_of
 from turnstream.extensions.mcp.servers import McpServers
-from turnstream.tools.declared.declarations import McpServer
+from turnstream.tools.declared.declarations import read_declarations
 from turnstream.tools.policy import Policy
 from turnstream.tools.tool import Outcome, Tool, ToolContext
 
@@ -85,3 +86,8 @@ class Announcing:
 
     def tools(self) -> Mapping[str, Tool]:
         return {name: Announced(tool, self.called) for name, tool in self.servers.tools().items()}
+
+
+def declared_servers(path: Path, environment: Mapping[str, str]) -> list[McpServer]:
+    """Those of a tools file."""
+    return servers_of(read_declarations(path, environment, {"mcp": McpTable}))

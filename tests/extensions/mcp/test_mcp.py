@@ -25,16 +25,17 @@ from tests.extensions.mcp.mcp_servers import (
     TIME,
     Announcing,
     context_with,
+    declared_servers,
     process_of,
     time_over_http,
 )
 from tests.support.harness import Harness, results_of, texts_of
 from tests.support.pictures import PIXEL
 from tests.support.server_process import free_port
+from turnstream.extensions.mcp.declared import McpServer
 from turnstream.extensions.mcp.servers import McpServers, McpTiming
 from turnstream.extensions.mcp.tool import McpTool, outcome_of, tool_name, tool_of
 from turnstream.llm.scripted import Reply, ScriptedProvider, message_of, text, tool_use
-from turnstream.tools.declared.declarations import McpServer, read_declarations
 from turnstream.tools.policy import Policy
 from turnstream.tools.running.fit import Sizes, fit
 from turnstream.tools.schemas import SchemaRoom
@@ -308,7 +309,7 @@ def _declared(number: int, path: Path) -> McpServer:
     section = Path(ROOT, "docs/tools.md").read_text(encoding="utf-8").split("\n## MCP servers\n")[1]
     example = re.findall(r"^```toml\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)[number]
     path.write_text(example.replace(".venv/bin/python", sys.executable), encoding="utf-8")
-    (server,) = read_declarations(path, {"WIKI_TOKEN": "secret"}).servers
+    (server,) = declared_servers(path, {"WIKI_TOKEN": "secret"})
     return server
 
 
