@@ -16,7 +16,7 @@ from turnstream.tools.sources import LoadedTools, SourceKind
 from turnstream.tools.tool import Tool
 from turnstream.tools.toolset import Toolset
 
-# The settings of sources that a program may give: the names of their fields by those of ToolSettings.
+# The settings of tool sources by the fields of ToolSettings.
 OF_SOURCES = {
     "signing_secret": "signing_secret",
     "allowed": "http_tools_allow",
@@ -29,7 +29,9 @@ OF_SOURCES = {
 
 @dataclass(frozen=True, slots=True)
 class ToolSettings:
-    """The settings of tools. `environment` has the variables that `file` may name, and that factories get."""
+    """The settings of tools, for a program. `environment` has the variables that `file` may name, and that factories
+    get. Those in `OF_SOURCES` are settings of extensions.
+    """
 
     file: Path | None = None
     reference: str | None = None
@@ -55,9 +57,8 @@ async def open_toolset(
     connect_mcp: bool = True,
     kinds: Sequence[SourceKind] | None = None,
 ) -> AsyncIterator[Toolset]:
-    """Opens the toolset and the connections that its tools need; those of `kinds` of sources only with `connect_mcp`.
-    Without `kinds`, they are those of the installed extensions. Raises ConfigError with a sentence for each setting
-    that is wrong.
+    """Opens the toolset and, with `connect_mcp`, the connections of its sources. Without `kinds` of sources it has
+    those of the extensions. Raises ConfigError with a sentence for each setting that is wrong.
     """
     kinds = _installed_kinds(settings) if kinds is None else kinds
     problems: list[str] = []
@@ -104,7 +105,7 @@ def source_kinds(settings: Settings, extensions: Sequence[Extension]) -> Sequenc
 
 
 def _installed_kinds(given: ToolSettings) -> Sequence[SourceKind]:
-    """Those that a program uses which knows no settings."""
+    """The kinds of the extensions, for the settings that a program gave."""
     defaults = {each.name: each.default for each in fields(given)}
     values = {
         setting: getattr(given, name) for name, setting in OF_SOURCES.items() if getattr(given, name) != defaults[name]
