@@ -53,9 +53,9 @@ if TYPE_CHECKING:
     from turnstream.llm.provider import Part as Part
     from turnstream.main import create_app as create_app
     from turnstream.main import lifespan as lifespan
+    from turnstream.setup.toolset import ToolSettings as ToolSettings
+    from turnstream.setup.toolset import open_toolset as open_toolset
     from turnstream.telemetry import Metrics as Metrics
-    from turnstream.tools.assembly import ToolSettings as ToolSettings
-    from turnstream.tools.assembly import open_toolset as open_toolset
     from turnstream.tools.library.documents import Library as Library
     from turnstream.tools.library.documents import document_tools as document_tools
     from turnstream.tools.outputs import Outputs as Outputs
@@ -121,7 +121,7 @@ _HOMES: Mapping[str, tuple[str, ...]] = {
     ),
     "turnstream.main": ("create_app", "lifespan"),
     "turnstream.telemetry": ("Metrics",),
-    "turnstream.tools.assembly": ("ToolSettings", "open_toolset"),
+    "turnstream.setup.toolset": ("ToolSettings", "open_toolset"),
     "turnstream.tools.library.documents": ("Library", "document_tools"),
     "turnstream.tools.outputs": ("Outputs",),
     "turnstream.tools.policy": ("Breaker", "Fallback", "Policy", "Summarise"),

@@ -4,7 +4,7 @@ import difflib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 from dotenv import dotenv_values
 from pydantic import AliasChoices, AliasGenerator, Field, HttpUrl, PrivateAttr, SecretStr, ValidationError
@@ -37,8 +37,11 @@ def _alias(field: str) -> AliasChoices:
 
 class Section(BaseSettings):
     """A part of the settings. Times are seconds, sizes bytes. `turnstream doctor --settings` prints descriptions. A
-    setting that has the name of other software has it as `validation_alias`.
+    setting that has the name of other software has it as `validation_alias`. `observed` are fields whose values turns
+    can observe, with their name for an operator: `turnstream doctor` notes live replicas that differ in one.
     """
+
+    observed: ClassVar[Mapping[str, str]] = {}
 
     model_config = SettingsConfigDict(
         alias_generator=AliasGenerator(validation_alias=_alias),
@@ -209,28 +212,6 @@ class Settings(Section):
     )
     tools_file: Path | None = Field(None, description="TOML file that declares HTTP tools, MCP servers and policies")
     toolset: str | None = Field(None, description="tools in Python, as package.module:attribute")
-    signing_secret: SecretStr | None = Field(
-        None, description="key that signs calls of HTTP tools: base64, with or without whsec_ before it"
-    )
-    http_tools_allow: str | None = Field(
-        None,
-        description="internal hosts and networks that the operator's HTTP tools may call, also without TLS; separated"
-        " by commas",
-    )
-    request_tools: Literal["public", "listed", "off"] = Field(
-        "public",
-        description="hosts that HTTP tools declared with requests may call: public ones and those that"
-        " TURNSTREAM_REQUEST_TOOLS_ALLOW lists, those alone (listed), or none (off)",
-    )
-    request_tools_allow: str | None = Field(
-        None, description="hosts and networks for these tools, also internal ones and without TLS; separated by commas"
-    )
-    request_tools_timeout: float = Field(60, gt=0, le=600, description="longest time of a call of such a tool")
-    tool_secrets: str | None = Field(
-        None,
-        description="variables whose values such tools may name in headers as `${secret:NAME}`, each with a host that"
-        " may get it: `NAME=host`, separated by commas",
-    )
     provider_tools_allow: str | None = Field(
         None,
         description="types of the providers' own tools that turns may name, separated by commas; unless it is set,"

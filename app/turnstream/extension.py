@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from turnstream.llm.models.catalog import Models
     from turnstream.llm.transport.interceptor import Interceptor
     from turnstream.storage.database import Database
+    from turnstream.tools.sources import SourceKind
 
 GROUP: Final = "turnstream.extensions"
 _NONE = "none"
@@ -108,6 +109,10 @@ def _no_providers(_: "Settings") -> "Sequence[ModelApi]":
     return ()
 
 
+def _no_tool_sources(_: "Settings") -> "Sequence[SourceKind]":
+    return ()
+
+
 def _no_interceptors(_: "Settings") -> "AbstractContextManager[Sequence[Interceptor]]":
     return nullcontext(())
 
@@ -129,8 +134,9 @@ def _no_check(_: "Settings", __: "Models") -> None:
 class Extension:
     """`summary` is what `doctor` prints. `settings` is a section of the settings. `check` raises ConfigError for a
     setting that does not fit the models. `way` opens a way to authenticate, if the settings ask for it. `providers` are
-    APIs of models. `interceptors` opens those of model calls, the nearest to the network first. `recordings` are files
-    of turns, if the settings ask for them. `commands` are modules by the name of the command that each defines.
+    APIs of models, `tool_sources` kinds of tools from elsewhere. `interceptors` opens those of model calls, the nearest
+    to the network first. `recordings` are files of turns, if the settings ask for them. `commands` are modules by the
+    name of the command that each defines.
     """
 
     name: str
@@ -141,6 +147,7 @@ class Extension:
     work: Callable[[Context], Work] = _no_work
     way: "Callable[[Settings, LoginScopes], AbstractAsyncContextManager[Authenticate | None]]" = _no_way
     providers: "Callable[[Settings], Sequence[ModelApi]]" = _no_providers
+    tool_sources: "Callable[[Settings], Sequence[SourceKind]]" = _no_tool_sources
     interceptors: "Callable[[Settings], AbstractContextManager[Sequence[Interceptor]]]" = _no_interceptors
     recordings: "Callable[[Settings], TurnFiles | None]" = _no_recordings
     commands: Mapping[str, str] = field(default_factory=dict)

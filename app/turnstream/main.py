@@ -161,7 +161,7 @@ async def running(
         api = await stack.enter_async_context(api_database(settings, direct_url, database, **options))
         stored, ways = await opened_ways(settings, given, extensions, database, stack)
         models = await opened_models(settings, given, extensions, stack)
-        toolset = await opened_toolset(settings, given, database, stack)
+        toolset = await opened_toolset(settings, given, extensions, database, stack)
         parts = Parts(settings, database, receiver, plans, models, toolset, given.hooks, extensions)
         engine = await stack.enter_async_context(started(parts, direct_url, api, process))
         owner_plans = OwnerPlans(plans)

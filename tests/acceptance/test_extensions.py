@@ -28,6 +28,13 @@ async def high_water(port: str) -> str:
 
 TOOLS = [high_water]
 """
+HTTP_TOOL = {
+    "type": "http",
+    "name": "tide",
+    "description": "The tide.",
+    "input_schema": {"type": "object"},
+    "url": "https://tides.example",
+}
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -43,7 +50,7 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_environment_of_the_core_has_no_package_of_an_extra(programs: Path) -> None:
     every = dependencies("turnstream", extras("turnstream"))
     left_out = sorted(every.keys() - dependencies("turnstream").keys())
-    assert "openai" in left_out
+    assert {"mcp", "openai"} <= {*left_out}
     listed = "import importlib.metadata as m; print(*(each.name.lower() for each in m.distributions()))"
     present = run(str(programs / "python"), "-c", listed).split()
     assert "turnstream" in present
@@ -65,6 +72,11 @@ async def test_the_core_alone_runs_tools_and_continues_after_a_kill(
         return answer if killed else [*answer, Silence()]
 
     (tmp_path / "harbour.py").write_text(TOOLS)
+    offered = tmp_path / "harbour-1.0.dist-info"
+    offered.mkdir()
+    (offered / "METADATA").write_text("Metadata-Version: 2.1\nName: harbour\nVersion: 1.0\n")
+    (offered / "entry_points.txt").write_text("[turnstream.tools]\nharbour = harbour:TOOLS\n")
+    (tmp_path / "tools.toml").write_text("[policy.high_water]\nretries = 0\n")
     async with model_api(mind) as model:
         running = Core(
             database_url,
@@ -72,7 +84,7 @@ async def test_the_core_alone_runs_tools_and_continues_after_a_kill(
             {
                 "TURNSTREAM_EXTENSIONS": "none",
                 "TURNSTREAM_DEMO_DELAY": "",
-                "TURNSTREAM_TOOLSET": "harbour:TOOLS",
+                "TURNSTREAM_TOOLS_FILE": str(tmp_path / "tools.toml"),
                 "PYTHONPATH": str(tmp_path),
                 "ANTHROPIC_API_KEY": "sk-ant-0",
                 "ANTHROPIC_BASE_URL": model.url,
@@ -92,6 +104,7 @@ async def test_the_core_alone_runs_tools_and_continues_after_a_kill(
                 killed = True
                 await running.kill()
                 await running.start()
+                refused = await client.post("/api/turns", json={**said("Look."), "tools": [HTTP_TOOL]})
                 cursor = {"Last-Event-ID": str(first[-1].id)}
                 rest = Parser().feed((await client.get(posted["stream_url"], headers=cursor)).content)
                 turn = (await client.get(posted["stream_url"].removesuffix("/stream"))).json()
@@ -101,6 +114,7 @@ async def test_the_core_alone_runs_tools_and_continues_after_a_kill(
     for event in (*first, *rest):
         assembler.apply(event.name, event.data)
     assert (assembler.end, assembler.blocks) == ("turn_complete", turn["blocks"])
+    assert "this server calls no HTTP tools of requests" in refused.json()["detail"]
     assert {"tool_use", "tool_result", "text"} <= {block["type"] for block in turn["blocks"]}
 
 

@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tests.integration.mcp_hostile import answer_of
+from tests.extensions.mcp.mcp_hostile import answer_of
 
 CALLED = ("long", "values", "endless", "slow", "swell", "shrink")
 # Seconds after which a call is given up.

@@ -18,27 +18,27 @@ import httpx2
 import pytest
 import structlog
 
-from tests.integration.mcp_hostile import TOOLS
-from tests.integration.mcp_servers import ROOT, context_with, time_over_http
+from tests.extensions.mcp.mcp_hostile import TOOLS
+from tests.extensions.mcp.mcp_servers import ROOT, context_with, time_over_http
 from tests.support.server_process import free_port
 from turnstream.cli.owners import _parts_in
 from turnstream.domain.blocks import Block
 from turnstream.domain.errors import ConfigError, ProviderError
 from turnstream.domain.turns import HttpCall, ToolSpec
 from turnstream.engine.upkeep.webhooks import Receiver, post_signed
+from turnstream.extensions.http_tools.addresses import Allowed
+from turnstream.extensions.http_tools.tool import HttpTools
 from turnstream.extensions.jwt.issuer_keys import _MOST_BYTES, IssuerKeys
+from turnstream.extensions.mcp.declared import McpServer
+from turnstream.extensions.mcp.servers import MAX_TOOLS, McpServers, McpTiming
+from turnstream.extensions.mcp.tool import MAX_DESCRIPTION
+from turnstream.extensions.mcp.transport import MAX_MESSAGE_BYTES, LineSplitter, refusal_of
 from turnstream.extensions.openai.provider import OpenAIChatProvider, OpenAIResponsesProvider
 from turnstream.kit.tar import MAX_ATTRIBUTE_BYTES, MAX_FILE_BYTES
 from turnstream.llm.anthropic.provider import AnthropicProvider
 from turnstream.llm.provider import Message, ModelRequest
 from turnstream.llm.transport.http import MAX_COUNT_BYTES, MAX_EVENT_BYTES, Adapter
 from turnstream.llm.transport.response import MAX_FAILURE_BYTES
-from turnstream.tools.declared.declarations import McpServer
-from turnstream.tools.http.addresses import Allowed
-from turnstream.tools.http.tool import HttpTools
-from turnstream.tools.mcp.servers import MAX_TOOLS, McpServers, McpTiming
-from turnstream.tools.mcp.tool import MAX_DESCRIPTION
-from turnstream.tools.mcp.transport import MAX_MESSAGE_BYTES, LineSplitter, refusal_of
 from turnstream.tools.policy import Policy
 from turnstream.tools.tool import ToolError, ToolUnavailable
 
@@ -177,7 +177,7 @@ async def call_all(server: McpServer) -> None:
 
 
 async def read_mcp_over_stdio() -> None:
-    arguments = ("-m", "tests.integration.mcp_hostile", "--finite")
+    arguments = ("-m", "tests.extensions.mcp.mcp_hostile", "--finite")
     await call_all(McpServer("hostile", command=sys.executable, args=arguments, cwd=ROOT))
 
 
@@ -189,7 +189,7 @@ async def read_mcp_tools() -> None:
         "shapeless": "the input schema is not valid",
     }
     for what, problem in listed.items():
-        arguments = ("-m", "tests.integration.mcp_hostile", "--list", what)
+        arguments = ("-m", "tests.extensions.mcp.mcp_hostile", "--list", what)
         with structlog.testing.capture_logs() as logs:
             server = McpServer("hostile", command=sys.executable, args=arguments, cwd=ROOT)
             async with McpServers([server], McpTiming(connect_timeout=60)) as servers:
@@ -198,7 +198,7 @@ async def read_mcp_tools() -> None:
         assert 1 <= len(line["tools"]) <= 10
         assert problem in next(iter(line["tools"].values()))
     for what, problem in {"pages": "more than 100 pages", "endless": f"more than {MAX_MESSAGE_BYTES:,} bytes"}.items():
-        arguments = ("-m", "tests.integration.mcp_hostile", "--list", what)
+        arguments = ("-m", "tests.extensions.mcp.mcp_hostile", "--list", what)
         with structlog.testing.capture_logs() as logs:
             server = McpServer("hostile", command=sys.executable, args=arguments, cwd=ROOT)
             async with McpServers([server], McpTiming(connect_timeout=60)) as servers:

@@ -18,7 +18,7 @@ from turnstream.llm.models.catalog import Models, ProviderModels
 from turnstream.llm.scripted import ScriptedProvider
 from turnstream.main import running
 from turnstream.setup.parts import Given
-from turnstream.tools.assembly import ToolSettings, open_toolset
+from turnstream.setup.toolset import ToolSettings, open_toolset
 from turnstream.tools.tool import Tool, ToolContext, tool
 
 ROOT = Path(__file__).parents[2]

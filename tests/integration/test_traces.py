@@ -22,14 +22,14 @@ from tests.support.http_client import Client, said
 from tests.support.http_server import pausing, serving
 from turnstream.domain.errors import TransientError
 from turnstream.domain.turns import HttpCall, ToolSpec
+from turnstream.extensions.http_tools.addresses import Allowed
+from turnstream.extensions.http_tools.tool import HttpTools
+from turnstream.extensions.mcp.declared import McpServer
+from turnstream.extensions.mcp.servers import McpServers
 from turnstream.llm.anthropic.provider import AnthropicProvider
 from turnstream.llm.models.catalog import ProviderModels
 from turnstream.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text, tool_use
 from turnstream.storage.activities import Activities
-from turnstream.tools.declared.declarations import McpServer
-from turnstream.tools.http.addresses import Allowed
-from turnstream.tools.http.tool import HttpTools
-from turnstream.tools.mcp.servers import McpServers
 from turnstream.tools.policy import Policy
 from turnstream.tools.tool import tool
 from turnstream.tools.toolset import Toolset

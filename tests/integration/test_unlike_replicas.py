@@ -9,6 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from tests.support.harness import TICK, Asked, Harness, Replica
+from tests.support.model_apis import EXTENSIONS
 from turnstream.config import Settings
 from turnstream.domain.errors import MODEL_NOT_AVAILABLE, PermanentError
 from turnstream.domain.plans import Plan, Plans
@@ -156,7 +157,9 @@ DIFFERENCES: Mapping[str, Callable[[Parts], Parts]] = {
 
 @pytest.mark.parametrize("kind", DIFFERENCES)
 async def test_what_the_configurations_of_live_replicas_differ_in_is_found(harness: Harness, kind: str) -> None:
-    parts = Parts(Settings(_env_file=None), harness.database, None, Plans(), serving(Model("m")), with_outputs(), [])
+    parts = Parts(
+        Settings(_env_file=None), harness.database, None, Plans(), serving(Model("m")), with_outputs(), [], EXTENSIONS
+    )
     published = [digests_of(parts), digests_of(DIFFERENCES[kind](parts)), None]
     assert digests_of(replace(parts, models=serving(Model("m")), toolset=with_outputs(), plans=Plans())) == published[0]
     for number, configuration in enumerate(published):

@@ -14,6 +14,7 @@ from uuid import UUID
 
 import pytest
 
+from tests.extensions.mcp.mcp_servers import declared_servers
 from tests.support.model_apis import APIS, providers_of
 from tests.support.pages import PAGES, ROOT
 from tests.support.programs import path_of
@@ -24,7 +25,6 @@ from turnstream.config import Settings
 from turnstream.engine.upkeep.webhooks import body_of
 from turnstream.setup.policies import allowances
 from turnstream.storage.webhooks import Webhook
-from turnstream.tools.declared.declarations import read_declarations
 from turnstream_lab.comparison import Question, read_plan
 
 QUICKSTART = "tests/acceptance/test_quickstart.py::test_the_commands_of_the_quickstart_work_as_written"
@@ -394,8 +394,8 @@ def test_the_providers_of_the_page_can_be_read(tmp_path: Path) -> None:
 
 def test_the_mcp_servers_of_the_page_can_be_declared(tmp_path: Path) -> None:
     (tmp_path / "tools.toml").write_text("".join(blocks("docs/tools.md", "MCP servers", "toml")), encoding="utf-8")
-    declared = read_declarations(tmp_path / "tools.toml", {"WIKI_TOKEN": "tok-1"})
-    assert [server.name for server in declared.servers] == ["clock", "company-wiki"]
+    servers = declared_servers(tmp_path / "tools.toml", {"WIKI_TOKEN": "tok-1"})
+    assert [server.name for server in servers] == ["clock", "company-wiki"]
 
 
 def test_the_plans_of_comparisons_can_be_read(tmp_path: Path) -> None:

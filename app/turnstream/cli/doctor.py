@@ -28,7 +28,7 @@ from turnstream.storage.inspection import inspect_postgres, standby_lag
 from turnstream.storage.migrations import newest_revision, present_revision
 from turnstream.storage.row_security import gaps
 from turnstream.telemetry import configure_logging
-from turnstream.tools.toolset import Toolset
+from turnstream.tools.tool import CheckedSource, ToolSource
 
 _CLOCK = 2.0  # seconds by which two clocks may differ
 
@@ -53,7 +53,7 @@ class _Nothing(Database):
 
 
 @click.command()
-@click.option("--ping", is_flag=True, help="Also call each provider (16 tokens at most), MCP server, and the webhook.")
+@click.option("--ping", is_flag=True, help="Also call each provider (16 tokens at most), tool source, and the webhook.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 @click.option("--settings", "list_settings", is_flag=True, help="Print every setting with its value instead.")
 def doctor(ping: bool, as_json: bool, list_settings: bool) -> None:
@@ -93,8 +93,9 @@ def _list_settings() -> None:
 async def examine(settings: Settings, ping: bool) -> list[Finding]:
     count = len(settings.model_fields_set)
     found = [Finding("settings", "ok", "1 is set" if count == 1 else f"{count} are set"), _address(settings)]
-    given, receiver, toolset = Given(), None, None
+    given, receiver = Given(), None
     extensions: Sequence[Extension] = ()
+    sources: Sequence[ToolSource] = ()
     async with AsyncExitStack() as stack:
         with _tried("webhook", found):
             receiver = webhook_receiver(settings)
@@ -133,13 +134,14 @@ async def examine(settings: Settings, ping: bool) -> list[Finding]:
         with _tried("models", found):
             await opened_models(settings, given, extensions, stack)
         with _tried("tools", found):
-            toolset = await opened_toolset(settings, given, database, stack, connect_mcp=ping)
+            sources = (await opened_toolset(settings, given, extensions, database, stack, connect=ping)).sources
         if ping:
             with suppress(ConfigError):  # reported above
                 for name, failure in (await ping_providers(settings, extensions)).items():
                     found.append(_pinged(f"provider {name}", failure))
-            for name, failure in (await _mcp_failures(toolset)).items():
-                found.append(_pinged(f"MCP {name}", failure))
+            for source in sources:
+                if isinstance(source, CheckedSource):
+                    found += [_pinged(*each) for each in (await source.failures()).items()]
             if receiver is not None:
                 found.append(await _webhook(receiver))
     return found
@@ -267,15 +269,6 @@ def _connections(settings: Settings, most: int, replicas: int) -> Finding:
         return Finding("connections", "ok", text)
     remedy = "raise max_connections, lower TURNSTREAM_POOL_SIZE, or put a pooler between"
     return Finding("connections", "fault" if most // each < max(replicas, 1) else "note", f"{text}: {remedy}")
-
-
-async def _mcp_failures(toolset: Toolset | None) -> dict[str, str]:
-    failures: dict[str, str] = {}
-    for source in toolset.sources if toolset else ():
-        first_tries: Any = getattr(source, "first_tries", None)
-        if first_tries is not None:
-            failures |= await first_tries()
-    return failures
 
 
 async def _webhook(receiver: Receiver) -> Finding:

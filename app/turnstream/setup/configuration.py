@@ -16,7 +16,7 @@ _DIGITS = 8
 def digests_of(parts: Parts) -> Mapping[str, str]:
     """By kind, in the words of an operator."""
     settings, models = parts.settings, parts.models.listed()
-    observed = {
+    observed: dict[str, object] = {
         "models": [(provider, model.upstream, model.fallbacks, name) for name, (model, provider) in models.items()],
         "prices": [(name, model.prices) for name, (model, _) in models.items()],
         "tools": [(tool.spec, tool.policy) for tool in parts.toolset.own],
@@ -24,8 +24,10 @@ def digests_of(parts: Parts) -> Mapping[str, str]:
         "hooks": [type(hook) for hook in parts.hooks],
         "prompts": settings.system_prompt,
         "plans": parts.plans,
-        "signing keys": settings.signing_secret,
     }
+    for section in (each.settings for each in parts.extensions if each.settings is not None):
+        values = settings.section(section)
+        observed |= {name: getattr(values, field) for field, name in section.observed.items()}
     return {kind: sha256(_text(value).encode()).hexdigest()[:_DIGITS] for kind, value in observed.items()}
 
 

@@ -15,11 +15,11 @@ from turnstream.llm.models.catalog import Models
 from turnstream.setup.identity import open_ways
 from turnstream.setup.models import check_chosen, default_among, open_models, served_model
 from turnstream.setup.policies import tool_settings
+from turnstream.setup.toolset import open_toolset, source_kinds
 from turnstream.storage.chats.turns import ToolResults
 from turnstream.storage.database import Database
 from turnstream.storage.owners.documents import Documents
 from turnstream.storage.owners.tokens import Tokens
-from turnstream.tools.assembly import open_toolset
 from turnstream.tools.library.documents import document_tools
 from turnstream.tools.library.results import result_tools
 from turnstream.tools.outputs import Outputs
@@ -91,13 +91,19 @@ async def opened_models(
 
 
 async def opened_toolset(
-    settings: Settings, given: Given, database: Database, stack: AsyncExitStack, *, connect_mcp: bool = True
+    settings: Settings,
+    given: Given,
+    extensions: Sequence[Extension],
+    database: Database,
+    stack: AsyncExitStack,
+    *,
+    connect: bool = True,
 ) -> Toolset:
-    """Raises ConfigError. MCP servers that cannot be reached are none."""
+    """Raises ConfigError. A source whose connections fail has no tools yet. Without `connect` none is opened."""
     if given.toolset is not None:
         return given.toolset
     results = result_tools(ToolResults(database), settings.max_result_chars)
-    own = document_tools(Documents(database)) + results
+    own, kinds = document_tools(Documents(database)) + results, source_kinds(settings, extensions)
     return await stack.enter_async_context(
-        open_toolset(own, tool_settings(settings), given.outputs, connect_mcp=connect_mcp)
+        open_toolset(own, tool_settings(settings), given.outputs, connect_mcp=connect, kinds=kinds)
     )

@@ -15,8 +15,8 @@ from turnstream.kit.signature import key_of
 from turnstream.llm.models.api import ModelApi, guarded_names
 from turnstream.llm.models.catalog import Models
 from turnstream.llm.parameters import AllowedParams
+from turnstream.setup.toolset import ToolSettings
 from turnstream.storage.webhooks import WebhookKind
-from turnstream.tools.assembly import ToolSettings
 
 
 def worker_policy(settings: Settings, models: Models, plans: Plans) -> WorkerPolicy:
@@ -96,16 +96,9 @@ def _allowed_params(settings: Settings, guarded: Set[str]) -> AllowedParams:
 
 
 def tool_settings(settings: Settings) -> ToolSettings:
-    secret = settings.signing_secret
     return ToolSettings(
         file=settings.tools_file,
         reference=settings.toolset,
-        signing_secret=None if secret is None else secret.get_secret_value(),
-        allowed=settings.http_tools_allow,
-        request_tools=settings.request_tools,
-        request_tools_allowed=settings.request_tools_allow,
-        request_tools_timeout=settings.request_tools_timeout,
-        tool_secrets=settings.tool_secrets,
         max_parallel=settings.parallel_tools,
         max_request_tools=settings.parallel_request_tools,
         max_result_chars=settings.max_result_chars,

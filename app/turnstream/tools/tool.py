@@ -4,7 +4,7 @@ import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from inspect import cleandoc, getattr_static, iscoroutinefunction
-from typing import Any, Literal, ParamSpec, Protocol, cast, overload
+from typing import Any, Literal, ParamSpec, Protocol, cast, overload, runtime_checkable
 from uuid import UUID
 
 from turnstream.domain.turns import ToolSpec
@@ -210,6 +210,15 @@ class ToolSource(Protocol):
     """Tools by name that come and go. Asked at every lookup, so it must be quick."""
 
     def tools(self) -> Mapping[str, Tool]: ...
+
+
+@runtime_checkable
+class CheckedSource(ToolSource, Protocol):
+    """A source that `turnstream doctor --ping` examines."""
+
+    async def failures(self) -> Mapping[str, str]:
+        """By the names of its connections why they fail; an empty text for one that works."""
+        ...
 
 
 def is_name(text: str) -> bool:

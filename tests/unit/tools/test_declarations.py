@@ -1,72 +1,29 @@
-import json
-from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from turnstream.domain.errors import ConfigError
-from turnstream.domain.turns import HttpCall, ToolSpec
-from turnstream.tools.declared.declarations import Declarations, HttpDeclaration, McpServer, read_declarations
+from turnstream.domain.turns import ToolSpec
+from turnstream.tools.declared.declarations import Declarations, read_declarations
 from turnstream.tools.declared.tables import PolicyTable
 from turnstream.tools.policy import Breaker, Policy, PolicyOptions
 from turnstream.tools.tool import Outcome, Tool, ToolContext, tool
 
-EVERYTHING = """
-[http.weather]
-url = "https://weather.example/$REGION/now"
-description = "How it is outside."
-input_schema = { type = "object", properties = { city = { type = "string" } }, required = ["city"] }
-headers = { Authorization = "Bearer ${WEATHER_KEY}", X-Price = "1$$" }
-timeout = 5
-read_only = true
-internal = true
-breaker = { failures = 2 }
-
-[http.order]
-url = "https://shop.example/order"
-description = "Order it."
-input_schema = '{"type": "object"}'
-retry_safe = true
-breaker = false
-approval = "always"
-approval_expiry = 3600
-
-[mcp.time]
-command = "mcp-server-time"
-args = ["--local-timezone", "$ZONE"]
-env = { KEY = "$WEATHER_KEY" }
-cwd = "/srv"
-tools = ["get_current_time"]
-read_only = ["get_current_time"]
-timeout = 7
-retries = 0
-
-[mcp.time.policy.get_current_time]
-concurrency = 2
-
-[mcp.wiki]
-url = "https://wiki.example/mcp"
-headers = { Authorization = "Bearer $WEATHER_KEY" }
-prefix = "w"
-trusted = true
-
-[policy.time__get_current_time]
-concurrency = 3
-
-[policy.w__search]
-max_result_chars = 500
-
-[policy.doc_view]
-timeout = 1.5
-"""
-ENVIRONMENT = {"WEATHER_KEY": "tok-1", "REGION": "eu", "ZONE": "Europe/Oslo"}
+ENVIRONMENT = {"KEY": "tok-1"}
 
 
-def read(folder: Path, text: str, environment: Mapping[str, str] = ENVIRONMENT) -> Declarations:
+class ProbeTable(PolicyTable):
+    """A kind of source of this test."""
+
+    text: str
+    number: int = 0
+
+
+def read(folder: Path, text: str) -> Declarations:
     path = folder / "tools.toml"
     path.write_text(text, encoding="utf-8")
-    return read_declarations(path, environment)
+    return read_declarations(path, ENVIRONMENT, {"probe": ProbeTable})
 
 
 def complaint(folder: Path, text: str) -> str:
@@ -94,52 +51,19 @@ class Plain:
 # --- the content of a file -------------------------------------------------------------------------------------------
 
 
-def test_an_http_tool_is_read_with_its_secrets_from_the_environment(tmp_path: Path) -> None:
-    weather, order = read(tmp_path, EVERYTHING).http
-    call = HttpCall("https://weather.example/eu/now", headers={"Authorization": "Bearer tok-1", "X-Price": "1$"})
-    schema = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
-    assert weather == HttpDeclaration(
-        ToolSpec("weather", "How it is outside.", json.dumps(schema), read_only=True, http=call),
-        Policy(timeout=5, breaker=Breaker(failures=2)),
-        internal=True,
-    )
-    assert order.spec.input_schema == '{"type": "object"}'
-    assert order.spec.retry_safe
-    assert order.policy == Policy(breaker=None, approval="always", approval_expiry=3600)
-    assert not order.internal
+def test_tables_of_a_source_are_read_by_kind_and_name(tmp_path: Path) -> None:
+    declared = read(tmp_path, "[probe.a]\ntext = 'of $KEY, ${KEY}, $$'\ntimeout = 3\n[probe.b]\ntext = ''")
 
+    def made(name: str, table: ProbeTable) -> tuple[str, str, PolicyOptions]:
+        return name, declared.fill("text", table.text), table.options()
 
-def test_an_mcp_server_is_read(tmp_path: Path) -> None:
-    time, wiki = read(tmp_path, EVERYTHING).servers
-    assert time == McpServer(
-        "time",
-        command="mcp-server-time",
-        args=("--local-timezone", "Europe/Oslo"),
-        env={"KEY": "tok-1"},
-        cwd="/srv",
-        tools=("get_current_time",),
-        read_only=frozenset({"get_current_time"}),
-        policy=Policy(timeout=7, retries=0),
-        policies={"get_current_time": Policy(timeout=7, retries=0, concurrency=3)},
-    )
-    assert wiki == McpServer(
-        "wiki",
-        url="https://wiki.example/mcp",
-        headers={"Authorization": "Bearer tok-1"},
-        prefix="w",
-        trusted=True,
-        policies={"search": Policy(max_result_chars=500)},
-    )
-
-
-def test_a_tool_of_a_server_has_its_own_policy_or_the_servers(tmp_path: Path) -> None:
-    time, _ = read(tmp_path, EVERYTHING).servers
-    assert time.policy_of("get_current_time").concurrency == 3
-    assert time.policy_of("convert_time") == Policy(timeout=7, retries=0)
+    assert declared.each("probe", made) == [("a", "of tok-1, tok-1, $", {"timeout": 3}), ("b", "", {})]
+    assert declared.each("other", made) == []
 
 
 def test_a_file_without_anything_declares_nothing(tmp_path: Path) -> None:
-    assert read(tmp_path, "") == Declarations(f"{tmp_path}/tools.toml")
+    declared = read(tmp_path, "")
+    assert (declared.tables, declared.policies) == ({"probe": {}}, {})
 
 
 def test_every_field_of_a_policy_can_be_chosen_with_its_own_default() -> None:
@@ -152,45 +76,20 @@ def test_every_field_of_a_policy_can_be_chosen_with_its_own_default() -> None:
 
 # --- mistakes --------------------------------------------------------------------------------------------------------
 
-HTTP = """[http.weather]
-url = "https://weather.example"
-description = "How it is outside."
-input_schema = { type = "object" }
-"""
-
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
         ("a = [", " is not TOML: Invalid value (at end of document)"),
-        ("[[http]]\nurl = 'x'", ": `http` must be tables that have a name each: write [http.NAME]"),
-        ("[htp.weather]\nurl = 'x'", ": there is no table [htp]; the tables are [http.NAME], "),
-        ("http = 3", ": `http` must be tables that have a name each: write [http.NAME]"),
-        (HTTP + "timout = 3", ": [http.weather] has no key `timout`; did you mean `timeout`?"),
-        (HTTP + "zzz = 3", ": [http.weather] has no key `zzz`; the keys are timeout, concurrency, "),
-        (HTTP + "timeout = 'soon'", ": [http.weather] `timeout`: input should be a valid number"),
-        (HTTP + "timeout = 0", ": [http.weather] weather: `timeout` must be a number of seconds above 0, not 0"),
-        (HTTP + "timeout = inf", ": [http.weather] weather: `timeout` must be a number of seconds above 0, not inf"),
-        (HTTP + "memo = true", ": [http.weather] weather cannot have a `memo`: declare it `read_only`"),
-        (HTTP + "read_only = 1", ": [http.weather] `read_only`: input should be a valid boolean"),
-        (HTTP + "headers = { a = 1 }", ": [http.weather] `headers.a`: input should be a valid string"),
-        (HTTP + "headers = { a = '$NONE' }", ": [http.weather] `headers.a` names $NONE, which is not set: set it in"),
-        (HTTP + "headers = { a = '5 $' }", ": [http.weather] `headers.a` has a $ without the name of a variable: "),
-        (HTTP + "breaker = { failures = 'x' }", ": [http.weather] `breaker.failures`: input should be a valid integer"),
-        (HTTP + "breaker = { after = 1 }", ": [http.weather] has no key `breaker.after`"),
-        (HTTP + "approval = 'often'", ": [http.weather] `approval`: input should be 'never' or 'always'"),
-        ("[http.weather]", ": [http.weather] `url`: is missing; "),
-        ("[mcp.time]", ": [mcp.time]: a server needs either a `command` or a `url`"),
-        ("[mcp.time]\ncommand = 'a'\nurl = 'b'", ": [mcp.time]: a server needs either a `command` or a `url`"),
-        ("[mcp.time]\ncommand = 'a'\nheaders = {}", ": [mcp.time]: a server with a `command` takes no `headers`"),
-        ("[mcp.time]\nurl = 'a'\nargs = []", ": [mcp.time]: a server with a `url` takes no `args`"),
-        ("[mcp.time]\nurl = '$NONE'", ": [mcp.time] `url` names $NONE, which is not set"),
-        ("[mcp.time]\nurl = 'a'\nretries = -1", ": [mcp.time] `retries` must be 0 (none) or more, not -1"),
-        ("[mcp.time]\nurl = 'a'\n[mcp.time.policy.b]\ntimeot = 1", ": [mcp.time.policy.b] has no key `timeot`; did"),
-        ("[mcp.time]\nurl = 'a'\n[policy.time__b]\nretries = -1", ": [mcp.time] policy.b `retries` must be 0"),
+        ("[[probe]]\ntext = 'x'", ": `probe` must be tables that have a name each: write [probe.NAME]"),
+        ("[prob.a]\ntext = 'x'", ": there is no table [prob]; the tables are [probe.NAME], [policy.NAME]"),
+        ("probe = 3", ": `probe` must be tables that have a name each: write [probe.NAME]"),
+        ("[probe.a]", ": [probe.a] `text`: is missing"),
+        ("[probe.a]\ntext = ''\nnumbr = 3", ": [probe.a] has no key `numbr`; did you mean `number`?"),
         ("[policy.doc_view]\ntimeout = '1'", ": [policy.doc_view] `timeout`: input should be a valid number"),
+        ("[policy.doc_view]\ntimout = 1", ": [policy.doc_view] has no key `timout`; did you mean `timeout`?"),
     ],
-)  # fmt: skip
+)
 def test_a_mistake_is_reported_with_file_table_and_key(tmp_path: Path, text: str, words: str) -> None:
     assert complaint(tmp_path, text).startswith(words)
 
@@ -200,12 +99,18 @@ def test_a_missing_file_is_reported(tmp_path: Path) -> None:
         read_declarations(tmp_path / "tools.toml", {})
 
 
-def test_a_tool_that_cannot_be_made_is_reported_with_its_table(tmp_path: Path) -> None:
-    def refuse(declaration: HttpDeclaration) -> Tool:
-        raise ValueError("the URL is not valid")
-
-    with pytest.raises(ConfigError, match=r"tools\.toml: \[http\.weather\] the URL is not valid"):
-        read(tmp_path, HTTP).http_tools(refuse)
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("of $NONE", "`text` names $NONE, which is not set: set it in the environment or in .env"),
+        ("5 $", "`text` has a $ without the name of a variable: write $$ for a dollar"),
+    ],
+)
+def test_a_source_that_cannot_be_made_is_reported_with_its_table(tmp_path: Path, text: str, words: str) -> None:
+    declared = read(tmp_path, f"[probe.a]\ntext = '{text}'")
+    with pytest.raises(ConfigError) as caught:
+        declared.each("probe", lambda name, table: declared.fill("text", table.text))
+    assert str(caught.value) == f"{tmp_path}/tools.toml: [probe.a] {words}"
 
 
 # --- policies of other tools -----------------------------------------------------------------------------------------
@@ -245,7 +150,8 @@ def test_a_policy_that_a_tool_cannot_have_is_reported(name: str, options: Policy
         applied(name, options, doc_view, Plain())
 
 
-def test_a_policy_for_a_tool_that_a_server_may_have_is_no_mistake(tmp_path: Path) -> None:
-    assert read(tmp_path, EVERYTHING.replace("doc_view", "w__read")).apply_policies([]) == []
-    with pytest.raises(ConfigError, match=r"\[policy\.doc_view\] there is no tool"):
-        read(tmp_path, EVERYTHING).apply_policies([])
+def test_a_policy_for_a_tool_that_a_source_may_list_later_is_no_mistake(tmp_path: Path) -> None:
+    declared = read(tmp_path, "[policy.w__read]\ntimeout = 1")
+    assert declared.apply_policies([], ["w__"]) == []
+    with pytest.raises(ConfigError, match=r"\[policy\.w__read\] there is no tool"):
+        declared.apply_policies([], ["v__"])

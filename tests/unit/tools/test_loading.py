@@ -1,17 +1,27 @@
 import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from dataclasses import fields
 from functools import partial
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from textwrap import dedent
 from types import ModuleType
+from typing import Any
 
 import pytest
 
+from tests.support.model_apis import EXTENSIONS
+from turnstream.config import Settings
 from turnstream.domain.errors import ConfigError
+from turnstream.extension import sections
+from turnstream.setup.toolset import OF_SOURCES, ToolSettings, open_toolset, source_kinds
 from turnstream.tools import assembly
-from turnstream.tools.assembly import LoadedTools, ToolSettings, load_installed, load_toolset, open_toolset
+from turnstream.tools.assembly import load_installed, load_toolset
+from turnstream.tools.declared.declarations import Declarations
+from turnstream.tools.declared.tables import PolicyTable
+from turnstream.tools.sources import LoadedTools, SourceKind
+from turnstream.tools.tool import Tool, ToolContext, tool
 
 SOURCE = """
 from contextlib import asynccontextmanager
@@ -221,3 +231,83 @@ async def test_a_broken_entry_point_is_reported(stack: AsyncExitStack, monkeypat
 
 def _only(point: EntryPoint, group: str) -> list[EntryPoint]:
     return [point]
+
+
+# --- kinds of sources ------------------------------------------------------------------------------------------------
+
+
+class ShelfTable(PolicyTable):
+    book: str
+
+
+class Shelf:
+    """A source of this test: it lists its tools while it is connected."""
+
+    def __init__(self, tools: dict[str, Tool]) -> None:
+        self._tools = tools
+        self.connected = False
+
+    def tools(self) -> dict[str, Tool]:
+        return self._tools if self.connected else {}
+
+    async def __aenter__(self) -> None:
+        self.connected = True
+
+    async def __aexit__(self, *_: object) -> None:
+        self.connected = False
+
+
+@pytest.mark.parametrize("connect", [True, False])
+async def test_a_kind_of_source_makes_tools_of_its_tables_and_is_closed_at_the_end(
+    tmp_path: Path, context: ToolContext, connect: bool
+) -> None:
+    shelves: list[Shelf] = []
+
+    def make(declarations: Declarations) -> LoadedTools:
+        @tool(name="shelf__read", read_only=True)
+        async def read() -> str:
+            """Read it."""
+            return ", ".join(declarations.each("shelf", lambda name, table: f"{name}: {table.book}"))
+
+        shelves.append(Shelf({"shelf__read": read}))
+        return LoadedTools(sources=shelves, prefixes=["shelf__"], connections=shelves)
+
+    file = tmp_path / "tools.toml"
+    file.write_text("[shelf.left]\nbook = 'Faust'\n[policy.shelf__later]\ntimeout = 1\n")
+    kinds = [SourceKind("shelf", ShelfTable, make)]
+    async with open_toolset([], ToolSettings(file=file), connect_mcp=connect, kinds=kinds) as toolset:
+        assert toolset.names == (("shelf__read",) if connect else ())
+        if connect:
+            assert (await toolset.run("shelf__read", "{}", context)).text == "left: Faust"
+    assert not shelves[0].connected
+
+
+async def test_the_kinds_of_the_installed_extensions_are_used_without_any_given(tmp_path: Path) -> None:
+    file = tmp_path / "tools.toml"
+    file.write_text("[shelf.left]\nbook = 'Faust'\n")
+    with pytest.raises(ConfigError) as refused:
+        async with open_toolset([], ToolSettings(file=file)):
+            pass
+    listed = [f"[{kind.name}.NAME]" for kind in source_kinds(Settings(_env_file=None), EXTENSIONS)]
+    assert str(refused.value).endswith(f"there is no table [shelf]; the tables are {', '.join(listed)}, [policy.NAME]")
+
+
+@pytest.mark.parametrize(
+    ("given", "variable"),
+    [
+        ({"signing_secret": "!"}, "TURNSTREAM_SIGNING_SECRET"),
+        ({"allowed": "10.0.0.0/33"}, "TURNSTREAM_HTTP_TOOLS_ALLOW"),
+        ({"request_tools_allowed": "10.0.0.0/33"}, "TURNSTREAM_REQUEST_TOOLS_ALLOW"),
+        ({"tool_secrets": "KEY"}, "TURNSTREAM_TOOL_SECRETS"),
+    ],
+)
+async def test_the_settings_of_sources_that_a_program_gives_are_checked(given: dict[str, Any], variable: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{variable}"):
+        async with open_toolset([], ToolSettings(**given)):
+            pass
+
+
+def test_each_setting_of_a_source_that_a_program_may_give_is_one_of_an_extension() -> None:
+    every = {name for each in sections() for name in each.model_fields}
+    assert set(OF_SOURCES.values()) <= every
+    assert set(OF_SOURCES) <= {each.name for each in fields(ToolSettings)}

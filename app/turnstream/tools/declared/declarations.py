@@ -1,89 +1,67 @@
-"""The declarations of a tools file: HTTP tools, MCP servers, and the policies of tools from elsewhere."""
+"""The declarations of a tools file: the policies of tools, and the tables of the kinds of sources."""
 
 import difflib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from string import Template
-from typing import Any, cast
+from types import MappingProxyType
+from typing import Any, TypeVar, cast
 
 from turnstream.domain.errors import ConfigError
-from turnstream.domain.turns import HttpCall, ToolSpec
-from turnstream.tools.declared.tables import McpTable, ToolsFile, read_file
+from turnstream.domain.turns import ToolSpec
+from turnstream.tools.declared.tables import PolicyTable, read_file
 from turnstream.tools.policy import Policy, PolicyOptions, policy_of
 from turnstream.tools.tool import Outcome, Tool, ToolContext
+
+Made = TypeVar("Made")
 
 _CHECKED_WITH_SPEC = frozenset({"memo", "cache_seconds", "retries", "fallback"})
 
 
 @dataclass(frozen=True, slots=True)
-class McpServer:
-    """An MCP server that is started by `command`, or reached at `url`.
-
-    `prefix` stands before the names of its tools. `tools` are offered, or all with None. The names in `tools`,
-    `read_only` and `policies` are those of the server, without the prefix. `trusted`: hints that a tool is read-only or
-    idempotent are taken as true. A question of the server waits `elicitation` seconds for a person; None: it may not
-    ask. `env` and `headers` hold secrets: environment variables are filled in already.
+class Declarations:
+    """The content of a tools file. `tables` are those of sources, by kind and name. `policies` are options for tools by
+    name. `source` is named in error texts. Texts of tables may name variables of the `environment`.
     """
 
-    name: str
-    command: str | None = None
-    args: tuple[str, ...] = ()
-    env: Mapping[str, str] = field(default_factory=dict)
-    cwd: str | None = None
-    url: str | None = None
-    headers: Mapping[str, str] = field(default_factory=dict)
-    prefix: str = ""
-    tools: tuple[str, ...] | None = None
-    read_only: frozenset[str] = frozenset()
-    trusted: bool = False
-    elicitation: float | None = 300.0
-    policy: Policy = field(default_factory=Policy)
-    policies: Mapping[str, Policy] = field(default_factory=dict)
-
-    @property
-    def name_prefix(self) -> str:
-        """The beginning of the names that its tools have in the toolset."""
-        return f"{self.prefix or self.name}__"
-
-    def policy_of(self, tool: str) -> Policy:
-        return self.policies.get(tool, self.policy)
-
-
-@dataclass(frozen=True, slots=True)
-class HttpDeclaration:
-    """An HTTP tool of the operator. `internal` allows its own host to be internal. `spec.http` holds secrets."""
-
-    spec: ToolSpec
-    policy: Policy
-    internal: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Declarations:
-    """The content of a tools file. `policies` are options for tools by name; `source` is named in error texts."""
-
     source: str = ""
-    http: tuple[HttpDeclaration, ...] = ()
-    servers: tuple[McpServer, ...] = ()
+    tables: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     policies: Mapping[str, PolicyOptions] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
 
-    def http_tools(self, make: Callable[[HttpDeclaration], Tool]) -> list[Tool]:
-        """The HTTP tools. Raises ConfigError where `make` raises ValueError."""
-        tools = []
-        for declaration in self.http:
-            with errors_named(f"{self.source}: [http.{declaration.spec.name}]"):
-                tools.append(make(declaration))
-        return tools
+    def each(self, kind: str, make: Callable[[str, Any], Made]) -> list[Made]:
+        """What `make` makes of the name and the keys of each table `[kind.NAME]`. Raises ConfigError with the place
+        where it raises ValueError.
+        """
+        made = []
+        for name, table in self.tables.get(kind, {}).items():
+            with errors_named(f"{self.source}: [{kind}.{name}]"):
+                made.append(make(name, table))
+        return made
 
-    def apply_policies(self, tools: Iterable[Tool]) -> list[Tool]:
-        """The tools with the policies declared for them. Raises ConfigError for a policy without a tool."""
+    def fill(self, key: str, text: str) -> str:
+        """The text with variables in the place of `$NAME` and `${NAME}`, and a dollar in that of `$$`."""
+        try:
+            return Template(text).substitute(self.environment)
+        except KeyError as error:
+            name = error.args[0]
+            raise ValueError(f"`{key}` names ${name}, which is not set: set it in the environment or in .env") from None
+        except ValueError:
+            raise ValueError(f"`{key}` has a $ without the name of a variable: write $$ for a dollar") from None
+
+    def fill_all(self, key: str, texts: Mapping[str, str]) -> dict[str, str]:
+        return {name: self.fill(f"{key}.{name}", text) for name, text in texts.items()}
+
+    def apply_policies(self, tools: Iterable[Tool], prefixes: Sequence[str] = ()) -> list[Tool]:
+        """The tools with the policies declared for them. A source may list tools whose names begin with one of
+        `prefixes` later. Raises ConfigError for a policy without a tool.
+        """
         found = list(tools)
         names = [tool.spec.name for tool in found]
         for name in self.policies:
-            # A server may list a tool of this name later.
-            if name not in names and not any(name.startswith(server.name_prefix) for server in self.servers):
+            if name not in names and not name.startswith(tuple(prefixes)):
                 close = difflib.get_close_matches(name, names, n=1)
                 hint = f"did you mean {close[0]}?" if close else f"the tools are: {', '.join(names) or 'none'}"
                 raise ConfigError(f"{self.source}: [policy.{name}] there is no tool of this name; {hint}")
@@ -94,23 +72,13 @@ class Declarations:
         return found
 
 
-def read_declarations(path: Path, environment: Mapping[str, str]) -> Declarations:
-    """Reads a tools file and fills in the variables that it names. Raises ConfigError with a sentence."""
-    file, variables = read_file(path), _Variables(environment)
-    http = []
-    for name, table in file.http.items():
-        with errors_named(f"{path}: [http.{name}]"):
-            headers = variables.fill_all("headers", table.headers)
-            call = HttpCall(variables.fill("url", table.url), headers=headers)
-            schema, description = table.input_schema, table.description
-            spec = ToolSpec(name, description, schema, table.read_only, table.retry_safe, http=call)
-            http.append(HttpDeclaration(spec, policy_of(spec, table.options()), table.internal))
-    servers = []
-    for name, mcp_table in file.mcp.items():
-        with errors_named(f"{path}: [mcp.{name}]"):
-            servers.append(_server(name, mcp_table, file, variables))
-    policies = {name: table.options() for name, table in file.policy.items()}
-    return Declarations(str(path), tuple(http), tuple(servers), policies)
+def read_declarations(
+    path: Path, environment: Mapping[str, str], kinds: Mapping[str, type[PolicyTable]] = MappingProxyType({})
+) -> Declarations:
+    """Reads a tools file. `kinds` are the keys of the tables of sources. Raises ConfigError with a sentence."""
+    tables = dict(read_file(path, kinds))
+    policies = {name: table.options() for name, table in tables.pop("policy").items()}
+    return Declarations(str(path), tables, policies, environment)
 
 
 def _with_options(tool: Any, options: PolicyOptions) -> Tool:
@@ -136,53 +104,6 @@ class _ToolWithPolicy:
         return await self.tool(context, input_json)
 
 
-class _Variables:
-    """Substitution of `$NAME` and `${NAME}` by variables of the environment, and of `$$` by a dollar."""
-
-    def __init__(self, environment: Mapping[str, str]) -> None:
-        self._environment = environment
-
-    def fill(self, key: str, text: str) -> str:
-        try:
-            return Template(text).substitute(self._environment)
-        except KeyError as error:
-            name = error.args[0]
-            raise ValueError(f"`{key}` names ${name}, which is not set: set it in the environment or in .env") from None
-        except ValueError:
-            raise ValueError(f"`{key}` has a $ without the name of a variable: write $$ for a dollar") from None
-
-    def fill_all(self, key: str, texts: Mapping[str, str]) -> dict[str, str]:
-        return {name: self.fill(f"{key}.{name}", text) for name, text in texts.items()}
-
-
-def _server(name: str, table: McpTable, file: ToolsFile, variables: _Variables) -> McpServer:
-    server = McpServer(
-        name,
-        command=table.command,
-        args=tuple(variables.fill("args", argument) for argument in table.args),
-        env=variables.fill_all("env", table.env),
-        cwd=table.cwd,
-        url=None if table.url is None else variables.fill("url", table.url),
-        headers=variables.fill_all("headers", table.headers),
-        prefix=table.prefix,
-        tools=None if table.tools is None else tuple(table.tools),
-        read_only=frozenset(table.read_only),
-        trusted=table.trusted,
-        elicitation=None if table.elicitation is False else table.elicitation,
-        policy=Policy(**table.options()),
-    )
-    prefix, policies = server.name_prefix, {}
-    named = {name.removeprefix(prefix): each for name, each in file.policy.items() if name.startswith(prefix)}
-    for tool in {**table.policy, **named}:
-        # Options by full name override those in the server's table for the tool, and these override the options for
-        # all tools of the server.
-        tables = [each for each in (table, table.policy.get(tool), named.get(tool)) if each is not None]
-        options = {key: value for each in tables for key, value in each.options().items()}
-        with errors_named(f"policy.{tool}", ValueError):
-            policies[tool] = Policy(**options)
-    return replace(server, policies=policies)
-
-
 @contextmanager
 def errors_named(place: str, kind: type[Exception] = ConfigError) -> Iterator[None]:
     """Turns a ValueError into a ConfigError, or another kind, whose text begins with the place of the mistake."""
@@ -190,3 +111,12 @@ def errors_named(place: str, kind: type[Exception] = ConfigError) -> Iterator[No
         yield
     except ValueError as error:
         raise kind(f"{place} {error}") from None
+
+
+@contextmanager
+def errors_collected(problems: list[str]) -> Iterator[None]:
+    """Adds the sentences of a ConfigError to `problems`, so that one start shows all of them."""
+    try:
+        yield
+    except ConfigError as error:
+        problems += error.args

@@ -2,15 +2,14 @@
 
 import dataclasses
 import difflib
-import json
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from functools import reduce
 from operator import or_
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Self, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 from pydantic import (
     AfterValidator,
@@ -18,11 +17,9 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Discriminator,
-    Field,
     Tag,
     ValidationError,
     create_model,
-    model_validator,
 )
 
 from turnstream.domain.errors import ConfigError
@@ -83,72 +80,33 @@ class PolicyTable(_Table):
         return {key: getattr(self, key) for key in chosen}
 
 
-class HttpTable(PolicyTable):
-    url: str
-    description: str = Field(min_length=1)
-    input_schema: Annotated[
-        str, BeforeValidator(lambda value: json.dumps(value, default=str) if isinstance(value, dict) else value)
-    ]
-    headers: dict[str, str] = {}
-    read_only: bool = False
-    retry_safe: bool = False
-    internal: bool = False
-
-
-class McpTable(PolicyTable):
-    command: str | None = None
-    args: list[str] = []
-    env: dict[str, str] = {}
-    cwd: str | None = None
-    url: str | None = None
-    headers: dict[str, str] = {}
-    prefix: str = ""
-    tools: list[str] | None = None
-    read_only: list[str] = []
-    trusted: bool = False
-    elicitation: Annotated[float, Field(gt=0)] | Literal[False] = 300.0
-    policy: dict[str, PolicyTable] = {}
-
-    @model_validator(mode="after")
-    def _check_address(self) -> Self:
-        if (self.command is None) == (self.url is None):
-            raise ValueError("a server needs either a `command` or a `url`")
-        kind, unused = ("command", {"headers"}) if self.url is None else ("url", {"args", "env", "cwd"})
-        for key in sorted(unused & self.model_fields_set):
-            raise ValueError(f"a server with a `{kind}` takes no `{key}`: remove one of them")
-        return self
-
-
-class ToolsFile(_Table):
-    http: dict[str, HttpTable] = {}
-    mcp: dict[str, McpTable] = {}
-    policy: dict[str, PolicyTable] = {}
-
-
-_TABLES: dict[str, type[_Table]] = {"http": HttpTable, "mcp": McpTable, "policy": PolicyTable}
-
-
-def read_file(path: Path) -> ToolsFile:
-    """Parses and validates a tools file. Raises ConfigError with a sentence for every mistake."""
+def read_file(path: Path, kinds: Mapping[str, type[PolicyTable]]) -> Mapping[str, Mapping[str, Any]]:
+    """Parses and validates a tools file, whose tables are `[policy.NAME]` and those of `kinds`. Returns them by kind
+    and name. Raises ConfigError with a sentence for every mistake.
+    """
+    tables: Mapping[str, type[PolicyTable]] = {**kinds, "policy": PolicyTable}
+    keys: dict[str, Any] = {kind: (dict.__class_getitem__((str, table)), {}) for kind, table in tables.items()}
     try:
-        return ToolsFile.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+        model: type[_Table] = create_model("ToolsFile", __base__=_Table, **keys)
+        return dict(model.model_validate(content))
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"TURNSTREAM_TOOLS_FILE: {path} cannot be read: {error}") from None
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path} is not TOML: {error}") from None
     except ValidationError as error:
-        raise ConfigError("; ".join(f"{path}: {_sentence(problem)}" for problem in error.errors())) from None
+        raise ConfigError("; ".join(f"{path}: {_sentence(problem, tables)}" for problem in error.errors())) from None
 
 
-def _sentence(problem: Any) -> str:
+def _sentence(problem: Any, tables: Mapping[str, type[PolicyTable]]) -> str:
     loc = tuple(part for part in problem["loc"] if part not in {_TABLE, _VALUE})
     # The name of a table has two parts or, of the policy of one tool of a server, four.
     depth = 0 if len(loc) < 2 else 4 if len(loc) > 4 and loc[2] == "policy" else 2
     table, key = ".".join(map(str, loc[:depth])), ".".join(map(str, loc[depth:]))
     if problem["type"] == "extra_forbidden":
         if not table:
-            return f"there is no table [{key}]; the tables are {', '.join(f'[{name}.NAME]' for name in _TABLES)}"
-        known = PolicyTable if depth == 4 else _TABLES[str(loc[0])]
+            return f"there is no table [{key}]; the tables are {', '.join(f'[{name}.NAME]' for name in tables)}"
+        known = PolicyTable if depth == 4 else tables[str(loc[0])]
         close = difflib.get_close_matches(key, known.model_fields, n=1)
         hint = f"did you mean `{close[0]}`?" if close else f"the keys are {', '.join(known.model_fields)}"
         # A key with a dot is in a table of its own, such as `breaker`.

@@ -19,9 +19,9 @@ from mcp.client.subscriptions import ListenNotSupportedError, SubscriptionLost
 from mcp.shared.dispatcher import ProgressFnT
 from msgspec.json import encode as to_json
 
+from turnstream.extensions.mcp.declared import McpServer
+from turnstream.extensions.mcp.transport import TOO_LONG, transport
 from turnstream.kit.text import storable
-from turnstream.tools.declared.declarations import McpServer
-from turnstream.tools.mcp.transport import TOO_LONG, transport
 from turnstream.tools.schemas import InputSchema
 from turnstream.tools.tool import AskPerson, PersonQuestion, ToolError
 

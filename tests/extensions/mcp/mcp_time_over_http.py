@@ -1,7 +1,7 @@
 """Serves the tools of mcp-server-time at http://127.0.0.1:PORT/mcp.
 
-`python -m tests.integration.mcp_time_over_http PORT`; with `--old` it speaks as servers did before 2026-07-28, with a
-handshake and sessions.
+`python -m tests.extensions.mcp.mcp_time_over_http PORT`; with `--old` it speaks as servers did before 2026-07-28, with
+a handshake and sessions.
 """
 
 import sys

@@ -12,10 +12,10 @@ import structlog
 from mcp import MCPError, types
 from mcp.shared.dispatcher import ProgressFnT
 
+from turnstream.extensions.mcp.declared import McpServer
+from turnstream.extensions.mcp.session import McpSession, session_with
+from turnstream.extensions.mcp.tool import McpTool, tool_of
 from turnstream.telemetry import MCP_CONNECTED
-from turnstream.tools.declared.declarations import McpServer
-from turnstream.tools.mcp.session import McpSession, session_with
-from turnstream.tools.mcp.tool import McpTool, tool_of
 from turnstream.tools.policy import repeatable
 from turnstream.tools.schemas import SchemaRoom
 from turnstream.tools.tool import Tool, ToolError, ToolUnavailable
@@ -206,11 +206,11 @@ class McpServers:
         """The names of the servers that are connected now."""
         return frozenset(each.server.name for each in self._connections.values() if each.connected)
 
-    async def first_tries(self) -> Mapping[str, str]:
-        """Waits until each server was tried. Returns by name why it is not connected; an empty text where it is."""
+    async def failures(self) -> Mapping[str, str]:
+        """Waits until each server was tried."""
         await self.changes.until(lambda: all(each.tried for each in self._connections.values()))
         return {
-            each.server.name: "" if each.connected else each.failure or "no answer"
+            f"MCP {each.server.name}": "" if each.connected else each.failure or "no answer"
             for each in self._connections.values()
         }
 

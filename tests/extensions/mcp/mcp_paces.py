@@ -1,6 +1,6 @@
 """An MCP server over stdio with cases that no packaged one has: progress, calls that hang, tools that come later.
 
-`python -m tests.integration.mcp_paces`; with `--old` it speaks as servers did before 2026-07-28.
+`python -m tests.extensions.mcp.mcp_paces`; with `--old` it speaks as servers did before 2026-07-28.
 """
 
 import asyncio

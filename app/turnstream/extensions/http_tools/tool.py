@@ -12,8 +12,8 @@ import structlog
 
 from turnstream.domain.media import MEDIA, media_type_of
 from turnstream.domain.turns import HttpCall, ToolSpec
-from turnstream.tools.http.addresses import Allowed, UrlRefused
-from turnstream.tools.http.client import (
+from turnstream.extensions.http_tools.addresses import Allowed, UrlRefused
+from turnstream.extensions.http_tools.client import (
     AnswerTooLong,
     HostUnreachable,
     HttpClient,
@@ -21,7 +21,7 @@ from turnstream.tools.http.client import (
     HttpResponse,
     parse_url,
 )
-from turnstream.tools.http.request_tools import RequestToolRules
+from turnstream.extensions.http_tools.request_tools import RequestToolRules
 from turnstream.tools.policy import Policy, ResultForm
 from turnstream.tools.schemas import InputSchema
 from turnstream.tools.serialize import serialize

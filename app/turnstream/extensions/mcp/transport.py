@@ -22,8 +22,8 @@ from mcp.client.stdio import get_default_environment
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
 
+from turnstream.extensions.mcp.declared import McpServer
 from turnstream.kit.json_values import weight_of
-from turnstream.tools.declared.declarations import McpServer
 
 log = structlog.get_logger(__name__)
 

@@ -1,8 +1,8 @@
 import pytest
 
 from tests.support.pictures import PIXEL
-from turnstream.tools.http.client import HttpResponse
-from turnstream.tools.http.tool import outcome_of
+from turnstream.extensions.http_tools.client import HttpResponse
+from turnstream.extensions.http_tools.tool import outcome_of
 from turnstream.tools.tool import File, Outcome
 
 NOTHING = "The call succeeded and returned nothing."

@@ -13,9 +13,9 @@ from mcp.shared.dispatcher import ProgressFnT
 from pydantic_core import from_json
 
 from turnstream.domain.turns import ToolSpec
+from turnstream.extensions.mcp.declared import McpServer
+from turnstream.extensions.mcp.session import asking
 from turnstream.kit.text import storable
-from turnstream.tools.declared.declarations import McpServer
-from turnstream.tools.mcp.session import asking
 from turnstream.tools.policy import Policy, ResultForm
 from turnstream.tools.schemas import InputSchema, SchemaRoom
 from turnstream.tools.serialize import serialize

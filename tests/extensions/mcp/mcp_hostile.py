@@ -1,4 +1,4 @@
-"""An MCP server that sends more than a client may read: `python -m tests.integration.mcp_hostile` over stdio, with a
+"""An MCP server that sends more than a client may read: `python -m tests.extensions.mcp.mcp_hostile` over stdio, with a
 port over HTTP. It speaks as servers did before 2026-07-28.
 
 A tool is named for what its calls are answered with. `--list WHAT` chooses what is listed. With `--finite` no answer is

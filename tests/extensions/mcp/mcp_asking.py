@@ -1,6 +1,6 @@
 """An MCP server over stdio whose tools ask the person.
 
-`python -m tests.integration.mcp_asking`; with `--old` it speaks as servers did before 2026-07-28, and asks while the
+`python -m tests.extensions.mcp.mcp_asking`; with `--old` it speaks as servers did before 2026-07-28, and asks while the
 call runs.
 """
 

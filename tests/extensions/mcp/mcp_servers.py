@@ -11,14 +11,15 @@ from uuid import uuid4
 import psutil
 
 from turnstream.domain.turns import ToolSpec
-from turnstream.tools.declared.declarations import McpServer
-from turnstream.tools.mcp.servers import McpServers
+from turnstream.extensions.mcp.declared import McpServer, McpTable, servers_of
+from turnstream.extensions.mcp.servers import McpServers
+from turnstream.tools.declared.declarations import read_declarations
 from turnstream.tools.policy import Policy
 from turnstream.tools.tool import Outcome, Tool, ToolContext
 
-ROOT = str(Path(__file__).parents[2])
+ROOT = str(Path(__file__).parents[3])
 TIME = McpServer("time", command=sys.executable, args=("-m", "mcp_server_time", "--local-timezone", "UTC"))
-PACES = McpServer("paces", command=sys.executable, args=("-m", "tests.integration.mcp_paces"), cwd=ROOT)
+PACES = McpServer("paces", command=sys.executable, args=("-m", "tests.extensions.mcp.mcp_paces"), cwd=ROOT)
 OLD_PACES = McpServer("paces", command=sys.executable, args=(*PACES.args, "--old"), cwd=ROOT)
 BERLIN = '{"timezone": "Europe/Berlin"}'
 
@@ -31,7 +32,7 @@ def process_of(server: McpServer) -> psutil.Process:
 @asynccontextmanager
 async def time_over_http(port: int, *options: str, module: str = "mcp_time_over_http") -> AsyncIterator[psutil.Process]:
     """Listens when it is entered. It may be killed before it is left."""
-    command = [sys.executable, "-m", f"tests.integration.{module}", str(port), *options]
+    command = [sys.executable, "-m", f"tests.extensions.mcp.{module}", str(port), *options]
     process = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stderr=asyncio.subprocess.PIPE)
     assert process.stderr is not None
     while b"Uvicorn running" not in (line := await process.stderr.readline()):
@@ -85,3 +86,8 @@ class Announcing:
 
     def tools(self) -> Mapping[str, Tool]:
         return {name: Announced(tool, self.called) for name, tool in self.servers.tools().items()}
+
+
+def declared_servers(path: Path, environment: Mapping[str, str]) -> list[McpServer]:
+    """Those of a tools file."""
+    return servers_of(read_declarations(path, environment, {"mcp": McpTable}))

@@ -17,7 +17,7 @@ from mcp import types
 from mcp.types import CallToolResult
 from prometheus_client import REGISTRY
 
-from tests.integration.mcp_servers import (
+from tests.extensions.mcp.mcp_servers import (
     BERLIN,
     OLD_PACES,
     PACES,
@@ -25,16 +25,17 @@ from tests.integration.mcp_servers import (
     TIME,
     Announcing,
     context_with,
+    declared_servers,
     process_of,
     time_over_http,
 )
 from tests.support.harness import Harness, results_of, texts_of
 from tests.support.pictures import PIXEL
 from tests.support.server_process import free_port
+from turnstream.extensions.mcp.declared import McpServer
+from turnstream.extensions.mcp.servers import McpServers, McpTiming
+from turnstream.extensions.mcp.tool import McpTool, outcome_of, tool_name, tool_of
 from turnstream.llm.scripted import Reply, ScriptedProvider, message_of, text, tool_use
-from turnstream.tools.declared.declarations import McpServer, read_declarations
-from turnstream.tools.mcp.servers import McpServers, McpTiming
-from turnstream.tools.mcp.tool import McpTool, outcome_of, tool_name, tool_of
 from turnstream.tools.policy import Policy
 from turnstream.tools.running.fit import Sizes, fit
 from turnstream.tools.schemas import SchemaRoom
@@ -42,7 +43,7 @@ from turnstream.tools.tool import File, Outcome, Tool, ToolError, ToolUnavailabl
 from turnstream.tools.toolset import Toolset
 
 NOW = "time__get_current_time"
-# The older protocol has quick tests in tests/integration/api/test_elicitation.py.
+# The older protocol has quick tests in tests/extensions/mcp/test_elicitation.py.
 BOTH_PACES = [pytest.param(PACES, id="new"), pytest.param(OLD_PACES, id="old", marks=pytest.mark.full)]
 
 
@@ -227,8 +228,8 @@ async def test_a_new_tool_is_listed_when_the_server_notifies_it(server: McpServe
 def test_a_server_over_stdio_ends_with_us_even_when_we_are_killed() -> None:
     program = """
 import asyncio
-from tests.integration.mcp_servers import TIME, process_of
-from tests.integration.test_mcp import connecting
+from tests.extensions.mcp.mcp_servers import TIME, process_of
+from tests.extensions.mcp.test_mcp import connecting
 async def main():
     async with connecting(TIME):
         print(process_of(TIME).pid, flush=True)
@@ -308,7 +309,7 @@ def _declared(number: int, path: Path) -> McpServer:
     section = Path(ROOT, "docs/tools.md").read_text(encoding="utf-8").split("\n## MCP servers\n")[1]
     example = re.findall(r"^```toml\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)[number]
     path.write_text(example.replace(".venv/bin/python", sys.executable), encoding="utf-8")
-    (server,) = read_declarations(path, {"WIKI_TOKEN": "secret"}).servers
+    (server,) = declared_servers(path, {"WIKI_TOKEN": "secret"})
     return server
 
 

@@ -11,20 +11,20 @@ import pytest
 import pytest_asyncio
 from structlog.testing import capture_logs
 
-from tests.integration.mcp_servers import ROOT
+from tests.extensions.mcp.mcp_servers import ROOT
 from tests.support.http_client import Client, Event, Said
 from tests.support.http_server import Server, serving
 from tests.support.openapi_document import Document
+from turnstream.extensions.mcp.declared import McpServer
+from turnstream.extensions.mcp.servers import McpServers, McpTiming
 from turnstream.llm.scripted import message_of, text, tool_use
-from turnstream.tools.declared.declarations import McpServer
-from turnstream.tools.mcp.servers import McpServers, McpTiming
 from turnstream.tools.policy import Policy
 from turnstream.tools.tool import Tool
 from turnstream.tools.toolset import Toolset
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-ARGUMENTS = ("-m", "tests.integration.mcp_asking")
+ARGUMENTS = ("-m", "tests.extensions.mcp.mcp_asking")
 NEW = McpServer("new", command=sys.executable, args=ARGUMENTS, cwd=ROOT)
 OLD = replace(NEW, name="old", args=(*ARGUMENTS, "--old"))
 SERVERS = pytest.mark.parametrize("asking", [NEW, OLD], ids=["new", "old"])

@@ -1,0 +1,70 @@
+"""HTTP tools as the operator declares them: the tables `[http.NAME]` of the tools file, and settings."""
+
+import json
+from dataclasses import replace
+from functools import partial
+from typing import Annotated
+
+from pydantic import BeforeValidator, Field
+
+from turnstream.domain.errors import ConfigError
+from turnstream.domain.turns import HttpCall, ToolSpec
+from turnstream.extensions.http_tools import HttpToolsSettings
+from turnstream.extensions.http_tools.addresses import Allowed
+from turnstream.extensions.http_tools.request_tools import RequestToolRules, read_secrets
+from turnstream.extensions.http_tools.tool import HttpTool, HttpTools
+from turnstream.kit.signature import key_of
+from turnstream.tools.declared.declarations import Declarations, errors_collected, errors_named
+from turnstream.tools.declared.tables import PolicyTable
+from turnstream.tools.policy import policy_of
+from turnstream.tools.sources import LoadedTools, SourceKind
+
+
+class HttpTable(PolicyTable):
+    url: str
+    description: str = Field(min_length=1)
+    input_schema: Annotated[
+        str, BeforeValidator(lambda value: json.dumps(value, default=str) if isinstance(value, dict) else value)
+    ]
+    headers: dict[str, str] = Field(default_factory=dict)
+    read_only: bool = False
+    retry_safe: bool = False
+    internal: bool = False
+
+
+def http_tools(settings: HttpToolsSettings) -> SourceKind:
+    return SourceKind("http", HttpTable, partial(_make, settings))
+
+
+def _make(settings: HttpToolsSettings, declarations: Declarations) -> LoadedTools:
+    problems: list[str] = []
+    allowed, reachable, secrets = Allowed(), Allowed(), read_secrets("", {})
+    key = None if settings.signing_secret is None else settings.signing_secret.get_secret_value()
+    with errors_collected(problems), errors_named("TURNSTREAM_HTTP_TOOLS_ALLOW:"):
+        allowed = _allowed(settings.http_tools_allow)
+    with errors_collected(problems), errors_named("TURNSTREAM_REQUEST_TOOLS_ALLOW:"):
+        reachable = replace(_allowed(settings.request_tools_allow), public=settings.request_tools == "public")
+    with errors_collected(problems), errors_named("TURNSTREAM_TOOL_SECRETS:"):
+        secrets = read_secrets(settings.tool_secrets or "", declarations.environment)
+    with errors_collected(problems), errors_named("TURNSTREAM_SIGNING_SECRET:"):
+        if key is not None:
+            key_of(key)
+    if problems:
+        raise ConfigError(*problems)
+    rules = RequestToolRules(reachable, settings.request_tools_timeout, secrets)
+    http = HttpTools(allowed, key, request_tools=rules)
+    tools = declarations.each("http", partial(_tool_of, declarations, http))
+    return LoadedTools(
+        tools, declared=None if settings.request_tools == "off" else http.request_tool, connections=[http]
+    )
+
+
+def _allowed(entries: str | None) -> Allowed:
+    return Allowed.of(entry.strip() for entry in (entries or "").split(",") if entry.strip())
+
+
+def _tool_of(declarations: Declarations, http: HttpTools, name: str, table: HttpTable) -> HttpTool:
+    headers = declarations.fill_all("headers", table.headers)
+    call = HttpCall(declarations.fill("url", table.url), headers=headers)
+    spec = ToolSpec(name, table.description, table.input_schema, table.read_only, table.retry_safe, http=call)
+    return http.operator_tool(spec, policy_of(spec, table.options()), internal=table.internal)

@@ -1,0 +1,102 @@
+"""MCP servers as the operator declares them: the tables `[mcp.NAME]` of the tools file."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from turnstream.tools.declared.declarations import Declarations, errors_named
+from turnstream.tools.declared.tables import PolicyTable
+from turnstream.tools.policy import Policy
+
+
+class McpTable(PolicyTable):
+    command: str | None = None
+    args: list[str] = Field(default_factory=list)
+    env: dict[str, str] = Field(default_factory=dict)
+    cwd: str | None = None
+    url: str | None = None
+    headers: dict[str, str] = Field(default_factory=dict)
+    prefix: str = ""
+    tools: list[str] | None = None
+    read_only: list[str] = Field(default_factory=list)
+    trusted: bool = False
+    elicitation: Annotated[float, Field(gt=0)] | Literal[False] = 300.0
+    policy: dict[str, PolicyTable] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _check_address(self) -> Self:
+        if (self.command is None) == (self.url is None):
+            raise ValueError("a server needs either a `command` or a `url`")
+        kind, unused = ("command", {"headers"}) if self.url is None else ("url", {"args", "env", "cwd"})
+        for key in sorted(unused & self.model_fields_set):
+            raise ValueError(f"a server with a `{kind}` takes no `{key}`: remove one of them")
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class McpServer:
+    """An MCP server that is started by `command`, or reached at `url`.
+
+    `prefix` stands before the names of its tools. `tools` are offered, or all with None. The names in `tools`,
+    `read_only` and `policies` are those of the server, without the prefix. `trusted`: hints that a tool is read-only or
+    idempotent are taken as true. A question of the server waits `elicitation` seconds for a person; None: it may not
+    ask. `env` and `headers` hold secrets: environment variables are filled in already.
+    """
+
+    name: str
+    command: str | None = None
+    args: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    cwd: str | None = None
+    url: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    prefix: str = ""
+    tools: tuple[str, ...] | None = None
+    read_only: frozenset[str] = frozenset()
+    trusted: bool = False
+    elicitation: float | None = 300.0
+    policy: Policy = field(default_factory=Policy)
+    policies: Mapping[str, Policy] = field(default_factory=dict)
+
+    @property
+    def name_prefix(self) -> str:
+        """The beginning of the names that its tools have in the toolset."""
+        return f"{self.prefix or self.name}__"
+
+    def policy_of(self, tool: str) -> Policy:
+        return self.policies.get(tool, self.policy)
+
+
+def servers_of(declarations: Declarations) -> list[McpServer]:
+    return declarations.each("mcp", partial(_server_of, declarations))
+
+
+def _server_of(declarations: Declarations, name: str, table: McpTable) -> McpServer:
+    server = McpServer(
+        name,
+        command=table.command,
+        args=tuple(declarations.fill("args", argument) for argument in table.args),
+        env=declarations.fill_all("env", table.env),
+        cwd=table.cwd,
+        url=None if table.url is None else declarations.fill("url", table.url),
+        headers=declarations.fill_all("headers", table.headers),
+        prefix=table.prefix,
+        tools=None if table.tools is None else tuple(table.tools),
+        read_only=frozenset(table.read_only),
+        trusted=table.trusted,
+        elicitation=None if table.elicitation is False else table.elicitation,
+        policy=Policy(**table.options()),
+    )
+    prefix, policies = server.name_prefix, {}
+    named = {name.removeprefix(prefix): each for name, each in declarations.policies.items() if name.startswith(prefix)}
+    for tool in {**table.policy, **named}:
+        # Options by full name override those in the server's table for the tool, and these override the options for
+        # all tools of the server.
+        own = table.policy[tool].options() if tool in table.policy else {}
+        options = {**table.options(), **own, **named.get(tool, {})}
+        with errors_named(f"policy.{tool}", ValueError):
+            policies[tool] = Policy(**options)
+    return replace(server, policies=policies)

@@ -1,0 +1,3 @@
+from tests.integration.api.conftest import document, server
+
+__all__ = ("document", "server")
