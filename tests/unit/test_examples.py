@@ -64,24 +64,32 @@ CHECKED = {
     ("docs/ai-sdk.md", "Events and chunks", "jsx"): "JSX; tests/node/test_ai_sdk.py runs the functions that it names",
     ("docs/ai-sdk.md", "The same chats", "js"): f"{HERE}test_examples_in_javascript_are_valid",
     ("docs/ai-sdk.md", "Events and chunks", "js"): f"{HERE}test_examples_in_javascript_are_valid",
-    ("docs/packages.md", "The client", "ts"): PACKAGES,
-    ("docs/packages.md", "React", "jsx"): PACKAGES,
-    ("docs/packages.md", "The AI SDK", "jsx"): PACKAGES,
+    ("app/turnstream/web/packages/README.md", "The client", "ts"): PACKAGES,
+    ("app/turnstream/web/packages/README.md", "React", "jsx"): PACKAGES,
+    ("app/turnstream/web/packages/README.md", "The AI SDK", "jsx"): PACKAGES,
     ("docs/ag-ui.md", "AG-UI", "js"): AG_UI,
     ("docs/ag-ui.md", "Events", "js"): AG_UI,
     ("docs/api.md", "Answers that may be old", "http"): "a request; tests/faults/test_standby.py sends such ones",
-    ("docs/assistant-ui.md", "The runtime", "jsx"): (
+    ("app/turnstream/web/packages/assistant-ui.md", "The runtime", "jsx"): (
         "tests/browser/test_assistant_ui.py::test_tools_of_server_and_page_approvals_and_another_answer"
     ),
-    ("docs/assistant-ui.md", "The runtime", "js"): f"{HERE}test_examples_in_javascript_are_valid",
-    ("docs/ai-elements.md", "With AI Elements", "sh"): "fetches sources of others, which are in no package registry",
-    ("docs/ai-elements.md", "With AI Elements", "jsx"): (
+    (
+        "app/turnstream/web/packages/assistant-ui.md",
+        "The runtime",
+        "js",
+    ): f"{HERE}test_examples_in_javascript_are_valid",
+    (
+        "app/turnstream/web/packages/ai-elements.md",
+        "With AI Elements",
+        "sh",
+    ): "fetches sources of others, which are in no package registry",
+    ("app/turnstream/web/packages/ai-elements.md", "With AI Elements", "jsx"): (
         "tests/browser/test_ai_elements.py::test_tools_reasoning_and_approvals"
     ),
-    ("docs/copilotkit.md", "With CopilotKit", "jsx"): (
+    ("app/turnstream/web/packages/copilotkit.md", "With CopilotKit", "jsx"): (
         "tests/browser/test_copilotkit.py::test_tools_of_server_and_page_and_approvals"
     ),
-    ("docs/copilotkit.md", "With its runtime in between", "js"): (
+    ("app/turnstream/web/packages/copilotkit.md", "With its runtime in between", "js"): (
         "the runtime is 280 MB with what it needs; it was run by hand as it stands"
     ),
     ("docs/api.md", "Refusals", "json"): f"{HERE}test_answers_of_the_api_page_fit_their_schemas",
@@ -122,9 +130,6 @@ CHECKED = {
     ): f"{CONFORMANCE}test_our_server_holds_what_can_be_seen_from_outside",
     ("app/turnstream_conformance/README.md", "Proxies", "sh"): (
         "tests/faults/test_conformance_proxies.py::test_a_proxy_as_it_is_documented_holds_all_promises"
-    ),
-    ("docs/contributing.md", "Live tests", "text"): (
-        "tests/acceptance/test_live_tests.py::test_the_live_test_passes_against_a_server_with_the_api_of_a_provider"
     ),
     ("docs/embedding.md", "A server of your own", "python"): (
         "tests/acceptance/test_embedding.py::test_a_program_of_its_own_serves_its_tools_and_ends_in_order"
