@@ -19,7 +19,7 @@ from hypothesis import settings
 from tests.support.effort import FULL, tries
 from tests.support.other_postgres import use_other_postgres
 from tests.support.programs import missing
-from turnstream.storage.embedded.server import EmbeddedPostgres
+from turnstream.extensions.embedded.server import EmbeddedPostgres
 from turnstream.storage.migrations import upgrade
 
 # A loaded machine is no reason to fail.

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from turnstream.extension import Context as Context
     from turnstream.extension import Extension as Extension
     from turnstream.extension import Work as Work
+    from turnstream.extension import installed as installed
     from turnstream.extension import read_settings as read_settings
     from turnstream.kit.signature import verify as verify
     from turnstream.llm.models.api import CallOptions as CallOptions
@@ -78,7 +79,7 @@ if TYPE_CHECKING:
 _HOMES: Mapping[str, tuple[str, ...]] = {
     "turnstream.api.identity.way": ("Authenticate",),
     "turnstream.config": ("Section", "Settings"),
-    "turnstream.extension": ("Context", "Extension", "Work", "read_settings"),
+    "turnstream.extension": ("Context", "Extension", "Work", "installed", "read_settings"),
     "turnstream.domain.errors": (
         "ClaimLost",
         "ConfigError",

@@ -126,7 +126,6 @@ class Settings(Section):
         pattern=r"^(/[\w.~-]+)*$",
         description="path before all addresses, where a proxy or a program serves turnstream under a prefix",
     )
-    data_dir: Path = Field(Path(".data"), description="folder of the embedded database")
     model: str | None = Field(None, description="default model (claude-sonnet-5-5 with a key, else demo)")
     system_prompt: str | None = Field(None, description="system prompt of turns and chats without one of their own")
     models_allow: str | None = Field(

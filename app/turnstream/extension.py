@@ -82,6 +82,25 @@ class TurnFiles(Protocol):
         ...
 
 
+class OwnDatabase(Protocol):
+    """A Postgres that the server runs itself where DATABASE_URL names none. `name` is for people."""
+
+    @property
+    def name(self) -> str: ...
+
+    def check_made(self) -> None:
+        """Raises ConfigError if it was never started: a command was called in a wrong folder."""
+        ...
+
+    def open(self) -> AbstractAsyncContextManager[str]:
+        """Its URL. It runs until the end of the block. Raises ConfigError."""
+        ...
+
+    def temporary(self) -> AbstractAsyncContextManager[str]:
+        """The same for another one, which is empty, and gone at the end of the block."""
+        ...
+
+
 class NoFiles:
     """Nothing is recorded."""
 
@@ -121,6 +140,10 @@ def _no_recordings(_: "Settings") -> TurnFiles | None:
     return None
 
 
+def _no_database(_: "Settings") -> OwnDatabase | None:
+    return None
+
+
 @asynccontextmanager
 async def _no_way(_: "Settings", __: "LoginScopes") -> "AsyncIterator[Authenticate | None]":
     yield None
@@ -135,8 +158,8 @@ class Extension:
     """`summary` is what `doctor` prints. `settings` is a section of the settings. `check` raises ConfigError for a
     setting that does not fit the models. `way` opens a way to authenticate, if the settings ask for it. `providers` are
     APIs of models, `tool_sources` kinds of tools from elsewhere. `interceptors` opens those of model calls, the nearest
-    to the network first. `recordings` are files of turns, if the settings ask for them. `commands` are modules by the
-    name of the command that each defines.
+    to the network first. `recordings` are files of turns, if the settings ask for them. `database` is a Postgres that
+    the server runs itself. `commands` are modules by the name of the command that each defines.
     """
 
     name: str
@@ -150,6 +173,7 @@ class Extension:
     tool_sources: "Callable[[Settings], Sequence[SourceKind]]" = _no_tool_sources
     interceptors: "Callable[[Settings], AbstractContextManager[Sequence[Interceptor]]]" = _no_interceptors
     recordings: "Callable[[Settings], TurnFiles | None]" = _no_recordings
+    database: "Callable[[Settings], OwnDatabase | None]" = _no_database
     commands: Mapping[str, str] = field(default_factory=dict)
 
 

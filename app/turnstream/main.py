@@ -30,6 +30,7 @@ from turnstream.api.services import HttpSettings, Live, Services, Storage
 from turnstream.api.streams.response import OwnerStreams
 from turnstream.api.streams.watch import StreamWatch
 from turnstream.config import Settings
+from turnstream.domain.extras import need
 from turnstream.domain.plans import Plan
 from turnstream.engine.hooks import Hooks
 from turnstream.extension import Extension, recordings_of, selected
@@ -133,6 +134,7 @@ async def running(
     where the server has several.
     """
     if settings.traces:
+        need("opentelemetry", "otel", "TURNSTREAM_TRACES")
         TRACING.begin(settings.traces_content)
     async with AsyncExitStack() as stack:
         given = given or Given()
@@ -147,7 +149,7 @@ async def running(
         allowed_origins(settings)
         metrics_token(settings)
         standby_url(settings)
-        url = await stack.enter_async_context(database_url(settings))
+        url = await stack.enter_async_context(database_url(settings, extensions))
         direct_url = session_url(settings, url)
         await upgrade_in_thread(direct_url)
         options: dict[str, Any] = {

@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from uuid import UUID
 
 import click
@@ -24,12 +23,11 @@ from turnstream.domain.plans import Plans
 from turnstream.domain.turns import Turn
 from turnstream.extension import read_settings, selected
 from turnstream.llm.models.catalog import Models
-from turnstream.setup.databases import check_present, database_url
+from turnstream.setup.databases import check_present, database_url, own_database
 from turnstream.setup.models import offline_models
 from turnstream.setup.policies import worker_policy
 from turnstream.storage.chats.reruns import find_turn
 from turnstream.storage.database import Database, connect
-from turnstream.storage.embedded.server import embedded_postgres
 from turnstream.storage.migrations import upgrade_in_thread
 from turnstream.telemetry import configure_logging
 from turnstream_lab.differences import difference, request_difference
@@ -38,8 +36,6 @@ from turnstream_lab.recording import Recording
 from turnstream_lab.recordings import Recordings
 from turnstream_lab.rerun import Rerun, rerun
 
-# The temporary database need not survive a crash.
-_NOT_DURABLE = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
 # Members that differ from run to run and that no provider sees.
 _NOT_COMPARED = frozenset({"notes"})
 
@@ -92,7 +88,7 @@ async def _replay(
             )
         if not found:
             raise ConfigError(f"{recordings.folder} has no recording of turn {identity}; name another --recordings")
-        async with _temporary_database() as target:
+        async with _temporary_database(settings) as target:
             repeated = await rerun(
                 source,
                 target,
@@ -107,12 +103,11 @@ async def _replay(
 
 
 @asynccontextmanager
-async def _temporary_database() -> AsyncIterator[Database]:
-    with TemporaryDirectory(prefix="turnstream-replay-") as folder:
-        async with embedded_postgres(Path(folder) / "data", _NOT_DURABLE) as url:
-            await upgrade_in_thread(url)
-            async with connect(url, size=4) as database:
-                yield database
+async def _temporary_database(settings: Settings) -> AsyncIterator[Database]:
+    async with own_database(settings).temporary() as url:
+        await upgrade_in_thread(url)
+        async with connect(url, size=4) as database:
+            yield database
 
 
 def divergences(original: Turn, recordings: Sequence[Recording], repeated: Rerun) -> Iterator[str]:

@@ -13,7 +13,7 @@ import asyncpg
 import psutil
 
 from tests.bench.processes import TOOLS_CPU, family, on_cpu, own_cpu_seconds
-from turnstream.storage.embedded.server import embedded_postgres
+from turnstream.extensions.embedded.server import embedded_postgres
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,8 @@ import yaml  # type: ignore[import-untyped]
 from tests.faults.replicas import ROOT
 from tests.support.programs import path_of
 from tests.support.server_process import free_port
-from turnstream.storage.embedded.account import Account, account_for
-from turnstream.storage.embedded.cluster import program
+from turnstream.extensions.embedded.account import Account, account_for
+from turnstream.extensions.embedded.cluster import program
 
 EXAMPLE = ROOT / "docs/deploy/patroni.yml"
 # Those of the example let a loaded machine be late; a test would wait half a minute for a failover.

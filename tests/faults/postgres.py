@@ -12,9 +12,9 @@ from urllib.parse import parse_qs, urlsplit
 import asyncpg
 import psutil
 
-from turnstream.storage.embedded import cluster
-from turnstream.storage.embedded.account import account_for
-from turnstream.storage.embedded.server import EmbeddedPostgres
+from turnstream.extensions.embedded import cluster
+from turnstream.extensions.embedded.account import account_for
+from turnstream.extensions.embedded.server import EmbeddedPostgres
 
 _IS_FOLLOWED = "SELECT true FROM pg_stat_replication WHERE sync_state = 'sync'"
 _HAS_ALL = "SELECT replay_lsn >= pg_current_wal_lsn() FROM pg_stat_replication"

@@ -19,7 +19,7 @@ from tests.faults.replicas import replicas_with
 from tests.faults.wrong_clock import clock_off_by
 from tests.support.effort import FULL
 from tests.support.http_client import Client, Json, said, turn_url
-from turnstream.storage.embedded import cluster
+from turnstream.extensions.embedded import cluster
 from turnstream.stream.feed import FeedCursor
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.needs("a C compiler")]

@@ -24,8 +24,8 @@ from tests.support.http_client import Client, said
 from tests.support.programs import path_of
 from tests.support.server_process import Server, free_port
 from turnstream.config import Settings
-from turnstream.storage.embedded.cluster import program
-from turnstream.storage.embedded.server import EmbeddedPostgres
+from turnstream.extensions.embedded.cluster import program
+from turnstream.extensions.embedded.server import EmbeddedPostgres
 from turnstream.storage.migrations import upgrade
 from turnstream.storage.row_security import admit, gaps
 

@@ -16,8 +16,8 @@ from tests.support.programs import path_of
 from tests.support.server_process import free_port
 from turnstream.config import Settings
 from turnstream.domain.errors import ConfigError
+from turnstream.extensions.embedded.account import account_for
 from turnstream.main import running
-from turnstream.storage.embedded.account import account_for
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.needs("PgBouncer")]
 

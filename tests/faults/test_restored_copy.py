@@ -9,7 +9,7 @@ import pytest
 from tests.faults.fifty_turns import TURNS, fifty_turns, until_all
 from tests.faults.postgres import own_postgres
 from tests.support.http_client import Client, turn_url
-from turnstream.storage.embedded import cluster
+from turnstream.extensions.embedded import cluster
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -5,7 +5,7 @@ its programs, such as /usr/lib/postgresql/15/bin.
 import os
 from pathlib import Path
 
-from turnstream.storage.embedded import cluster
+from turnstream.extensions.embedded import cluster
 
 PROGRAMS = os.environ.get("POSTGRES_PROGRAMS")
 # Those of the wheel have a locale provider that came with 17.

@@ -24,6 +24,7 @@ from turnstream.config import Settings
 from turnstream.domain.errors import ConfigError
 from turnstream.extension import read_settings, selected
 from turnstream.main import application, running
+from turnstream.setup.databases import own_database
 from turnstream.setup.engine import ServerProcess
 from turnstream.setup.models import default_model, import_default_adapter
 from turnstream.telemetry import configure_logging, settle_garbage_collector, write_in_background
@@ -210,6 +211,6 @@ def _welcome(settings: Settings, port: int) -> str:
     return WELCOME.format(
         url=f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}",
         model=default_model(settings, selected(settings)),
-        database="DATABASE_URL" if settings.database_url else f"embedded in {settings.data_dir}",
+        database="DATABASE_URL" if settings.database_url else own_database(settings).name,
         command=shlex.quote(str(called.relative_to(here) if called.is_relative_to(here) else called)),
     )

@@ -3,28 +3,42 @@
 import getpass
 import os
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
 from turnstream.config import Settings
 from turnstream.domain.errors import ConfigError
+from turnstream.extension import Extension, OwnDatabase, selected
 from turnstream.storage.database import Database, address_of, connect, connect_standby, in_schema, plain_url
-from turnstream.storage.embedded.server import embedded_postgres, is_made
 from turnstream.storage.migrations import upgrade_in_thread
 from turnstream.storage.row_security import admit, embedded_api_url
 from turnstream.storage.standby import PATIENCE
 
 
 @asynccontextmanager
-async def database_url(settings: Settings) -> AsyncIterator[str]:
-    """The URL of Postgres. The embedded one runs until the end of the block."""
+async def database_url(settings: Settings, extensions: Sequence[Extension] | None = None) -> AsyncIterator[str]:
+    """The URL of Postgres. One of our own runs until the end of the block. `extensions` take the place of those that
+    the settings select.
+    """
     if settings.database_url is not None:
         yield addressed(settings, settings.database_url.get_secret_value())
     else:
-        async with embedded_postgres(settings.data_dir) as url:
+        async with own_database(settings, extensions).open() as url:
             yield addressed(settings, url)
+
+
+def own_database(settings: Settings, extensions: Sequence[Extension] | None = None) -> OwnDatabase:
+    """The one of an extension. Raises ConfigError where none has any."""
+    found = (each.database(settings) for each in (selected(settings) if extensions is None else extensions))
+    own = next((each for each in found if each is not None), None)
+    if own is None:
+        raise ConfigError(
+            "DATABASE_URL must name a Postgres. Or let the server run its own: pip install 'turnstream[embedded]', and"
+            " add embedded to TURNSTREAM_EXTENSIONS."
+        )
+    return own
 
 
 def session_url(settings: Settings, url: str) -> str:
@@ -120,15 +134,12 @@ def standby_url(settings: Settings) -> str | None:
 
 def check_present(settings: Settings) -> None:
     """Raises ConfigError where an embedded database does not exist: the command was started in a wrong folder."""
-    if settings.database_url is None and not is_made(settings.data_dir):
-        raise ConfigError(
-            f"There is no database in {settings.data_dir.absolute()}: change to the folder of the server, or set"
-            " TURNSTREAM_DATA_DIR or DATABASE_URL."
-        )
+    if settings.database_url is None:
+        own_database(settings).check_made()
 
 
 def database_name(settings: Settings) -> str:
     """The name of the database for people, without user and password."""
     if settings.database_url is None:
-        return f"the database in {settings.data_dir.absolute()}"
+        return f"the database {own_database(settings).name}"
     return f"the database of DATABASE_URL ({address_of(settings.database_url.get_secret_value())})"

@@ -33,8 +33,9 @@ from turnstream.domain.errors import (
 )
 from turnstream.kit.backoff import backoff, jittered
 from turnstream.kit.clock import CLOCK
+from turnstream.storage.driver import socket_of, terminate
 from turnstream.storage.hosts import SESSION_SETTINGS, open_connection
-from turnstream.storage.pool import Pool, terminate
+from turnstream.storage.pool import Pool
 from turnstream.telemetry import POOL_IN_USE, POOL_REFUSALS, POOL_WAIT_SECONDS
 
 log = structlog.get_logger(__name__)
@@ -180,8 +181,8 @@ class Transaction:
 
         reading = asyncio.create_task(read())
         try:
-            with _limit_of(statement, self._raw, target._raw):
-                written: str = await target._raw.copy_to_table(
+            with _limit_of(statement, self._raw, target._raw):  # noqa: SLF001, of this class
+                written: str = await target._raw.copy_to_table(  # noqa: SLF001
                     table, columns=columns, source=read_chunks(), format="binary", timeout=statement.timeout
                 )
                 await reading
@@ -544,7 +545,7 @@ def keep_alive(connection: Any) -> None:
     """Lets the kernel end a connection over TCP whose other end is silent: an idle one within half a minute, one with
     unacknowledged bytes within ten seconds. Otherwise a host that has vanished is believed in for hours.
     """
-    link = connection._transport.get_extra_info("socket")
+    link = socket_of(connection)
     if link is None or link.family == socket.AF_UNIX:
         return
     link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

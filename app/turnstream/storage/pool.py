@@ -10,6 +10,8 @@ from typing import Any
 
 import asyncpg
 
+from turnstream.storage.driver import is_in_transaction, terminate
+
 
 class Pool:
     """Up to `size` connections, each lent to one task at a time. `connect` opens one where none is idle; they are kept.
@@ -48,7 +50,7 @@ class Pool:
 
     def release(self, connection: Any) -> None:
         """Lends the connection to the next task. It is closed where it was expired, or is left in a transaction."""
-        if connection in self._valid and not connection.is_closed() and not _in_transaction(connection):
+        if connection in self._valid and not connection.is_closed() and not is_in_transaction(connection):
             self._valid[connection] = monotonic()
             self._pass_on(connection)
             return
@@ -105,18 +107,3 @@ class Pool:
             self._unopened += 1
         else:
             self._idle.append(connection)
-
-
-def terminate(connection: Any) -> None:
-    """Closes it at once. Where its statement had no answer in time, the driver has begun to ask Postgres to cancel it,
-    and that goes on: Postgres does not notice by itself that nobody waits any more, and keeps the session until it has
-    the lock that the statement waits for. By then none of its connections may be left.
-    """
-    connection._cancellations.clear()  # the driver would end these tasks; they have the time of a statement
-    connection.terminate()
-
-
-def _in_transaction(connection: Any) -> bool:
-    # A BEGIN that was cancelled, or has failed, is in `_top_xact` alone. It may take effect all the same: what the next
-    # task writes would be in that transaction, and lost with it.
-    return connection.is_in_transaction() or connection._top_xact is not None

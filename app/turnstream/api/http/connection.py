@@ -118,7 +118,7 @@ class Connection(HttpToolsProtocol):
         if len(self.connections) > self._most:
             idle = [each for each in self.connections if isinstance(each, Connection) and each.is_idle]
             if idle:
-                min(idle, key=lambda each: each._idle_since).transport.close()
+                min(idle, key=lambda each: each._idle_since).transport.close()  # noqa: SLF001, of this class
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)

@@ -6,13 +6,12 @@ a plain success is read here. Every other answer is given to the SDK as the answ
 errors and compressed bodies stay its business.
 """
 
-import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Protocol, Self, runtime_checkable
+from typing import Any, Protocol, Self
 
 import aiohttp
 import httpx2
@@ -20,14 +19,14 @@ from multidict import CIMultiDict, istr
 from yarl import URL
 
 from turnstream.llm.transport.failures import LOST, Unanswered
-from turnstream.llm.transport.kept_open import kept_open
+from turnstream.llm.transport.kept_open import kept_open, pooled_connection
 from turnstream.llm.transport.pausing import PausingReader
 from turnstream.llm.transport.response import ModelResponse, cut_failure, open_response
+from turnstream.llm.transport.sdk_session import session_for
 from turnstream.tracing import TRACING
 
 _MAX_TEMPLATES = 100  # of one client; a template is for a path and its headers
 _BY_CALL = {"content-length", "cookie"}  # headers that belong to one call
-_OF_CONNECTIONS = {"proxy", "proxy_auth", "proxy_headers", "server_hostname"}  # options that tell connections apart
 _BODIES = (b"{}", b"[1]")  # of the requests from which a template is learned
 
 # What answers the SDK's next request in this task in the place of the network.
@@ -119,26 +118,15 @@ class Calls:
 
     def _learned(self, request: httpx2.Request, other: httpx2.Request) -> "_Template | None":
         """Returns None where the SDK must build each request anew, because something changes from call to call."""
-        transport = self._network._transport_for_url(request.url)  # also a proxy's
-        if _head(request) != _head(other) or not isinstance(transport, _AioHttp):
+        found = session_for(self._network, request.url)
+        if _head(request) != _head(other) or found is None:
             return None
-        if transport.client is None:
-            transport.client = transport.get_client()
+        session, proxy = found
         for name in _BY_CALL & request.headers.keys():
             del request.headers[name]
         # Names of this class are what aiohttp makes of them for each call, unless they are that already.
         head = CIMultiDict((istr(name), value) for name, value in request.headers.multi_items())
-        return _Template(transport.client, request, head, _options(request, transport.proxy))
-
-
-@runtime_checkable
-class _AioHttp(Protocol):
-    """The SDKs' transport over aiohttp."""
-
-    client: aiohttp.ClientSession | None
-    proxy: httpx2.Proxy | None
-
-    def get_client(self) -> aiohttp.ClientSession: ...
+        return _Template(session, request, head, _options(request, proxy))
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,17 +155,7 @@ class _Template:
 
     async def connect(self) -> aiohttp.connector.Connection:
         """Returns a connection for a call, of the pool or a new one."""
-        connector, options = self.session.connector, self.options
-        if connector is None:
-            raise aiohttp.ClientConnectionError("The session has been closed.")
-        request = aiohttp.ClientRequest(
-            self.request.method,
-            options["url"],
-            session=self.session,
-            loop=asyncio.get_running_loop(),
-            **{name: options[name] for name in _OF_CONNECTIONS & options.keys()},
-        )
-        return await connector.connect(request, traces=[], timeout=options["timeout"])
+        return await pooled_connection(self.session, self.request.method, self.options)
 
 
 def _options(request: httpx2.Request, proxy: httpx2.Proxy | None) -> Mapping[str, Any]:

@@ -3,17 +3,38 @@ the provider has closed the connection of the last call, or another turn has tak
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
+from typing import Any
 
 import aiohttp
 
 from turnstream.llm.transport.failures import LOST
 
+# Options of a call that tell connections of a pool apart.
+_OF_CONNECTIONS = {"proxy", "proxy_auth", "proxy_headers", "server_hostname"}
 Connect = Callable[[], Awaitable[aiohttp.connector.Connection]]
 
 _LONGEST = 300.0  # seconds; a tool that runs for longer is not waited for
 _CHECK = 5.0  # seconds between looks whether the provider has closed the connection
+
+
+async def pooled_connection(
+    session: aiohttp.ClientSession, method: str, options: Mapping[str, Any]
+) -> aiohttp.connector.Connection:
+    """Returns a connection for a call with these options, of the pool or a new one. Only the session itself is meant to
+    make a ClientRequest: `tests/contracts/test_private_parts.py` holds what this one does.
+    """
+    if session.connector is None:
+        raise aiohttp.ClientConnectionError("The session has been closed.")
+    request = aiohttp.ClientRequest(
+        method,
+        options["url"],
+        session=session,
+        loop=asyncio.get_running_loop(),
+        **{name: options[name] for name in _OF_CONNECTIONS & options.keys()},
+    )
+    return await session.connector.connect(request, traces=[], timeout=options["timeout"])
 
 
 @asynccontextmanager

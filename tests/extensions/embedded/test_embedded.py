@@ -21,14 +21,14 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from structlog.testing import capture_logs
 
 from turnstream.domain.errors import ConfigError
-from turnstream.storage.embedded import server
-from turnstream.storage.embedded.server import EmbeddedPostgres, embedded_postgres
+from turnstream.extensions.embedded import server
+from turnstream.extensions.embedded.server import EmbeddedPostgres, embedded_postgres
 
 FAST = {"fsync": "off", "full_page_writes": "off", "shared_buffers": "16MB"}
 USER = f"""
 import sys
 from pathlib import Path
-from turnstream.storage.embedded.server import EmbeddedPostgres
+from turnstream.extensions.embedded.server import EmbeddedPostgres
 with EmbeddedPostgres(Path(sys.argv[1]), {FAST}) as dsn:
     print(dsn, flush=True)
     sys.stdin.read()

@@ -19,8 +19,8 @@ from typing import TypeVar
 import structlog
 
 from turnstream.domain.errors import ConfigError
-from turnstream.storage.embedded.account import ELSEWHERE
-from turnstream.storage.embedded.cluster import START_TIMEOUT, Cluster
+from turnstream.extensions.embedded.account import ELSEWHERE
+from turnstream.extensions.embedded.cluster import START_TIMEOUT, Cluster
 
 log = structlog.get_logger(__name__)
 

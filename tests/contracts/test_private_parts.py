@@ -1,0 +1,92 @@
+"""Private parts of libraries do what our modules expect of them. A new version that changes one fails here first."""
+
+import asyncio
+import re
+import socket
+import tomllib
+from importlib.metadata import distribution
+from pathlib import Path
+from typing import Any
+
+import anthropic
+import asyncpg
+import httpx2
+import openai
+import pytest
+from aiohttp import ClientTimeout
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from yarl import URL
+
+from tests.support.canned import canned_server
+from turnstream.llm.transport.http import http_client
+from turnstream.llm.transport.kept_open import pooled_connection
+from turnstream.llm.transport.sdk_session import session_for
+from turnstream.storage.driver import is_in_transaction, socket_of, terminate
+
+ROOT = Path(__file__).parents[2]
+# Libraries of the core of which a private part is used, each in one module.
+BOUND = ("aiohttp", "asyncpg", "httpx2", "uvicorn")
+
+
+@pytest.mark.parametrize("package", BOUND)
+def test_a_library_whose_private_parts_are_used_has_an_upper_bound(package: str) -> None:
+    needed = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["dependencies"]
+    (bounds,) = (each.removeprefix(package) for each in needed if re.match(rf"{package}\W", each))
+    newest = tuple(map(int, distribution(package).version.split(".")[:2]))
+    assert bounds.endswith(f",<{newest[0]}.{newest[1] + 1}"), "raise it when this version has passed these tests"
+
+
+@pytest.mark.parametrize("make", [anthropic.DefaultAioHttpClient, openai.DefaultAioHttpClient])
+async def test_the_session_below_an_sdk_gives_connections_of_its_pool(make: type[httpx2.AsyncClient]) -> None:
+    async with canned_server() as server, http_client(make) as network:
+        found = session_for(network, httpx2.URL(server.url))
+        assert found is not None
+        session, proxy = found
+        assert (proxy, session.closed) == (None, False)
+        options = {"url": URL(server.url), "timeout": ClientTimeout(), "server_hostname": None}
+        first = await pooled_connection(session, "POST", options)
+        assert not first.closed
+        first.release()
+        assert server.connections == 1
+        async with session.post(server.url) as response:
+            await response.read()
+        assert server.connections == 1, "the call has taken the connection that was released"
+
+
+async def test_a_client_over_another_transport_has_no_session() -> None:
+    async with httpx2.AsyncClient() as network:
+        assert session_for(network, httpx2.URL("http://127.0.0.1")) is None
+
+
+async def test_a_transaction_that_could_not_begin_is_seen_on_the_connection(database_url: str) -> None:
+    connection = await asyncpg.connect(database_url)
+    assert not is_in_transaction(connection)
+    beginning = asyncio.create_task(connection.transaction().start())
+    await asyncio.sleep(0)
+    beginning.cancel()
+    await asyncio.gather(beginning, return_exceptions=True)
+    assert is_in_transaction(connection)
+    await connection.close()
+
+
+async def test_a_connection_is_closed_while_its_statement_is_still_being_cancelled(database_url: str) -> None:
+    connection: Any = await asyncpg.connect(database_url, command_timeout=0.05)
+    link = socket_of(connection)
+    assert link is not None
+    assert link.family == socket.AF_UNIX
+    with pytest.raises(TimeoutError):
+        await connection.execute("SELECT pg_sleep(60)")
+    (cancellation,) = connection._cancellations
+    terminate(connection)
+    assert connection.is_closed()
+    await cancellation  # it is not cancelled with the connection
+
+
+def test_the_protocol_of_uvicorn_has_the_steps_that_a_connection_extends() -> None:
+    for name in (
+        *("connection_made", "connection_lost", "data_received", "shutdown", "pause_writing", "resume_writing"),
+        *("on_message_begin", "on_headers_complete", "on_body", "on_message_complete", "on_response_complete"),
+        "send_400_response",
+    ):
+        assert callable(getattr(HttpToolsProtocol, name)), name
+    assert asyncio.iscoroutinefunction(RequestResponseCycle.send)
