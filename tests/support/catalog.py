@@ -8,7 +8,7 @@ from typing import Any
 
 import asyncpg
 
-from turnstream.storage.embedded.server import EmbeddedPostgres
+from turnstream.extensions.embedded.server import EmbeddedPostgres
 from turnstream.storage.migrations import FOLDER, newest_revision, upgrade
 
 SCHEMA = FOLDER / "schema.sql"
