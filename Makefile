@@ -30,7 +30,7 @@ GENERATED_TYPES := node_modules/.types/$(TYPES)
 JAVASCRIPT := app/turnstream/web/static/*.js tests/javascript/*.js tests/javascript/*.mjs tests/node/*.mjs eslint.config.js app/turnstream/web/packages/*/*.js
 FORMATTED := app/turnstream/web/static/protocol.d.ts app/turnstream/web/static/client.d.ts tests/node/*.mts tests/browser/*.jsx
 
-.PHONY: help run test cover soak live image check bench migrations reference lock upgrade fmt clean types vendor check-format check-lint check-types check-floors check-budget check-javascript
+.PHONY: help run test cover soak live image check bench migrations schema reference lock upgrade fmt clean types vendor check-format check-lint check-types check-floors check-budget check-javascript
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -142,8 +142,11 @@ UV := .lock-venv/bin/uv
 COMPILE = UV_CUSTOM_COMPILE_COMMAND="make lock" $(UV) pip compile --quiet --no-config --universal --python-version 3.11 \
 	--all-extras --generate-hashes $(LOCK_ARGS) pyproject.toml
 
-migrations: ## list new migrations with their digests; those that are listed do not change any more
-	@cd migrations/versions && for file in *.py; do grep -q " $$file$$" ../versions.sha256 || sha256sum "$$file" >>../versions.sha256; done
+migrations: $(DEV) ## list new migrations with their digests; those that are listed do not change any more
+	@$(BIN)/python -m tests.support.migration_files
+
+schema: $(DEV) ## write migrations/schema.sql: the tables of a new database
+	@$(BIN)/python -m tests.support.catalog
 
 reference: $(DEV) ## write the pages of docs/reference: settings, metrics, log events, commands
 	@$(BIN)/python -m tests.support.reference

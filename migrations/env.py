@@ -13,8 +13,17 @@ from sqlalchemy.schema import CreateSchema
 
 from turnstream.storage.database import ANSWER_TIMEOUT, in_schema, plain_url, schema_of
 from turnstream.storage.hosts import open_connection
-from turnstream.storage.migrations import RELATIONS, present_revision, version_table
-from turnstream.storage.row_security import HARDEN, policies_of
+from turnstream.storage.migrations import (
+    DIGESTS,
+    RELATIONS,
+    apply_files,
+    create_tables,
+    forget_files,
+    newest_revision,
+    present_revision,
+    version_table,
+)
+from turnstream.storage.row_security import hardening, policies_of
 from turnstream.storage.tables import metadata
 
 LOCK = 7_481_516_342
@@ -38,6 +47,10 @@ def _url() -> str:
     return in_schema(plain_url(url), schema) if schema else plain_url(url)
 
 
+def _is_compared(name: str | None, kind: str, _parents: object) -> bool:
+    return (name, kind) != (DIGESTS, "table")
+
+
 def _migrate(connection: Connection) -> None:
     tables = {*connection.scalars(text(RELATIONS))}
     connection.commit()
@@ -45,6 +58,7 @@ def _migrate(connection: Connection) -> None:
         connection=connection,
         target_metadata=metadata,
         version_table=version_table(tables),
+        include_name=_is_compared,
         compare_type=True,
         transactional_ddl=True,
     )
@@ -52,9 +66,16 @@ def _migrate(connection: Connection) -> None:
     with context.begin_transaction():
         if schema is not None and not connection.scalar(is_there, {"schema": schema}):
             connection.execute(CreateSchema(schema))
+        migration = context.get_context()
+        if not migration.get_current_heads():
+            migration.stamp(context.script, create_tables(connection))
         context.run_migrations()
+        if migration.get_current_heads() == (newest_revision(),):
+            apply_files(connection)
+        else:
+            forget_files(connection)
         connection.exec_driver_sql(policies_of(metadata.tables.values()))
-        connection.exec_driver_sql(HARDEN)
+        connection.exec_driver_sql(hardening())
 
 
 async def _online() -> None:

@@ -1,5 +1,6 @@
 """Commands that use the database, called as a person calls them."""
 
+import asyncio
 import logging
 import re
 import subprocess
@@ -9,6 +10,7 @@ from importlib.abc import MetaPathFinder
 from importlib.metadata import version
 from pathlib import Path
 
+import asyncpg
 import pytest
 import structlog
 from click.testing import CliRunner
@@ -19,7 +21,9 @@ from turnstream.domain.errors import ConfigError
 from turnstream.domain.identity import arriving_name
 from turnstream.setup.samples import offer_samples
 from turnstream.storage.database import connect
+from turnstream.storage.migrations import OLDEST_REVISION, downgrade
 from turnstream.storage.owners.documents import Documents
+from turnstream.storage.statements import statements
 
 # A guard against a process that never ends. The default of a minute also counts the start of Postgres, the migrations
 # and up to three processes, which take longer when the machine is busy with other tests.
@@ -226,3 +230,34 @@ def test_an_unknown_model_is_reported_before_a_database_is_created(tmp_path: Pat
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == "turnstream: TURNSTREAM_MODEL must be one of demo: there is no model 'nope' here.\n"
     assert not (tmp_path / ".data").exists()
+
+
+async def test_every_statement_is_printed_as_psql_takes_it(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DATABASE_URL", database_url)
+    done = await asyncio.to_thread(CliRunner().invoke, commands, ["statements", "--plan"])
+    assert done.exit_code == 0, done.output
+    connection = await asyncpg.connect(database_url)
+    await connection.execute(f"BEGIN; {done.output}")
+    prepared = await connection.fetch(
+        "SELECT name, parameter_types::text[] AS types FROM pg_prepared_statements WHERE from_sql"
+    )
+    await connection.close()
+    assert len(prepared) == len({id(statement) for statement in statements().values()}) - 1, "LOCK has no plan"
+    (claim,) = (row["types"] for row in prepared if row["name"] == "runs_queue_claim_turns")
+    assert claim == ["integer", "uuid", "bigint", "integer"]
+    assert "ix_turns_queue" in done.output.partition("runs_queue_claim_turns")[2].partition("PREPARE")[0]
+
+
+def test_statements_are_found_by_their_name_or_that_of_their_module(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DATABASE_URL", database_url)
+    by_name = CliRunner().invoke(commands, ["statements", "OPEN_ACCOUNT"]).output
+    assert by_name.startswith("-- owners.accounts.OPEN_ACCOUNT\n--   $1 ")
+    assert by_name.count("PREPARE") == 1
+    assert by_name in CliRunner().invoke(commands, ["statements", "accounts"]).output
+    refused = CliRunner().invoke(commands, ["statements", "NONE"])
+    assert str(refused.exception) == "There is no statement of the name NONE; `turnstream statements` prints all."
+    downgrade(database_url, OLDEST_REVISION)
+    older = CliRunner().invoke(commands, ["statements", "OPEN_ACCOUNT"])
+    assert "run `turnstream migrate` first" in str(older.exception)

@@ -13,7 +13,7 @@ from sqlalchemy import Engine, event
 from tests.integration.test_migrations import INDEXES, look, migrating
 from tests.support.locks import waiting_to_migrate
 from turnstream.storage.migrations import FOLDER, alembic_config, downgrade, upgrade
-from turnstream.storage.row_security import HARDEN, policies_of
+from turnstream.storage.row_security import hardening, policies_of
 from turnstream.storage.tables import metadata
 
 pytestmark = pytest.mark.timeout(180)
@@ -31,7 +31,7 @@ BUILDER = "SELECT pid FROM pg_stat_progress_create_index WHERE datname = current
 def executed() -> Iterator[list[str]]:
     """The statements of migrations that change something."""
     statements: list[str] = []
-    after_each = {policies_of(metadata.tables.values()).strip(), HARDEN.strip()}
+    after_each = {policies_of(metadata.tables.values()).strip(), hardening().strip()}
 
     def note(*arguments: Any) -> None:
         statement = arguments[2].strip()
@@ -52,8 +52,10 @@ def revisions() -> Sequence[str]:
 
 
 def test_each_new_index_of_a_table_that_existed_is_built_concurrently_by_a_migration_that_does_nothing_else(
-    database_url: str,
+    database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    for of_functions in ("apply_files", "forget_files"):
+        monkeypatch.setattr(f"turnstream.storage.migrations.{of_functions}", lambda _connection: None)
     first, *later = revisions()
     downgrade(database_url, first)
     [present] = asyncio.run(look(database_url, PRESENT))
@@ -124,6 +126,29 @@ async def test_a_table_is_written_while_its_index_is_built_and_a_second_migratio
     await reader.execute("COMMIT")
     assert [await process.wait() for process in (first, second)] == [0, 0]
     assert await look(before_index, INDEXES, VALID) == await look(other_database_url, INDEXES, VALID)
+
+
+UNGUARDED = """
+SELECT relname::text FROM pg_class
+WHERE relrowsecurity AND NOT EXISTS (SELECT FROM pg_policy WHERE polrelid = pg_class.oid)
+UNION ALL
+SELECT proname FROM pg_proc
+WHERE pronamespace = 'public'::regnamespace AND has_function_privilege('public', oid, 'EXECUTE')
+"""
+
+
+async def test_while_an_index_is_built_tables_have_their_policies_and_functions_their_rights(database_url: str) -> None:
+    """The migration 0046 drops policies. What it has done is committed before the index of 0049 is built."""
+    await asyncio.to_thread(downgrade, database_url, "0045")
+    reader, watcher = await asyncpg.connect(database_url), await asyncpg.connect(database_url)
+    await reader.execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1")
+    migration = await migrating(database_url)
+    await builder(watcher)
+    assert await watcher.fetch(UNGUARDED) == []
+    await reader.execute("COMMIT")
+    assert await migration.wait() == 0
+    for connection in (reader, watcher):
+        await connection.close()
 
 
 async def test_an_index_whose_build_was_interrupted_is_built_again(

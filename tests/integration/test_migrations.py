@@ -1,10 +1,15 @@
 """Migrations and tables say the same, up and down, however many bring the database up at once."""
 
 import asyncio
+import io
 import re
 import sys
-from collections.abc import AsyncIterator
-from hashlib import sha256
+import tarfile
+from asyncio.subprocess import PIPE
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -16,9 +21,24 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
+from tests.support.catalog import RENEW, SCHEMA, catalog, schema_sql
 from tests.support.locks import Locker, waiting_to_migrate
+from tests.support.migration_files import listed, present
 from turnstream.domain.errors import ConfigError
-from turnstream.storage.migrations import FOLDER, alembic_config, downgrade, newest_revision, upgrade, upgrade_in_thread
+from turnstream.storage.migrations import (
+    DIGESTS,
+    FOLDER,
+    LAST_WITH_ALL_REVISIONS,
+    OLDEST_REVISION,
+    SqlFile,
+    alembic_config,
+    downgrade,
+    newest_revision,
+    present_revision,
+    sql_files,
+    upgrade,
+    upgrade_in_thread,
+)
 from turnstream.storage.tables import metadata
 
 COLUMNS = """
@@ -27,23 +47,18 @@ SELECT relname, relpersistence, attname, format_type(atttypid, atttypmod) AS typ
 FROM pg_attribute
 JOIN pg_class ON pg_class.oid = attrelid AND relkind = 'r' AND relnamespace = 'public'::regnamespace
 LEFT JOIN pg_attrdef ON adrelid = attrelid AND adnum = attnum
-WHERE attnum > 0 AND NOT attisdropped AND relname <> 'turnstream_alembic_version'
+WHERE attnum > 0 AND NOT attisdropped AND relname !~ '^turnstream_'
 ORDER BY relname, attname
 """
 CONSTRAINTS = """
 SELECT conrelid::regclass::text AS relation, conname, pg_get_constraintdef(oid) FROM pg_constraint
 WHERE connamespace = 'public'::regnamespace AND contype <> 't'
-  AND conrelid NOT IN (0, coalesce(to_regclass('turnstream_alembic_version'), 0))
+  AND conrelid <> 0 AND conrelid::regclass::text !~ '^turnstream_'
 ORDER BY 1, 2
 """
 INDEXES = """
 SELECT indexname, indexdef FROM pg_indexes
-WHERE schemaname = 'public' AND tablename <> 'turnstream_alembic_version' ORDER BY 1
-"""
-REST = """
-SELECT relname FROM pg_class WHERE relnamespace = 'public'::regnamespace AND relname !~ '^turnstream_alembic'
-UNION ALL SELECT proname FROM pg_proc WHERE pronamespace = 'public'::regnamespace
-UNION ALL SELECT typname FROM pg_type WHERE typnamespace = 'public'::regnamespace AND typname !~ 'turnstream_alembic'
+WHERE schemaname = 'public' AND tablename !~ '^turnstream_' ORDER BY 1
 """
 MIGRATE = "import sys; from turnstream.storage.migrations import upgrade; upgrade(sys.argv[1])"
 
@@ -62,10 +77,6 @@ async def look(url: str, *queries: str) -> list[list[tuple[Any, ...]]]:
         await connection.close()
 
 
-def schema(url: str) -> list[list[tuple[Any, ...]]]:
-    return asyncio.run(look(url, COLUMNS, CONSTRAINTS, INDEXES))
-
-
 async def migrating(url: str) -> asyncio.subprocess.Process:
     return await asyncio.create_subprocess_exec(sys.executable, "-c", MIGRATE, url, cwd=FOLDER.parent)
 
@@ -80,7 +91,11 @@ def test_there_is_one_newest_revision_and_the_names_of_the_files_tell_it() -> No
 
 async def test_alembic_finds_nothing_to_change(database_url: str) -> None:
     def differences(connection: Connection) -> list[object]:
-        options = {"compare_type": True, "version_table": "turnstream_alembic_version"}
+        options = {
+            "compare_type": True,
+            "version_table": "turnstream_alembic_version",
+            "include_name": lambda name, kind, _: (name, kind) != (DIGESTS, "table"),
+        }
         return list(compare_metadata(MigrationContext.configure(connection, opts=options), metadata))
 
     migrated = engine(database_url)
@@ -100,14 +115,59 @@ async def test_migrations_make_what_the_tables_say_checks_and_expressions_includ
         assert await look(database_url, query) == await look(empty_database_url, query)
 
 
-def test_down_to_nothing_and_up_again_leaves_no_trace(database_url: str) -> None:
-    before = schema(database_url)
-    downgrade(database_url, "base")
-    assert asyncio.run(look(database_url, REST, "SELECT * FROM turnstream_alembic_version")) == [[], []]
+def test_down_to_the_oldest_revision_and_up_again_leaves_no_trace(database_url: str) -> None:
+    before = asyncio.run(catalog(database_url))
+    downgrade(database_url, OLDEST_REVISION)
+    assert asyncio.run(catalog(database_url)) != before
+    assert asyncio.run(look(database_url, f"SELECT FROM {DIGESTS}")) == [[]], "its own functions may be others"
     upgrade(database_url)
-    assert schema(database_url) == before
+    assert asyncio.run(catalog(database_url)) == before
     upgrade(database_url)
-    assert schema(database_url) == before
+    assert asyncio.run(catalog(database_url)) == before
+
+
+@pytest.mark.needs("git")
+async def test_a_database_of_the_last_version_before_the_baseline_becomes_the_same_as_a_new_one(
+    database_url: str, empty_database_url: str, tmp_path: Path
+) -> None:
+    """The package of that version is `app`."""
+    git = (
+        "git",
+        "-C",
+        FOLDER.parent,
+        "-c",
+        "safe.directory=*",
+        "archive",
+        LAST_WITH_ALL_REVISIONS,
+        "app",
+        "migrations",
+    )
+    archive = await asyncio.create_subprocess_exec(*git, stdout=PIPE, stderr=PIPE)
+    output, reason = await archive.communicate()
+    if archive.returncode:
+        pytest.skip(f"the history of git does not reach back: {reason.decode().strip()}")
+    with tarfile.open(fileobj=io.BytesIO(output)) as packed:
+        packed.extractall(tmp_path, filter="data")
+    script = MIGRATE.replace("turnstream.", "app.")
+    old = await asyncio.create_subprocess_exec(sys.executable, "-c", script, empty_database_url, cwd=tmp_path)
+    assert await old.wait() == 0
+    assert await present_revision(empty_database_url) == OLDEST_REVISION
+    await upgrade_in_thread(empty_database_url)
+    new, migrated = await catalog(database_url), await catalog(empty_database_url)
+    for kind, rows in new.items():
+        assert migrated[kind] == rows, kind
+
+
+async def test_a_database_of_before_the_baseline_is_refused_with_the_version_to_run_first(database_url: str) -> None:
+    await _execute(database_url, "UPDATE turnstream_alembic_version SET version_num = '0025'")
+    with pytest.raises(
+        ConfigError, match=rf"'0025'.*older than '0036'.*commit {LAST_WITH_ALL_REVISIONS} of turnstream"
+    ):
+        await upgrade_in_thread(database_url)
+
+
+async def test_the_file_of_the_schema_is_that_of_a_new_database(database_url: str) -> None:
+    assert SCHEMA.read_text(encoding="utf-8") == await schema_sql(database_url), f"run `{RENEW}`"
 
 
 async def test_an_address_may_say_more_as_it_does_for_psql(empty_database_url: str, database_url: str) -> None:
@@ -134,12 +194,18 @@ async def test_a_database_of_a_newer_version_is_refused_with_what_to_do(database
         await upgrade_in_thread(database_url)
 
 
-@pytest.fixture
-async def locker(empty_database_url: str) -> AsyncIterator[Locker]:
-    holder, watcher = await asyncpg.connect(empty_database_url), await asyncpg.connect(empty_database_url)
+@asynccontextmanager
+async def locker_at(url: str) -> AsyncIterator[Locker]:
+    holder, watcher = await asyncpg.connect(url), await asyncpg.connect(url)
     yield Locker(holder, watcher)
     await holder.close()
     await watcher.close()
+
+
+@pytest.fixture
+async def locker(empty_database_url: str) -> AsyncIterator[Locker]:
+    async with locker_at(empty_database_url) as locker:
+        yield locker
 
 
 # PostgreSQL 15 has no limit of transactions.
@@ -164,11 +230,76 @@ async def test_two_processes_that_migrate_at_once_do_it_once_whatever_the_limits
         assert await look(empty_database_url, query) == await look(database_url, query)
 
 
-def test_no_migration_changes_once_databases_may_have_it() -> None:
-    """A database that has it would never get the change. New ones are added by `make migrations`."""
-    kept = dict(line.split()[::-1] for line in (FOLDER / "versions.sha256").read_text().splitlines())
-    there = {path.name: sha256(path.read_bytes()).hexdigest() for path in (FOLDER / "versions").glob("*.py")}
+def test_no_migration_changes_once_databases_may_have_it_and_a_function_changes_with_a_new_one() -> None:
+    """A database that has a migration would never get its change. A server of the version before would put its own
+    functions back, if it could not see by the revision that these are newer.
+    """
+    there = present()
+    kept = {name: digest for name, digest in listed().items() if name in there or not name.startswith("sql/")}
     assert there == kept, "write another migration instead of changing one; list a new one with `make migrations`"
+
+
+# --- functions and triggers -------------------------------------------------------------------------------------------
+
+
+async def test_the_functions_and_triggers_are_those_of_the_files_each_with_one_signature(database_url: str) -> None:
+    there = await catalog(database_url)
+    functions = [f"functions/{signature.partition('(')[0]}" for signature, *_ in there["functions"]]
+    triggers = [f"triggers/{table}.{name}" for table, name, *_ in there["triggers"]]
+    assert sorted(functions + triggers) == sorted(file.name for file in sql_files())
+
+
+async def test_postgres_finds_what_the_bodies_of_functions_name(database_url: str) -> None:
+    """The migration does not look: a function may call one of a later file."""
+    before = await catalog(database_url)
+    for file in sql_files():
+        await _execute(database_url, file.sql)
+    after = await catalog(database_url)
+    assert {kind for kind in before if before[kind] != after[kind]} <= {"functions"}, "their settings"
+
+
+SOURCE = "SELECT proname, prosrc FROM pg_proc WHERE pronamespace = 'public'::regnamespace AND prosrc ~ 'Of a test'"
+OWNERS = "SELECT DISTINCT proowner::regrole::text FROM pg_proc WHERE pronamespace = 'public'::regnamespace"
+TRIGGERS = "SELECT tgname, xmin::text FROM pg_trigger WHERE NOT tgisinternal"
+
+
+def changed(*names: str) -> Sequence[SqlFile]:
+    """The files of the tree; those of `names` have another text."""
+    return [
+        replace(file, sql=re.sub(r"\bBEGIN\n", "BEGIN  -- Of a test\n", file.sql) + "\n-- changed")
+        if file.name in names
+        else file
+        for file in sql_files()
+    ]
+
+
+async def test_a_start_applies_the_functions_that_changed_and_no_others(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other, owners, triggers = await look(database_url, SOURCE, OWNERS, TRIGGERS)
+    files = changed("functions/take_place")
+    monkeypatch.setattr("turnstream.storage.migrations.sql_files", lambda: files)
+    await upgrade_in_thread(database_url)
+    after = await look(database_url, SOURCE, OWNERS, TRIGGERS)
+    assert other == []
+    assert [name for name, _ in after[0]] == ["take_place"]
+    assert after[1:] == [owners, triggers]
+
+
+async def test_a_trigger_that_changes_waits_for_those_who_write_its_table_and_holds_nobody_up_meanwhile(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = changed("triggers/turns.turn_waits", "triggers/chats.chat_deleted")
+    monkeypatch.setattr("turnstream.storage.migrations.sql_files", lambda: files)
+    [before] = await look(database_url, TRIGGERS)
+    async with locker_at(database_url) as locker:
+        async with locker.holding("DELETE FROM turns WHERE attempt < 0"):
+            migration = asyncio.create_task(upgrade_in_thread(database_url))
+            await locker.waiting()
+            await locker.watcher.execute("SET lock_timeout = '20s'; DELETE FROM chats WHERE title = 'none'")
+        await migration
+    [after] = await look(database_url, TRIGGERS)
+    assert {name for name, _ in {*after} - {*before}} == {"turn_waits", "chat_deleted"}
 
 
 # Tables whose rows are few, or change seldom: what Postgres does by default is right for them.

@@ -27,8 +27,9 @@ from turnstream.storage.chats.search import Search
 from turnstream.storage.chats.turns import Turns
 from turnstream.storage.database import OWNER as OWNER_OF_REQUEST
 from turnstream.storage.database import Database, Statement, connect
+from turnstream.storage.migrations import DIGESTS, sql_files
 from turnstream.storage.ownership import ownership_of
-from turnstream.storage.row_security import API_ROLE, CALLED, INNER, NARROW, admit, embedded_api_url
+from turnstream.storage.row_security import API_ROLE, CALLED, NARROW, admit, embedded_api_url
 from turnstream.storage.tables import metadata
 
 # All tables whose rows belong to an owner, by themselves or through a chat or a turn.
@@ -270,7 +271,9 @@ async def test_every_function_of_the_schema_is_one_that_no_caller_can_turn_again
             "SELECT relname FROM pg_class WHERE relowner = 'postgres_functions'::regrole"
             " OR relname = 'tokens' AND has_table_privilege('postgres_functions', oid, 'SELECT')"
         )
-    assert {each["proname"] for each in functions} == {*CALLED, *INNER}
+    assert {f"functions/{each['proname']}" for each in functions} == {
+        file.name for file in sql_files() if file.table is None
+    }
     assert {each["proname"] for each in functions if each["called"]} == {*CALLED}
     for each in functions:
         assert not each["open"], each
@@ -296,7 +299,7 @@ async def test_every_table_of_the_schema_is_behind_a_policy_or_closed(harness: H
             """,
             API_ROLE,
         )
-    assert {each["relname"] for each in tables} == {*metadata.tables, "turnstream_alembic_version"}
+    assert {each["relname"] for each in tables} == {*metadata.tables, "turnstream_alembic_version", DIGESTS}
     for each in tables:
         name, may = each["relname"], {*each["may"]}
         assert not each["open"], name

@@ -1,7 +1,5 @@
 """Every statement that writes the status of a turn, from every status, against the table of transitions."""
 
-import importlib
-import pkgutil
 import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +11,6 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-import turnstream.storage
 from turnstream.domain.blocks import Block
 from turnstream.domain.turns import TRANSITIONS, Status, TurnRequest
 from turnstream.kit.ids import new_id
@@ -22,6 +19,7 @@ from turnstream.storage.chats.exchanges import Exchanges, Target
 from turnstream.storage.database import Statement, connect
 from turnstream.storage.owners.charges import columns_of_charges
 from turnstream.storage.rows import columns_of, columns_of_rounds, to_json
+from turnstream.storage.statements import statements as every_statement
 
 Values = Mapping[str, Any]
 STATUSES: tuple[Status, ...] = get_args(Status)
@@ -93,10 +91,8 @@ PUT_INTO = """
 
 
 def statements() -> dict[str, Statement]:
-    """Every statement of the storage by the name it is declared under."""
-    names = [name for _, name, _ in pkgutil.walk_packages(turnstream.storage.__path__, "turnstream.storage.")]
-    modules = [vars(importlib.import_module(name)) for name in names]
-    return {name: value for module in modules for name, value in module.items() if isinstance(value, Statement)}
+    """Every statement by the name it is declared under."""
+    return {name.rpartition(".")[2]: statement for name, statement in every_statement().items()}
 
 
 def test_every_statement_that_writes_a_status_is_tried() -> None:

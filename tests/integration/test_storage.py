@@ -1,12 +1,10 @@
 """What the rows allow, what the statements say, and what the search finds."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 from copy import copy
 from datetime import UTC, datetime, timedelta
-from importlib import import_module
-from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -15,7 +13,6 @@ import pytest
 from sqlalchemy import Constraint, Index, Table, text
 from sqlalchemy.dialects.postgresql.asyncpg import dialect
 
-import turnstream
 from tests.support.locks import Locker
 from turnstream.domain.errors import StatementTooLong
 from turnstream.storage.chats.exchanges import Exchanges, Target
@@ -24,6 +21,7 @@ from turnstream.storage.database import Database, Statement, connect, retry_whil
 from turnstream.storage.owners.documents import Documents
 from turnstream.storage.pool import Pool
 from turnstream.storage.runs.queue import CLAIM_TURNS, Queue
+from turnstream.storage.statements import statements
 from turnstream.storage.tables import metadata
 
 Row = Mapping[str, Any]
@@ -356,30 +354,6 @@ async def test_with_a_chat_goes_everything_that_belongs_to_it(rows: "asyncpg.Con
 
 
 # --- statements ------------------------------------------------------------------------------------------------------
-
-
-def statements() -> dict[str, Statement]:
-    """Every statement there is, by where it is declared: also those in tables of statements."""
-    root = Path(turnstream.__path__[0])
-    files = [path.relative_to(root.parent) for path in root.rglob("*.py") if "Statement" in path.read_text()]
-    modules = [import_module(".".join(path.with_suffix("").parts)) for path in files]
-    return {
-        f"{module.__name__}.{name}.{number}": statement
-        for module in modules
-        for name, value in vars(module).items()
-        for number, statement in enumerate(_in(value))
-        if " alembic_version" not in statement.sql  # a table of databases of earlier versions
-    }
-
-
-def _in(value: Any) -> Iterator[Statement]:
-    if isinstance(value, Statement):
-        yield value
-    elif isinstance(value, Mapping):
-        yield from _in(tuple(value.values()))
-    elif isinstance(value, tuple | list):
-        for each in value:
-            yield from _in(each)
 
 
 def test_parameters_are_found_where_sqlalchemy_finds_them() -> None:

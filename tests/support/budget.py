@@ -13,9 +13,9 @@ EXTENSIONS = ROOT / "app/turnstream/extensions"
 
 
 def core_files() -> list[Path]:
-    """The modules of the server without extensions, and the migrations."""
+    """The modules of the server without extensions, and the migrations, with their SQL."""
     server = [path for path in (ROOT / "app/turnstream").rglob("*.py") if not path.is_relative_to(EXTENSIONS)]
-    return server + list((ROOT / "migrations").rglob("*.py"))
+    return server + [path for path in (ROOT / "migrations").rglob("*") if path.suffix in {".py", ".sql"}]
 
 
 def spent() -> Mapping[str, int]:

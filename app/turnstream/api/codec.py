@@ -1,6 +1,5 @@
 """Domain values as JSON: blocks, actions, errors, with the same members in the streams and in the API."""
 
-from collections.abc import Collection
 from dataclasses import asdict
 from typing import Any
 
@@ -12,7 +11,7 @@ from turnstream.domain.degraded import Degraded
 from turnstream.domain.events import RequiredAction
 from turnstream.domain.kinds import TEXT, THINKING, TOOL_RESULT, TOOL_USE
 from turnstream.domain.results import count_files
-from turnstream.domain.turns import Turn, TurnError
+from turnstream.domain.turns import TurnError
 from turnstream.kit.json_values import has_too_many_values
 from turnstream.storage.owners.charges import UsageSum
 
@@ -116,17 +115,3 @@ def block_json(block: Block) -> dict[str, Any]:
 def figures_json(used: UsageSum) -> dict[str, Any]:
     tokens = {f"{kind}_tokens": count for kind, count in asdict(used.tokens).items()}
     return {"calls": used.calls, **tokens, "cost": used.cost, "unpriced": used.unpriced}
-
-
-def client_tools(turn: Turn) -> frozenset[str]:
-    """The names of the tools that a client must run."""
-    return frozenset(spec.name for spec in turn.request.tools if spec.client) if turn.request else frozenset()
-
-
-def result_of_provider(block: Block, calls: Collection[str]) -> tuple[str, Any] | None:
-    """The provider's call that this block is the result of, and its result."""
-    data = block_details(block).get("data")
-    if not isinstance(data, dict):
-        return None
-    call = data.get("tool_use_id")  # whatever the provider has sent
-    return (call, data.get("content")) if isinstance(call, str) and call in calls else None

@@ -22,6 +22,7 @@ MODULES: Mapping[str, str] = {
     "usage": "turnstream.cli.usage",
     "audit": "turnstream.cli.audit",
     "migrate": "turnstream.cli.migrate",
+    "statements": "turnstream.cli.statements",
     "doctor": "turnstream.cli.doctor",
     "conformance": "turnstream_conformance.command",
 }

@@ -6,6 +6,7 @@ ninth of SQLAlchemy's execution per call.
 
 import asyncio
 import re
+import secrets
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -91,6 +92,11 @@ class SigningKey:
     inner_pad: bytes
     outer_pad: bytes
 
+    @classmethod
+    def generate(cls) -> "SigningKey":
+        key = secrets.token_bytes(32).ljust(64, b"\0")
+        return cls(bytes(byte ^ 0x36 for byte in key), bytes(byte ^ 0x5C for byte in key))
+
     def sign(self, kind: Literal["owner", "actor"], value: str) -> str:
         inner = sha256(self.inner_pad + f"{kind}:{value}".encode()).digest()
         return f"{sha256(self.outer_pad + inner).hexdigest()}:{value}"
@@ -118,13 +124,18 @@ class Statement:
         numbers = {name: f"${number}" for number, name in enumerate(self._names, 1)}
         self.sql = _PARAMETER.sub(lambda found: numbers[found[1]], sql)
         # Postgres converts the parameter to the domain `owner_scope` before it plans and runs the statement, and the
-        # domain's check sets the owner for this transaction (migration 0022): without a round trip, and also behind a
+        # domain's check sets the owner for this transaction (`schema.sql`): without a round trip, and also behind a
         # pooler. The query of the CTE is never run.
         found = _WITH.match(self.sql)
         scope = f"AS (SELECT CAST(${len(self._names) + 1} AS owner_scope))"
         recursive = (found and found[1]) or ""
         rest = f", {self.sql[found.end() :].lstrip()}" if found else f" {self.sql}"
         self.for_owner = f"WITH{recursive} the_owner {scope}{rest}"
+
+    @property
+    def names(self) -> Sequence[str]:
+        """The parameters in their order: $1 is the first one."""
+        return self._names
 
     def arguments(self, values: dict[str, Any]) -> list[Any]:
         """Raises KeyError when a parameter has no value."""

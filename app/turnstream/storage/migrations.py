@@ -1,10 +1,15 @@
 """Migration of a database to the newest revision of `migrations/`. Alembic and SQLAlchemy, a fifth of a second, are
 imported where there is something to migrate.
+
+A database without tables gets those of `schema.sql`, then the revisions behind it. Each function and each trigger is a
+file of `sql/`, which is applied behind the newest revision if its digest has changed.
 """
 
 import asyncio
 import re
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -12,10 +17,11 @@ import asyncpg
 from asyncpg.types import ServerVersion
 
 from turnstream.domain.errors import ConfigError
-from turnstream.storage.database import plain_url, single_connection, unusable
+from turnstream.storage.database import SigningKey, plain_url, single_connection, unusable
 
 if TYPE_CHECKING:
     from alembic.config import Config
+    from sqlalchemy import Connection
 
 _PACKAGE = Path(__file__).parents[1]
 # A wheel carries them inside the package; in the source tree they stand beside it.
@@ -23,15 +29,98 @@ FOLDER = next(filter(Path.is_dir, [_PACKAGE / "migrations"]), _PACKAGE.parents[1
 
 OLDEST_POSTGRES = 15  # the major version; it and the embedded one are tested
 
+OLDEST_REVISION: Final = "0036"  # those before it are one baseline
+LAST_WITH_ALL_REVISIONS: Final = "638e240"
+
 _OURS = re.compile("[0-9]{4}")
 _VERSIONS = "turnstream_alembic_version"
 _USUAL_VERSIONS = "alembic_version"  # the default of Alembic, which databases of earlier versions have
 VERSION_TABLES: Final = (_VERSIONS, _USUAL_VERSIONS)
+DIGESTS: Final = "turnstream_sql_digests"
 _FIRST_TABLES = frozenset({"chats", "turns", "blocks", "rounds", "documents", "tokens"})
 RELATIONS: Final = """
 SELECT relname FROM pg_class
 WHERE relkind IN ('r', 'v', 'p', 'm', 'f') AND relnamespace = to_regnamespace(current_schema())
 """
+_PUT_KEY = "INSERT INTO signing_key (inner_pad, outer_pad) VALUES ($1, $2)"
+_CREATE_DIGESTS = f"CREATE TABLE IF NOT EXISTS {DIGESTS} (name text PRIMARY KEY, digest text NOT NULL)"
+_GET_DIGESTS = f"SELECT name, digest FROM {DIGESTS}"
+_PUT_DIGESTS = f"INSERT INTO {DIGESTS} SELECT * FROM unnest($1::text[], $2::text[])"
+# Functions call each other: Postgres is not to look for what a later file makes.
+_ANY_ORDER = "SET LOCAL check_function_bodies = off"
+# A trigger that is made locks its table. All tables are locked at once: a replica that runs takes locks of these in
+# orders of its own. If the transaction cannot have them all, it keeps none.
+_LOCK = """
+DO $$
+BEGIN
+    PERFORM set_config('lock_timeout', '500ms', true);
+    LOOP
+        BEGIN
+            LOCK TABLE {} IN SHARE ROW EXCLUSIVE MODE;
+            EXIT;
+        EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
+            PERFORM pg_sleep(0.1);
+        END;
+    END LOOP;
+    PERFORM set_config('lock_timeout', '0', true);
+END
+$$
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class SqlFile:
+    """A function or a trigger. `name` is its path in `migrations/sql`: functions/NAME or triggers/TABLE.NAME."""
+
+    name: str
+    sql: str
+
+    @property
+    def digest(self) -> str:
+        return sha256(self.sql.encode()).hexdigest()
+
+    @property
+    def table(self) -> str | None:
+        kind, _, name = self.name.partition("/")
+        return name.partition(".")[0] if kind == "triggers" else None
+
+
+def sql_files() -> Sequence[SqlFile]:
+    """The functions first: triggers call them."""
+    paths = sorted(FOLDER.glob("sql/*/*.sql"))
+    return [SqlFile(f"{path.parent.name}/{path.stem}", path.read_text(encoding="utf-8")) for path in paths]
+
+
+def create_tables(connection: "Connection") -> str:
+    """Makes the tables of `schema.sql`, and the key that the servers of the database share; returns its revision."""
+    schema = (FOLDER / "schema.sql").read_text(encoding="utf-8")
+    for statement in schema.split(";\n"):
+        if statement.strip():
+            connection.exec_driver_sql(statement)
+    key = SigningKey.generate()
+    connection.exec_driver_sql(_PUT_KEY, (key.inner_pad, key.outer_pad))
+    return schema.partition("revision ")[2][:4]
+
+
+def apply_files(connection: "Connection") -> None:
+    """Applies the files that changed since they were applied to this database, which has the newest revision."""
+    connection.exec_driver_sql(_CREATE_DIGESTS)
+    applied = {row.name: row.digest for row in connection.exec_driver_sql(_GET_DIGESTS)}
+    files = sql_files()
+    changed = [file for file in files if applied.get(file.name) != file.digest]
+    if tables := sorted({file.table for file in changed if file.table}):
+        connection.exec_driver_sql(_LOCK.format(", ".join(tables)))
+    connection.exec_driver_sql(_ANY_ORDER)
+    for file in changed:
+        connection.exec_driver_sql(file.sql)
+    forget_files(connection)
+    connection.exec_driver_sql(_PUT_DIGESTS, ([file.name for file in files], [file.digest for file in files]))
+
+
+def forget_files(connection: "Connection") -> None:
+    """The database has functions of an earlier revision: the version that has it applies its own."""
+    connection.exec_driver_sql(_CREATE_DIGESTS)
+    connection.exec_driver_sql(f"DELETE FROM {DIGESTS}")
 
 
 def alembic_config(url: str) -> "Config":
@@ -60,10 +149,11 @@ def downgrade(url: str, revision: str) -> None:
 
 
 async def upgrade_in_thread(url: str) -> None:
-    """`upgrade` inside an event loop, where the revision is not the newest already. Raises ConfigError where the
-    database cannot be reached, is of a newer version, or holds the tables of another program.
+    """`upgrade` inside an event loop, if the revision is not the newest or functions changed. Raises ConfigError where
+    the database cannot be reached, is of a newer version or too old, or holds the tables of another program.
     """
-    if await present_revision(url) != newest_revision():
+    revision, digests = await _present(url)
+    if revision != newest_revision() or digests != {file.name: file.digest for file in sql_files()}:
         await asyncio.to_thread(_upgrade_checked, url)
 
 
@@ -77,6 +167,11 @@ async def downgrade_in_thread(url: str, revision: str) -> None:
 
 async def present_revision(url: str) -> str | None:
     """The revision of the database, None for one without tables. Raises ConfigError where it cannot be migrated."""
+    return (await _present(url))[0]
+
+
+async def _present(url: str) -> tuple[str | None, Mapping[str, str]]:
+    """The revision, and the digests of the functions and triggers."""
     try:
         # One snapshot: another process may migrate now, and commits the tables together with their revision.
         async with (
@@ -91,18 +186,25 @@ async def present_revision(url: str) -> str | None:
                 for table in VERSION_TABLES
                 if table in present
             }
+            digests = dict(await connection.fetch(_GET_DIGESTS)) if DIGESTS in present else {}
     except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
         raise unusable("DATABASE_URL", url, error) from error
     known = [each for each in revisions.get(version_table(present), []) if _OURS.fullmatch(each)]
     if not known:
         _refuse_tables_of_others(schema, present, revisions.get(_USUAL_VERSIONS, []))
+    if too_old := [each for each in known if each < OLDEST_REVISION]:
+        raise ConfigError(
+            f"DATABASE_URL: the revision {too_old[0]!r} of the database is older than {OLDEST_REVISION!r}, the oldest"
+            " one that this version migrates. Nothing was changed. Run `turnstream migrate` of an earlier version:"
+            f" the commit {LAST_WITH_ALL_REVISIONS} of turnstream migrates the database to {OLDEST_REVISION!r}."
+        )
     if unknown := sorted({*known} - _known_revisions()):
         raise ConfigError(
             f"DATABASE_URL: the revision {unknown[0]!r} of the database is not known here: a newer turnstream has used"
             " it. Run that version, or let it take the database back to the newest revision that this version knows:"
             f" `turnstream migrate --to {newest_revision()}`"
         )
-    return known[0] if known else None
+    return known[0] if known else None, digests
 
 
 def _refuse_old_postgres(version: ServerVersion) -> None:

@@ -120,7 +120,7 @@ _BEGIN: Final[Mapping[Aged, Mapping[str, Any]]] = {
 GET_PRESENT_TURNS = Statement("SELECT id FROM turns WHERE id = ANY(CAST(:turns AS uuid[]))", timeout=LONG)
 
 # A set is not touched by each turn that uses it, but once an hour: the set of a turn that is not committed yet was used
-# later than this (migration 0048). The index is asked for the next digest in its order: for an equal one, where few
+# later than this (`keep_tool_set`). The index is asked for the next digest in its order: for an equal one, where few
 # sets are those of all turns, the planner may read the whole table.
 SWEEP_TOOL_SETS = walk_of(
     "tool_sets",

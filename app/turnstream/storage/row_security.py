@@ -14,6 +14,7 @@ import asyncpg
 
 from turnstream.domain.errors import ConfigError
 from turnstream.storage.database import SigningKey, single_connection
+from turnstream.storage.migrations import FOLDER
 from turnstream.storage.ownership import ownership_of
 
 if TYPE_CHECKING:
@@ -33,16 +34,6 @@ CALLED: Final = (
     *("owner_in_scope", "chat_of_another", "turn_of_another", "take_place", "keep_tool_set"),
     *("search_index_of", "search_inside", "search_language", "search_matches", "search_plain", "search_sought"),
 )
-# All others of the schema: they run in triggers, in functions, and in sweeps of the engine.
-INNER: Final = (
-    *("actor_in_scope", "audit_approval", "audit_grant", "audit_token", "follow_owner_of_chat", "forget_searchable"),
-    *("forget_language_of_document", "keep_deleted_chat", "keep_language_of_documents", "keep_lineage"),
-    *("keep_owner_of_turn", "keep_searchable_chat", "keep_searchable_document", "keep_searchable_turn"),
-    *("keep_waiting_webhook", "keep_webhook", "mark_searchable_chat", "mark_searchable_turn"),
-    *("refuse_owner_who_moves", "search_assign", "search_beginnings", "search_catch_up", "search_catch_up_documents"),
-    *("search_cover", "search_cover_some", "search_document_vector", "search_index", "search_index_next"),
-    *("search_index_rows", "search_later", "search_place", "search_vector", "signed_value"),
-)
 
 # Of the tables in %(paths)s, by their names and paths: where a row carries its owner, it is compared; else the row of
 # its chat or turn must be one that the policy of that table shows. A new row may come with its chat or turn, in one
@@ -56,7 +47,7 @@ DECLARE
     scope text := CASE WHEN to_regprocedure('owner_in_scope()') IS NULL
         THEN 'current_setting(''turnstream.owner'', true)' ELSE '(SELECT owner_in_scope())' END;
 BEGIN
-    IF to_regtype('owner_scope') IS NULL THEN  -- the database was downgraded further
+    IF to_regprocedure('chat_of_another(uuid)') IS NULL THEN  -- the functions of a new database come later
         RETURN;
     END IF;
     FOR entry IN
@@ -98,7 +89,7 @@ _ROLE = "SELECT rolname, rolsuper OR rolbypassrls AS unlimited FROM pg_roles WHE
 # Keeps callers from using the rights of functions. A function of a trigger, or with rights other than its caller's,
 # looks up names in the catalog, in this schema, and last in the temporary tables of the session. Functions belong to a
 # role that cannot log in and owns nothing else, if the user may make one. Nobody calls a function without a grant.
-HARDEN: Final = """
+_HARDEN = """
 DO $$
 DECLARE
     entry record;
@@ -190,7 +181,7 @@ BEGIN
     END LOOP;
 END
 $$
-""".replace("{CALLED}", f"{{{','.join(CALLED)}}}").replace("{OURS}", f"{{{','.join((*CALLED, *INNER))}}}")
+"""
 # What is missing of it, for the role $1.
 _GAPS = """
 WITH functions AS (
@@ -244,6 +235,12 @@ def policies_of(tables: "Iterable[Table]") -> str:
     return POLICIES % {"paths": ", ".join(f"('{name}', '{path}')" for name, path in sorted(paths.items()))}
 
 
+def hardening() -> str:
+    """The SQL that narrows the rights of functions, and gives roles of the API those that they call."""
+    ours = [path.stem for path in sorted(FOLDER.glob("sql/functions/*.sql"))]
+    return _HARDEN.replace("{CALLED}", f"{{{','.join(CALLED)}}}").replace("{OURS}", f"{{{','.join(ours)}}}")
+
+
 async def embedded_api_url(url: str) -> str:
     """The URL of the API's role in the embedded Postgres at `url`, where it is made if need be."""
     async with single_connection(url) as connection:
@@ -258,7 +255,7 @@ async def admit(url: str, api_url: str) -> SigningKey:
     would hold.
     """
     async with _checked(url, api_url) as (connection, name, tables):
-        await connection.execute(HARDEN)
+        await connection.execute(hardening())
         quoted = name.replace("'", "''")
         for table in tables:
             for change in _changes(table):

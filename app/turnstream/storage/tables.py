@@ -66,7 +66,7 @@ tokens = Table(
     info=owned("owner", "credential", closed=True),
 )
 
-# The audit trail. Triggers write of tokens, approvals and grants (migration 0018). It outlasts its owners.
+# The audit trail. Triggers write of tokens, approvals and grants (`audit_token`, …). It outlasts its owners.
 audit = Table(
     "audit",
     metadata,
@@ -104,7 +104,7 @@ browser_tokens = Table(
 )
 
 # Owners who came from another cell or went to one, which is `cell`. Until `held_until` a move is under way: triggers on
-# what requests insert refuse it (migration 0028).
+# what requests insert refuse it (`refuse_owner_who_moves`).
 moves = Table(
     "moves",
     metadata,
@@ -142,7 +142,7 @@ chats = Table(
     info=owned("owner", "content"),
 )
 
-# Chats that are gone, for the feed of their owner. A trigger puts the row (migration 0006); it is swept by age.
+# Chats that are gone, for the feed of their owner. A trigger puts the row (`keep_deleted_chat`); it is swept by age.
 deleted_chats = Table(
     "deleted_chats",
     metadata,
@@ -192,9 +192,9 @@ turns = Table(
     # The turn that a fork copied. It may be gone.
     Column("forked_from", Uuid),
     # The numbers of its attempts, from the one on that it was made with; null while that is the only one. A trigger
-    # keeps it (migration 0042).
+    # keeps it (`keep_lineage`).
     Column("lineage", ARRAY(Integer)),
-    # The owner of the chat, for turns that are open (migration 0038): the queue is shared out by it.
+    # The owner of the chat, for turns that are open (`keep_owner_of_turn`): the queue is shared out by it.
     Column("queue_owner", Text),
     UniqueConstraint("chat_id", "id", "role"),
     ForeignKeyConstraint(
@@ -234,7 +234,7 @@ turns = Table(
 )
 
 # The tools of requests, once for each owner. `digest` is a SHA-256 of the owner who has stored them and of their text.
-# `used_at` is behind the last use by an hour at most (migration 0048).
+# `used_at` is behind the last use by an hour at most (`keep_tool_set`).
 tool_sets = Table(
     "tool_sets",
     metadata,
@@ -401,7 +401,7 @@ blocks = Table(
     info=owned("turn_id", "content"),
 )
 
-# The index of the search (migrations 0026, 0032). Chats of an owner stand in segments: what is searched does not grow
+# The index of the search (`search_*.sql`). Chats of an owner stand in segments: what is searched does not grow
 # with the other owners.
 search_owners = Table(
     "search_owners",
@@ -470,8 +470,8 @@ search_texts = Table(
 )
 
 # Texts and titles that are not indexed yet; of a title without a turn. A row is written in the transaction of its text,
-# by triggers (migration 0032), and deleted in that which indexes the text. It refers to nothing: what is gone needs no
-# index. One that Postgres has `refused` to index stays, with the reason (migration 0033).
+# by triggers (`mark_searchable_turn`), and deleted in that which indexes the text. It refers to nothing: what is gone
+# needs no index. One that Postgres has `refused` to index stays, with the reason (`search_index_next`).
 search_pending = Table(
     "search_pending",
     metadata,
@@ -485,7 +485,8 @@ search_pending = Table(
     info=owned("owner"),
 )
 
-# The words of a document, in the language of its owner; null where a sweep has to index it (migration 0036).
+# The words of a document, in the language of its owner; null where a sweep has to index it
+# (`search_catch_up_documents`).
 search_documents = Table(
     "search_documents",
     metadata,
@@ -604,7 +605,7 @@ idempotency_keys = Table(
     info=owned("owner", "content"),
 )
 
-# The end of a turn, for delivery to an operator's server. A trigger inserts the row (migration 0003), so that no
+# The end of a turn, for delivery to an operator's server. A trigger inserts the row (`keep_webhook`), so that no
 # statement that ends a turn can forget it. It is due until it is delivered or given up. `answer` is the receiver's last
 # response.
 webhooks = Table(

@@ -1,6 +1,6 @@
 """The queues of webhooks: for turns that have ended, and for turns that have begun to wait for a person.
 
-Triggers insert the rows (migration 0020), in the transaction that ends the turn or stores its asks, whichever statement
+Triggers insert the rows (`keep_webhook`), in the transaction that ends the turn or stores its asks, whichever statement
 that is. There are no rows while no replica's row names the kind.
 """
 

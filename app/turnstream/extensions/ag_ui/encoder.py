@@ -5,16 +5,15 @@ from dataclasses import dataclass
 from typing import Any, assert_never
 
 from turnstream.api.codec import parsed, to_json
+from turnstream.api.dialects.projection import Begin, CallResult, Close, Closed, Projection, ProviderResult, Retract
 from turnstream.domain.blocks import Block
 from turnstream.domain.cursor import Cursor
 from turnstream.domain.events import (
     ActionRequired,
     BlockDelta,
     BlockStart,
-    BlockStop,
     Event,
     Notice,
-    Reset,
     RoundStart,
     RoundStop,
     TurnEnd,
@@ -32,10 +31,9 @@ from turnstream.extensions.ag_ui.messages import (
     call_id,
     interrupts_of,
     pending_calls_of,
-    provider_calls_of,
     reply_id,
     reply_round,
-    result_of,
+    result_message,
     text_metadata,
 )
 from turnstream.kit.offload import Portions
@@ -79,11 +77,9 @@ class RunEncoder:
         self._run = run
         self._now = now
         self._answered = answered
-        self._blocks: list[Block] = []
-        self._provider_calls: dict[str, int] = {}
+        self._projection = Projection()
         self._reply_rounds: dict[int, int] = {}
-        self._open: BlockStart | None = None
-        self._open_text: list[str] = []
+        self._collected: list[str] = []  # the text of the open block
         self._delta_head = b""
         self._round = 0
         self._step_is_open = False
@@ -108,9 +104,9 @@ class RunEncoder:
     async def snapshot(self, before: Sequence[Json], ids: ClientIds) -> bytes:
         """All messages: those before the turn, and what there is of it. From here on every event is sent."""
         self.collects = False
-        blocks, start = list(self._blocks), self._open
-        if start is not None and (start.type in {TEXT, THINKING} or start.type in CALLS):
-            text = "".join(self._open_text)
+        blocks, begin = [closed.block for closed in self._projection.closed], self._projection.open
+        if begin is not None and begin.start.type in {TEXT, THINKING} | CALLS:
+            start, text = begin.start, "".join(self._collected)
             where = start.index, start.round, start.attempt
             blocks.append(Block(*where, start.type, text, tool_use_id=start.tool_use_id, name=start.name))
         messages = [*before, *await answer_messages(self._turn.id, blocks, ids, Portions())]
@@ -118,8 +114,8 @@ class RunEncoder:
         later, self._later = self._later, []
         if self._round and not any(isinstance(event, TurnEnd) for event in later):
             frames += encode(self._begin_step())
-        if start is not None:
-            frames += encode(self._begin(start))
+        if begin is not None:
+            frames += encode(self._begin(begin.start))
         return frames + b"".join(encode(self._events(event)) for event in later if not self.finished)
 
     def waiting(self, turn: Turn) -> bytes:
@@ -129,64 +125,52 @@ class RunEncoder:
         return encode(self._finish_run({"type": "success", "pendingToolCallIds": pending_calls_of(turn)}))
 
     def _collect(self, event: Event | Notice) -> None:
-        match event:
-            case RoundStart():
-                self._round = event.round
-            case BlockStart():
-                self._open, self._open_text = event, []
-            case BlockDelta():
-                self._open_text.append(event.text)
-            case BlockStop():
-                self._open, self._open_text = None, []
-                self._keep(event.block)
-            case Reset():
-                self._take_back(event)
-            case TurnEnd() | ActionRequired() | Notice():
-                self._later.append(event)
-            case TurnStart() | RoundStop():
-                pass
-            case _:
-                assert_never(event)
-
-    def _keep(self, block: Block) -> None:
-        self._blocks.append(block)
-        self._provider_calls |= provider_calls_of([block])
-
-    def _take_back(self, reset: Reset) -> None:
-        self._blocks = [block for block in self._blocks if block.index < reset.index]
-        self._provider_calls, self._reply_rounds = provider_calls_of(self._blocks), {}
-        self._open, self._open_text = None, []
+        if isinstance(event, BlockDelta):
+            self._collected.append(event.text)
+        elif isinstance(event, TurnEnd | ActionRequired | Notice):
+            self._later.append(event)
+        else:
+            self._collected.clear()
+            match self._projection.take(event):
+                case RoundStart(round=round):
+                    self._round = round
+                case Retract():
+                    self._reply_rounds.clear()
+                case _:
+                    pass
 
     def _events(self, event: Event | Notice) -> Iterator[Json]:
-        match event:
-            case RoundStart():
+        match step := self._projection.take(event):
+            case RoundStart(round=round):
                 yield from self._end_step()
-                self._round = event.round
+                self._round = round
                 yield from self._begin_step()
-            case BlockStart():
-                yield from self._begin(event)
-            case BlockStop(block=block):
-                yield from self._end_block(text_metadata(block) if block.type == TEXT else None)
-                self._keep(block)
-                yield from self._complete(block)
-            case ActionRequired():  # what a turn waits for is in the end of its run, but for what it asks while it runs
-                if any(action.kind == "elicitation" for action in event.actions):
-                    interrupts = interrupts_of(self._now(), event.actions)
+            case Begin(start=start):
+                yield from self._begin(start)
+            case Close(block=block):
+                yield from self._end_block(block, text_metadata(block) if block.type == TEXT else None)
+                yield from self._result(step) if block.type in CALLS else self._whole(block)
+            case CallResult() | ProviderResult():
+                yield from self._result(step)
+            case ActionRequired(actions=actions):  # of what a turn waits for, the end of its run has the rest
+                if any(action.kind == "elicitation" for action in actions):
+                    interrupts = interrupts_of(self._now(), actions)
                     if not {each["id"] for each in interrupts} & set(self._answered):
                         yield from self._finish_run({"type": "interrupt", "interrupts": interrupts})
-            case Reset():
-                yield from self._end_block()
+            case Retract(open=open):
+                if open is not None:
+                    yield from self._end_block(open)
                 yield from self._end_step()
-                self._take_back(event)
+                self._reply_rounds.clear()
                 self.collects = True
             case TurnEnd():
-                yield from self._end(event)
-            case Notice():
-                yield {"type": "CUSTOM", "name": f"turnstream.{event.name}", "value": self._noticed(event)}
-            case TurnStart() | RoundStop() | BlockDelta():
+                yield from self._end(step)
+            case Notice(name=name):
+                yield {"type": "CUSTOM", "name": f"turnstream.{name}", "value": self._noticed(step)}
+            case TurnStart() | RoundStop() | None:
                 pass
             case _:
-                assert_never(event)
+                assert_never(step)
 
     def _noticed(self, notice: Notice) -> Json:
         value = dict(notice.data)
@@ -225,37 +209,38 @@ class RunEncoder:
             }
             self._delta_head = b'data: {"type":"TOOL_CALL_ARGS","toolCallId":%b,"delta":' % to_json(call)
 
-    def _end_block(self, metadata: Json | None = None) -> Iterator[Json]:
-        start, self._open, self._delta_head = self._open, None, b""
-        if start is None:
-            return
-        own = block_id(self._turn.id, start.index)
-        if start.type == TEXT:
+    def _end_block(self, block: Block | BlockStart, metadata: Json | None = None) -> Iterator[Json]:
+        self._delta_head = b""
+        own = block_id(self._turn.id, block.index)
+        if block.type == TEXT:
             more = {"metadata": metadata} if metadata else {}
-            yield {"type": "TEXT_MESSAGE_END", "messageId": self._reply_id(start), **more}
-        elif start.type == THINKING:
+            yield {"type": "TEXT_MESSAGE_END", "messageId": self._reply_id(block), **more}
+        elif block.type == THINKING:
             yield {"type": "REASONING_MESSAGE_END", "messageId": own}
             yield {"type": "REASONING_END", "messageId": own}
-        elif start.type in CALLS:
-            yield {"type": "TOOL_CALL_END", "toolCallId": call_id(self._turn.id, start.round, start.tool_use_id or "")}
+        elif block.type in CALLS:
+            yield {"type": "TOOL_CALL_END", "toolCallId": call_id(self._turn.id, block.round, block.tool_use_id or "")}
 
-    def _reply_id(self, start: BlockStart) -> str:
+    def _reply_id(self, block: Block | BlockStart) -> str:
         rounds = self._reply_rounds
-        if start.round not in rounds:
-            rounds[start.round] = reply_round(self._blocks, start.round, start.type)
-        return reply_id(self._turn.id, rounds[start.round])
+        if block.round not in rounds:
+            before = [closed.block for closed in self._projection.closed]
+            rounds[block.round] = reply_round(before, block.round, block.type)
+        return reply_id(self._turn.id, rounds[block.round])
 
-    def _complete(self, block: Block) -> Iterator[Json]:
-        """What follows the end of a block: results, and blocks that arrive whole."""
-        own = block_id(self._turn.id, block.index)
-        if result := result_of(self._turn.id, block, self._provider_calls):
+    def _result(self, closed: Closed) -> Iterator[Json]:
+        if (result := result_message(self._turn.id, closed)) is not None:
             del result["role"]
             yield {"type": "TOOL_CALL_RESULT", "messageId": result.pop("id"), "role": "tool", **result}
-        elif block.type == USER_TEXT:
+
+    def _whole(self, block: Block) -> Iterator[Json]:
+        """The events of a block that has no others."""
+        own = block_id(self._turn.id, block.index)
+        if block.type == USER_TEXT:
             yield {"type": "TEXT_MESSAGE_START", "messageId": own, "role": "user"}
             yield {"type": "TEXT_MESSAGE_CONTENT", "messageId": own, "delta": block.text}
             yield {"type": "TEXT_MESSAGE_END", "messageId": own}
-        elif block.type not in {TEXT, THINKING} and block.type not in CALLS:
+        elif block.type not in {TEXT, THINKING}:
             yield {"type": "ACTIVITY_SNAPSHOT", "messageId": own, **activity_of(block)}
 
     # --- the end of the run ------------------------------------------------------------------------------------------
@@ -265,9 +250,7 @@ class RunEncoder:
         about = {"turnstream": {"turn": self._turn.id, "status": end.status, "stop_reason": end.stop_reason}}
         usage = {"usage": [self._usage(end)], "metadata": about}
         if end.error is not None:
-            yield from self._end_block()
-            yield from self._end_step()
-            self.finished = True
+            yield from self._end_open()
             yield {"type": "RUN_ERROR", "message": end.error.message, "code": end.error.type, **usage}
             return
         output = output_of(turn)
@@ -281,10 +264,14 @@ class RunEncoder:
         return {**model, **counts}
 
     def _finish_run(self, outcome: Json, **more: Any) -> Iterator[Json]:
-        yield from self._end_block()
-        yield from self._end_step()
-        self.finished = True
+        yield from self._end_open()
         yield run_finished(self._run, outcome, **more)
+
+    def _end_open(self) -> Iterator[Json]:
+        self.finished = True
+        if self._projection.open is not None:
+            yield from self._end_block(self._projection.open.start)
+        yield from self._end_step()
 
 
 def run_started(run: Run, metadata: Json) -> Iterator[Json]:

@@ -1,16 +1,17 @@
 """Turns as messages of AG-UI, equal to those that a client builds of the events of their runs."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any
 from uuid import UUID
 
-from turnstream.api.codec import block_details, parsed, result_of_provider, to_json
+from turnstream.api.codec import block_details, parsed, to_json
+from turnstream.api.dialects.projection import CallResult, Close, Closed, Projection, ProviderResult
 from turnstream.domain.asks import AskKind
 from turnstream.domain.blocks import Block
 from turnstream.domain.events import RequiredAction
-from turnstream.domain.kinds import CALLS, DOCUMENT, IMAGE, SERVER_CALLS, TEXT, THINKING, TOOL_RESULT, USER_TEXT
+from turnstream.domain.kinds import CALLS, DOCUMENT, IMAGE, TEXT, THINKING, USER_TEXT
 from turnstream.domain.log import open_actions_of
 from turnstream.domain.results import count_files, parts_of
 from turnstream.domain.turns import Turn
@@ -163,28 +164,24 @@ async def answer_messages(turn: UUID, blocks: Sequence[Block], ids: ClientIds, p
             replies[round] = add({"id": reply_id(turn, round), "role": "assistant"})
         return replies[round]
 
-    provider_calls = provider_calls_of(blocks)
+    projection = Projection()
     for place, block in enumerate(blocks):
         await portions.pause()
-        result = result_of(turn, block, provider_calls)
+        closed = projection.close(block)
         if block.type == TEXT:
             message, *_ = reply(place, block)
             message.setdefault("content", []).append(block.text)
             if noted := text_metadata(block):
                 message.setdefault("metadata", {}).update(noted)
-        elif block.type == THINKING:
-            add({"id": block_id(turn, block.index), "role": "reasoning", "content": block.text})
         elif block.type in CALLS:
             function = {"name": block.name, "arguments": block.text}
             id = call_id(turn, block.round, block.tool_use_id or "")
             called[id] = reply(place, block)
             message, *_ = called[id]
             message.setdefault("toolCalls", []).append({"id": id, "type": "function", "function": function})
-        elif block.type == USER_TEXT:
-            add({"id": block_id(turn, block.index), "role": "user", "content": block.text})
-        elif result is None:
-            add({"id": block_id(turn, block.index), "role": "activity", **activity_of(block)})
-        if result is not None:
+        elif isinstance(closed, Close):
+            add(_single_message(turn, block))
+        if (result := result_message(turn, closed)) is not None:
             result["id"] = ids.results.get(result["toolCallId"], result["id"])
             if result["toolCallId"] in called:
                 called[result["toolCallId"]].append(result)
@@ -196,33 +193,33 @@ async def answer_messages(turn: UUID, blocks: Sequence[Block], ids: ClientIds, p
     return [message for group in groups for message in group]
 
 
-def provider_calls_of(blocks: Iterable[Block]) -> dict[str, int]:
-    """The calls that the provider runs, each with its round."""
-    return {block.tool_use_id or "": block.round for block in blocks if block.type in SERVER_CALLS}
+def _single_message(turn: UUID, block: Block) -> Json:
+    if block.type == THINKING:
+        return {"id": block_id(turn, block.index), "role": "reasoning", "content": block.text}
+    if block.type == USER_TEXT:
+        return {"id": block_id(turn, block.index), "role": "user", "content": block.text}
+    return {"id": block_id(turn, block.index), "role": "activity", **activity_of(block)}
 
 
-def result_of(turn: UUID, block: Block, provider_calls: Mapping[str, int]) -> Json | None:
+def result_message(turn: UUID, closed: Closed) -> Json | None:
     """The message of the result of a call; also that of a call which was cut off and will have none."""
-    noted: Json = {}
+    block = closed.block
     content: Any = block.text
-    if block.type == TOOL_RESULT:
-        call = call_id(turn, block.round, block.tool_use_id or "")
-        if count_files(block):
-            content = [_result_part(part) for part in parts_of(block)]
-        noted = {"is_error": True} if block.is_error else {}
-        if block.client_data is not None:
-            noted["data"] = parsed(block.client_data)
-    elif block.type in CALLS and block.interrupted:
-        call, content, noted = call_id(turn, block.round, block.tool_use_id or ""), "interrupted", {"is_error": True}
-    elif block.data is None or block.type in {TEXT, THINKING}:
-        return None
-    else:
-        found = result_of_provider(block, provider_calls)
-        if found is None:
+    noted: Json = {}
+    id, call = block_id(turn, block.index), call_id(turn, block.round, block.tool_use_id or "")
+    match closed:
+        case ProviderResult(call=Block(round=round, tool_use_id=of), output=output):
+            call, content = call_id(turn, round, of or ""), to_json(output).decode()
+        case CallResult():
+            if count_files(block):
+                content = [_result_part(part) for part in parts_of(block)]
+            noted = {"is_error": True} if block.is_error else {}
+            if block.client_data is not None:
+                noted["data"] = parsed(block.client_data)
+        case Close(runner=str()) if block.interrupted:
+            id, content, noted = f"{id}.result", "interrupted", {"is_error": True}  # it has the index of its call
+        case Close():
             return None
-        call, content = call_id(turn, provider_calls[found[0]], found[0]), to_json(found[1]).decode()
-    # A result that is cut off has the index of its call.
-    id = block_id(turn, block.index) + (".result" if block.type in CALLS else "")
     metadata = {"metadata": noted} if noted else {}
     return {"id": id, "role": "tool", "toolCallId": call, "content": content, **metadata}
 

@@ -4,8 +4,8 @@ from collections.abc import AsyncGenerator, Collection, Sequence
 from functools import partial
 
 from turnstream.api.codec import to_json
+from turnstream.api.dialects.streams import DialectReader, current_view, dialect_response
 from turnstream.api.services import Services
-from turnstream.api.streams.dialect import DialectReader, current_view, dialect_response
 from turnstream.api.streams.response import FrameResponse
 from turnstream.domain.errors import RequestRefused
 from turnstream.domain.turns import Turn

@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from turnstream.api.actions import store_answers
 from turnstream.api.codec import output_text, to_json
-from turnstream.api.dialects import (
+from turnstream.api.dialects.chats import (
     PageOptions,
     chat_of,
     is_news,

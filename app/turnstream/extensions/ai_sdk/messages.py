@@ -1,9 +1,10 @@
 """Turns as UI messages of the AI SDK, equal to those that the stream of the turn builds."""
 
-from turnstream.api.codec import block_details, client_tools, result_of_provider
+from turnstream.api.codec import block_details
+from turnstream.api.dialects.projection import CallResult, Close, Projection, ProviderResult, calls_of_client
 from turnstream.domain.blocks import Block, PreliminaryOutput
-from turnstream.domain.events import ActionRequired, BlockStop, Mark, RoundStart, TurnEnd
-from turnstream.domain.kinds import CALLS, DOCUMENT, IMAGE, SERVER_CALLS, TEXT, THINKING, TOOL_RESULT, TOOL_USE
+from turnstream.domain.events import ActionRequired, Mark, RoundStart, TurnEnd
+from turnstream.domain.kinds import DOCUMENT, IMAGE, TEXT, THINKING, TOOL_USE
 from turnstream.domain.log import marks_of
 from turnstream.domain.turns import Turn
 from turnstream.extensions.ai_sdk.parts import (
@@ -55,59 +56,45 @@ class _Message:
         self.parts: list[Json] = []
         self.metadata: Json = start_metadata(turn) | ({"status": "waiting"} if turn.status == "waiting" else {})
         self._turn = turn
-        self._clients = client_tools(turn)
+        self._projection = Projection(turn)
         self._calls: dict[str, Json] = {}
-        self._provider_calls: set[str] = set()
-        self._waits_for_client = False
 
     def take(self, mark: Mark) -> None:
-        match mark:
+        match self._projection.take(mark):
             case RoundStart():
                 self.parts.append({"type": "step-start"})
-                self._waits_for_client = False
-            case BlockStop(block=block):
-                self._add(block)
-            case ActionRequired():
-                self._request_actions(mark)
-            case TurnEnd():
-                self.metadata |= end_metadata(mark, self._turn)
-                if self._waits_for_client:
+            case Close(block=block, runner=None):
+                if block.type == TEXT:
+                    self.parts += [{"type": "text", "text": block.text, "state": "done"}, *sources_of(block)]
+                elif block.type == THINKING:
+                    thought = {"type": "reasoning", "id": str(block.index), "text": block.text, "state": "done"}
+                    self.parts.append(thought)
+                else:
+                    self.parts.append(data_part(block))
+            case Close(block=block, runner=runner):
+                part = {"type": f"tool-{block.name}", "toolCallId": block.tool_use_id or "", "input": input_json(block)}
+                interrupted = {"state": "output-error", "errorText": "interrupted"}
+                state = interrupted if block.interrupted else {"state": "input-available"}
+                self.parts.append({**part, **runs_here(runner), **state})
+                self._calls[block.tool_use_id or ""] = self.parts[-1]
+            case ProviderResult(call=call, output=output):
+                self._calls[call.tool_use_id or ""] |= {"state": "output-available", "output": output}
+            case CallResult(block=block):
+                self._calls[block.tool_use_id or ""] |= result_json(block, self._turn.asks)
+                if block.client_data is not None:
+                    self.parts.append(client_data_part(block))
+            case ActionRequired() as required:
+                self._request_actions(required)
+            case TurnEnd() as end:
+                self.metadata |= end_metadata(end, self._turn)
+                if calls_of_client(self._projection.round):
                     self.parts.append({"type": "step-start"})
             case _:
                 pass
 
-    def _add(self, block: Block) -> None:
-        if block.type == TEXT:
-            self.parts += [{"type": "text", "text": block.text, "state": "done"}, *sources_of(block)]
-        elif block.type == THINKING:
-            self.parts.append({"type": "reasoning", "id": str(block.index), "text": block.text, "state": "done"})
-        elif block.type in CALLS:
-            self._call(block)
-        elif block.type == TOOL_RESULT:
-            self._calls[block.tool_use_id or ""] |= result_json(block, self._turn.asks)
-            if block.client_data is not None:
-                self.parts.append(client_data_part(block))
-        elif found := result_of_provider(block, self._provider_calls):
-            self._calls[found[0]] |= {"state": "output-available", "output": found[1]}
-        else:
-            self.parts.append(data_part(block))
-
     def show_preliminary(self, output: PreliminaryOutput) -> None:
         if part := self._calls.get(output.tool_use_id):
             part |= {"state": "output-available", "output": output_json(output.text), "preliminary": True}
-
-    def _call(self, block: Block) -> None:
-        where = runs_here(block.type, block.name, self._clients)
-        self._waits_for_client = self._waits_for_client or not where
-        state: Json = {"state": "input-available"}
-        if block.interrupted:
-            state = {"state": "output-error", "errorText": "interrupted"}
-        identity = block.tool_use_id or ""
-        part = {"type": f"tool-{block.name}", "toolCallId": identity, "input": input_json(block), **where, **state}
-        self._calls[identity] = part
-        self.parts.append(part)
-        if block.type in SERVER_CALLS:
-            self._provider_calls.add(identity)
 
     def _request_actions(self, event: ActionRequired) -> None:
         for action in event.actions:

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from turnstream.api.codec import block_details, input_of, parsed
+from turnstream.api.dialects.projection import Runner
 from turnstream.domain.asks import Ask
 from turnstream.domain.blocks import Block
 from turnstream.domain.events import TurnEnd
@@ -38,9 +39,9 @@ def end_metadata(end: TurnEnd, turn: Turn) -> Json:
     return {"status": end.status, "stopReason": end.stop_reason, "usage": end.usage, **output, **error}
 
 
-def runs_here(block_type: str, name: str | None, clients: frozenset[str]) -> Json:
+def runs_here(runner: Runner | None) -> Json:
     """Marks calls that the page must not run, which the SDK takes for calls of the provider."""
-    return {} if block_type == "tool_use" and name in clients else {"providerExecuted": True}
+    return {} if runner == "client" else {"providerExecuted": True}
 
 
 def input_json(block: Block) -> Any:

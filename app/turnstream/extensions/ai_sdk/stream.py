@@ -3,8 +3,8 @@
 from collections.abc import AsyncGenerator, Collection
 
 from turnstream.api.codec import to_json
+from turnstream.api.dialects.streams import DialectReader, current_view, dialect_response
 from turnstream.api.services import Services
-from turnstream.api.streams.dialect import DialectReader, current_view, dialect_response
 from turnstream.api.streams.response import FrameResponse
 from turnstream.domain.cursor import START, Cursor
 from turnstream.domain.errors import RequestRefused
@@ -28,7 +28,7 @@ def ui_stream(services: Services, owner: str, turn: Turn, known: Collection[str]
         encoder = UiEncoder(view.turn, lambda: reader.view.turn)
         reader = DialectReader(services, owner, view, encoder, cursor)
         if cursor != START:
-            yield encoder.resumed()
+            yield encoder.resumed(view.marks[: cursor.place])
         while True:
             if found := reader.look():
                 yield found

@@ -1,27 +1,38 @@
 """The handler of chat completions, and the log of a turn as their chunks."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from turnstream.api.codec import to_json
+from turnstream.api.dialects.projection import Begin, CallResult, Close, Closed, Projection, calls_of_client
 from turnstream.api.http.reading import idempotency_key_of, read_body
 from turnstream.api.services import identity_of, services_and_owner
+from turnstream.domain.blocks import Block
 from turnstream.domain.cursor import Cursor
-from turnstream.domain.events import BlockDelta, Event, Notice
+from turnstream.domain.events import BlockDelta, Event, Notice, RoundStop, TurnEnd
+from turnstream.domain.kinds import TEXT, THINKING
+from turnstream.domain.output import output_of
 from turnstream.domain.turns import Turn
-from turnstream.extensions.openai_api.events import ResponseEvents
-from turnstream.extensions.openai_api.history import PARAGRAPH, calls_in, text_in
 from turnstream.extensions.openai_api.inputs import items_of_messages, options_of_chat, split_input
-from turnstream.extensions.openai_api.objects import Json
+from turnstream.extensions.openai_api.objects import (
+    Json,
+    ResponseState,
+    function_of,
+    is_server_call,
+    role_tools,
+    state_of,
+    usage_json,
+)
 from turnstream.extensions.openai_api.posting import Forgetting, Place, Posting, delivered
 from turnstream.extensions.openai_api.schemas import ChatIn
-from turnstream.extensions.openai_api.stream import ResponseReader, event_stream
+from turnstream.extensions.openai_api.stream import PartReader, event_stream
 
+PARAGRAPH = "\n\n"
 _DONE = b"data: [DONE]\n\n"
-_ENDS = frozenset({"response.completed", "response.incomplete", "response.failed"})
+_AFTER = b',"finish_reason":null,"logprobs":null}]}\n\n'
 _REASONS = {"max_output_tokens": "length", "content_filter": "content_filter"}
 
 
@@ -37,87 +48,170 @@ async def complete_chat(request: Request) -> Response:
         services.streams.take(request)
     turn, part = await Posting(request, services, options, input, key, keeps_history=True).respond(Place())
     forget = Forgetting(services, owner, turn, keeps_chat=False) if sent.store is False else None
+    wants_usage = bool(sent.stream_options and sent.stream_options.include_usage)
+    reader = PartReader(services, owner, turn, lambda turn, now: ChatChunks(turn, part, now, usage=wants_usage))
     if sent.stream:
-        wants_usage = bool(sent.stream_options and sent.stream_options.include_usage)
-        reader = ResponseReader(services, owner, turn, part, encoder=lambda *args: ChatChunks(*args, usage=wants_usage))
         return event_stream(services, delivered(reader.frames(), forget))
-    response = await ResponseReader(services, owner, turn, part).ended()
+    await reader.end()
     if forget is not None:
         await forget()
-    if response["error"] is not None:
+    if (failure := reader.events.failure) is not None:
         # The turn has had its own tries; the SDKs would post the message anew.
-        return Response(to_json(_failure(response)), 500, {"x-should-retry": "false"}, "application/json")
-    return Response(to_json(_completion(response)), media_type="application/json")
+        return Response(to_json(failure), 500, {"x-should-retry": "false"}, "application/json")
+    return Response(to_json(reader.events.completion()), media_type="application/json")
 
 
-class ChatChunks(ResponseEvents):
-    """Encodes a response as chunks of a chat completion. They have no place in the log: nothing resumes, and text that
-    is taken back stays at the client.
+class ChatChunks:
+    """Encodes a part of a turn as chunks of a chat completion. They have no place in the log: nothing resumes, and text
+    that is taken back stays at the client. `now` returns the turn as its rows hold it now.
     """
 
-    def __init__(self, turn: Turn, part: int, *args: Any, usage: bool = False) -> None:
-        super().__init__(turn, part, *args)
+    def __init__(self, turn: Turn, part: int, now: Callable[[], Turn], *, usage: bool = False) -> None:
+        self._now = now
+        self._part = part
         self._wants_usage = usage
+        self._projection = Projection(turn)
+        self._roles = role_tools(turn)
+        self._is_structured = turn.request is not None and turn.request.output is not None
         self._has_text = self._was_called = False
-        self._indexes: dict[int, int] = {}  # of calls, by the index of their item
-        shell = to_json(_shell(turn, part, "chat.completion.chunk")).replace(b"%", b"%%")
-        choice = b',"choices":[{"index":0,"delta":%b,"finish_reason":null,"logprobs":null}]}\n\n'
-        self._chunk = b"data: " + shell[:-1] + choice
+        self._calls = 0
+        self._usages: list[Mapping[str, Any]] = []
+        self._end: ResponseState | None = None
+        self._before = b"data: %b" % to_json(_shell(turn, part, "chat.completion.chunk"))[:-1]
+        self._before += b',"choices":[{"index":0,"delta":'
+        self._delta: tuple[bytes, bytes] | None = None  # what is before and behind the text of the open block
+
+    @property
+    def ended(self) -> bool:
+        return self._end is not None
 
     def __call__(self, event: Event | Notice, cursor: Cursor | None) -> bytes:
         if isinstance(event, BlockDelta):  # the token path
-            return self._text(event)
-        return b"" if cursor is None else b"".join(map(self._chunk_of, self.take(event)))
+            return b"%b%b%b" % (self._delta[0], to_json(event.text), self._delta[1]) if self._delta else b""
+        return b"" if cursor is None else b"".join(self._frames(event))
 
     def begin(self) -> bytes:
-        return self._chunk % to_json({"role": "assistant", "content": ""})
+        return self._chunk(b'{"role":"assistant","content":""}')
 
     def waiting(self) -> bytes:
-        return b"".join(map(self._chunk_of, self.end_of_wait()))
+        return b"".join(self._finish(ResponseState("completed")))
 
-    def _text(self, delta: BlockDelta) -> bytes:
-        item, text = self._open, to_json(delta.text)
-        if item is None or item.json["type"] == "mcp_call":
-            return b""
-        if item.json["type"] == "message":
-            return self._chunk % (b'{"content":%b}' % text)
-        if item.json["type"] == "reasoning":
-            return self._chunk % (b'{"reasoning_content":%b}' % text)
-        index = self._indexes[item.output_index]
-        return self._chunk % (b'{"tool_calls":[{"index":%d,"function":{"arguments":%b}}]}' % (index, text))
+    def completion(self) -> Json:
+        """The completion once it has ended."""
+        steps, turn = self._projection.part(self._part), self._now()
+        calls = [
+            {"id": block.tool_use_id, "type": "function", "function": function_of(block)}
+            for block in calls_of_client(steps)
+        ]
+        thoughts = [step.block.text for step in steps if step.block.type == THINKING and step.block.text]
+        message = {
+            "role": "assistant",
+            "content": self._text(steps) or (None if calls else ""),
+            "refusal": None,
+            **({"reasoning_content": "".join(thoughts)} if thoughts else {}),
+            **({"tool_calls": calls} if calls else {}),
+        }
+        choice = {"index": 0, "message": message, "finish_reason": self._finish_reason(), "logprobs": None}
+        return {**_shell(turn, self._part, "chat.completion"), "choices": [choice], "usage": _usage(self._usages)}
 
-    def _chunk_of(self, event: Json) -> bytes:
-        item = event.get("item", {})
-        match event["type"]:
-            case "response.output_item.added" if item["type"] == "function_call":
-                index = self._indexes.setdefault(event["output_index"], len(self._indexes))
-                function = {"name": item["name"], "arguments": ""}
-                call = {"index": index, "id": item["call_id"], "type": "function", "function": function}
-                return self._chunk % to_json({"tool_calls": [call]})
-            case "response.output_item.added" if item["type"] == "mcp_call":
-                self._was_called = True
-            case "response.output_item.added" if item["type"] == "message" and self._was_called:
-                self._was_called = False
-                return self._chunk % to_json({"content": PARAGRAPH}) if self._has_text else b""
-            case "response.output_text.done":
+    @property
+    def failure(self) -> Json | None:
+        if self._end is None or self._end.error is None:
+            return None
+        return {"error": {**self._end.error, "type": "server_error", "param": None}}
+
+    def _frames(self, event: Event | Notice) -> Iterator[bytes]:
+        waits = self._projection.waits
+        step = self._projection.take(event)
+        self._delta = None
+        if self._projection.waits > waits == self._part and self._end is None:
+            yield from self._finish(ResponseState("completed"))
+        if self._projection.waits != self._part or self._end is not None:
+            return
+        match step:
+            case Begin():
+                yield from self._begin(step)
+            case Close(block=Block(type="text")) if not self._is_structured:
                 self._has_text = True
-            case "response.output_text.delta":  # of an output that is sent at once
-                return self._chunk % to_json({"content": event["delta"]})
-            case type if type in _ENDS:
-                return self._end_chunk(event["response"])
+            case CallResult() if self._is_of_earlier_call(step):
+                self._was_called = True
+            case RoundStop(usage=usage):
+                self._usages.append(usage)
+            case TurnEnd():
+                yield from self._finish(state_of(step, self._is_structured))
             case _:
                 pass
-        return b""
 
-    def _end_chunk(self, response: Json) -> bytes:
-        if response["error"] is not None:
-            return b"data: %b\n\n" % to_json(_failure(response)) + _DONE
-        shell = _shell(self._turn(), self._part, "chat.completion.chunk")
-        choice = {"index": 0, "delta": {}, "finish_reason": _finish_reason(response), "logprobs": None}
-        frames = b"data: %b\n\n" % to_json({**shell, "choices": [choice]})
+    def _begin(self, begin: Begin) -> Iterator[bytes]:
+        start = begin.start
+        if start.type == TEXT and not self._is_structured:
+            if not begin.again:
+                if self._was_called and self._has_text:
+                    yield self._chunk(b'{"content":%b}' % to_json(PARAGRAPH))
+                self._was_called = False
+            self._delta = self._around(b'{"content":', b"}")
+        elif start.type == THINKING:
+            self._delta = self._around(b'{"reasoning_content":', b"}")
+        elif begin.runner == "client":
+            if not begin.again:
+                function = {"name": start.name, "arguments": ""}
+                call = {"index": self._calls, "id": start.tool_use_id, "type": "function", "function": function}
+                yield self._chunk(to_json({"tool_calls": [call]}))
+                self._calls += 1
+            self._delta = self._around(
+                b'{"tool_calls":[{"index":%d,"function":{"arguments":' % (self._calls - 1), b"}}]}"
+            )
+        elif is_server_call(begin.runner, start.name, self._roles):
+            self._was_called = True
+
+    def _is_of_earlier_call(self, result: CallResult) -> bool:
+        """Whether the call of a tool of the server came before the wait with which the part begins."""
+        first = self._projection.part(self._part)[0].block.index
+        is_shown = is_server_call(result.runner, result.block.name, self._roles)
+        return is_shown and result.call is not None and result.call.index < first
+
+    def _text(self, steps: Sequence[Closed]) -> str:
+        """The text without that of the thinking. A call of a tool is the end of a paragraph."""
+        if self._is_structured:
+            return output_of(self._now()) or ""
+        text, was_called = "", False
+        for step in steps:
+            match step:
+                case Close(block=Block(type="text", text=more)):
+                    text += (PARAGRAPH if text and was_called else "") + more
+                    was_called = False
+                case Close(block=block, runner=runner) if is_server_call(runner, block.name, self._roles):
+                    was_called = True
+                case CallResult() if self._is_of_earlier_call(step):
+                    was_called = True
+                case _:
+                    pass
+        return text
+
+    def _finish(self, state: ResponseState) -> Iterator[bytes]:
+        self._end = state
+        if state.status == "completed" and (output := output_of(self._now())) is not None:
+            yield self._chunk(b'{"content":%b}' % to_json(output))
+        if self.failure is not None:
+            yield b"data: %b\n\n" % to_json(self.failure) + _DONE
+            return
+        shell = _shell(self._now(), self._part, "chat.completion.chunk")
+        choice = {"index": 0, "delta": {}, "finish_reason": self._finish_reason(), "logprobs": None}
+        yield b"data: %b\n\n" % to_json({**shell, "choices": [choice]})
         if self._wants_usage:
-            frames += b"data: %b\n\n" % to_json({**shell, "choices": [], "usage": _usage(response["usage"])})
-        return frames + _DONE
+            yield b"data: %b\n\n" % to_json({**shell, "choices": [], "usage": _usage(self._usages)})
+        yield _DONE
+
+    def _finish_reason(self) -> str:
+        if self._end is not None and self._end.reason is not None:
+            return _REASONS[self._end.reason]
+        return "tool_calls" if calls_of_client(self._projection.part(self._part)) else "stop"
+
+    def _around(self, before: bytes, after: bytes) -> tuple[bytes, bytes]:
+        return self._before + before, after + _AFTER
+
+    def _chunk(self, delta: bytes) -> bytes:
+        return self._before + delta + _AFTER
 
 
 def _shell(turn: Turn, part: int, object: str) -> Json:
@@ -128,40 +222,8 @@ def _shell(turn: Turn, part: int, object: str) -> Json:
     return {"id": id, "object": object, "created": created, "model": turn.request.model}
 
 
-def _completion(response: Mapping[str, Any]) -> Json:
-    """The completion that says what the response does."""
-    calls = [
-        {"id": c["call_id"], "type": "function", "function": {"name": c["name"], "arguments": c["arguments"]}}
-        for c in calls_in(response)
-    ]
-    thoughts = [part["text"] for item in response["output"] if item["type"] == "reasoning" for part in item["summary"]]
-    message = {
-        "role": "assistant",
-        "content": text_in(response) or (None if calls else ""),
-        "refusal": None,
-        **({"reasoning_content": "".join(thoughts)} if thoughts else {}),
-        **({"tool_calls": calls} if calls else {}),
-    }
-    choice = {"index": 0, "message": message, "finish_reason": _finish_reason(response), "logprobs": None}
-    id = response["id"].removeprefix("resp_").replace("_", "-")
-    return {
-        "id": f"chatcmpl-{id}",
-        "object": "chat.completion",
-        "created": response["created_at"],
-        "model": response["model"],
-        "choices": [choice],
-        "usage": _usage(response["usage"]),
-    }
-
-
-def _finish_reason(response: Mapping[str, Any]) -> str:
-    details = response["incomplete_details"]
-    if details is not None:
-        return _REASONS[details["reason"]]
-    return "tool_calls" if calls_in(response) else "stop"
-
-
-def _usage(usage: Mapping[str, Any]) -> Json:
+def _usage(usages: Sequence[Mapping[str, Any]]) -> Json:
+    usage = usage_json(usages)
     return {
         "prompt_tokens": usage["input_tokens"],
         "completion_tokens": usage["output_tokens"],
@@ -169,8 +231,3 @@ def _usage(usage: Mapping[str, Any]) -> Json:
         "prompt_tokens_details": {"cached_tokens": usage["input_tokens_details"]["cached_tokens"]},
         "completion_tokens_details": usage["output_tokens_details"],
     }
-
-
-def _failure(response: Mapping[str, Any]) -> Json:
-    error = response["error"]
-    return {"error": {"message": error["message"], "type": "server_error", "param": None, "code": error["code"]}}

@@ -12,21 +12,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from turnstream.api.codec import client_tools, result_of_provider, to_json
+from turnstream.api.codec import to_json
+from turnstream.api.dialects.projection import Begin, CallResult, Close, Closed, Projection, ProviderResult, Retract
 from turnstream.domain.blocks import Block
 from turnstream.domain.cursor import Cursor
-from turnstream.domain.events import (
-    ActionRequired,
-    BlockDelta,
-    BlockStart,
-    BlockStop,
-    Event,
-    Notice,
-    Reset,
-    RoundStop,
-    TurnEnd,
-)
-from turnstream.domain.kinds import SERVER_CALLS, TEXT, THINKING, TOOL_RESULT, TOOL_USE
+from turnstream.domain.events import ActionRequired, BlockDelta, Event, Notice, RoundStop, TurnEnd
+from turnstream.domain.kinds import TEXT, THINKING, TOOL_RESULT
 from turnstream.domain.output import output_of
 from turnstream.domain.turns import LEAST_STEP, Turn
 from turnstream.extensions.openai_api.objects import (
@@ -37,18 +28,14 @@ from turnstream.extensions.openai_api.objects import (
     annotations_of,
     approval_id,
     function_of,
+    is_server_call,
     item_id,
     response_json,
+    role_tools,
+    state_of,
 )
 
 BAND = 2**26  # numbers of a band. JavaScript knows 2**53 of them, so 2**27 bands.
-# The stop reasons of answers that are not complete, and the failures of structured turns by the same names, in OpenAI's
-# words.
-_CUT_OFF = {
-    "max_tokens": "max_output_tokens",
-    "model_context_window_exceeded": "max_output_tokens",
-    "refusal": "content_filter",
-}
 _DELTAS = {
     "message": ("response.output_text.delta", b'"content_index":0,"logprobs":[],'),
     "reasoning": ("response.reasoning_summary_text.delta", b'"summary_index":0,'),
@@ -95,7 +82,7 @@ class ResponseEvents:
         self._lost = after > 1 and not _has_had(turn, after)
         self._after = 1 if self._lost else after
         self._previous = previous
-        self._here = 0  # the part of the turn that is being read
+        self._projection = Projection(turn)
         self._position = 2  # of the next event: a response begins with two
         self._last = -1  # the number of the last event
         self._band = 0  # that of attempt 1
@@ -104,17 +91,10 @@ class ResponseEvents:
         self._open: _Item | None = None
         self._taken_back: list[_Item] = []  # by a reset, until it is known what follows
         self._starts: dict[int, int] = {}
-        self._asked: set[tuple[int, str]] = set()
-        self._approvals: set[tuple[int, str]] = set()
-        self._calls: dict[tuple[int, str], Block] = {}
         self._running: dict[tuple[int, str], _Item] = {}
-        self._provider_calls: set[str] = set()
         self._usages: list[Any] = []
-        self._stop_reason: str | None = None
-        self._clients = client_tools(turn)
-        request = turn.request
-        self._roles = {spec.name for spec in request.tools if spec.role is not None} if request else set()
-        self._is_structured = request is not None and request.output is not None
+        self._roles = role_tools(turn)
+        self._is_structured = turn.request is not None and turn.request.output is not None
         self._end: ResponseState | None = None
 
     @property
@@ -136,62 +116,50 @@ class ResponseEvents:
 
     def waiting(self) -> bytes:
         """The end of a response whose turn waits for its client."""
-        return _frames(self.end_of_wait())
-
-    def end_of_wait(self) -> Iterator[Json]:
-        return self._finish(ResponseState("completed"))
+        return _frames(self._finish(ResponseState("completed")))
 
     def response(self, written: Block | None = None) -> Json:
         """The response as it is now. `written` is the block that is being written, with its text so far."""
         turn = self._turn()
-        if self._end is None and self._here == self._part and turn.status == "waiting":
-            list(self.end_of_wait())
+        if self._is_here and turn.status == "waiting":
+            self.waiting()
         queued = turn.status == "queued" and turn.attempt == 0
         state = self._end or ResponseState("queued" if queued else "in_progress", self._output(written))
         return response_json(turn, self._part, state, self._previous)
 
     def take(self, event: Event | Notice) -> Iterator[Json]:
         """The events of a mark or a reset. A block may come without deltas: its end has the whole text."""
-        if self._taken_back and isinstance(event, BlockStart) and self._goes_on(event):
+        waits = self._projection.waits
+        step = self._projection.take(event)
+        if self._taken_back and isinstance(step, Begin) and self._goes_on(step):
             return
         yield from self._end_taken_back()
-        match event:
-            case BlockStart():
-                if (event.round, event.tool_use_id) in self._asked and event.type == TOOL_RESULT:
-                    yield from self._pass_wait(event.attempt)
-                if self._is_here:
-                    yield from self._begin_block(event)
-            case BlockStop(block=block):
-                if block.is_call:
-                    self._calls[block.round, block.tool_use_id or ""] = block
-                if self._is_here:
-                    yield from self._end_block(block)
+        if isinstance(step, CallResult) and self._projection.waits > waits:
+            yield from self._pass_wait(step.block, waits)
+        if isinstance(step, Retract):
+            self._take_back(step)
+        if not self._is_here:
+            return
+        match step:
+            case Begin():
+                yield from self._begin_block(step)
+            case Close() | CallResult() | ProviderResult():
+                yield from self._close_block(step)
             case ActionRequired():
-                self._asked |= {(event.round, action.tool_use_id) for action in event.actions}
-                self._approvals |= {
-                    (event.round, each.tool_use_id) for each in event.actions if each.kind == "approval"
-                }
-                if self._is_here:
-                    self._reach(event.attempt)
-                    yield from self._ask(event)
+                self._reach(step.attempt)
+                yield from self._ask(step)
             case RoundStop():
-                if self._is_here:
-                    self._reach(event.attempt)
-                    self._usages.append(event.usage)
-                    self._stop_reason = event.stop_reason
-            case Reset():
-                if self._is_here:
-                    self._take_back(event)
+                self._reach(step.attempt)
+                self._usages.append(step.usage)
             case TurnEnd():
-                if self._is_here:
-                    self._reach(event.attempt)
-                    yield from self._finish(_state_of(event, self._is_structured))
+                self._reach(step.attempt)
+                yield from self._finish(state_of(step, self._is_structured))
             case _:
                 pass
 
     @property
     def _is_here(self) -> bool:
-        return self._here == self._part and self._end is None
+        return self._projection.waits == self._part and self._end is None
 
     # --- numbers -----------------------------------------------------------------------------------------------------
 
@@ -266,10 +234,13 @@ class ResponseEvents:
                     items[-1]["arguments"] = written.text
         return items
 
-    def _begin_block(self, start: BlockStart) -> Iterator[Json]:
+    def _begin_block(self, begin: Begin) -> Iterator[Json]:
+        start = begin.start
+        if start.type == TOOL_RESULT:
+            return  # whose attempt is not that of the part that it may end
         self._reach(start.attempt)
         self._starts[start.index] = self._position
-        json = self._new_item(start)
+        json = self._new_item(begin)
         if json is None:
             return
         yield from self._add(start.index, start.attempt, json)
@@ -290,44 +261,41 @@ class ResponseEvents:
             more,
         )
 
-    def _new_item(self, start: BlockStart) -> Json | None:
+    def _new_item(self, begin: Begin) -> Json | None:
         """The item that begins with this block, as far as it is known then; None where the block is none."""
-        turn, place = self._turn(), (start.index, start.attempt)
+        turn, start = self._turn(), begin.start
+        place = start.index, start.attempt
         if start.type == TEXT and not self._is_structured:
-            return {
-                "type": "message",
-                "id": item_id("msg", turn, *place),
-                "role": "assistant",
-                "status": "in_progress",
-                "content": [],
-            }
+            message = {"type": "message", "id": item_id("msg", turn, *place), "role": "assistant"}
+            return {**message, "status": "in_progress", "content": []}
         if start.type == THINKING:
             return {"type": "reasoning", "id": item_id("rs", turn, *place), "summary": []}
-        if start.type == TOOL_USE and start.name in self._clients:
+        if begin.runner == "client":
             call = {"call_id": start.tool_use_id, "name": start.name, "arguments": ""}
             return {"type": "function_call", "id": item_id("fc", turn, *place), "status": "in_progress", **call}
-        if start.type in SERVER_CALLS or (start.type == TOOL_USE and start.name not in self._roles):
-            return self._server_call(start.type, start.name, "", *place)
+        if is_server_call(begin.runner, start.name, self._roles):
+            return self._server_call(SERVER if begin.runner == "server" else PROVIDER, start.name, "", *place)
         return None
 
-    def _server_call(self, type: str, name: str | None, arguments: str, *place: int) -> Json:
-        label = SERVER if type == TOOL_USE else PROVIDER
+    def _server_call(self, label: str, name: str | None, arguments: str, *place: int) -> Json:
         json = {"type": "mcp_call", "id": item_id("mcp", self._turn(), *place), "server_label": label, "name": name}
         return {**json, "arguments": arguments, "output": None, "error": None, "status": "in_progress"}
 
-    def _end_block(self, block: Block) -> Iterator[Json]:
-        item, self._open = self._open, None
+    def _close_block(self, closed: Closed) -> Iterator[Json]:
+        item, self._open, block = self._open, None, closed.block
         if block.interrupted:  # readers may have had more of it, so what follows has numbers of its own
             self._band += 1
-        if block.type == TOOL_RESULT:
-            yield from self._result(block)
-        elif item is None:
-            if found := result_of_provider(block, self._provider_calls):
-                call, output = found
-                yield from self._answer((block.round, call), to_json(output).decode(), is_error=False)
-        else:
-            self._position = item.start + len(block.text)
-            yield from self._end_item(item, block)
+        match closed:
+            case CallResult():
+                yield from self._result(closed)
+            case ProviderResult(call=call, output=output):
+                key = block.round, call.tool_use_id or ""
+                yield from self._answer(key, to_json(output).decode(), is_error=False)
+            case Close() if item is not None:
+                self._position = item.start + len(block.text)
+                yield from self._end_item(item, block)
+            case Close():
+                pass
 
     def _end_item(self, item: _Item, block: Block) -> Iterator[Json]:
         status = "incomplete" if block.interrupted else "completed"
@@ -356,17 +324,18 @@ class ResponseEvents:
                     yield from self._done(item, status=status)
                     return
                 self._running[block.round, block.tool_use_id or ""] = item
-                if block.type in SERVER_CALLS:
-                    self._provider_calls.add(block.tool_use_id or "")
 
-    def _result(self, result: Block) -> Iterator[Json]:
-        key = (result.round, result.tool_use_id or "")
-        if result.name in self._clients or result.name in self._roles:
+    def _result(self, closed: CallResult) -> Iterator[Json]:
+        result, call = closed.block, closed.call
+        key = result.round, result.tool_use_id or ""
+        self._reach(result.attempt)
+        self._starts[result.index] = self._position
+        if not is_server_call(closed.runner, result.name, self._roles):
             return
-        if key not in self._running and (call := self._calls.get(key)):  # it was called before a wait
+        if key not in self._running and call is not None:  # it was called before a wait
             arguments = function_of(call)["arguments"]
-            json = self._server_call(call.type, call.name, arguments, result.index, result.attempt)
-            if key in self._approvals:
+            json = self._server_call(SERVER, call.name, arguments, result.index, result.attempt)
+            if self._projection.asked.get(key) == "approval":
                 json["approval_request_id"] = approval_id(self._turn(), call)
             yield from self._add(result.index, result.attempt, json)
             self._running[key], self._open = self._items[-1], None
@@ -383,7 +352,7 @@ class ResponseEvents:
     def _ask(self, event: ActionRequired) -> Iterator[Json]:
         """Approvals are items of their own. Functions that the client runs have theirs already."""
         for action in event.actions:
-            call = self._calls.get((event.round, action.tool_use_id))
+            call = self._projection.calls.get((event.round, action.tool_use_id))
             if action.kind == "approval" and call is not None:
                 id = approval_id(self._turn(), call)
                 json = {"type": "mcp_approval_request", "id": id, "server_label": SERVER, **function_of(call)}
@@ -393,14 +362,12 @@ class ResponseEvents:
 
     # --- ends --------------------------------------------------------------------------------------------------------
 
-    def _pass_wait(self, attempt: int) -> Iterator[Json]:
+    def _pass_wait(self, result: Block, waits: int) -> Iterator[Json]:
         """The end of the part before the first answer of the client, and the beginning of the next one."""
-        if self._is_here:
+        if self._part == waits and self._end is None:
             yield from self._finish(ResponseState("completed"))
-        self._asked.clear()
-        self._here += 1
         self._band = 0
-        self._reach(attempt)
+        self._reach(result.attempt)
 
     def _finish(self, state: ResponseState) -> Iterator[Json]:
         self._open = None
@@ -430,7 +397,7 @@ class ResponseEvents:
         yield from self._done(item, status="completed", content=[part])
         self._open = None
 
-    def _take_back(self, reset: Reset) -> None:
+    def _take_back(self, reset: Retract) -> None:
         """Takes the items of the blocks from the reset on out of the response."""
         self._position, self._open = self._starts.get(reset.index, self._position), None
         self._starts = {block: start for block, start in self._starts.items() if block < reset.index}
@@ -438,11 +405,11 @@ class ResponseEvents:
         self._items = [item for item in self._items if item.block < reset.index]
         self._running = {key: item for key, item in self._running.items() if item.block < reset.index}
 
-    def _goes_on(self, start: BlockStart) -> bool:
+    def _goes_on(self, begin: Begin) -> bool:
         """Whether the block is one that was taken back only because readers had more of its text than was kept. Then
         it is the same item, and what they have of it does not come again.
         """
-        item = self._taken_back[0]
+        item, start = self._taken_back[0], begin.start
         if item.done or (item.block, item.attempt) != (start.index, start.attempt):
             return False
         self._taken_back.clear()
@@ -470,19 +437,6 @@ def _has_had(turn: Turn, number: int) -> bool:
     """Whether the band of `number` is that of an attempt of this turn, or of a block that was cut off in it."""
     attempt = number // BAND + 1
     return any(turn.has_had(attempt - cuts) for cuts in range(LEAST_STEP))
-
-
-def _state_of(end: TurnEnd, is_structured: bool) -> ResponseState:
-    if is_structured and end.error is not None and (reason := _CUT_OFF.get(end.error.type)):
-        return ResponseState("incomplete", reason=reason)
-    if end.error is not None:
-        code = "rate_limit_exceeded" if "rate_limit" in end.error.type else "server_error"
-        return ResponseState("failed", error={"code": code, "message": end.error.message})
-    if end.status == "cancelled":
-        return ResponseState("cancelled")
-    if not is_structured and (reason := _CUT_OFF.get(end.stop_reason or "")):
-        return ResponseState("incomplete", reason=reason)
-    return ResponseState("completed")
 
 
 def _frames(events: Iterator[Json] | Sequence[Json]) -> bytes:

@@ -7,7 +7,9 @@ from typing import Any, Self
 from uuid import UUID
 
 from turnstream.api.codec import block_details, parsed
+from turnstream.api.dialects.projection import Runner
 from turnstream.domain.blocks import Block
+from turnstream.domain.events import TurnEnd
 from turnstream.domain.kinds import TEXT
 from turnstream.domain.rounds import BilledTokens, billed_tokens
 from turnstream.domain.turns import ToolSpec, Turn
@@ -16,6 +18,14 @@ Json = dict[str, Any]
 
 # The label of the tools that run on this server, and of those that run at the provider of the model.
 SERVER, PROVIDER = "turnstream", "provider"
+
+# The stop reasons of answers that are not complete, and the failures of structured turns by the same names, in OpenAI's
+# words.
+_CUT_OFF = {
+    "max_tokens": "max_output_tokens",
+    "model_context_window_exceeded": "max_output_tokens",
+    "refusal": "content_filter",
+}
 
 _RESPONSE = re.compile("resp_([0-9a-f]{32})([0-9a-f]{32})(?:_([1-9][0-9]{0,5}))?")
 _ITEM = re.compile("[a-z]+_([0-9a-f]{32})([0-9a-f]{32})(?:_([0-9]{1,9})(?:_([0-9]{1,9}))?)?")
@@ -87,6 +97,19 @@ class ResponseState:
     usages: Sequence[Mapping[str, Any]] = ()
     reason: str | None = None
     error: Json | None = None
+
+
+def state_of(end: TurnEnd, is_structured: bool) -> ResponseState:
+    if is_structured and end.error is not None and (reason := _CUT_OFF.get(end.error.type)):
+        return ResponseState("incomplete", reason=reason)
+    if end.error is not None:
+        code = "rate_limit_exceeded" if "rate_limit" in end.error.type else "server_error"
+        return ResponseState("failed", error={"code": code, "message": end.error.message})
+    if end.status == "cancelled":
+        return ResponseState("cancelled")
+    if not is_structured and (reason := _CUT_OFF.get(end.stop_reason or "")):
+        return ResponseState("incomplete", reason=reason)
+    return ResponseState("completed")
 
 
 def response_json(turn: Turn, part: int, state: ResponseState, previous: str | None = None) -> Json:
@@ -165,6 +188,16 @@ def reasoning_tokens(usages: Sequence[Mapping[str, Any]]) -> int:
     details = [each.get("output_tokens_details") or each.get("completion_tokens_details") or {} for each in usages]
     counts = [detail.get("reasoning_tokens") for detail in details if isinstance(detail, Mapping)]
     return sum(count for count in counts if isinstance(count, int))
+
+
+def role_tools(turn: Turn) -> frozenset[str]:
+    """The tools that take the output of a structured turn. Their calls are not shown."""
+    return frozenset(spec.name for spec in turn.request.tools if spec.role is not None) if turn.request else frozenset()
+
+
+def is_server_call(runner: Runner | None, name: str | None, roles: frozenset[str]) -> bool:
+    """Whether a call, or its result, is shown as one that the client has no part in."""
+    return runner == "provider" or (runner == "server" and name not in roles)
 
 
 def function_of(block: Block) -> Json:

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from turnstream.api.actions import store_answers
 from turnstream.api.attachments import Contents, user_blocks
 from turnstream.api.codec import to_json
-from turnstream.api.dialects import key_of
+from turnstream.api.dialects.chats import key_of
 from turnstream.api.exchange import History, admit, post_in_new_chat, post_message
 from turnstream.api.services import Services, count_writes, identity_of
 from turnstream.domain.asks import Ask, AskAnswer

@@ -19,7 +19,7 @@ from turnstream.extensions.openai_api.items import input_items_of
 from turnstream.extensions.openai_api.objects import ResponseId, chat_of_conversation, parts_of
 from turnstream.extensions.openai_api.posting import Forgetting, Place, Posting, delete_turn, delivered
 from turnstream.extensions.openai_api.schemas import Included, ResponseIn
-from turnstream.extensions.openai_api.stream import ResponseReader, event_stream, response_now
+from turnstream.extensions.openai_api.stream import event_stream, response_now, response_reader
 
 _NUMBER = re.compile("-?[0-9]{1,17}")
 
@@ -39,12 +39,13 @@ async def create_response(request: Request) -> Response:
     forget = None
     if sent.store is False:
         forget = Forgetting(services, owner, turn, keeps_chat=sent.conversation is not None)
-    reader = ResponseReader(services, owner, turn, part, previous=sent.previous_response_id)
+    reader = response_reader(services, owner, turn, part, previous=sent.previous_response_id)
     if sent.stream:
         return event_stream(services, delivered(reader.frames(), forget))
     if sent.background:
         return Response(to_json(reader.events.response()), media_type="application/json")
-    response = to_json(await reader.ended())
+    await reader.end()
+    response = to_json(reader.events.response())
     if forget is not None:
         await forget()
     return Response(response, media_type="application/json")
@@ -66,7 +67,7 @@ async def get_response(request: Request) -> Response:
         after = _number_in_query(request)
         if answer := await passed_on(request, turn):
             return answer
-        return event_stream(services, ResponseReader(services, owner, turn, id.part, after, previous).frames())
+        return event_stream(services, response_reader(services, owner, turn, id.part, after, previous).frames())
     response = await response_now(services, turn, id.part, previous)
     return Response(to_json(response), media_type="application/json")
 

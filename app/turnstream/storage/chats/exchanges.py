@@ -105,7 +105,7 @@ CREATE_EXCHANGE = Statement(
     {_QUEUED}
     """
 )
-# A place among the running turns of an owner, or in the queue: others wait until the transaction ends (migration 0038).
+# A place among the running turns of an owner, or in the queue: others wait until the transaction ends (`take_place`).
 # The lock of a chat that exists comes before that of the owner, everywhere: else two messages could wait for another.
 _MAY_RUN = "(CAST(:most_running AS int) IS NULL OR take_place({owner}, :most_running, NULL))"
 TAKE_PLACE = Statement("SELECT take_place(:owner, NULL, :most) AS taken")

@@ -1,4 +1,4 @@
-"""The audit trail: who did what, and when. Triggers write of tokens, approvals and grants (migration 0018)."""
+"""The audit trail: who did what, and when. Triggers write of tokens, approvals and grants (`audit_*.sql`)."""
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass

@@ -54,7 +54,7 @@ GET_COLUMNS = Statement(
     WHERE table_schema = current_schema() AND table_name = ANY(CAST(:tables AS text[])) ORDER BY 1
     """
 )
-# They would run a turn without the tools that its request does not have itself (migration 0048).
+# They would run a turn without the tools that its request does not have itself (`keep_tool_set`).
 GET_REPLICA_WITHOUT_TOOL_SETS = Statement(
     "SELECT address FROM replicas WHERE NOT reads_tool_sets AND lease_until > now() - interval '5 minutes' LIMIT 1"
 )
@@ -68,7 +68,7 @@ HOLD = Statement(
     """
 )
 # The lock is given when all transactions that write one of these have ended. Later ones are refused by the trigger
-# (migration 0028), or meet the gate of the API.
+# (`refuse_owner_who_moves`), or meet the gate of the API.
 AWAIT_WRITERS = Statement("LOCK TABLE chats, uploads, documents IN SHARE MODE")
 SHORT_WAIT = Statement("SELECT set_config('lock_timeout', '2s', true)")
 LET_GO = Statement("DELETE FROM moves WHERE owner = :owner AND state = 'leaving' RETURNING owner")

@@ -1,0 +1,10 @@
+CREATE OR REPLACE FUNCTION keep_searchable_document() RETURNS trigger LANGUAGE plpgsql
+SECURITY DEFINER SET search_path FROM CURRENT AS $$
+BEGIN
+    INSERT INTO search_documents (owner, path, language, words)
+    SELECT NEW.owner, NEW.path, language, search_document_vector(language, NEW.path, NEW.content)
+    FROM search_language(NEW.owner) AS language
+    ON CONFLICT (owner, path) DO UPDATE SET language = EXCLUDED.language, words = EXCLUDED.words;
+    RETURN NULL;
+END
+$$;

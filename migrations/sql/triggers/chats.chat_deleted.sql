@@ -1,0 +1,1 @@
+CREATE OR REPLACE TRIGGER chat_deleted AFTER DELETE ON chats FOR EACH ROW EXECUTE FUNCTION keep_deleted_chat();

@@ -1,0 +1,1 @@
+CREATE OR REPLACE TRIGGER grant_given_audited AFTER INSERT ON grants FOR EACH ROW EXECUTE FUNCTION audit_grant();

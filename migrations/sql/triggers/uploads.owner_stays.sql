@@ -1,0 +1,1 @@
+CREATE OR REPLACE TRIGGER owner_stays BEFORE INSERT ON uploads FOR EACH ROW EXECUTE FUNCTION refuse_owner_who_moves();

@@ -1,0 +1,35 @@
+"""The digests of `migrations/versions.sha256`. What is listed there may be in databases: it does not change."""
+
+from collections.abc import Mapping
+from hashlib import sha256
+
+from turnstream.storage.migrations import FOLDER, newest_revision, sql_files
+
+_LIST = FOLDER / "versions.sha256"
+
+
+def listed() -> Mapping[str, str]:
+    """The digests, by the name of the revision's file or by the state of `sql/` that belongs to a revision."""
+    lines = (line.split("  ") for line in _LIST.read_text(encoding="utf-8").splitlines())
+    return {name: digest for digest, name in lines}
+
+
+def present() -> Mapping[str, str]:
+    """The digests of the tree. A changed function or trigger needs a revision: by its number servers know which of two
+    versions is the newer one.
+    """
+    files = sorted((FOLDER / "versions").glob("*.py"))
+    of_sql = sha256("".join(f"{file.name} {file.digest}\n" for file in sql_files()).encode())
+    return {file.name: sha256(file.read_bytes()).hexdigest() for file in files} | {
+        f"sql/ of {newest_revision()}": of_sql.hexdigest()
+    }
+
+
+def main() -> None:
+    """Lists what is new."""
+    with _LIST.open("a", encoding="utf-8") as file:
+        file.writelines(f"{digest}  {name}\n" for name, digest in present().items() if name not in listed())
+
+
+if __name__ == "__main__":
+    main()
