@@ -28,6 +28,14 @@ async def high_water(port: str) -> str:
 
 TOOLS = [high_water]
 """
+PROGRAM = """
+import uvicorn
+from harbour import TOOLS
+from turnstream import Toolset, create_app, read_settings
+
+settings = read_settings()
+uvicorn.run(create_app(settings, toolset=Toolset(TOOLS)), port=settings.port)
+"""
 HTTP_TOOL = {
     "type": "http",
     "name": "tide",
@@ -57,11 +65,12 @@ def test_the_environment_of_the_core_has_no_package_of_an_extra(programs: Path) 
     assert not {*left_out} & {*present}
 
 
+@pytest.mark.parametrize("offer", ["of a package", "of a program"])
 async def test_the_core_alone_runs_tools_and_continues_after_a_kill(
-    programs: Path, database_url: str, tmp_path: Path
+    programs: Path, database_url: str, tmp_path: Path, offer: str
 ) -> None:
     class Core(Server):
-        command = (programs / "turnstream", "serve")
+        command = (programs / "turnstream", "serve") if offer == "of a package" else (programs / "python", "program.py")
 
     killed = False
 
@@ -72,10 +81,12 @@ async def test_the_core_alone_runs_tools_and_continues_after_a_kill(
         return answer if killed else [*answer, Silence()]
 
     (tmp_path / "harbour.py").write_text(TOOLS)
-    offered = tmp_path / "harbour-1.0.dist-info"
-    offered.mkdir()
-    (offered / "METADATA").write_text("Metadata-Version: 2.1\nName: harbour\nVersion: 1.0\n")
-    (offered / "entry_points.txt").write_text("[turnstream.tools]\nharbour = harbour:TOOLS\n")
+    (tmp_path / "program.py").write_text(PROGRAM)
+    if offer == "of a package":
+        package = tmp_path / "harbour-1.0.dist-info"
+        package.mkdir()
+        (package / "METADATA").write_text("Metadata-Version: 2.1\nName: harbour\nVersion: 1.0\n")
+        (package / "entry_points.txt").write_text("[turnstream.tools]\nharbour = harbour:TOOLS\n")
     (tmp_path / "tools.toml").write_text("[policy.high_water]\nretries = 0\n")
     async with model_api(mind) as model:
         running = Core(
