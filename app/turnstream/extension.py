@@ -4,12 +4,12 @@ those that are installed; a program may pass its own to `create_app`.
 A command loads the extensions to read its settings. So their values import what they add only when it is asked for.
 """
 
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import entry_points
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 from uuid import UUID
 
 from turnstream import config
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from turnstream.engine.upkeep.sweeps import Sweep
     from turnstream.llm.models.api import ModelApi
     from turnstream.llm.models.catalog import Models
+    from turnstream.llm.transport.interceptor import Interceptor
     from turnstream.storage.database import Database
 
 GROUP: Final = "turnstream.extensions"
@@ -59,6 +60,42 @@ class Work:
     state: object = None
 
 
+class TurnFiles(Protocol):
+    """Recordings of turns, in files beside the database: an export and an import take them along, an erasure deletes
+    them. `owners` may ask for the recording of a turn; None stands for all.
+    """
+
+    @property
+    def owners(self) -> frozenset[str] | None: ...
+
+    def files(self, turn: UUID) -> Iterable[tuple[str, bytes]]:
+        """Name and bytes of each file of a turn."""
+        ...
+
+    def keep(self, turn: UUID, name: str, content: bytes) -> bool:
+        """Stores one of `files`. False if it is there already, or is no file of this kind."""
+        ...
+
+    def delete(self, turn: UUID) -> int:
+        """Deletes the files of a turn. Their number."""
+        ...
+
+
+class NoFiles:
+    """Nothing is recorded."""
+
+    owners = None
+
+    def files(self, turn: UUID) -> Iterable[tuple[str, bytes]]:  # noqa: ARG002
+        return ()
+
+    def keep(self, turn: UUID, name: str, content: bytes) -> bool:  # noqa: ARG002
+        return False
+
+    def delete(self, turn: UUID) -> int:  # noqa: ARG002
+        return 0
+
+
 def _no_calls() -> "Sequence[CallGroup]":
     return ()
 
@@ -69,6 +106,14 @@ def _no_work(_: Context) -> Work:
 
 def _no_providers(_: "Settings") -> "Sequence[ModelApi]":
     return ()
+
+
+def _no_interceptors(_: "Settings") -> "AbstractContextManager[Sequence[Interceptor]]":
+    return nullcontext(())
+
+
+def _no_recordings(_: "Settings") -> TurnFiles | None:
+    return None
 
 
 @asynccontextmanager
@@ -84,7 +129,8 @@ def _no_check(_: "Settings", __: "Models") -> None:
 class Extension:
     """`summary` is what `doctor` prints. `settings` is a section of the settings. `check` raises ConfigError for a
     setting that does not fit the models. `way` opens a way to authenticate, if the settings ask for it. `providers` are
-    APIs of models. `commands` are modules by the name of the command that each defines.
+    APIs of models. `interceptors` opens those of model calls, the nearest to the network first. `recordings` are files
+    of turns, if the settings ask for them. `commands` are modules by the name of the command that each defines.
     """
 
     name: str
@@ -95,6 +141,8 @@ class Extension:
     work: Callable[[Context], Work] = _no_work
     way: "Callable[[Settings, LoginScopes], AbstractAsyncContextManager[Authenticate | None]]" = _no_way
     providers: "Callable[[Settings], Sequence[ModelApi]]" = _no_providers
+    interceptors: "Callable[[Settings], AbstractContextManager[Sequence[Interceptor]]]" = _no_interceptors
+    recordings: "Callable[[Settings], TurnFiles | None]" = _no_recordings
     commands: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -142,6 +190,12 @@ def _selected(settings: "Settings") -> Sequence[Extension]:
             f" {', '.join(known) or 'none'}."
         )
     return [known[name] for name in dict.fromkeys(names)]
+
+
+def recordings_of(settings: "Settings", extensions: Sequence[Extension]) -> TurnFiles:
+    """Those of the first of the extensions that has any."""
+    found = (extension.recordings(settings) for extension in extensions)
+    return next((each for each in found if each is not None), NoFiles())
 
 
 def sections() -> "Sequence[type[Section]]":

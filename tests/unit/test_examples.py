@@ -22,15 +22,15 @@ from turnstream.api.schemas.responses import BrowserTokenOut, ExcerptOut, Proble
 from turnstream.api.schemas.tools import ActionsIn
 from turnstream.config import Settings
 from turnstream.engine.upkeep.webhooks import body_of
-from turnstream.lab.comparison import Question, read_plan
 from turnstream.setup.policies import allowances
 from turnstream.storage.webhooks import Webhook
 from turnstream.tools.declared.declarations import read_declarations
+from turnstream_lab.comparison import Question, read_plan
 
 QUICKSTART = "tests/acceptance/test_quickstart.py::test_the_commands_of_the_quickstart_work_as_written"
-COMPARE = "tests/acceptance/test_replay_page.py::test_the_comparisons_of_the_page_print_what_it_says"
+COMPARE = "tests/lab/test_replay_page.py::test_the_comparisons_of_the_page_print_what_it_says"
 README = "tests/acceptance/test_quickstart.py::test_the_commands_of_the_readme_work_as_written"
-REPLAY = "tests/acceptance/test_replay_page.py::test_the_commands_of_the_page_print_what_it_says"
+REPLAY = "tests/lab/test_replay_page.py::test_the_commands_of_the_page_print_what_it_says"
 OWN_TOOLS = "tests/acceptance/test_tools_page.py::test_tools_in_process_and_of_an_mcp_server_are_called_without_a_key"
 DECLARED = "tests/integration/test_declared_tools.py::test_the_examples_of_declarations_work"
 HTTP_TOOL = "tests/integration/test_declared_tools.py::test_the_example_of_an_http_tool_prints_the_documented_text"
@@ -104,6 +104,9 @@ CHECKED = {
         "Benchmarks",
         "sh",
     ): "takes minutes, and rewrites the page; the bench has tests of its own",
+    ("app/turnstream_lab/README.md", "turnstream-lab", "sh"): (
+        "tests/acceptance/test_package.py::test_the_lab_adds_its_commands_and_settings_to_the_server"
+    ),
     ("app/turnstream_terminal/README.md", "turnstream-terminal", "sh"): (
         "tests/acceptance/test_pages.py::test_the_terminal_lists_chats_and_answers_as_its_page_says"
     ),

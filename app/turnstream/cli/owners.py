@@ -19,9 +19,8 @@ from turnstream.cli.tokens import checked_owner
 from turnstream.config import Settings
 from turnstream.domain.errors import ConfigError, NotFound
 from turnstream.domain.identity import departed_name
-from turnstream.extension import read_settings
+from turnstream.extension import read_settings, recordings_of, selected
 from turnstream.kit.tar import END, tar_member, tar_members, tar_places
-from turnstream.lab.recordings import Recordings
 from turnstream.setup.databases import (
     actor,
     addressed,
@@ -91,8 +90,7 @@ async def _export(settings: Settings, owner: str, archive: Path, chat: UUID | No
     async with open_present_database(settings) as database:
         if not any(each.owner == owner for each in await Owners(database).list()):
             raise NotFound(f"there is no owner {owner}; `turnstream owners list` shows them")
-        files = Recordings(settings.record).files if settings.record else lambda _turn: ()
-        source = OwnerExport(database, owner, chat, files)
+        source = OwnerExport(database, owner, chat, recordings_of(settings, selected(settings)).files)
         scope = {"chat": str(chat)} if chat else {}
         await AuditTrail(database).note("owner.exported", owner, scope)  # before anything has left
         if str(archive) == "-":
@@ -166,7 +164,7 @@ def import_archive(archive: Path, owner: str | None, trusted: bool) -> None:
 
 
 async def _import(settings: Settings, archive: Path, owner: str | None, *, trusted: bool = False) -> ImportCounts:
-    keep = Recordings(settings.record).keep if settings.record else lambda _turn, _name, _content: False
+    keep = recordings_of(settings, selected(settings)).keep
     with click.open_file(str(archive), "rb") as file:
         async with open_database(settings) as database:
             counts = await OwnerImport(database, owner, keep, _check_chat, trusted=trusted).run(_parts_in(file))
@@ -250,7 +248,7 @@ def erase(owner: str, yes: bool) -> None:
 
 async def _erase(settings: Settings, owner: str) -> Counter[str]:
     erased: Counter[str] = Counter()
-    recordings = Recordings(settings.record) if settings.record else None
+    recordings = recordings_of(settings, selected(settings))
     async with open_present_database(settings) as database:
         stored = Owners(database)
         erased["tokens"] = len(await stored.delete_tokens(owner))
@@ -259,8 +257,7 @@ async def _erase(settings: Settings, owner: str) -> Counter[str]:
         while True:
             async for step in stored.erase(owner):
                 erased[step.table] += step.rows
-                if recordings is not None:
-                    erased["recordings"] += sum(map(recordings.delete, step.turns))
+                erased["recordings"] += sum(map(recordings.delete, step.turns))
             # A server trusts a token for some seconds after it has gone, and may have written meanwhile.
             if asyncio.get_running_loop().time() >= believed_until and await stored.is_erased(owner):
                 if erased.total():
