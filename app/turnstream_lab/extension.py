@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class LabSettings(Section):
-    record: Path | None = Field(None, description="folder for recordings of model calls (docs/replay.md)")
+    record: Path | None = Field(None, description="folder for recordings of model calls (app/turnstream_lab/README.md)")
     record_turns: Literal["all", "asked"] = Field(
         "all", description="turns that are recorded: all, or those with `record` set (asked)"
     )

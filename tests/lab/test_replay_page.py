@@ -1,4 +1,4 @@
-"""The commands of docs/replay.md, run as they are written, with the demo: they print what the page says."""
+"""The commands of the README of the lab, run as they are written, with the demo: they print what the page says."""
 
 import re
 import subprocess
@@ -10,7 +10,7 @@ from tests.acceptance.conftest import StartServer
 from tests.support.server_process import TURNSTREAM, clean_environment
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs/replay.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "app/turnstream_lab/README.md").read_text(encoding="utf-8")
 ADDRESS = "http://127.0.0.1:8000"
 
 
@@ -19,7 +19,7 @@ ADDRESS = "http://127.0.0.1:8000"
 async def test_the_commands_of_the_page_print_what_it_says(
     server: StartServer, database_url: str, tmp_path: Path
 ) -> None:
-    page = PAGE.split("\n## Compare\n")[0]
+    page = PAGE.split("\n## The demo\n")[1].split("\n## Compare\n")[0]
     start, *blocks = re.findall(r"^```(sh|text)\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     assert start == ("sh", "echo TURNSTREAM_RECORD=recordings >> .env\nmake run\n")
     running = await server(TURNSTREAM_RECORD="recordings")

@@ -232,19 +232,19 @@ CHECKED = {
     },
     ("app/turnstream_client/README.md", "The client in Python", "sh"): PYTHON,
     ("docs/quickstart.md", "In the terminal", "text"): "a screen; tests/acceptance/test_terminal_approvals.py reads it",
-    ("docs/replay.md", "The demo", "sh"): REPLAY,
-    ("docs/replay.md", "The demo", "text"): REPLAY,
-    ("docs/replay.md", "Record", "sh"): REPLAY,
-    ("docs/replay.md", "Record", "text"): REPLAY,
-    ("docs/replay.md", "Replay", "sh"): REPLAY,
-    ("docs/replay.md", "Replay", "text"): REPLAY,
-    ("docs/replay.md", "Compare", "sh"): COMPARE,
-    ("docs/replay.md", "Compare", "text"): COMPARE,
-    ("docs/replay.md", "Compare", "toml"): f"{HERE}test_the_plans_of_comparisons_can_be_read",
-    ("docs/replay.md", "Judges", "python"): COMPARE,
-    ("docs/replay.md", "Judges", "sh"): COMPARE,
-    ("docs/replay.md", "Judges", "text"): COMPARE,
-    ("docs/replay.md", "Judges", "toml"): f"{HERE}test_the_plans_of_comparisons_can_be_read",
+    ("app/turnstream_lab/README.md", "The demo", "sh"): REPLAY,
+    ("app/turnstream_lab/README.md", "The demo", "text"): REPLAY,
+    ("app/turnstream_lab/README.md", "Record", "sh"): REPLAY,
+    ("app/turnstream_lab/README.md", "Record", "text"): REPLAY,
+    ("app/turnstream_lab/README.md", "Replay", "sh"): REPLAY,
+    ("app/turnstream_lab/README.md", "Replay", "text"): REPLAY,
+    ("app/turnstream_lab/README.md", "Compare", "sh"): COMPARE,
+    ("app/turnstream_lab/README.md", "Compare", "text"): COMPARE,
+    ("app/turnstream_lab/README.md", "Compare", "toml"): f"{HERE}test_the_plans_of_comparisons_can_be_read",
+    ("app/turnstream_lab/README.md", "Judges", "python"): COMPARE,
+    ("app/turnstream_lab/README.md", "Judges", "sh"): COMPARE,
+    ("app/turnstream_lab/README.md", "Judges", "text"): COMPARE,
+    ("app/turnstream_lab/README.md", "Judges", "toml"): f"{HERE}test_the_plans_of_comparisons_can_be_read",
     ("docs/life-of-a-turn.md", "The life of a turn", "mermaid"): "a drawing of the table below it",
     ("docs/states.md", "A turn", "mermaid"): (
         "tests/unit/test_docs.py::test_the_diagram_of_the_states_is_the_table_of_the_code"
@@ -401,7 +401,9 @@ def test_the_mcp_servers_of_the_page_can_be_declared(tmp_path: Path) -> None:
 def test_the_plans_of_comparisons_can_be_read(tmp_path: Path) -> None:
     plans = []
     for heading in ("Compare", "Judges"):
-        (tmp_path / "questions.toml").write_text(blocks("docs/replay.md", heading, "toml")[0], encoding="utf-8")
+        (tmp_path / "questions.toml").write_text(
+            blocks("app/turnstream_lab/README.md", heading, "toml")[0], encoding="utf-8"
+        )
         plans.append(read_plan(tmp_path / "questions.toml", (), ()))
     assert plans[0].sides["second"]["limits"] == {"max_rounds": 2}
     assert plans[1].questions == [Question("When is high water in Dover?", "14:07")]

@@ -86,7 +86,7 @@ async def store_answers(
     decisions: Sequence[Decision],
     key: IdempotencyKey | None = None,
 ) -> Turn:
-    """Stores what a person decided about calls of the turn, and lets it go on. Returns the turn as it is then."""
+    """Stores what a person decided about calls of the turn, and lets it continue. Returns the turn as it is then."""
     owner, actor = identity.owner, identity.credential or ""
     answered = await services.storage.actions.answer(owner, turn.chat_id, turn.id, decisions, key, actor)
     if not answered.ended:

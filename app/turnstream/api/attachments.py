@@ -35,8 +35,8 @@ _MOST_FILE_BYTES = 32_000_000
 
 @dataclass(slots=True)
 class Contents:
-    """What the blocks of one request hold, each document of the library read once. A short request can name much: a
-    document is copied into the turn wherever it is named, and is sent to each reader of the turn.
+    """The contents of the blocks of one request; each document of the library is read once. A short request can name
+    much: a document is copied into the turn wherever it is named, and is sent to each reader of the turn.
     """
 
     most_text: int
@@ -150,7 +150,7 @@ def _block(place: int, type: str, members: Mapping[str, object], text: str = "")
 async def _upload(
     source: Base64In | UploadIn, owner: str, services: Services, field: str, allowed: frozenset[str]
 ) -> Upload:
-    """The upload that `source` names, or that its bytes become. The media type is detected from the bytes."""
+    """The upload that `source` names, or a new one of its bytes. The media type is detected from the bytes."""
     uploads, kinds = services.storage.uploads, ", ".join(sorted(allowed))
     if isinstance(source, UploadIn):
         caller = CALLER.get()

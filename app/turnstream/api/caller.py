@@ -34,7 +34,7 @@ def check_named(sent: BaseModel, place: str = "") -> None:
 
 
 def with_fixed(options: Options) -> Options:
-    """The options with those that the credential fixes. Raises Forbidden for others that it does not allow."""
+    """The options, with the fixed options of the credential. Raises Forbidden for others that it does not allow."""
     check_named(options)
     fixed = CALLER.get().fixed
     if not fixed:

@@ -1,4 +1,4 @@
-"""The cell of this server: it refuses owners of other cells, and changes of an owner who moves."""
+"""The cell of this server: it refuses owners of other cells, and changes of a moving owner."""
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping
@@ -32,7 +32,7 @@ class Cell:
             raise Unavailable(f"The owner is moved to the cell {move.cell} just now; nothing was stored. Try again.")
 
     async def follow(self) -> None:
-        """Reads the moves for ever, where there are cells. Raises StorageError."""
+        """Reads the moves without end, where there are cells. Raises StorageError."""
         while self._name is not None:
             self._moves = await self._table.all()
             if held := [owner for owner, move in self._moves.items() if move.held]:

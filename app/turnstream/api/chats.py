@@ -60,7 +60,7 @@ async def get_chat(request: Request) -> Response:
 
 
 async def change_chat(request: Request) -> Response:
-    """Changes the members that are sent, null included; one that is left out stays."""
+    """Changes the members that are sent, null included; an absent member stays."""
     services, owner = services_and_owner(request)
     chat = id_of(request, "chat")
     changes, _ = await read_body(request, ChatChanges)

@@ -112,7 +112,7 @@ class RoundStopEvent(EventSchema):
 
 
 class ResetEvent(EventSchema):
-    """Discard the blocks from `index` on: `attempt` writes them anew."""
+    """Discard the blocks from `index` on: `attempt` writes them again."""
 
     attempt: int
     index: int
@@ -179,8 +179,8 @@ class ToolProgressNotice(EventSchema):
 
 
 class ToolOutputNotice(EventSchema):
-    """A notice of what a running tool has of its result so far: the whole of it, not what is new. It has no id. A
-    client that connects gets the last one.
+    """A notice with the output of a running tool so far: the whole of it, not only the new part. It has no id. A client
+    that connects gets the last one.
     """
 
     model_config = ConfigDict(extra="forbid", json_schema_extra=without_defaults)
@@ -205,7 +205,7 @@ class RetryNotice(EventSchema):
 
 class AccessEndedNotice(EventSchema):
     """The last frame of a stream whose credential was revoked or has expired: `status` is what the next request with it
-    gets. With another one the client goes on from its cursor. The notice has no id.
+    gets. With another one the client continues from its cursor. The notice has no id.
     """
 
     status: int
@@ -356,7 +356,7 @@ class FeedTurnEvent(EventSchema):
 
 
 class FeedResetEvent(EventSchema):
-    """The cursor is too old, or too much has changed since: read the list of chats again, and go on from here."""
+    """The cursor is too old, or too much has changed since: read the list of chats again, and continue from here."""
 
 
 FEED_EVENTS: Mapping[str, type[BaseModel]] = {

@@ -145,7 +145,7 @@ async def fork_turn(
 
 
 async def cancel_turn(services: Services, owner: str, chat: UUID, turn: UUID) -> Turn:
-    """Returns the turn as it is now: one that runs has not ended yet."""
+    """Returns the turn as it is now: a running turn has not ended yet."""
     found = await services.storage.turns.cancel(owner, chat, turn)
     if found.ended:
         services.live.wake()  # another turn may have waited for its end
@@ -194,9 +194,7 @@ class _Composer:
 
 
 async def _begin(services: Services, position: Position, compose: _Composer) -> Exchange | None:
-    """Writes the message with an answer that runs on this replica. None where it has no room, or anything else is in
-    the way.
-    """
+    """Writes the message with an answer that runs on this replica. None without room, or with another obstacle."""
     if position.before is not None and not position.before.ended:
         return None
     owner = position.chat.owner
@@ -255,8 +253,8 @@ async def admit(services: Services, owner: str, options: TurnOptions, writes: in
 async def _made_before(
     services: Services, owner: str, key: IdempotencyKey | None, error: KeyTaken | RequestRefused
 ) -> Exchange:
-    """What the first request with this key made; raises `error` where there was none. A repetition may fail checks
-    that the first one passed: an upload is gone, or its own answer keeps the branch busy.
+    """The exchange of the first request with this key; raises `error` where there was none. A repetition may fail
+    checks that the first one passed: an upload is gone, or its own answer keeps the branch busy.
     """
     exchange = await services.storage.exchanges.find(owner, key) if key else None
     if exchange is None:

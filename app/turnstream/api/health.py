@@ -31,7 +31,7 @@ async def healthz(_request: Request) -> Response:
 
 async def readyz(request: Request) -> Response:
     """Raises StorageUnavailable, which becomes a 503, within two seconds. With `exclude=postgres` only a server that is
-    stopping is not ready: its streams go on without Postgres, and all replicas lose that at once.
+    stopping is not ready: its streams continue without Postgres, and all replicas lose it at once.
     """
     services = services_of(request)
     if not services.is_ready() and not await _is_any_neighbour_ready(request, services):
@@ -56,8 +56,8 @@ async def _is_any_neighbour_ready(request: Request, services: Services) -> bool:
 
 
 async def metrics(request: Request) -> Response:
-    """The metrics of this replica; where the server has several processes those of each, with its number. What counts
-    all replicas is NaN while Postgres does not answer. Raises Unauthorized.
+    """The metrics of this replica; where the server has several processes those of each, with its number. Counts over
+    all replicas are NaN while Postgres is away. Raises Unauthorized.
     """
     services = services_of(request)
     if services.http.metrics_token is not None and not is_from_neighbour(request):

@@ -65,7 +65,7 @@ class Neighbour:
 
 
 class Neighbours:
-    """What one process knows about the others: the names of the sockets in the folder that they share."""
+    """The knowledge of one process about the others: the names of the sockets in the folder that they share."""
 
     def __init__(self, folder: Path, number: int, replica: UUID) -> None:
         self._folder = folder
@@ -84,7 +84,7 @@ class Neighbours:
         return next((each for each in self.living() if each.replica == replica), None)
 
     async def pass_on(self, request: Request, neighbour: Neighbour) -> Response | None:
-        """The neighbour's answer to a request without a body, piece by piece as it comes; None where it is silent."""
+        """The neighbour's answer to a request without a body, piece by piece as it comes; None if it is silent."""
         from aiohttp import ClientError, ClientSession, ClientTimeout, DummyCookieJar, UnixConnector  # noqa: PLC0415
         from yarl import URL  # noqa: PLC0415
 
@@ -115,7 +115,7 @@ class Neighbours:
         return PassedOn(answer, session)
 
     async def ask_all(self, path: str) -> Mapping[int, str]:
-        """The text of each neighbour's answer, by its number, of those that give one in time."""
+        """The text of each timely answer of a neighbour, by its number."""
         from aiohttp import ClientError, ClientSession, ClientTimeout, UnixConnector  # noqa: PLC0415
 
         async def ask(neighbour: Neighbour) -> tuple[int, str] | None:
@@ -133,8 +133,8 @@ class Neighbours:
 
 
 class PassedOn(StreamingResponse):
-    """A neighbour's answer. Its connection is closed with that of the client, however that ends. One that is cut off
-    stays unfinished here too: a client of a dialect would take a body that ends for the whole of an answer.
+    """A neighbour's answer. Its connection is closed with that of the client, however that ends. An interrupted
+    response stays unfinished here too: a client of a dialect would take a body that ends for the whole of an answer.
     """
 
     def __init__(self, answer: "ClientResponse", session: "ClientSession") -> None:
@@ -160,8 +160,8 @@ class PassedOn(StreamingResponse):
 
 
 def _target_of(request: Request) -> str:
-    """What the client asked for: without the prefix, which each process puts before it, and with the token that was
-    cut out of the query.
+    """The client's request: without the prefix, which each process puts before it, and with the token that was cut out
+    of the query.
     """
     path = request.scope["raw_path"].decode("ascii").removeprefix(request.scope.get("root_path", ""))
     query = [request.scope["query_string"].decode("ascii")]

@@ -33,7 +33,7 @@ class ParamRules:
 
     def checked(self, model: Model, given: Mapping[str, Any], place: str = "params") -> dict[str, Any]:
         """Returns parameters as they are sent to the model; null, which removes one, stays. `place` is the field that
-        holds them. Raises Invalid with a sentence for each one that is wrong.
+        holds them. Raises Invalid with a sentence for each wrong one.
         """
         if not given:
             return {}
@@ -60,8 +60,8 @@ class ParamRules:
         return checked
 
     def fitting(self, model: Model, inherited: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns those of a chat, or of an earlier turn, that the model takes and the operator allows. The others may
-        have been set for another model.
+        """Returns the parameters of a chat, or of an earlier turn, that the model accepts and the operator allows. The
+        others may have been set for another model.
         """
         if not inherited:
             return {}

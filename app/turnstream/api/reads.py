@@ -28,7 +28,7 @@ class NotOnStandby(RequestRefused):
 
 @dataclass(frozen=True, slots=True)
 class ReadStorage:
-    """Repositories that only read. Of a standby, they have one moment, and all that was committed before `time`."""
+    """Repositories that only read. On a standby they have one moment, and all commits from before `time`."""
 
     chats: ChatReads
     chat_changes: ChatUpdates

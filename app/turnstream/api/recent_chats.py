@@ -14,9 +14,9 @@ _LONGEST = 20_000  # characters of a chat's system prompt and settings: longer o
 
 
 class RecentChats:
-    """The chats that this replica has written last, as it left them. A message to one of them is placed without a look
-    at its rows; the statement that writes it compares the chat with them. `ended` returns a turn that has ended on this
-    replica, or None.
+    """The chats that this replica has written last, as it left them. A message to such a chat gets its position without
+    a read of rows; the statement that writes it compares the chat with them. `ended` returns a turn that has ended on
+    this replica, or None.
     """
 
     def __init__(self, ended: Callable[[UUID], Turn | None]) -> None:
@@ -37,7 +37,7 @@ class RecentChats:
             del self._chats[next(iter(self._chats))]
 
     def take(self, target: Target) -> Position | None:
-        """The place, where it is known and follows no open turn. It is given once: a message is written there. None for
+        """The position, if it is known and follows no open turn. It is given once: a message is written there. None for
         one that steers: another replica may have an open turn for it, and then it asks for no answer of its own.
         """
         chat, newest = self._chats.get(target.chat, (None, None))

@@ -40,7 +40,7 @@ class Defaults:
 
 @dataclass(frozen=True, slots=True)
 class Allowances:
-    """What turns may have of the operator's. `params` are the guarded parameters, `provider_tools` the types of the
+    """The operator's permissions for turns. `params` are the guarded parameters, `provider_tools` the types of the
     providers' own tools (None: those that reach nothing of the operator's account), `models` patterns of names, with *
     for any characters (None: all). A turn may ask for `max_tokens` of an answer, and for `output_calls` model calls for
     its output.
@@ -169,8 +169,8 @@ class Resolver:
     def changed_settings(
         self, stored: Mapping[str, Any], changes: ChatSettings | None, field: str = "settings"
     ) -> dict[str, Any]:
-        """Returns a chat's settings as they are stored: what `changes` leave out stays, and null removes it. New
-        parameters are those of the chat's model, or of the server's where the chat has none. `field` holds the changes.
+        """Returns a chat's settings as they are stored: what `changes` omit stays, and null removes it. New parameters
+        are those of the chat's model, or of the server's where the chat has none. `field` holds the changes.
         """
         if changes is None:
             return {}
@@ -194,7 +194,7 @@ class Resolver:
         return merged
 
     def _params(self, model: Model, own: Params | None, inherited: Mapping[str, Any], tools: _Tools) -> dict[str, Any]:
-        """The turn's own parameters over those inherited. Of these, the ones that do not fit are left out."""
+        """The turn's own parameters over those inherited. Of these, the ones that do not fit are omitted."""
         fitting = self.params.fitting(model, inherited)
         if not _has_chosen(fitting, tools):
             del fitting["tool_choice"]
@@ -304,7 +304,7 @@ class Resolver:
         """The request with its output, within the abilities of the model: nothing is spent on a call that must fail."""
         if output is not None:
             request = self._structured(request, output)
-        # Of a model that the registry does not know, no edit by the provider is taken for granted.
+        # An unknown model is not assumed to support edits by the provider.
         known = model.can or () if request.limits.compaction == "provider" else ()
         edits = tuple(edit for edit in EDITS if edit in known)
         prices = self._prices(request.model, request.limits)
@@ -329,8 +329,8 @@ class Resolver:
         return {name: prices for name, prices in known.items() if prices is not None}
 
     def _structured(self, request: TurnRequest, output: OutputSpec) -> TurnRequest:
-        """Adds the tools by which the model submits its output, if it needs any. Attempts are counted in place of tool
-        rounds. Half an output has no value, so one that is written as text is written anew after an interruption.
+        """Adds the tools by which the model submits its output, if it needs any. Attempts are counted instead of tool
+        rounds. Half an output has no value, so an output in text is rewritten after an interruption.
         """
         output = replace(output, native=self._is_native(request, output))
         tools = output_tools(output)
@@ -380,7 +380,7 @@ def _without_nulls(members: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _has_chosen(params: Mapping[str, Any], tools: _Tools) -> bool:
-    """False where the parameters force a tool that the turn does not have."""
+    """False if the parameters force a tool that the turn does not have."""
     choice = params.get("tool_choice") or {}
     return choice.get("type") != "tool" or choice["name"] in tools.names
 

@@ -22,7 +22,7 @@ from turnstream.storage.chats.search import NEWEST, Hit, SearchFilter, SearchPos
 
 _LONGEST_SEARCH = 200
 _MOST_WORDS = 8
-# The window of a search, after an i where words are sought inside of others; and the hit behind which it goes on.
+# The window of a search, after an i where words are sought inside of others; and the hit behind which it continues.
 _TOKEN = re.compile("(i?)(-?[0-9]{1,19})(?:_([0-9]{1,4})_([0-9]{1,16})_([0-9a-f]{32}))?")
 
 

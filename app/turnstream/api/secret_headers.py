@@ -9,8 +9,8 @@ from turnstream.domain.secret_headers import MASK
 
 
 def unmasked(tools: Sequence[ToolIn], stored: Sequence[Any], field: str) -> list[ToolIn]:
-    """The tools with the values of masked headers: those of the stored tool with the same name and URL, so that no
-    other host gets them. Raises RequestRefused for a mask of nothing.
+    """The tools with the values of masked headers: the headers of the stored tool with the same name and URL, so that
+    no other host gets them. Raises RequestRefused for a mask of nothing.
     """
     known = {(tool["name"], tool["url"]): tool for tool in stored if isinstance(tool, dict) and "url" in tool}
     found: list[ToolIn] = []

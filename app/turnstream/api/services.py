@@ -198,9 +198,9 @@ SAFE: Final = frozenset({"GET", "HEAD"})
 
 
 async def admit(request: Request, endpoint: Endpoint) -> None:
-    """Authenticates the request, and checks that its credential allows the call: the one place for all calls. What it
-    does with the database is done for its owner. Raises Unauthorized, Forbidden and OfAnotherCell, and Unavailable
-    while the owner moves to another cell.
+    """Authenticates the request, and checks that its credential allows the call: the one place for all calls. Its
+    statements run for this owner. Raises Unauthorized, Forbidden and OfAnotherCell, and Unavailable while the owner
+    moves to another cell.
     """
     services = services_of(request)
     identity = await services.authenticator.identity_of(request)

@@ -1,4 +1,4 @@
-"""Handler of what an owner's model calls have used and cost."""
+"""Handler of an owner's use and cost of model calls."""
 
 from collections.abc import Sequence
 from datetime import date

@@ -131,8 +131,8 @@ def _actions(turn: Turn, rows: Turn) -> list[WantedOut]:
 
 def _cost(turn: Turn, models: Models) -> float | None:
     """The cost of all rounds and summaries of results, voided ones included: they were paid for. Each keeps what it
-    cost then; one that is open, or has no price of that time, is priced as of now. None where a price is not known. A
-    copy costs nothing.
+    cost then; an open round, or a round without a price of its time, has the present price. None if a price is not
+    known. A copy costs nothing.
     """
     if turn.request is None:
         return None

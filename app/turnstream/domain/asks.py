@@ -16,9 +16,9 @@ AnswerKind = Literal["result", "approve", "deny", "expired", "superseded"]
 @dataclass(frozen=True, slots=True)
 class AskAnswer:
     """The answer to an ask. `text` is the result of a client tool, or the reason why a call was denied; `layout`
-    is that of a result with files (turnstream.domain.results), `client_data` (JSON text) what only clients see of it.
-    `input`, as JSON text, replaces the input of the call.
-    `grant` is the permission that answered in place of a person, at the moment of the ask.
+    describes a result with files (turnstream.domain.results), `client_data` is its JSON text for clients alone.
+    `input`, as JSON text, replaces the input of the call. `grant` is the permission that answered instead of a person,
+    at the moment of the ask.
     """
 
     kind: AnswerKind
@@ -37,7 +37,7 @@ class Ask:
     identifies the tool as the person was shown it, where an approval may be remembered for the chat.
 
     An `elicitation` is a question of a tool to the person while its call runs. `question` is its JSON text, its
-    `tool_use_id` that of the call with a number (`elicitation_id`). It is open while the attempt that made it runs.
+    `tool_use_id` the call's with a number (`elicitation_id`). It is open while the attempt that made it runs.
     """
 
     round: int
@@ -61,8 +61,8 @@ class Ask:
 
     @property
     def is_marked(self) -> bool:
-        """Whether it has a place in the log. One that a grant has answered was shown to nobody; an elicitation comes at
-        any time, in the middle of a block too, and is shown by a notice.
+        """Whether it has a place in the log. An ask that a grant answered was never shown; an elicitation comes at any
+        time, in the middle of a block too, and is shown by a notice.
         """
         return self.kind != "elicitation" and (self.answer is None or self.answer.grant is None)
 

@@ -18,7 +18,7 @@ _LONGEST_INPUT = 120
 
 
 def can_be_assembled(turn: Turn) -> bool:
-    """True where a tool has given a result that is no error. A structured turn has no other answer than its output."""
+    """True if a tool has given a result that is no error. A structured turn has no other answer than its output."""
     assert turn.request is not None
     wanted = turn.request.limits.on_provider_failure == "assemble" and turn.request.output is None
     return wanted and any(block.type == TOOL_RESULT and not block.is_error for block in turn.blocks)

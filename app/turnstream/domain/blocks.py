@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from turnstream.domain.kinds import TOOL_USE
 
-READ_RESULT = "read_result"  # the tool that reads the part of a result that was left out
+READ_RESULT = "read_result"  # the tool that reads the part of a result that was omitted
 
 # The `data` of a verdict: whether the output was accepted.
 ACCEPTED, REJECTED = '{"type":"verdict","taken":true}', '{"type":"verdict","taken":false}'
@@ -21,7 +21,7 @@ CallKey = tuple[int, str]
 
 @dataclass(frozen=True, slots=True)
 class PreliminaryOutput:
-    """What a tool that still runs has shown of its result so far. `data` is a JSON value for clients."""
+    """The output of a running tool so far. `data` is a JSON value for clients."""
 
     round: int
     tool_use_id: str
@@ -44,8 +44,8 @@ class Block:
 
     `text` is the streamed text: prose, thinking, or the JSON text of a tool input; for a tool_result the text that the
     tool returned. `data` is the provider's own JSON object for the block, in which the streamed member stays as it
-    began; for a tool_result its layout (turnstream.domain.results); None where `text` is all there is. `attempt` wrote
-    the block. `notes` is a JSON object of ours about a tool_result (cut, tried again, answered by another tool), and
+    began; for a tool_result its layout (turnstream.domain.results); None if `text` is all there is. `attempt` wrote the
+    block. `notes` is a JSON object of ours about a tool_result (cut, tried again, answered by another tool), and
     `client_data` the JSON text that the tool gave for clients beside it; no provider sees either.
     """
 
@@ -64,7 +64,7 @@ class Block:
 
     @property
     def key(self) -> CallKey:
-        """The call that this block is, or answers."""
+        """The id of the call: this block itself, or the call that it answers."""
         return self.round, self.tool_use_id or ""
 
     @property

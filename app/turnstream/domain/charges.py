@@ -14,7 +14,7 @@ ChargeKind = Literal["round", "summary", "title"]
 @dataclass(frozen=True, slots=True)
 class Charge:
     """One model call of a turn, or beside it: the summary of a result, the title of its chat. `call` is its name within
-    the turn. `cost` is None where the prices are not known.
+    the turn. `cost` is None if the prices are not known.
     """
 
     kind: ChargeKind

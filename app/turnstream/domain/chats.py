@@ -9,7 +9,7 @@ from uuid import UUID
 from turnstream.domain.errors import Conflict
 from turnstream.domain.turns import Turn
 
-# What a message does where its branch is busy. `reject`: it is refused. `enqueue`: its answer waits for the end of the
+# The effect of a message on a busy branch. `reject`: it is refused. `enqueue`: its answer waits for the end of the
 # open turns. `interrupt`: they are cancelled. `steer`: it goes into one of them. `branch`: it stands beside them.
 OnBusy = Literal["reject", "enqueue", "interrupt", "steer", "branch"]
 

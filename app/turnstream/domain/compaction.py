@@ -1,8 +1,8 @@
 """Compaction: when a conversation is too long for its model, and how it is made shorter.
 
 Older tool results are sent shortened; where that is not enough, the turns before are summarised; where there are none,
-the older results of the running turn are left out whole. The size of a request
-is estimated in tokens: from the usage of the last one, and from the length of what was added since.
+the older results of the running turn are omitted whole. The size of a request is estimated in tokens: from the usage of
+the last one, and from the length of the content since then.
 """
 
 from collections.abc import Iterator, Sequence
@@ -48,15 +48,15 @@ _HEAD = 500  # characters that are sent of a shortened result; none where that i
 
 
 def may_need_compaction(path: Sequence[Turn]) -> bool:
-    """True where the estimate cannot tell whether the path is too long, so that counting its tokens is worthwhile."""
+    """True if the estimate cannot tell whether the path is too long, so that counting its tokens is worthwhile."""
     limit = _limit(path[-1])
     return limit is not None and estimate_size(path).is_uncertain_about(limit)
 
 
 def compaction_needed(path: Sequence[Turn], *, tokens: int | None = None, forced: bool = False) -> Block | UUID | None:
-    """What must be done before the model is called again for the turn at the end of `path`: the block that records
-    which results are shortened, or the id of the turn up to which the path is summarised. None where the path fits, or
-    cannot be made shorter.
+    """The work before the next model call of the turn at the end of `path`: the block that records which results are
+    shortened, or the id of the turn up to which the path is summarised. None if the path fits, or cannot be made
+    shorter.
 
     `tokens` is the size of the request where it was counted; `forced`: the provider has refused it as too long.
     """
@@ -76,7 +76,7 @@ def compaction_needed(path: Sequence[Turn], *, tokens: int | None = None, forced
     through = last_turn_to_summarise(path, window)
     if through is not None:
         return through
-    # What is left is the running turn itself.
+    # Only the running turn itself is left.
     shortening = shortening or _shortening(path, old, 0, window)
     if shortening is None and ours and (forced or (tokens or 0) > window):
         shortening = _shortening_of_newest(path, window)
@@ -84,7 +84,7 @@ def compaction_needed(path: Sequence[Turn], *, tokens: int | None = None, forced
 
 
 def _limit(running: Turn) -> float | None:
-    """The size above which a request is too long; None where it is unknown, or the provider compacts by itself."""
+    """The size above which a request is too long; None if it is unknown, or the provider compacts by itself."""
     window = _request(running).limits.context_window
     if window is None or COMPACTION in _edits(running):
         return None
@@ -108,9 +108,7 @@ _Results = tuple[Position, Sequence[Block]]
 
 
 def _shortening(path: Sequence[Turn], rounds: Sequence[_Results], head: int, window: int) -> Shortening | None:
-    """A shortening of all large results of `rounds` that are sent with more than `head`; None where it saves too
-    little.
-    """
+    """A shortening of all results of `rounds` that are sent with more than `head`; None if it saves too little."""
     known = shortenings_on(path)
     positions: list[Position] = []
     left_out = files = 0
@@ -133,7 +131,7 @@ def _shortening(path: Sequence[Turn], rounds: Sequence[_Results], head: int, win
 
 
 def _old_rounds(path: Sequence[Turn], room: float) -> Iterator[_Results]:
-    """The rounds with results but those newest that fit into `room`. The newest one is left out in any case, since the
+    """The rounds with results but those newest that fit into `room`. The newest one is omitted in any case, since the
     model may not have seen its results.
     """
     newest_first = reversed(list(_rounds_with_results(path)))
@@ -168,7 +166,7 @@ def _saved(shortening: Shortening) -> int:
 
 
 def last_turn_to_summarise(path: Sequence[Turn], window: int) -> UUID | None:
-    """The turn up to which the path is summarised, so that the turns after it fill a share of the window; None where no
+    """The turn up to which the path is summarised, so that the turns after it fill a share of the window; None if no
     turn is left to be summarised.
     """
     kept = turns_after_summary(path)
@@ -199,7 +197,7 @@ class SizeEstimate:
     guessed: int
 
     def is_uncertain_about(self, tokens: float) -> bool:
-        """True where the size may be above `tokens` or below: the guessed part may be half of the guess, or twice."""
+        """True if the size may be above `tokens` or below: the guessed part may be half of the guess, or twice."""
         return self.tokens - self.guessed / 2 <= tokens < self.tokens + self.guessed
 
 
@@ -235,7 +233,7 @@ def _newest_figures(path: Sequence[Turn]) -> tuple[int, Round] | None:
 
 
 def _same_edits(then: Turn, now: Turn) -> bool:
-    """False where the provider was to cut one of the two requests and not the other: their sizes do not compare."""
+    """False if the provider was to cut one of the two requests and not the other: their sizes do not compare."""
     if then.request is None or now.request is None:
         return then.request is now.request
     requests = (then.request, now.request)

@@ -7,8 +7,8 @@ _FORM = re.compile("(0|[1-9][0-9]{0,8})-(0|[1-9][0-9]{0,8})-(0|[1-9][0-9]{0,14})
 
 
 class Cursor(NamedTuple):
-    """The position up to which a client has received a turn: `attempt` wrote what it has, `place` counts the marks that
-    it has passed, `offset` the characters of the text after them. Cursors of one turn compare as tuples, and only grow.
+    """The position up to which a client has received a turn: `attempt` wrote the client's content, `place` counts the
+    passed marks, `offset` the characters of the text after them. Cursors of one turn compare as tuples, and only grow.
     """
 
     attempt: int = 0

@@ -16,7 +16,7 @@ ASSEMBLED_ANSWER = "assembled_answer"
 ALL_TOOLS_FAILED = "all_tools_failed"
 HOOK_FAILURES = "hook_failures"
 REWRITTEN = "rewritten"  # a part that readers had seen was taken back
-CONTINUED = "continued"  # a reply was cut off, and what it had written stands
+CONTINUED = "continued"  # a reply was interrupted, and its text stays
 _LOOKED_AT = frozenset({TOOL_USE, TOOL_RESULT, USER_TEXT})  # by what is counted here
 # Notes on results that needed no policy.
 _NOT_DEGRADED = frozenset({"started_at", "seconds", "summarised", "cached", "memo", "approval"})
@@ -26,7 +26,7 @@ _NOT_DEGRADED = frozenset({"started_at", "seconds", "summarised", "cached", "mem
 class Degraded:
     """A policy, `what`, that was needed for the tool_result at `index`; without an index, for the whole turn. A reply
     that was cut off has its `round` and the output that it cost, `estimated` where the provider did not report it. A
-    limit that was reached has its name, its amount and what was `used` of it.
+    reached limit has its name, its amount and the `used` amount.
     """
 
     what: str
@@ -64,7 +64,7 @@ def degraded(turn: Turn) -> tuple[Degraded, ...]:
 
 
 def _cut_off(turn: Turn) -> Iterator[Degraded]:
-    """The replies that were cut off after their first text, and written anew or gone on with."""
+    """The replies that were interrupted after their first text, and then rewritten or continued."""
     for round in turn.rounds:
         whats = {VOIDED: REWRITTEN, INTERRUPTED: CONTINUED}
         tokens = round.spent.get("output_tokens")

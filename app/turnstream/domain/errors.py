@@ -25,7 +25,7 @@ TurnstreamError
 from collections.abc import Sequence
 from typing import Literal
 
-# What is wrong with a request, for programs: a client decides by its code, and shows the sentence to people.
+# The causes of a refusal, for programs: a client decides by its code, and shows the sentence to people.
 RefusalCode = Literal[
     "call_answered",
     "call_over",
@@ -57,8 +57,8 @@ class TurnstreamError(Exception):
 
 
 class RequestRefused(TurnstreamError):
-    """The caller must change the request. `field` names the wrong field, where it is one. A `code` stands in place of
-    that of the class, where a client may have to tell it from others.
+    """The caller must change the request. `field` names the wrong field, if there is one. A `code` replaces the code of
+    the class, if a client may have to distinguish it.
     """
 
     status = 422
@@ -74,7 +74,7 @@ class RequestRefused(TurnstreamError):
 
 
 class Unauthorized(RequestRefused):
-    """The request has no credential, or one that is not valid (any more)."""
+    """The request has no credential, or an invalid or expired one."""
 
     status = 401
     title = "Not authorized"
@@ -94,7 +94,7 @@ class Forbidden(RequestRefused):
 
 
 class NotFound(RequestRefused):
-    """The request names nothing that the caller may see."""
+    """The named object does not exist, or the caller may not see it."""
 
     status = 404
     title = "Not found"
@@ -172,7 +172,7 @@ class TooLong(PermanentError):
 
 
 class StorageError(TurnstreamError):
-    """Postgres did not do what it was asked."""
+    """Postgres did not execute a statement."""
 
 
 class StorageUnavailable(StorageError):
@@ -203,7 +203,7 @@ class IllegalTransition(TurnstreamError):
 
 
 class ConfigError(TurnstreamError):
-    """One or more settings are wrong. Each argument is a sentence that names one and a right value."""
+    """Settings are wrong. Each argument is a sentence that names one and a right value."""
 
     def __str__(self) -> str:
         return " ".join(map(str, self.args))

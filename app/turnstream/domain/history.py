@@ -15,7 +15,7 @@ from turnstream.domain.kinds import SHORTENED, SUMMARY, TOOL_RESULT, TOOL_USE
 from turnstream.domain.results import count_files, result_as_text
 from turnstream.domain.turns import EarlierResults, Turn, TurnRequest
 
-_NOTE = 100  # characters, about, of the note in the place of what is left out
+_NOTE = 100  # characters, about, of the note instead of what is omitted
 COMPACTED = "compacted"  # the stop reason of a round that made a summary
 EARLIER_HEAD = 500  # characters that are sent of a long result of an earlier turn, where these are sent shortened
 
@@ -54,7 +54,7 @@ class Shortening:
         return self.first <= position <= self.last and can_be_shortened(block, self.head)
 
     def invalidates(self, position: Position) -> bool:
-        """True where thoughts do not hold any more: a result before them was sent whole when they were made."""
+        """True if thoughts do not hold any more: a result before them was sent whole when they were made."""
         return self.first < position <= self.made
 
 
@@ -65,7 +65,7 @@ def earlier_results_of(request: TurnRequest | None) -> EarlierResults:
 
 def with_earlier_results(path: Sequence[Turn]) -> Sequence[Turn]:
     """The path as the turn at its end sends it: the results of tools in the turns before are whole, shortened to their
-    beginning, or left out together with their calls. A turn without such results is the same object.
+    beginning, or omitted together with their calls. A turn without such results is the same object.
     """
     request, mode = path[-1].request, earlier_results_of(path[-1].request)
     if request is None or mode == "whole":
@@ -98,7 +98,7 @@ def _beginning_of(block: Block, can_read_on: bool) -> Block:
 
 
 def shortening_of(position: Position, block: Block, shortenings: Sequence[Shortening]) -> Shortening | None:
-    """The shortening that decides how much is sent of a block: the one that leaves the least."""
+    """The shortening that decides how much is sent of a block: the smallest remainder."""
     mine = (shortening for shortening in shortenings if shortening.shortens(position, block))
     return min(mine, key=lambda shortening: shortening.head, default=None)
 
@@ -108,7 +108,7 @@ def can_be_shortened(result: Block, head: int) -> bool:
 
 
 def omitted_characters(result: Block, head: int) -> int:
-    """The number of characters that are left out of a shortened result; 0 for a text that is hardly longer anyway."""
+    """The number of characters that are omitted of a shortened result; 0 for a text that is hardly longer anyway."""
     return len(result.text) - head if len(result.text) > 2 * max(head, _NOTE) else 0
 
 
@@ -125,7 +125,7 @@ def summary_on(path: Sequence[Turn]) -> Summary | None:
 
 
 def turns_after_summary(path: Sequence[Turn]) -> Sequence[Turn]:
-    """The turns after those that the newest summary stands for."""
+    """The turns after the newest summary's last turn."""
     summary = summary_on(path)
     if summary is None:
         return path
@@ -169,7 +169,7 @@ def shortening_block(shortening: Shortening, path: Sequence[Turn]) -> Block:
 
 
 def with_new_ids(block: Block, ids: Mapping[UUID, UUID]) -> Block:
-    """A summary or a shortening, with the ids of copies in place of the turns that it names."""
+    """A summary or a shortening, with the ids of copies instead of the turns that it names."""
     if block.data is None:
         return block
     data = json.loads(block.data)

@@ -1,4 +1,4 @@
-"""Identities: what every way to authenticate gives, and all that the code behind it sees of the caller."""
+"""Identities: the result of every authentication, and the only description of the caller behind it."""
 
 import re
 import unicodedata
@@ -14,10 +14,10 @@ Scope = Literal["read", "send", "chat", "approve", "admin"]
 SCOPES: tuple[Scope, ...] = get_args(Scope)
 # The members of a turn's options that a credential may fix for all turns that it posts.
 FIXABLE = ("model", "system_prompt", "params", "tools", "limits")
-# What a person may do with what is theirs: `chat` allows all that `send` does. `admin` reaches other owners.
+# The rights of a person over their own data: `chat` allows all that `send` does. `admin` reaches other owners.
 OF_A_PERSON: frozenset[Scope] = frozenset({"read", "chat", "approve"})
 LONGEST_OWNER = 255
-# Whose everything is while a server needs no token.
+# The owner of all rows while a server needs no token.
 LOCAL_OWNER = "local"
 # Ends of the names under which a move keeps an owner's rows out of reach (arriving_name, departed_name).
 _OF_A_MOVE = re.compile(r" \((arriving|moved to [^()]*)\)\Z")
@@ -31,10 +31,10 @@ _DRAWN_AS_NOTHING = re.compile(
 @dataclass(frozen=True, slots=True)
 class Identity:
     """The owner on whose behalf a request is made, and what its credential allows. `credential` is the credential's id
-    where it has one, `plan` the name of the limits that it comes with, `cell` the cell that it names. A `chat` or a
-    `turn` is all that a bound credential reaches. `folder` is the folder of documents that a restricted credential
-    reaches. `fixed` are options of all turns that it posts, as the API takes them: members of `FIXABLE`. Raises
-    ValueError for values that no row can hold.
+    if it has one, `plan` the name of the limits that it comes with, `cell` the cell that it names. A bound credential
+    reaches its `chat` or `turn` only. `folder` is the folder of documents that a restricted credential reaches. `fixed`
+    are options of all turns that it posts, as the API takes them: members of `FIXABLE`. Raises ValueError for values
+    that no row can hold.
     """
 
     owner: str
@@ -111,12 +111,12 @@ def owner_name(given: str) -> str:
 
 
 def arriving_name(owner: str) -> str:
-    """The owner of what a move has copied ahead, in the new cell."""
+    """The owner of the rows that a move has copied ahead, in the new cell."""
     return f"{owner} (arriving)"
 
 
 def departed_name(owner: str, cell: str) -> str:
-    """The owner of what a move to `cell` leaves behind in the old cell, until it is erased."""
+    """The owner of the rows that a move to `cell` leaves in the old cell, until their erasure."""
     return f"{owner} (moved to {cell})"
 
 

@@ -27,7 +27,7 @@ VERDICT = "verdict"  # on an output that a structured turn's model wrote as text
 
 Family = Literal["prose", "thought", "call", "server_call", "result", "server_result", "file", "steer", "note", "other"]
 # `in_place`: where it stands, under the role of its turn. `after_call`: by the user's side, behind the call it answers.
-# `as_user_text`: by the user's side, behind its round. `for_history`: in the place of the turns it summarises.
+# `as_user_text`: by the user's side, behind its round. `for_history`: instead of the turns it summarises.
 Sent = Literal["in_place", "after_call", "as_user_text", "for_history", "never"]
 Shown = Literal["prose", "thought", "hidden_thought", "call", "inside_call", "file", "user_text", "note", "raw"]
 Size = Literal["none", "text", "text_and_data", "text_and_files", "one_file"]

@@ -1,6 +1,6 @@
-"""Limits inside a turn: which of them it has reached, as its rows tell. Pure functions.
+"""Limits inside a turn: the reached ones, from its rows. Pure functions.
 
-A budget (tokens, cost, seconds) is looked at before each model call and each tool: what is under way runs to its end.
+A budget (tokens, cost, seconds) is looked at before each model call and each tool: a running step runs to its end.
 """
 
 from collections.abc import Sequence
@@ -49,7 +49,7 @@ def round_limit(turn: Turn, last: int | None = None) -> int:
 
 
 def makes_progress(blocks: Sequence[Block], number: int) -> bool:
-    """Whether the round has a new result: one that is no error, and that no same call had before."""
+    """Whether the round has a new result: a result without an error that no identical call had before."""
     calls = {block.key: (block.name, block.text) for block in blocks if block.is_call}
     results = [block for block in blocks if block.type == TOOL_RESULT and not block.is_error]
     known = {(calls.get(block.key), block.text, block.data) for block in results if block.round < number}
@@ -59,7 +59,7 @@ def makes_progress(blocks: Sequence[Block], number: int) -> bool:
 
 
 def counted_calls(turn: Turn) -> tuple[Block, ...]:
-    """The calls of tools, without those that hand over the output of a structured turn."""
+    """The calls of tools, except those that submit the output of a structured turn."""
     assert turn.request is not None
     own = {spec.name for spec in turn.request.tools if spec.role is not None}
     return tuple(block for block in turn.blocks if block.is_call and block.name not in own)
@@ -72,14 +72,14 @@ def calls_over_limit(turn: Turn) -> tuple[Block, ...]:
 
 
 def calls_are_spent(turn: Turn, last: int | None = None) -> bool:
-    """True where the turn may run no other tool after round `last`, or the last of all."""
+    """True if the turn may run no other tool after round `last`, or the last of all."""
     assert turn.request is not None
     most = turn.request.limits.max_calls
     return most is not None and sum(last is None or call.round <= last for call in counted_calls(turn)) >= most
 
 
 def spent_budget(turn: Turn, now: datetime | None) -> ReachedLimit | None:
-    """The first budget that is used up; None where there is some left of each. Without `now` time does not count."""
+    """The first budget that is used up; None if there is some left of each. Without `now` time does not count."""
     assert turn.request is not None
     limits = turn.request.limits
     if limits.budget_tokens is not None:

@@ -2,8 +2,7 @@
 
 A log is a list of marks, and the text of the block that is still open. It is the same for a turn that runs (the live
 view appends to it) and for a turn that has ended (`marks_of` makes it from rows), so one reader serves both. Within one
-attempt a log only grows. Deleting a part of it starts a new attempt, by which a cursor into that part is known to be
-void.
+attempt a log only grows. A deletion of a part starts a new attempt, so a cursor into that part is recognised as void.
 """
 
 from collections import defaultdict
@@ -59,7 +58,7 @@ def end_of(turn: Turn) -> TurnEnd:
 
 
 def start_of_round(round: Round, blocks: Sequence[Block]) -> RoundStart:
-    """The mark of a round's start. `blocks` are those of the turn so far, with the results that the round answers."""
+    """The mark of a round's start. `blocks` is the turn so far, with the results that the round answers."""
     answered = tuple(
         Answered(block.tool_use_id or "", block.name or "", block.is_error)
         for block in blocks
@@ -73,8 +72,8 @@ def start_of_block(block: Block) -> BlockStart:
 
 
 def stop_of_block(block: Block, closed_by: int) -> BlockStop:
-    """The mark of a block's end. What was interrupted is closed, as far as it is stored, by the attempt that settles
-    its round: a client that has it as whole, from commits that a failover has lost, must begin the block anew.
+    """The mark of a block's end. What was interrupted is closed, up to its stored end, by the attempt that settles its
+    round: a client that has it as whole, from commits that a failover has lost, must begin the block again.
     """
     return BlockStop(closed_by if block.interrupted else block.attempt, block)
 
@@ -185,7 +184,7 @@ def open_actions_of(turn: Turn) -> tuple[RequiredAction, ...]:
 
 
 def elicited(turn: Turn) -> ActionRequired | None:
-    """All that waits now, where an elicitation is among it: a reader finds no mark of that. None otherwise."""
+    """All waiting calls, if an elicitation is among them: a reader finds no mark of that. None otherwise."""
     actions = open_actions_of(turn)
     if not any(action.kind == "elicitation" for action in actions):
         return None
@@ -227,11 +226,11 @@ def _add_round(marks: Marks, round: Round, by_round: Mapping[int, Sequence[Block
 
 
 def resume(log: Log, cursor: Cursor) -> tuple[Cursor, Reset | None]:
-    """The cursor at which a client that holds `cursor` goes on, and the reset that it needs first, if any."""
+    """The cursor from which a client with `cursor` continues, and the reset before that, if it needs one."""
     if not log.has_had(cursor.attempt):
         # Of a past that this database does not have: nothing vouches for more than the first mark.
         return Cursor(log.attempt, min(1, cursor.place)), Reset(log.attempt, 0)
-    # Marks of a later attempt took the place of those that the client has.
+    # Marks of a later attempt have replaced the client's marks.
     kept = log.marks.length_until(cursor.attempt, cursor.place)
     if kept == cursor.place and cursor.offset <= _text_length(log, cursor.place):
         return Cursor(log.attempt, cursor.place, cursor.offset), None

@@ -15,7 +15,7 @@ MISSED = 0.8
 @dataclass(frozen=True, slots=True)
 class Peer:
     """Another replica. `connected`: its session is alive. `lapsed`: its lease has expired. `has_own_address`: its
-    address is that of this one. It is an earlier process, or two servers share a host name and a port.
+    address is this replica's. It is an earlier process, or two servers share a host name and a port.
     """
 
     id: UUID
@@ -39,7 +39,7 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Observations:
-    """What a replica has seen until its last look, in the times of `Look`. Expired leases count a lease after
+    """The observations of a replica until its last look, in the times of `Look`. Expired leases count a lease after
     `reachable_since`; nothing counts until a lease after `doubted_at`. `missed`: since when a peer with this end of its
     lease has had no session.
     """

@@ -54,7 +54,7 @@ _AT_ONCE = frozenset({"submit_before_output", *_CUT_OFF})
 class OutputProgress:
     """The state of a structured turn. `accepted` is the call whose input is the output, or the text block that is.
     `drafted` is the call that would be submitted. `failed` attempts have ended, the last one by `failure` and after
-    `spent` model calls; the present one has had `iterations`. `complaint` is what was last found wrong.
+    `spent` model calls; the present one has had `iterations`. `complaint` is the latest mistake.
     """
 
     accepted: Block | None = None
@@ -80,7 +80,7 @@ def output_progress(turn: Turn) -> OutputProgress:
 
 
 def failure_of(progress: OutputProgress, spec: OutputSpec) -> TurnError | None:
-    """The failure of the turn; None while the turn may go on."""
+    """The failure of the turn; None while the turn may continue."""
     failure: Failure | None = progress.failure
     attempt, iterations = progress.failed + 1, progress.iterations
     if failure not in _AT_ONCE and progress.failed >= spec.max_attempts:
@@ -117,12 +117,14 @@ def output_of(turn: Turn) -> str | None:
 
 
 def is_of_an_object(schema: Mapping[str, Any]) -> bool:
-    """Whether providers take `schema` as that of a tool: one of an object, and no union or reference at its root."""
+    """Whether providers accept `schema` as the schema of a tool: one of an object, and no union or reference at its
+    root.
+    """
     return schema.get("type") == "object" and not _UNIONS & schema.keys()
 
 
 def schema_for_model(spec: OutputSpec) -> str:
-    """The schema, JSON text, of what the model writes: that of the output, or of an object with it as `value`."""
+    """The schema, JSON text, of the model's output: the schema of the output, or of an object with it as `value`."""
     if not spec.wrapped:
         return spec.schema
     inner = _with_moved_references(json.loads(spec.schema))
@@ -170,7 +172,7 @@ def phase_of(turn: Turn) -> Phase | None:
 
 
 def _role_cut_short(turn: Turn) -> ToolRole | None:
-    """The role of the last output tool that ran when the turn ended. None where the reply itself was cut off."""
+    """The role of the last output tool that ran when the turn ended. None if the reply itself was cut off."""
     last = next((round for round in reversed(turn.rounds) if round.sealed), None)
     if last is None or last.stop_reason == _CANCELLED:
         return None

@@ -10,10 +10,10 @@ from turnstream.domain.limits import ReachedLimit
 
 PERIODS: Final = ("minute", "day", "month")
 # `requests` ask for answers or go to turns that run, `writes` change other rows, `calls` run tools; `tokens` and `cost`
-# are those of model calls.
+# count model calls.
 MEASURES: Final = ("requests", "writes", "calls", "tokens", "cost")
 COUNTED: Final = frozenset({"requests", "writes", "calls"})  # the others are known afterwards
-# Limits of what is there at one time.
+# Limits of amounts at one time.
 KEPT: Final = ("running_turns", "queued_turns", "streams", "uploads", "upload_bytes", "documents", "document_bytes")
 RATES: Final = tuple(f"{measure}_per_{period}" for measure in MEASURES for period in PERIODS)
 
@@ -21,7 +21,7 @@ RATES: Final = tuple(f"{measure}_per_{period}" for measure in MEASURES for perio
 @dataclass(frozen=True, slots=True)
 class Plan:
     """The limits of an owner. `rates` are by name (`tokens_per_day`); periods are those of UTC. `upload_bytes` and
-    `document_bytes` are the bytes of all files and documents that are kept. What is not named has no limit.
+    `document_bytes` are the bytes of all files and documents that are kept. A missing member means no limit.
     """
 
     name: str
@@ -39,13 +39,13 @@ class Plan:
             raise ValueError(f"a plan has no rate {min(unknown)!r}; the rates are {', '.join(RATES)}")
 
     def has(self, *measures: str) -> bool:
-        """True where one of the measures has a limit."""
+        """True if one of the measures has a limit."""
         return any(name.partition("_per_")[0] in measures for name in self.rates)
 
 
 @dataclass(frozen=True, slots=True)
 class Plans:
-    """Which plan an owner has: what `plan_of` returns, a plan or the name of one; else the one that the credentials
+    """Which plan an owner has: what `plan_of` returns, a plan or the name of one; else the plan that the credentials
     name; else that in `owners`; else the `default`.
     """
 
@@ -56,7 +56,7 @@ class Plans:
 
     @property
     def vary(self) -> bool:
-        """True where owners may have different plans."""
+        """True if owners may have different plans."""
         return bool(self.named) or self.plan_of is not None
 
     def of(self, owner: str, name: str | None = None) -> Plan:
@@ -81,8 +81,8 @@ class Plans:
 
 
 def reached_rate(plan: Plan, used: Mapping[str, float], adding: Mapping[str, float]) -> ReachedLimit | None:
-    """The first rate of the plan that leaves no room for what is to be added to what is used. Of tokens and cost it is
-    known afterwards how many there are, so that anything left is room.
+    """The first rate of the plan that the added amount would exceed. Tokens and cost are counted afterwards, so any
+    remainder is enough for them.
     """
     for name, limit in plan.rates.items():
         measure = name.partition("_per_")[0]

@@ -51,7 +51,7 @@ def content_of(data: str) -> Sequence[Json]:
 
 
 def result_as_text(result: Block, instead: str) -> Block:
-    """The result as one text, with `instead` in the place of each file; `{type}` in it is the type of the file."""
+    """The result as one text, with `instead` instead of each file; `{type}` in it is the type of the file."""
     parts = parts_of(result)
     words = [part["text"] if part["type"] == TEXT else instead.format(type=part["type"]) for part in parts]
     return replace(result, text=joined_texts(words), data=None)

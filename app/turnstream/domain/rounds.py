@@ -1,4 +1,4 @@
-"""Rounds: one model call each, with the tools that it called; sums of usage, and what it costs."""
+"""Rounds: one model call each, with the tools that it called; sums of usage, and its cost."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -47,8 +47,8 @@ class BilledTokens:
 
 
 def billed_tokens(usage: Mapping[str, Any]) -> BilledTokens:
-    """The tokens of a round's usage. The figures of summaries that the provider wrote meanwhile are in `iterations`,
-    and not in those of the message.
+    """The tokens of a round's usage. The figures of the provider's own summaries are in `iterations`, not in the
+    figures of the message.
     """
     iterations = usage.get("iterations") or ()
     figures = (usage, *(each for each in iterations if each.get("type") == "compaction"))
@@ -65,8 +65,8 @@ class Round:
     provider reported of the message and may need back (container, stop_details). Several attempts may have begun a
     round of the same number; at most one of these is sealed, by attempt `sealed_by`. `model` was called, where known.
     `estimated_tokens`, of a reply that was cut off, is its output by the length of its text: providers report the true
-    figure at the end of a reply. `cost` is by the prices of the time when the round was sealed or voided; None where
-    they are not known.
+    figure at the end of a reply. `cost` is by the prices of the time when the round was sealed or voided; None if they
+    are not known.
     """
 
     number: int
@@ -95,12 +95,12 @@ class Round:
 
     @property
     def is_estimated(self) -> bool:
-        """True where more output was received than the provider has reported."""
+        """True if more output was received than the provider has reported."""
         return (self.estimated_tokens or 0) > (self.usage.get("output_tokens") or 0)
 
     @property
     def spent(self) -> Mapping[str, Any]:
-        """The usage, with the estimate where that is higher: what was cut off is billed all the same."""
+        """The usage, with the estimate where that is higher: an interrupted reply is billed too."""
         return {**self.usage, "output_tokens": self.estimated_tokens} if self.is_estimated else self.usage
 
 

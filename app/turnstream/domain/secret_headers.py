@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 MASK = "********"
-# The name of a secret that the operator holds is none itself.
+# The name of an operator's secret is no secret.
 _REFERENCE = re.compile(r"([A-Za-z]+ )?\$\{secret:\w+\}")
 
 

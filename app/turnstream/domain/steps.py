@@ -31,7 +31,7 @@ VOIDED = "voided"
 MAX_TOOL_ROUNDS = "max_tool_rounds"
 MAX_CALLS = "max_calls"
 
-# The provider expects its reply back unchanged, and goes on with it.
+# The provider expects its reply back unchanged, and continues it.
 PAUSED = frozenset({"pause_turn", "compaction"})
 
 _OF_A_TEXT = THOUGHTS | {TEXT}
@@ -74,7 +74,7 @@ class Compact:
 
 @dataclass(frozen=True, slots=True)
 class RunTools:
-    """Give each call its one result: run it, or answer with `refusal` where it must not run."""
+    """Give each call its one result: run it, or answer with `refusal` if it must not run."""
 
     calls: tuple[Block, ...]
     refusal: str | None = None
@@ -156,7 +156,7 @@ def compaction_step(
 
 
 def is_paused(turn: Turn) -> bool:
-    """True where the provider goes on with its last reply: no other block may come in between."""
+    """True if the provider continues its last reply: no other block may come in between."""
     sealed = [round for round in turn.rounds if round.sealed]
     return bool(sealed) and sealed[-1].stop_reason in PAUSED
 
@@ -291,9 +291,9 @@ def settle(turn: Turn, open_block: Block | None, recoveries: int) -> Settlement:
     """Decides about the unsealed round, after a crash and after a failure of the provider alike.
 
     `seal`: it holds a complete call, so it is sealed as it is and its calls are run. `keep`: its text stays as an
-    interrupted block, and the model is asked to go on. `void`: its blocks are deleted, and the model is called again.
-    `give_up`: there were too many interruptions. `open_block` is the block that was being written. `recoveries` counts
-    the interruptions since the last progress, with this one where it is charged.
+    interrupted block, and the model is asked to continue. `void`: its blocks are deleted, and the model is called
+    again. `give_up`: there were too many interruptions. `open_block` is the block that was being written. `recoveries`
+    counts the interruptions since the last progress, with this one where it is charged.
     """
     assert turn.request is not None
     limits = turn.request.limits

@@ -109,7 +109,7 @@ class OutputSpec:
     `validator` that judges an output, and a `handler` that refines it. An attempt at an output ends with one, or after
     `max_iterations` model calls. `native`: the provider holds the model to the schema, and the output is its text, not
     the call of a tool. `wrapped`: the schema is not one of an object, which providers demand, so the model writes an
-    object with the output as its `value`. The names and descriptions are those of the tools; None for ours.
+    object with the output as its `value`. Names and descriptions of the tools; None for ours.
     """
 
     schema: str
@@ -131,9 +131,9 @@ class TurnRequest:
 
     `params` are the model parameters as given (max_tokens, thinking, …). `provider_tools` run at the provider; their
     definitions are JSON text and passed on unchanged. `record` asks for a recording of the model calls. `plan` is the
-    owner's, where the credentials of the request name one. `labels` are the client's, for itself. `trace` is
-    the span that made the turn, as a header `traceparent`; None where nothing is traced. `documents` is how the
-    paths of all documents begin that the turn's tools may read: empty for every document, None for none.
+    owner's, where the credentials of the request name one. `labels` are the client's, for itself. `trace` is the span
+    that made the turn, as a header `traceparent`; None if nothing is traced. `documents` is how the paths of all
+    documents begin that the turn's tools may read: empty for every document, None for none.
     """
 
     model: str
@@ -153,7 +153,7 @@ class TurnRequest:
 @dataclass(frozen=True, slots=True)
 class TurnError:
     """The reason why a turn ended as `error`. `type` is the provider's or ours, `request_id` the provider's. `details`
-    are figures of it as JSON: what was used up, and of how much.
+    are figures of it as JSON: the used-up budget, and its amount.
     """
 
     type: str

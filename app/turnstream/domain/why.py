@@ -27,8 +27,8 @@ class RunningCall:
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """What only the memory of a replica has of a turn. `silent` is how long ago the provider sent the last bytes in a
-    model call that is open. `readers` are those of this replica. Times are in seconds.
+    """The state of a turn in the memory of its replica. `silent` is how long ago the provider sent the last bytes in a
+    model call that is open. `readers` counts the readers on this replica. Times are in seconds.
     """
 
     stage: Stage | None = None
@@ -48,9 +48,9 @@ class OpenAsk:
 @dataclass(frozen=True, slots=True)
 class TurnState:
     """A turn as the rows have it, with the last report of its replica, `reported` seconds ago. `ahead` are the turns
-    that were queued before it; `behind` is the open turn of its chat that must end first. `lease_left` is None where
-    its replica has no row any more. `trace` is the id of its trace. Times are in seconds; `seconds` is its age, without
-    the time after its end.
+    that were queued before it; `behind` is the open turn of its chat that must end first. `lease_left` is None if its
+    replica has no row any more. `trace` is the id of its trace. Times are in seconds; `seconds` is its age, without the
+    time after its end.
     """
 
     id: UUID
@@ -79,19 +79,19 @@ class TurnState:
 
     @property
     def silent(self) -> float | None:
-        """Seconds since the last bytes of the provider. A silence that the report saw is taken to have gone on."""
+        """Seconds since the last bytes of the provider. A reported silence counts as still lasting."""
         seen = None if self.activity is None else self.activity.silent
         return seen if seen is None or seen < _QUIET else seen + self.reported
 
     @property
     def known_calls(self) -> Sequence[RunningCall]:
-        """Those of the report, which has calls that were started early too; else those of the ledger."""
+        """The calls of the report, early ones included; else those of the ledger."""
         return self.activity.calls if self.activity is not None and self.activity.calls else self.calls
 
 
 @dataclass(frozen=True, slots=True)
 class LifeEvent:
-    """Something that happened to a turn, as the rows tell it."""
+    """An event in the life of a turn, from its rows."""
 
     at: datetime
     what: str

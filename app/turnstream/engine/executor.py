@@ -96,7 +96,7 @@ class Executor:
         return [*self._context.ancestors, self.turn]
 
     def activity(self, readers: int) -> Activity:
-        """What the rows do not have of the turn now."""
+        """The part of the turn that is not in rows."""
         recorder, stage = self._recorder, self._recorder.stage
         in_call = stage in {"processing", "streaming"} and self._stall is not None
         silent = self._stall.silent if in_call and self._stall is not None else None
@@ -111,7 +111,7 @@ class Executor:
                 try:
                     await self._do(await self._next_step())
                 except ProviderError as error:
-                    # Where results stand, a fallback is asked after any failure: the question is half answered.
+                    # If there are results, a fallback is called after any failure: the question is half answered.
                     if not can_be_assembled(self.turn) or not self._route.leave(error):
                         raise
                     await self._settle_open_round(error, recoveries=0)
@@ -183,8 +183,8 @@ class Executor:
     async def cut_short(
         self, status: Status, stop_reason: str, error: TurnError | None = None, *, keep: bool = True
     ) -> None:
-        """Ends the turn where it is, and every call gets a result. The open round is sealed as it is. Without `keep`,
-        or where the rows and the view differ about the open block, it is voided.
+        """Ends the turn at once, and every call gets a result. The open round is sealed as it is. Without `keep`, or
+        where the rows and the view differ about the open block, it is voided.
         """
         sealed = await self._tidy(stop_reason, keep=keep)
         await self._recorder.end(status, stop_reason, error)
@@ -192,7 +192,7 @@ class Executor:
             await self._call_after_round()
 
     async def _tidy(self, stop_reason: str, *, keep: bool) -> bool:
-        """Closes what is open in the turn, before its end. Returns whether that sealed a round."""
+        """Closes the open block of the turn, before its end. Returns whether that sealed a round."""
         await self._tool_runs.close()
         has_open_round = self._unsealed() is not None
         if has_open_round:
@@ -228,8 +228,8 @@ class Executor:
             await self._do(compaction)
 
     async def _compact(self, step: Compact) -> None:
-        """Has the turns to `step.through` summarised; fewer of them where they are too long for one request. Where the
-        model that the operator chose for it fails, the turn's own one does it.
+        """Has the turns to `step.through` summarised; fewer of them where they are too long for one request. If the
+        operator's model for it fails, the turn's own model writes it.
         """
         chosen = self._models.policy.summary_model
         owner = self._context.owner
@@ -382,7 +382,7 @@ class Executor:
 
     def _close_reply(self, stop_reason: str) -> tuple[Round, list[Block]]:
         """Ends the reply. Returns the unsealed round with its last figures, and the blocks that no row holds yet. After
-        a crash there is no reply: the row and the journal have what is known.
+        a crash there is no reply: the row and the journal have the received content.
         """
         round = self._unsealed()
         assert round is not None
@@ -471,7 +471,7 @@ class Executor:
                 assert_never(settlement)
 
     async def _void_open_round(self, recoveries: int = 0) -> None:
-        """Takes the unsealed round back, if there is one. The turn goes on in a new attempt."""
+        """Takes the unsealed round back, if there is one. The turn continues in a new attempt."""
         if self._unsealed() is not None:
             await self._tool_runs.close()  # calls that were started early are gone with the round
             await self._recorder.void_round(self._close_reply("")[0], recoveries=recoveries)

@@ -33,7 +33,7 @@ class FrameClock:
         self._scheduled = False
 
     async def wait_for_tick(self) -> None:
-        """Returns at once under low load, else about a tick later, together with all that came since the same beat."""
+        """Returns at once under low load, else about a tick later, together with all other reads of the same beat."""
         if self.tick == 0.0:
             return
         if not self._scheduled:
@@ -52,7 +52,7 @@ class FrameClock:
             self._schedule()
 
     async def watch(self) -> None:
-        """Measures for ever."""
+        """Measures without end."""
         wall, cpu = time.perf_counter(), time.thread_time()
         while True:
             await asyncio.sleep(SAMPLE)

@@ -63,8 +63,8 @@ class BeforeAttempt:
 
 @dataclass(frozen=True, slots=True)
 class OutputRejected:
-    """`draft` is the block that was judged: the call of the output tool or of submit, or a text. `outcome` has what is
-    wrong, as the model reads it.
+    """`draft` is the block that was judged: the call of the output tool or of submit, or a text. `outcome` has the
+    mistake, as the model reads it.
     """
 
     owner: str

@@ -66,7 +66,7 @@ class LoopWatch:
 
 
 def _processor_seconds(thread: int) -> float:
-    """What a thread has used of a processor. Only Linux tells it of another thread: elsewhere it is the time."""
+    """The processor time of a thread. Only Linux tells it of another thread: elsewhere it is the time."""
     if sys.platform != "linux":
         return perf_counter()
     return time.clock_gettime(time.pthread_getcpuclockid(thread))

@@ -28,7 +28,7 @@ from turnstream.telemetry import (
 
 log = structlog.get_logger(__name__)
 
-# A provider may invent others; each would be a metric series of its own for ever.
+# A provider may invent others; each would be a metric series of its own without end.
 _STOP_REASONS = frozenset(
     {"end_turn", "max_tokens", "stop_sequence", "tool_use", "pause_turn", "refusal", "cancelled", "error"}
     | {"model_context_window_exceeded", ASSEMBLED, MAX_TOOL_ROUNDS, MAX_CALLS, BUDGET}

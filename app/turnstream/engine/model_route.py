@@ -50,7 +50,7 @@ class ModelPolicy:
     label: Callable[[str], str] = lambda _: "other"
 
     def cost(self, model: str | None, usage: Mapping[str, Any]) -> float | None:
-        """What the usage costs now; None where the prices are not known."""
+        """What the usage costs now; None if the prices are not known."""
         prices = None if model is None else self.prices(model)
         return None if prices is None else prices.cost_of(usage)
 
@@ -145,8 +145,8 @@ class _Failures:
 
 
 class ModelRoute:
-    """The models that one run may still call. `model` is the present one: a run does not go back to one that it left,
-    a later run tries the first one again.
+    """The models that one run may still call. `model` is the present one: a run does not return to a failed model, a
+    later run tries the first one again.
     """
 
     def __init__(self, access: ModelAccess, model: str, owner: str) -> None:
@@ -178,7 +178,7 @@ class ModelRoute:
 
     @contextmanager
     def call(self) -> Iterator[Provider]:
-        """Encloses a call of the present model. One whose breaker is open is left for the next one that may be called;
+        """Encloses a call of the present model. A model with an open breaker is skipped for the next callable one;
         where none may, it is called all the same: nothing else can answer.
         """
         first = next(
@@ -200,8 +200,8 @@ class ModelRoute:
         self._retries.reset()
 
     def seconds_to_wait(self, error: TransientError, *, charged: bool) -> float:
-        """Seconds before the next call after one that failed, perhaps of another model. Raises PermanentError when no
-        try and no model is left.
+        """Seconds before the next call after a failed one, perhaps of another model. Raises PermanentError when no try
+        and no model is left.
         """
         try:
             if len(self._left) == 1 or not self._access.is_open(self.model, self._owner):
@@ -214,7 +214,7 @@ class ModelRoute:
         return 0.0
 
     def leave(self, error: ProviderError) -> bool:
-        """Leaves the present model, after a failure that no try can help, for the next. False where there is none."""
+        """Leaves the present model, after a failure that no try can help, for the next. False if there is none."""
         if len(self._left) == 1:
             return False
         self._present_failures().last = error

@@ -90,7 +90,7 @@ def cut(text: str) -> str:
 
 
 def _as_json(messages: Sequence[Message]) -> str:
-    """The texts of messages; of long ones the last, as far as they have room."""
+    """The texts of messages; the last ones of a long list, up to the limit."""
     room, found = TRACING.content, []
     for message in reversed(messages):
         parts = []

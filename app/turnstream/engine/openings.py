@@ -1,10 +1,10 @@
-"""A gate over the openings of model calls: a burst of turns does not hold the event loop for those that stream."""
+"""A gate over the openings of model calls: a burst of turns does not block the event loop for streaming turns."""
 
 import asyncio
 from collections.abc import Callable
 
 # Model calls that are opened at once, and the seconds for which one counts at most: about the time that the event loop
-# works for all of them. What takes longer waits for others, such as a provider that does not answer.
+# works for all of them. A slower opening frees its slot, such as a call of a silent provider.
 SLOTS = 4
 LONGEST = 0.02
 

@@ -186,8 +186,8 @@ class Recorder:
         await self._records.store_preliminary(output)
 
     async def settle_calls(self, *settlements: Settlement) -> None:
-        """Stores the results of calls. Those that are there at the same time, and those that come while another write
-        is under way, are stored in one statement; none waits for one that is not there yet.
+        """Stores the results of calls. Outcomes that are ready together, or that arrive during another write, are
+        stored in one statement; no outcome waits for a later one.
         """
         self._ready.extend(settlements)
         await to_the_end(self._settle_ready())
@@ -203,7 +203,7 @@ class Recorder:
                     await self._settle(ready)
 
     async def _settle(self, ready: Sequence[Settlement]) -> None:
-        """A failure is kept for the one who wants to know. A result that Postgres refuses takes no other with it."""
+        """A failure is stored for the caller that awaits it. A result that Postgres refuses takes no other with it."""
         calls = [self._settled_call(each, len(self.turn.blocks) + place) for place, each in enumerate(ready)]
         try:
             await self._records.settle_calls(calls)

@@ -91,7 +91,7 @@ class Reply:
 
     @property
     def blocks(self) -> Iterator[Block]:
-        """Those that are closed, and all text before them."""
+        """The closed blocks, and all text before them."""
         yield from self._recorder.turn.blocks[self._first :]
         yield from self._unwritten.blocks
 
@@ -146,7 +146,7 @@ class Reply:
             self._unwritten.keep(kept)
 
     def _past_seam(self, parts: Sequence[Part]) -> Sequence[Part]:
-        """What is still held back when the reply is cut off is dropped: it may be half a repetition."""
+        """Delayed text of an interrupted reply is dropped: it may be half a repetition."""
         assert self._seam is not None
         passed = self._seam.feed(parts)
         if self._seam.decided:
@@ -221,7 +221,7 @@ class Reply:
         )
 
     def cut_off(self) -> list[Block]:
-        """Ends the reply where it is. Returns the blocks that no row holds yet."""
+        """Ends the reply at its present length. Returns the blocks that no row holds yet."""
         interrupted = [change for change in self._message.interrupt() if isinstance(change, Block)]
         return [*self._unwritten.blocks, *interrupted]
 

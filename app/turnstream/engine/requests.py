@@ -1,4 +1,4 @@
-"""The model requests of one turn: built anew from its rows for each call, and counted in tokens by the provider."""
+"""The model requests of one turn: built from its rows for each call, and counted in tokens by the provider."""
 
 import asyncio
 import json
@@ -48,7 +48,7 @@ class Requests:
         self._entries = entries
         self._uploads = uploads
         self._fitting = fitting
-        self._reported: set[str] = set()  # fallbacks of which the log has what was left out
+        self._reported: set[str] = set()  # fallbacks whose omitted parameters are in the log
         self._contents: dict[UUID, bytes] = {}
 
     async def build(self, turn: Turn, step: ModelStep, model: str) -> ModelRequest:
@@ -104,7 +104,7 @@ class TokenCounts:
         self._failed: set[str] = set()
 
     async def tokens(self, turn: Turn, model: str, provider: Provider) -> int | None:
-        """None where the estimate is used."""
+        """None if the estimate is used."""
         if model in self._failed or is_paused(turn) or not may_need_compaction([*self._ancestors, turn]):
             return None
         key = (model, len(turn.blocks))
@@ -126,7 +126,7 @@ class TokenCounts:
 
 
 def _resume_data(sealed: Sequence[Round]) -> str | None:
-    """What the provider reported of the turn's messages, the newest of each member: not every reply has them all."""
+    """The provider's report about the turn's messages: the newest value of each member."""
     members: dict[str, Any] = {}
     for round in sealed:
         known: Mapping[str, Any] = json.loads(round.data or "{}")
@@ -157,7 +157,7 @@ def _params(request: TurnRequest, step: ModelStep) -> Mapping[str, Any]:
         format = {"type": "json_schema", "schema": schema}
         params = {**params, "output_config": {**(params.get("output_config") or {}), "format": format}}
     choice = params.get("tool_choice")
-    # A forced tool call holds for the first round: forced in every round, the turn would never get to an answer.
+    # A forced tool call holds for the first round: a tool forced in every round would prevent an answer.
     if step.round > 1 and isinstance(choice, Mapping) and choice.get("type") in {"any", "tool"}:
         kept = {name: value for name, value in choice.items() if name not in {"type", "name"}}
         params = {**params, "tool_choice": {"type": "auto", **kept}}

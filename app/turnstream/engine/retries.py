@@ -72,7 +72,7 @@ class StallTimeout:
 
     @property
     def silent(self) -> float | None:
-        """Seconds since the last read; None while what was read is worked on."""
+        """Seconds since the last read; None while the received bytes are processed."""
         return None if self._since is None else self._loop.time() - self._since
 
     def wait(self) -> None:

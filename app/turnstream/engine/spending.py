@@ -46,7 +46,7 @@ class Spending:
         return self.plan.has("calls")
 
     async def reserve(self, turn: Turn, request: Charge, tokens: int, cost: float) -> bool:
-        """Reserves what a model call may use, unless a failed try has done it. False where there is no room."""
+        """Reserves what a model call may use, unless a failed try has done it. False if there is no room."""
         if self.reached is None and self._held != (request.call, request.model):
             if self._held is not None or not self._reserved:
                 await self.close(turn)  # what this run, or an earlier attempt, has not used
@@ -57,7 +57,7 @@ class Spending:
         return self.reached is None
 
     async def count_calls(self, count: int) -> bool:
-        """Counts calls of tools, all or none. False where there is no room for all."""
+        """Counts calls of tools, all or none. False if there is no room for all."""
         if self.reached is None:
             refusal = await retry_while_unavailable(lambda: self._accounts.count_calls(self._owner, self.plan, count))
             self.reached = refusal.reached if refusal else None
@@ -68,7 +68,7 @@ class Spending:
         return self._reserved or (turn.has_run_before and self.limits_models)
 
     async def close(self, turn: Turn) -> None:
-        """Gives back what was reserved and not used, also by earlier runs, whose requests are charged."""
+        """Returns unused reservations, also of earlier runs, whose requests are charged."""
         if self.holds_for(turn):
             await retry_while_unavailable(lambda: self._accounts.release(turn.id, turn.attempt, self._attempt))
         self._held = None

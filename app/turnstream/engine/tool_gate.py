@@ -38,7 +38,7 @@ class RunCall:
 
 @dataclass(frozen=True, slots=True)
 class SettleUnrun:
-    """The call gets `outcome` without a run. One `from_client` is not cut to the size of results yet."""
+    """The call gets `outcome` without a run. A result `from_client` is not cut to size yet."""
 
     outcome: Outcome
     state: CallState = "settled"
@@ -72,8 +72,8 @@ class ToolGate:
         return self.first_of_same(call, [b for b in blocks if b.is_call and b.round == call.round]) is None
 
     def asks(self, calls: Sequence[Block], now: datetime) -> list[Ask]:
-        """The asks for those of a round's calls that need a person. They are made at once, before any call of the round
-        has a result: once something was done for the round, there are no more.
+        """The asks for the calls of a round that need a person. They are made at once, before any call of the round has
+        a result: once something was done for the round, there are no more.
         """
         round = calls[0].round
         results = [block.round for block in self.turn.blocks if block.type == TOOL_RESULT]
@@ -101,7 +101,7 @@ class ToolGate:
         return self.run_of(call) if outcome is None else SettleUnrun(outcome)
 
     def run_of(self, call: Block) -> RunCall:
-        """How the call is run: with the model's input, or with the one that a person put in its place."""
+        """How the call is run: with the model's input, or with the input of a person."""
         ask, edited = self._ask_of(call), self._edited_input(call)
         return RunCall(call.text if edited is None else edited, None if ask is None else ask.answer)
 
@@ -236,8 +236,8 @@ def _parsed(input_json: str) -> object:
 
 
 def with_grants(asks: Sequence[Ask], calls: Iterable[Block], grants: Sequence[Grant]) -> list[Ask]:
-    """The asks for `calls`, those that a grant covers with their answer. The row of such an ask shows later by which
-    grant the call was run, and the call may run even if the grant is revoked meanwhile.
+    """The asks for `calls`; an ask that a grant covers has its answer. The row of such an ask names the grant of the
+    call, which may run even if the grant is revoked meanwhile.
     """
     inputs = {call.key: call.text for call in calls}
     answered = []

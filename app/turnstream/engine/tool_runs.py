@@ -45,13 +45,13 @@ from turnstream.tracing import TRACING
 
 log = structlog.get_logger(__name__)
 
-_MAX_PROGRESS = 1000  # characters of what a tool shows of its progress
+_MAX_PROGRESS = 1000  # characters of a tool's progress
 _LOOK_FOR_ANSWER = 5.0  # seconds
 
 
 class ToolRuns:
-    """Owns every tool task of a turn; `close` ends those that are left. `started_before` are the calls that an earlier
-    attempt started and did not see the end of.
+    """Owns every tool task of a turn; `close` cancels the remaining ones. `started_before` are the calls that an
+    earlier attempt started and did not see the end of.
     """
 
     def __init__(
@@ -143,7 +143,7 @@ class ToolRuns:
                 self._tasks.pop(call.key, None)
 
     def _unrun(self, calls: Sequence[Block], refusal: str | None) -> list[Settlement]:
-        """What becomes of those calls that are not to be run."""
+        """The outcomes of calls that must not run."""
         gate, unrun = self._gate, []
         for call in calls:
             match gate.decide(call, refusal):
@@ -158,8 +158,8 @@ class ToolRuns:
         return unrun
 
     async def _within_plan(self, calls: Sequence[Block]) -> list[Block]:
-        """Those calls that the owner's plan has room for, counted. The others are answered. Calls that hand over an
-        output, or that an earlier attempt has counted, are not counted.
+        """The calls within the owner's plan, counted. The others are answered. Calls that hand over an output, or that
+        an earlier attempt has counted, are not counted.
         """
         spending, admitted = self._context.spending, []
         for call in calls:

@@ -41,6 +41,6 @@ class TurnContext:
     span: Span
 
     async def call_hooks(self, event: HookEvent) -> None:
-        """Calls the hooks for `event`, and counts those that fail on the turn."""
+        """Calls the hooks for `event`, and counts failed ones on the turn."""
         if failures := await self.hooks.call(event):
             await self.recorder.count_hook_failures(failures)

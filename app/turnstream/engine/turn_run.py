@@ -108,7 +108,7 @@ class TurnRun:
         self.owner, path, entries = await self._load_path(turns)
         owner, turn = self.owner, path[-1]
         structlog.contextvars.bind_contextvars(chat=str(turn.chat_id), attempt=turn.attempt)
-        # Where it was written, it was checked.
+        # The process that wrote it has checked it.
         if self._loaded is None and (reason := self._lacks(turn)) and await services.decline(turn):
             log.warning("turn.declined", reason=reason)
             return False
@@ -162,7 +162,7 @@ class TurnRun:
         return recorder.leaves_work
 
     def _lacks(self, turn: Turn) -> str | None:
-        """What this replica lacks to run the turn. One that is only to be cancelled needs nothing."""
+        """The missing parts of this replica for the turn. A turn that is only cancelled needs none."""
         request = turn.request
         if request is None or turn.cancel_requested or self.stop_cause is not None:
             return None
@@ -178,7 +178,7 @@ class TurnRun:
         return f"there are no such tools: {', '.join(lacking)}" if lacking else None
 
     async def _load_path(self, turns: Turns) -> tuple[str, Sequence[Turn], KnownEntries]:
-        """The owner of the turn and its path. What stands before it has ended, and may be known."""
+        """The owner of the turn and its path. The turns before it have ended, and may be in memory."""
         if self._loaded is not None:
             owner, path = self._loaded
         else:
@@ -274,6 +274,6 @@ async def _end(executor: Executor, status: Status, error: TurnError | None = Non
         await executor.cut_short(status, status, error)
     except ClaimLost:
         raise
-    except Exception:  # Postgres refuses what was being written: the turn ends without it
+    except Exception:  # Postgres refuses the write: the turn ends without it
         log.exception("turn.not_tidied")
         await executor.cut_short(status, status, error, keep=False)

@@ -36,7 +36,7 @@ class Unwritten:
         self._timer = asyncio.get_running_loop().call_later(LONGEST_WAIT, self._write_late)
 
     async def write(self) -> None:
-        """Writes a text that waits: the reply goes on behind it."""
+        """Writes a text that waits: the reply continues after it."""
         await self.settle()
         self.waits = False
         # Set first: a write runs to its end even when cancelled, so the block is not left open.

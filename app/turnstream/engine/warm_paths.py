@@ -1,4 +1,4 @@
-"""Paths kept warm: those of turns that have ended here lately, for the turns that follow them."""
+"""Paths kept warm: the paths of recently ended turns, for the turns that follow them."""
 
 import asyncio
 from collections import OrderedDict
@@ -28,7 +28,7 @@ class WarmPath:
 
 
 class WarmPaths:
-    """Up to `most_bytes` of paths, by the turn at their end. What is used least goes first.
+    """Up to `most_bytes` of paths, by the turn at their end. The least recently used path is evicted first.
 
     A path needs no comparison with its rows: a turn that has ended does not change, and its parent never does. It can
     only be deleted, with all that follow it; then a statement that names it as a parent, or claims a turn behind it,
@@ -41,14 +41,14 @@ class WarmPaths:
         self._size = 0
 
     def find(self, leaf: UUID) -> WarmPath | None:
-        """The path from its root to `leaf`, where it is known."""
+        """The path from its root to `leaf`, if it is in memory."""
         found = self._paths.get(leaf)
         if found is not None:
             self._paths.move_to_end(leaf)
         return found
 
     def keep(self, path: Sequence[Turn], entries: KnownEntries) -> None:
-        """Keeps a path whose turns have all ended. It takes the place of the path that it goes on from."""
+        """Keeps a path whose turns have all ended. It replaces the path that it continues."""
         before = self._drop(path[-3].id) if len(path) > 2 else None
         new = path if before is None else path[-2:]
         self._drop(path[-1].id)
@@ -76,7 +76,7 @@ class WarmPaths:
 def _size_of(turn: Turn) -> int:
     """About its bytes. A character takes one to four. Tools of the server are shared by all turns."""
     size = _TURN + _BLOCK * len(turn.blocks)
-    # A path may have tens of thousands of blocks: what is rarely there costs no call.
+    # A path may have tens of thousands of blocks: a rare case costs no call.
     texts = [
         text
         for block in turn.blocks

@@ -183,7 +183,7 @@ class Worker:
         return self._policy.plans.vary or self._policy.plans.default.running_turns is not None
 
     def activity(self) -> Mapping[UUID, Activity]:
-        """What only this process knows of turns: of those that it runs, and of readers of those that run elsewhere."""
+        """The state of turns in this process: of its running turns, and of readers of turns elsewhere."""
         found = {
             view.turn.id: Activity(readers=view.wakeup.waiters)
             for view in self._services.directory.mirrored()
@@ -257,8 +257,8 @@ class Worker:
     # --- shutdown ----------------------------------------------------------------------------------------------------
 
     def _begin_drain(self) -> None:
-        """Drains as an operator has ordered. The process stays: its readers read on, and no supervisor starts another
-        one that takes turns again.
+        """Drains as an operator has ordered. The process stays: its readers continue, and no supervisor starts another
+        process that claims turns.
         """
         if self._group is not None and not self._draining:
             self._group.create_task(self.drain(), name="drain")
@@ -287,12 +287,12 @@ class Worker:
                 await self._queue.give_back(paused, every=True)
         await self._notify_replicas(QUEUED)
 
-    # --- turns that begin where they are written ---------------------------------------------------------------------
+    # --- turns that start with their insert ---------------------------------------------------------------------
 
     @contextmanager
     def reserve_slot(self) -> Iterator[UUID | None]:
         """The id of this replica, where a turn that is written inside may be claimed at once and given to `begin`. None
-        where it has to go through the queue: few slots are free, and other turns may wait for them.
+        if it must go through the queue: few slots are free, and other turns may wait for them.
         """
         free = self._policy.concurrent_turns - len(self._runs) - self._reserved
         isolates = self._isolation.holds(self._runs.keys(), monotonic())
@@ -316,7 +316,7 @@ class Worker:
     # --- claims ------------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Claims and runs turns for ever. Drains when it is cancelled."""
+        """Claims and runs turns without end. Drains when it is cancelled."""
         compared = monotonic()
         async with asyncio.TaskGroup() as group:
             self._group = group
@@ -340,7 +340,7 @@ class Worker:
         free = self._policy.concurrent_turns - len(self._runs) - self._reserved
         now = monotonic()
         room = 0 if self._draining or self._isolation.holds(self._runs.keys(), now) else min(_CLAIM, free)
-        # Where there is room for all, the order between owners does not matter, and counting would cost every claim.
+        # If there is room for all, the order between owners does not matter, and a count would cost every claim.
         plans = self._policy.plans
         most = plans.default.running_turns or (_ANY_NUMBER if free <= _CLAIM or plans.vary else None)
         suspects = min(room, self._isolation.room(now, is_idle=not self._runs and not self._reserved))
@@ -381,7 +381,7 @@ class Worker:
         for turn, run in self._runs.items():
             if mine.get(turn):
                 run.stop("cancel")
-        # Those that were not run at the time before either: a turn that begins where it is written has its row first.
+        # Turns that were already unclaimed at the last look: a turn that starts with its insert has its row first.
         before_last, self._not_run = self._not_run, mine.keys() - self._runs.keys()
         self._failed.keep(mine.keys())
         if unrun := self._not_run & before_last:
@@ -410,7 +410,7 @@ class Worker:
             await run.call_hooks()  # after `wake`: hooks may take seconds, and the next turn does not wait for them
         except ClaimLost as error:
             log.warning("claim.lost", reason=str(error))
-        except MemoryError:  # no turn of this process can go on: it stops, and others take them over
+        except MemoryError:  # no turn of this process can continue: it stops, and others take them over
             raise
         except Exception:
             log.exception("turn.abandoned", again_after=self._failed.note(run.turn, monotonic()))

@@ -30,7 +30,7 @@ class BackgroundOutput(io.RawIOBase):
         self._on_drop = on_drop
         self._changed = threading.Condition()  # its lock is reentrant, so a signal handler may write too
         self._waiting: deque[bytes] = deque()
-        self._size = 0  # bytes that wait, those that are being written included
+        self._size = 0  # waiting bytes, with those being written
         self._is_torn = False
         self._is_forked = False
         threading.Thread(target=self._write_all, name="output", daemon=True).start()

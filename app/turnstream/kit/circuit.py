@@ -86,7 +86,7 @@ class OwnersCircuit:
         return self._all.tripped or any(circuit.tripped for circuit in self._owners.values())
 
     def wait(self, owner: str) -> float | None:
-        """The same as that of a Circuit, for a call of the owner."""
+        """As in a Circuit, for a call of the owner."""
         waits = [circuit.wait for circuit in (self._all, self._owners.get(owner)) if circuit is not None]
         return max((wait for wait in waits if wait is not None), default=None)
 

@@ -40,9 +40,7 @@ class DatabaseClock:
         self._steps = steps
 
     def in_order(self, moment: datetime) -> datetime:
-        """The last time up to `moment` that Postgres has shown once only: nothing that was written after it has an
-        earlier time.
-        """
+        """The last time up to `moment` that Postgres has shown once only: no later write has an earlier time."""
         for began, until in reversed(self._steps):
             if began < moment < until:
                 moment = began

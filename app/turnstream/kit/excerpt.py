@@ -53,7 +53,7 @@ def without_markdown(text: str, words: Sequence[str]) -> str:
 
 
 def line_of(window: str, *, cut_before: bool, cut_after: bool) -> str:
-    """A window of a text as one line, with `…` where it was cut."""
+    """A window of a text as one line, with `…` at a cut."""
     line = " ".join(window.split())
     if cut_before:
         half, _, rest = line.partition(" ")
@@ -65,5 +65,5 @@ def line_of(window: str, *, cut_before: bool, cut_after: bool) -> str:
 
 
 def _is_half(word: str, edge: str) -> bool:
-    """True where the word at the edge of a window was probably cut, and can be left out."""
+    """True if the word at the edge of a window was probably cut, and can be omitted."""
     return not edge.isspace() and len(word) <= _LONGEST_HALF

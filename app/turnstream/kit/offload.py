@@ -17,8 +17,8 @@ _PORTION = 0.005
 
 
 async def offload(size: int, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Calls `work`, which is about `size` characters: in a thread where they are many, else at once. What `work` reads
-    may not change meanwhile.
+    """Calls `work`, which is about `size` characters: in a thread where they are many, else at once. The values that
+    `work` reads must not change meanwhile.
     """
     if size < LARGE:
         return work(*args, **kwargs)

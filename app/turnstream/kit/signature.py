@@ -35,7 +35,7 @@ def headers_of(secret: str, id: str, timestamp: int, body: bytes) -> dict[str, s
 
 
 def verify(secret: str, headers: Mapping[str, str], body: bytes, *, now: float, tolerance: float = 300) -> bool:
-    """True where `headers` hold a right signature that is at most `tolerance` seconds older or newer than `now`."""
+    """True if `headers` hold a right signature that is at most `tolerance` seconds older or newer than `now`."""
     given = {name.lower(): value for name, value in headers.items()}
     stamp = given.get(TIMESTAMP, "")
     if not (stamp.isascii() and stamp.isdigit() and len(stamp) <= 15) or abs(now - int(stamp)) > tolerance:

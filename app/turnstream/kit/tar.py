@@ -1,4 +1,4 @@
-"""Files of the tar format, written one after the other, also behind those of a file that was left unfinished."""
+"""Writes files of the tar format one after the other, also at the end of an unfinished archive."""
 
 import tarfile
 from collections.abc import Iterator
@@ -37,8 +37,9 @@ def tar_member(name: str, content: bytes) -> bytes:
 
 
 def tar_members(file: IO[bytes]) -> Iterator[tuple[str, bytes]]:
-    """Name and content of each file in an archive, which may be a pipe. Raises tarfile.TarError where it is cut off,
-    ValueError at a file that is too large. A file with holes counts with them: its few bytes become as many as it has.
+    """Name and content of each file in an archive, which may be a pipe. Raises tarfile.TarError for a truncated
+    archive, ValueError for a file that is too large. A file with holes counts with them: its few bytes become as many
+    as it has.
     """
     with tarfile.open(fileobj=file, mode="r|", tarinfo=_Weighed) as archive:
         for info in archive:
@@ -49,7 +50,7 @@ def tar_members(file: IO[bytes]) -> Iterator[tuple[str, bytes]]:
 
 
 def tar_places(file: IO[bytes]) -> Iterator[tuple[str, int]]:
-    """Name and offset of each file that is whole, up to the first one that is not."""
+    """Name and offset of each complete file, up to the first incomplete one."""
     size = file.seek(0, 2)
     file.seek(0)
     with suppress(tarfile.TarError), tarfile.open(fileobj=file, mode="r:") as archive:

@@ -1,4 +1,4 @@
-"""Wake-ups by key on every replica: for readers of rows, who look for themselves what has changed."""
+"""Wake-ups by key on every replica: for readers, which then query the rows."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -17,7 +17,7 @@ _MOST_AT_ONCE = 200  # keys in one notification, which has room for 8000 bytes; 
 
 
 class CountedWakeup(Wakeup):
-    """`number` counts the wake-ups, so that one that comes while the rows are read is not lost."""
+    """`number` counts the wake-ups, so that a wake-up during a read of the rows is not lost."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ class Broadcast:
                 self._wake(key)
 
     async def run(self) -> None:
-        """Sends notifications, for ever."""
+        """Sends notifications, without end."""
         while True:
             await self._is_due.wait()
             self._is_due.clear()

@@ -1,4 +1,4 @@
-"""Deliveries: readers of turns that need no task to wait and to write. One pass writes to all that were woken."""
+"""Deliveries: readers of turns that need no task to wait and to write. One pass writes to all woken readers."""
 
 import asyncio
 from collections import deque
@@ -11,7 +11,7 @@ _MOST_AT_ONCE = 200
 
 
 class Sink(Protocol):
-    """The client's side of a delivery. While it `is_writable`, writing takes what it is given and does not wait."""
+    """The client's side of a delivery. While it `is_writable`, a write accepts all bytes and does not wait."""
 
     @property
     def is_writable(self) -> bool: ...
@@ -43,7 +43,7 @@ class Deliveries:
 
 class Delivery:
     """One reader, whose frames are written to `sink`. A sink that is not writable is skipped: its reader keeps its
-    place, and gets what it missed as fewer, longer deltas.
+    cursor, and gets the missing text as fewer, longer deltas.
     """
 
     __slots__ = ("_deliveries", "_is_woken", "_reader", "_sink", "_stopped")
@@ -77,7 +77,7 @@ class Delivery:
             self._deliveries.add(self)
 
     def deliver(self) -> None:
-        """Writes one portion of what there is. Where there is more, the next pass goes on with it."""
+        """Writes one portion of the waiting events. The next pass continues with the rest."""
         self._is_woken = False
         if self._stopped.done():
             return

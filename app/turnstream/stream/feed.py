@@ -33,7 +33,7 @@ _FORM = re.compile(r"([0-9a-f]{1,13})\.((?:[A-Za-z0-9_-]{22})*|~)")
 
 @dataclass(frozen=True, slots=True)
 class FeedCursor:
-    """The client knows all that was written before `time`, and which turns are `open`; None: too many to name."""
+    """The client has all changes from before `time`, and the `open` turns; None: too many to name."""
 
     time: datetime
     open: tuple[UUID, ...] | None = ()
@@ -65,7 +65,7 @@ class DeletedChat:
 
 # "reset": the cursor is too old, or too much has changed since; the client reads its list again.
 FeedEvent = Chat | DeletedChat | TurnStatus | Literal["reset"]
-# None in place of an event: the cursor alone.
+# None instead of an event: the cursor alone.
 EncodeFeed = Callable[[FeedEvent | None, FeedCursor], bytes]
 
 
@@ -105,7 +105,7 @@ class FeedReader:
         self._encode = encode
         self._number = wakeup.number
         self._cursor = FeedCursor(_EPOCH)
-        # What the last look found. What the next one finds in the same state was sent.
+        # The rows of the last query. A row in the same state at the next query was sent.
         self._seen_at = _EPOCH
         self._chats: Mapping[UUID, datetime] = {}
         self._deleted: dict[UUID, datetime] = {}
@@ -136,7 +136,7 @@ class FeedReader:
         self._cursor, self._first = FeedCursor(settled), events if cursor is None else ["reset", *events]
 
     async def frames(self) -> AsyncGenerator[bytes, None]:
-        """The events after the cursor, for ever. Only the last event of a look moves the cursor on."""
+        """The events after the cursor, without end. Only the last event of a look moves the cursor on."""
         yield self._encode(None, self._cursor)
         events = self._first
         while True:
@@ -177,8 +177,8 @@ class FeedReader:
         return _cursor(self._seen_at, [turn.id for turn in self._open])
 
     def _cursor_meanwhile(self) -> FeedCursor:
-        """The cursor before the last event of a look. It names the turns that the client may see open by then: one that
-        is older than the cursor would not be found again.
+        """The cursor before the last event of a look. It names the turns that the client may see open by then: an older
+        row would not be found again.
         """
         before, now = self._cursor, [turn.id for turn in self._open]
         return before if before.open is None else _cursor(before.time, list(dict.fromkeys([*before.open, *now])))

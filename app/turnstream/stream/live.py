@@ -56,9 +56,9 @@ class LiveView:
     """A growing log (turnstream.domain.log). The writer appends and notifies; readers look, then wait for a
     notification.
 
-    `turn` is always what the rows hold: a row is written first, and the view is changed after it. Only what is open is
-    ahead of the rows: the text of a block, and for a moment a round that has `begun`. A `provisional` view of a running
-    turn has not seen the journal yet, so it may lack text that a client has: no client is reset because of it.
+    `turn` is always what the rows hold: a row is written first, and the view is changed after it. Only the open block
+    is ahead of the rows: the text of a block, and for a moment a round that has `begun`. A `provisional` view of a
+    running turn has not seen the journal yet, so it may lack text that a client has: no client is reset because of it.
     """
 
     def __init__(self, turn: Turn) -> None:
@@ -66,7 +66,7 @@ class LiveView:
         self.marks = marks_of(turn)
         self.wakeup = Wakeup()
         self.begun: Sequence[Round] = ()  # the open round, as long as no row holds it
-        # What a model call is charged without a reply, as long as it has none and no row reserves it.
+        # The charge of a model call without a reply and without a reservation.
         self.unreserved: Callable[[], Charge] | None = None
         self.provisional = False
         self.last_frame: Frame | None = None
@@ -141,7 +141,7 @@ class LiveView:
     def adopt(self, turn: Turn, open_block: Block | None, start: int = 0) -> None:
         """Takes over rows and journal, as they were read from Postgres. Within one attempt this only ever adds to the
         view; an older reading is ignored, unless it is the end. A reading that a failover has thinned out is older too:
-        the run that goes on writes the rows again. The text of `open_block` begins at its character `start`.
+        the running turn writes the rows again. The text of `open_block` begins at its character `start`.
         """
         is_older = _lacks_rows(turn, self.turn) if turn.attempt == self.attempt else self.has_had(turn.attempt)
         if not turn.ended and is_older:
@@ -186,7 +186,7 @@ class LiveView:
         self.end(replace(self.turn, status="cancelled", stop_reason=DELETED))
 
     def close_blocks(self, blocks: Sequence[Block]) -> None:
-        """Closes the open block, and adds those that were never open, as their rows hold them now."""
+        """Closes the open block, and adds the blocks that were never open, from their rows."""
         self.marks.add(blocks, self.attempt)
         self._forget_open_text()
         self.turn = replace(self.turn, blocks=(*self.turn.blocks, *blocks))
@@ -209,7 +209,7 @@ class LiveView:
             self._mark(action_required(shown, self.turn.blocks))
 
     def void_round(self, round: Round, turn: Turn) -> None:
-        """Takes the last round back. `turn` has the next attempt, by which readers notice it."""
+        """Takes the last round back. `turn` has the next attempt, so readers notice the reset."""
         blocks = tuple(block for block in self.turn.blocks if block.round != round.number)
         running = tuple(output for output in self.turn.preliminary if output.round != round.number)
         rounds = (*self.turn.rounds[:-1], round)
@@ -224,7 +224,7 @@ class LiveView:
         self._mark(end_of(turn))
 
     def notify_actions(self) -> None:
-        """Shows readers all that waits now, after an elicitation was made or answered."""
+        """Shows readers all waiting calls, after a new or answered elicitation."""
         self.notify(ActionRequired(self.attempt, self.turn.rounds[-1].number, open_actions_of(self.turn)))
 
     def notify(self, notice: Notice | ActionRequired) -> None:
@@ -236,7 +236,7 @@ class LiveView:
         self.wakeup.notify()
 
     def notices_after(self, number: int) -> Sequence[PlacedNotice]:
-        """The notices after the first `number`, as far as they are kept."""
+        """The stored notices after the first `number`."""
         if number == self.notice_number:
             return ()
         return [placed for placed in self.notices if placed.number > number]

@@ -21,8 +21,8 @@ Load = Callable[[], Awaitable[Turn]]
 class TurnReader:
     """One reader of one turn, from `cursor` on.
 
-    `view` comes from `directory.view`; `load` reads the turn's rows anew. Readers that share frames (`shares`) must all
-    have the same encoder.
+    `view` comes from `directory.view`; `load` reads the turn's rows again. Readers that share frames (`shares`) must
+    all have the same encoder.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class TurnReader:
 
     @property
     def is_current(self) -> bool:
-        """Whether the client has all that the view has. It costs less than a look that finds nothing."""
+        """Whether the client has the whole content of the view. It costs less than a look that finds nothing."""
         view, cursor = self.view, self._cursor
         return (
             self._knows_running
@@ -58,7 +58,7 @@ class TurnReader:
         )
 
     async def frames(self, first: bytes = b"") -> AsyncGenerator[bytes, None]:
-        """`first`, which a look has returned, and all frames after it, until the turn has ended."""
+        """The frame `first`, and all frames after it, until the turn has ended."""
         if first:
             yield first
             first = b""  # not kept for as long as the stream lives

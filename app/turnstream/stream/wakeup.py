@@ -1,11 +1,11 @@
-"""A notification without content: what is woken looks for itself what has changed."""
+"""A notification without content: its receiver queries the changes."""
 
 import asyncio
 from collections.abc import Callable
 
 
 class Wakeup:
-    """Wakes all that wait now, once. With nothing waiting a notification is lost: look first, then wait, and do not
+    """Wakes all waiting tasks, once. With nothing waiting a notification is lost: look first, then wait, and do not
     await anything in between.
     """
 

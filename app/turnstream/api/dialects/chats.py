@@ -99,7 +99,7 @@ def key_of(protocol: str, *parts: object) -> IdempotencyKey:
 
 
 async def post_by_chat(services: Services, new: NewTurn, target: Target, key: IdempotencyKey | None) -> Exchange:
-    """Posts a message; the chat is created with it where there is none."""
+    """Posts a message; the chat is created with it if it is missing."""
     for _ in range(3):
         with suppress(NotFound):
             return await post_message(services, new, target, key)
@@ -113,7 +113,7 @@ async def post_by_chat(services: Services, new: NewTurn, target: Target, key: Id
 async def replace_answer(
     services: Services, owner: str, turn: Turn, options: TurnOptions, on_busy: OnBusy, key: IdempotencyKey | None
 ) -> Exchange:
-    """Another answer beside `turn`, which is cancelled first where it still runs and `on_busy` says so."""
+    """Another answer beside `turn`, which is cancelled first if it runs and `on_busy` demands it."""
     # Behind the read of `turn`: it may be the answer that the first request with this key made.
     if key and (made := await services.storage.exchanges.find(owner, key)):
         return made
@@ -125,8 +125,8 @@ async def replace_answer(
 
 @dataclass(frozen=True, slots=True)
 class PageOptions:
-    """What a page adds to the options of a turn: all the `tools` that it runs, as `page_tool` makes them, or None where
-    its client does not name them; its system prompt, and what stands behind the prompt.
+    """The additions of a page to the options of a turn: all the `tools` that it runs, as `page_tool` makes them, or
+    None if its client does not name them; its system prompt, and what stands behind the prompt.
     """
 
     tools: Sequence[dict[str, Any]] | None = None

@@ -35,7 +35,7 @@ class DialectReader(TurnReader):
         self.waiting: Turn | None = None
 
     async def more(self) -> bool:
-        """Waits until there may be more. False where the turn has ended or waits, and nothing is left to send."""
+        """Waits until there may be more. False if the turn has ended or waits, and nothing is left to send."""
         if self.done:
             return False
         if self.view.turn.status != "waiting":

@@ -1,4 +1,4 @@
-"""A group of calls of the HTTP API, and what the OpenAPI document has about them."""
+"""A group of calls of the HTTP API, with its description in the OpenAPI document."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field

@@ -33,15 +33,15 @@ _AT_ONCE = 20
 # The share of the process's file descriptors that connections may use before an idle one is closed for each new one.
 _DESCRIPTORS = 0.8
 REQUEST_ID = "X-Request-ID"
-# An id that a proxy or a client may give to a request: nothing that could be anything else in a log or a header.
+# An id that a proxy or a client may give to a request: characters without a meaning in a log or a header.
 _GIVEN_ID = re.compile(r"[\w.-]{1,128}", re.ASCII)
 # The name of `Outlet` among the extensions of ASGI in the scope of a request.
 OUTLET = "turnstream.outlet"
 
 
 class Outlet:
-    """The body of one response, for a sender that has no task in which it could wait. It is an extension of ASGI that
-    this server offers; begin and end of the response go through `send` all the same.
+    """The body of one response, for a sender without a task, which cannot wait. It is an extension of ASGI that this
+    server offers; begin and end of the response go through `send` all the same.
     """
 
     __slots__ = ("_connection", "_cycle")
@@ -93,7 +93,7 @@ class Outlet:
 class Connection(HttpToolsProtocol):
     """A connection with limits. A head that is too long is answered with 431. A client that does not send its request
     in time is disconnected, and so is one that has read nothing of what was sent to it for `stall` seconds; its cursor
-    brings it back. Beyond `most` connections the one that has been idle for the longest is closed for each new one.
+    brings it back. Beyond `most` connections each new one closes the longest idle one.
     """
 
     def __init__(self, *args: Any, stall: float, most: int, **kwargs: Any) -> None:

@@ -1,4 +1,4 @@
-"""Pages of other origins: what their browsers let them send, and see of the answers."""
+"""Pages of other origins: the headers that their browsers allow in requests and answers."""
 
 from collections.abc import Collection, Sequence
 

@@ -33,7 +33,7 @@ STORAGE_AWAY = (
     "The database is away, or cannot store anything now. Try again; with an `Idempotency-Key`, what was stored all the"
     " same is not stored twice."
 )
-# A server that stops cancels what it has not answered some seconds later.
+# A stopping server cancels unanswered requests after some seconds.
 CUT_OFF = (
     "The server stops before the request has ended. Try again; with an `Idempotency-Key`, what was stored all the same"
     " is not stored twice."
@@ -164,7 +164,7 @@ async def failed(request: Request, error: Exception) -> Response:
 
 
 async def out_of_memory(request: Request, error: Exception) -> Response:
-    """Stops the server in order: what it does next may fail anywhere."""
+    """Stops the server in order: its next action may fail anywhere."""
     request.app.state.services.failed.set()
     return await failed(request, error)
 

@@ -289,7 +289,7 @@ def _foreign_answers(endpoint: Endpoint, foreign: Foreign, refs: Refs) -> Json:
 
 
 def problems(endpoint: Endpoint) -> set[int]:
-    """The refusals that a client must expect: the call's own, and those that every call of its kind has."""
+    """The refusals that a client must expect: the call's own, and the common ones of such calls."""
     common = set() if endpoint.open else {401, 403, 421, 500, 503}
     if endpoint.takes is not None:
         common |= {413, 415}

@@ -1,4 +1,4 @@
-"""Reads path, query, body and idempotency key of a request, and refuses those that are not valid."""
+"""Reads path, query, body and idempotency key of a request, and refuses invalid ones."""
 
 import hashlib
 import json
@@ -69,7 +69,7 @@ def _checked(model: type[BodyModel], body: bytes) -> BodyModel:
 
 
 def _refusal(model: type[Body], body: bytes, error: ValidationError) -> RequestRefused:
-    if error.error_count() > 1:  # what is no JSON has one error
+    if error.error_count() > 1:  # invalid JSON has one error
         return invalid(model, error)
     first = error.errors()[0]
     if first["type"] != "json_invalid":

@@ -50,7 +50,7 @@ class LocalMachine:
 
 
 def _check_local(request: Request) -> None:
-    """Raises Unauthorized for a request of another machine, whatever it claims, and for one that a foreign web page
+    """Raises Unauthorized for a request of another machine, whatever its headers, and for a request that a foreign page
     makes a browser send. The address of the peer is known whatever program runs the app; its `Host` is only a claim.
     """
     headers, peer = request.headers.items(), request.client.host if request.client else ""

@@ -18,7 +18,7 @@ _MOST_REMEMBERED = 10_000
 
 
 class StoredTokens:
-    """Authenticates tokens. One query at a time looks up all that are asked for meanwhile, so that made-up tokens cost
+    """Authenticates tokens. One query at a time reads all tokens that arrived meanwhile, so that invented tokens cost
     one connection at most. A server of a `cell` refuses unknown ones of other cells by that reason.
     """
 

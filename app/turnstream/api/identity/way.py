@@ -16,7 +16,7 @@ BELIEVED = 5.0
 Authenticate = Callable[[Request], Awaitable[Identity | None]]
 
 
-# What a client sends that has no token, where its library demands one.
+# The value of a client without a token, if its library demands one.
 _NO_TOKEN = frozenset({"", "none"})
 
 
@@ -27,7 +27,7 @@ def bearer_token(request: Request) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class LoginScopes:
-    """The scopes of those who log in elsewhere: `base` for each, and more by the roles they have there."""
+    """The scopes of logins elsewhere: `base` for each, and more by the roles they have there."""
 
     base: frozenset[Scope]
     by_role: Mapping[str, frozenset[Scope]]

@@ -95,7 +95,7 @@ class FixedOptions(Body):
 
 
 class TurnOptions(FixedOptions):
-    """Options of one turn. Options that are left out come from the chat, then from the server."""
+    """Options of one turn. Options that are omitted come from the chat, then from the server."""
 
     output: OutputIn | None = None
     record: Annotated[
@@ -113,7 +113,7 @@ class UiOptions(TurnOptions):
 
 
 class ForkIn(Body):
-    """Where a copy goes, and where it ends. A user turn is answered anew in its copy."""
+    """Target and end of a copy. The copy of a user turn is answered again."""
 
     into: Annotated[
         Literal["branch", "chat"],
@@ -138,7 +138,7 @@ class NewTurn(TurnOptions):
 
 
 class ChatSettings(Body):
-    """Defaults of a chat's turns. In a change, members that are left out stay, at each level, and null removes one."""
+    """Defaults of a chat's turns. In a change, members that are omitted stay, at each level, and null removes one."""
 
     model: ModelName | None = None
     params: Params | None = None
@@ -160,7 +160,7 @@ class NewChat(Body):
 
 
 class ChatChanges(Body):
-    """Members that are left out stay as they are; those of `settings`, of its `params` and its `limits` too."""
+    """Members that are omitted stay as they are; those of `settings`, of its `params` and its `limits` too."""
 
     title: Title | None = None
     system_prompt: Prompt | None = None
@@ -175,7 +175,7 @@ class NewTurnInNewChat(NewTurn):
 
 
 class BrowserTokenIn(Body):
-    """What the new token allows: at most what the credential of the request does. `owner` and `plan` need the scope
+    """The rights of the new token: at most what the credential of the request does. `owner` and `plan` need the scope
     `admin`, with which a backend makes tokens for its users.
     """
 

@@ -162,7 +162,7 @@ class DegradedOut(BaseModel):
 
 
 class PreliminaryOut(BaseModel):
-    """What a running tool has of its result so far."""
+    """The output of a running tool so far."""
 
     tool_use_id: str
     name: str
@@ -221,7 +221,7 @@ class LifeEventOut(BaseModel):
 
 
 class WhyOut(BaseModel):
-    """What a turn is busy with or waits for, as of a few seconds ago, and its life so far."""
+    """The work or wait of a turn, up to a few seconds old, and its life so far."""
 
     turn: UUID
     status: Status
@@ -285,7 +285,7 @@ class UsageFigures(BaseModel):
 
 
 class UsageGroupOut(UsageFigures):
-    """The calls of one day, model or chat, or of several of these together. What is not in `by` is null."""
+    """The calls of one day, model or chat, or of several of these together. Members that are not in `by` are null."""
 
     day: Annotated[date | None, Field(description="of UTC")]
     model: str | None
@@ -408,7 +408,7 @@ class Problem(BaseModel):
 
 
 class IdentityOut(BaseModel):
-    """What a credential allows. A `chat` or a `turn` is all that it reaches."""
+    """What a credential allows. It reaches its `chat` or `turn` only."""
 
     owner: str
     scopes: list[Scope]

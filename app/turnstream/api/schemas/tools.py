@@ -1,4 +1,4 @@
-"""Request models of tools: those of a turn, and the answers of people to calls that wait."""
+"""Request models of tools: the tools of a turn, and the answers of people to waiting calls."""
 
 from typing import Annotated, Any, Literal, Self
 
@@ -92,7 +92,7 @@ class ResultIn(Body):
 
 
 class MemberCondition(Body):
-    """A condition for one member of an input: what it must be equal to, or the numbers between which it must be."""
+    """A condition for one member of an input: its exact value, or its bounds."""
 
     const: Any = None
     enum: Annotated[list[Any] | None, Field(min_length=1, max_length=100)] = None
@@ -118,8 +118,8 @@ class RememberIn(Body):
 
 
 class ApproveIn(Body):
-    """Permission to run a call. `input` takes the place of the model's input. With `remember`, further calls of the
-    tool are run without a question, until that is revoked.
+    """Permission to run a call. `input` replaces the model's input. With `remember`, further calls of the tool are run
+    without a question, until that is revoked.
     """
 
     type: Literal["approve"]

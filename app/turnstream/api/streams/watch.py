@@ -25,7 +25,7 @@ class StreamWatch:
         self._streams = streams
 
     async def run(self) -> None:
-        """Watches for ever."""
+        """Watches without end."""
         while True:
             await asyncio.sleep(PAUSE)
             streams = self._streams.all()

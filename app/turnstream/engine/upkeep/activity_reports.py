@@ -19,7 +19,7 @@ class ActivityReports:
         self._reported = False
 
     async def run(self) -> None:
-        """Reports for ever."""
+        """Reports without end."""
         while True:
             await asyncio.sleep(REPORTS)
             await self.report()

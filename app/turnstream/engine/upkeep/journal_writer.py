@@ -46,8 +46,8 @@ class JournalWriter:
         self._is_storing = False
 
     async def run(self) -> None:
-        """Writes for ever. Ticks go on during a checkpoint, whose commit waits for the disk: readers on other replicas
-        wait for a tick.
+        """Writes without end. Ticks continue during a checkpoint, whose commit waits for the disk: readers on other
+        replicas wait for a tick.
         """
         async with asyncio.TaskGroup() as group:
             while True:
@@ -56,9 +56,7 @@ class JournalWriter:
                     group.create_task(self.checkpoint())
 
     async def tick(self) -> bool:
-        """Appends what was there at the call, even if another tick was under way, and returns whether a checkpoint is
-        due.
-        """
+        """Appends the text at the time of the call. Returns whether a checkpoint is due."""
         async with self._ticking:
             return await self._append()
 
@@ -93,7 +91,9 @@ class JournalWriter:
             self._next_line = now + _BETWEEN_LINES
 
     def _new_text(self) -> tuple[Sequence[JournalEntry], Sequence[tuple[OpenBlock, int]]]:
-        """What the log lacks, at most one piece of each turn, and how much of these blocks it has without that."""
+        """The pieces that the log lacks, at most one of each turn, and the length of these blocks in the log before
+        them.
+        """
         entries: list[JournalEntry] = []
         before: list[tuple[OpenBlock, int]] = []
         known, self._open = self._open, {}

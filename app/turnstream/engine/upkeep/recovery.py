@@ -19,7 +19,7 @@ from turnstream.storage.runs.queue import Queue
 log = structlog.get_logger(__name__)
 
 JOINED = "joined"  # the notification of a replica that has registered
-# Seconds for which a look that found no peer counts. A replica that has been registered for longer is known to all.
+# Seconds for which a look that found no peer counts. All replicas know a replica that was registered earlier.
 KNOWN = 2.0
 _REMEDY = "Two servers have this host name and port: give one of them another host name or TURNSTREAM_PORT."
 SWEEP = 60.0  # seconds between two searches for turns whose replica has no row any more
@@ -88,7 +88,7 @@ class ReplicaMonitor:
         self._signals.suspect.send()
 
     async def run(self) -> None:
-        """Looks for ever."""
+        """Looks without end."""
         while True:
             await asyncio.sleep(membership.LOOK)
             try:
@@ -99,7 +99,7 @@ class ReplicaMonitor:
                 self._signals.suspect.send()
 
     async def look(self) -> None:
-        """Renews the lease when it is time, and does what is due for the peers and for asks."""
+        """Renews the lease when it is due, and checks the peers and the expired asks."""
         now = monotonic()
         if now - self._renewed > self._renewal or not self._has_session:
             if await self._queue.renew_lease(self._lease):

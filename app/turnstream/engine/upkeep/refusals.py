@@ -30,7 +30,7 @@ class RefusedLogins:
         self._any.set()
 
     async def run(self) -> None:
-        """Writes for ever."""
+        """Writes without end."""
         while True:
             await self._any.wait()
             await asyncio.sleep(self._pause)

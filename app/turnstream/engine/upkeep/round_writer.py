@@ -28,7 +28,7 @@ class RoundWriter:
         self._interval = interval
 
     async def run(self) -> None:
-        """Writes for ever."""
+        """Writes without end."""
         while True:
             await asyncio.sleep(self._interval)
             with suppress(StorageUnavailable):  # the next tick writes it

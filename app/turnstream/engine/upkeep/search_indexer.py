@@ -16,13 +16,13 @@ _INTERVAL = 1.0  # seconds between two looks of a replica
 
 
 class SearchIndexer:
-    """Runs in every replica; one of them indexes at a time. What waits is in rows, so a kill leaves nothing out."""
+    """Runs in every replica; one of them indexes at a time. Pending texts are rows, so a kill loses none."""
 
     def __init__(self, search: Search) -> None:
         self._search = search
 
     async def run(self) -> None:
-        """Indexes for ever."""
+        """Indexes without end."""
         while True:
             await asyncio.sleep(_INTERVAL)
             try:

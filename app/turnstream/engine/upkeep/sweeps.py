@@ -39,7 +39,7 @@ class Sweep:
     steps: Callable[[], AsyncGenerator[int, None]]
 
     async def run(self, sweeps: Sweeps) -> None:
-        """Sweeps for ever, where no other replica does."""
+        """Sweeps without end, where no other replica does."""
         while True:
             await asyncio.sleep(self.period / _LOOKS * random.uniform(0.5, 1.0))  # noqa: S311, replicas look in turn
             try:
@@ -67,7 +67,7 @@ class Sweep:
 
 
 async def sweep_here(period: float, steps: Callable[[], AsyncGenerator[int, None]]) -> None:
-    """Sweeps for ever what belongs to the machine of this process: what other replicas sweep is not the same."""
+    """Sweeps without end what belongs to the machine of this process: what other replicas sweep is not the same."""
     while True:
         await asyncio.sleep(period * random.uniform(0.5, 1.0))  # noqa: S311, processes of one machine sweep in turn
         try:

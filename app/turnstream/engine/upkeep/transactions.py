@@ -1,4 +1,4 @@
-"""The watch over open transactions: one that stays open for hours keeps VACUUM from what was deleted since."""
+"""The watch over open transactions: a transaction that stays open for hours prevents VACUUM of rows deleted since."""
 
 import asyncio
 from contextlib import suppress
@@ -18,7 +18,7 @@ class TransactionWatch:
         self._database = database
 
     async def run(self) -> None:
-        """Looks for ever."""
+        """Looks without end."""
         while True:
             with suppress(StorageUnavailable):  # the next look finds it
                 await self.look()

@@ -71,7 +71,7 @@ class WebhookDeliveries(Hooks):
         self._woken.set()
 
     async def run(self) -> None:
-        """Delivers for ever."""
+        """Delivers without end."""
         timeout = aiohttp.ClientTimeout(total=self._policy.timeout)
         async with (
             aiohttp.ClientSession(timeout=timeout, cookie_jar=aiohttp.DummyCookieJar()) as http,
@@ -170,6 +170,6 @@ def body_of(webhook: Webhook, kind: WebhookKind = "ended", root_path: str = "") 
             "ended_at": webhook.ended_at,
             "url": url,
         }
-    else:  # the status may have changed since, and is left out
+    else:  # the status may have changed since, and is omitted
         data = {**turn, "calls": webhook.calls, "since": webhook.happened_at, "url": url}
     return msgspec.json.encode({"type": f"turn.{kind}", "timestamp": webhook.happened_at, "data": data})

@@ -97,7 +97,7 @@ class ChatReader:
                 self._follow(turn, place, position)
 
     async def frames(self) -> AsyncGenerator[bytes, None]:
-        """All that is new to the client, for ever, or until the chat is deleted."""
+        """Everything new to the client, without end, or until the chat is deleted."""
         if self._first:
             yield self._first
         while not self._deleted:

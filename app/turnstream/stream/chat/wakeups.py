@@ -1,4 +1,4 @@
-"""Wake-ups for the readers of chats, on every replica, with a look at the rows for those that were lost."""
+"""Wake-ups for the readers of chats, on every replica. A poll of the rows replaces lost ones."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -34,7 +34,7 @@ class ChatWakeups:
         self.broadcast.notify(str(chat))
 
     async def watch(self) -> None:
-        """Looks for changes without a notification, for ever."""
+        """Looks for changes without a notification, without end."""
         while True:
             await asyncio.sleep(self._interval)
             try:

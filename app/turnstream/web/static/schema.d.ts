@@ -11,7 +11,7 @@ export interface components {
     schemas: {
         /**
          * @description The last frame of a stream whose credential was revoked or has expired: `status` is what the next request with it
-         *     gets. With another one the client goes on from its cursor. The notice has no id.
+         *     gets. With another one the client continues from its cursor. The notice has no id.
          */
         AccessEndedNotice: {
             status: number;
@@ -69,8 +69,8 @@ export interface components {
             is_error: boolean;
         };
         /**
-         * @description Permission to run a call. `input` takes the place of the model's input. With `remember`, further calls of the
-         *     tool are run without a question, until that is revoked.
+         * @description Permission to run a call. `input` replaces the model's input. With `remember`, further calls of the tool are run
+         *     without a question, until that is revoked.
          */
         ApproveIn: {
             /**
@@ -357,7 +357,7 @@ export interface components {
             /** @description of the first page: where the feed goes on; null on others and for a search */
             cursor: string | null;
         };
-        /** @description Discard the blocks from `index` on: `attempt` writes them anew. */
+        /** @description Discard the blocks from `index` on: `attempt` writes them again. */
         ChatResetEvent: {
             attempt: number;
             index: number;
@@ -435,7 +435,7 @@ export interface components {
             event: "round_stop";
             data: components["schemas"]["ChatRoundStopEvent"];
         };
-        /** @description Defaults of a chat's turns. In a change, members that are left out stay, at each level, and null removes one. */
+        /** @description Defaults of a chat's turns. In a change, members that are omitted stay, at each level, and null removes one. */
         ChatSettings: {
             /** @default null */
             model?: string | null;
@@ -477,8 +477,8 @@ export interface components {
         /** @description An event of the stream `ChatStream`. */
         ChatStreamEvent: components["schemas"]["ChatEventFrame"] | components["schemas"]["TurnEventFrame"] | components["schemas"]["TurnsDeletedEventFrame"] | components["schemas"]["ChatDeletedEventFrame"] | components["schemas"]["ChatTurnStartEventFrame"] | components["schemas"]["ChatRoundStartEventFrame"] | components["schemas"]["ChatBlockStartEventFrame"] | components["schemas"]["ChatBlockDeltaEventFrame"] | components["schemas"]["ChatBlockStopEventFrame"] | components["schemas"]["ChatRoundStopEventFrame"] | components["schemas"]["ChatResetEventFrame"] | components["schemas"]["ChatActionRequiredEventFrame"] | components["schemas"]["ChatTurnEndEventFrame"] | components["schemas"]["ChatTurnCancelledEventFrame"] | components["schemas"]["ChatTurnErrorEventFrame"] | components["schemas"]["ChatStatusNoticeFrame"] | components["schemas"]["ChatToolProgressNoticeFrame"] | components["schemas"]["ChatToolOutputNoticeFrame"] | components["schemas"]["ChatRetryNoticeFrame"] | components["schemas"]["AccessEndedNoticeFrame"];
         /**
-         * @description A notice of what a running tool has of its result so far: the whole of it, not what is new. It has no id. A
-         *     client that connects gets the last one.
+         * @description A notice with the output of a running tool so far: the whole of it, not only the new part. It has no id. A client
+         *     that connects gets the last one.
          */
         ChatToolOutputNotice: {
             tool_use_id: string;
@@ -717,7 +717,7 @@ export interface components {
         };
         /** @description An event of the stream `Feed`. */
         FeedEvent: components["schemas"]["FeedChatEventFrame"] | components["schemas"]["FeedChatDeletedEventFrame"] | components["schemas"]["FeedTurnEventFrame"] | components["schemas"]["FeedResetEventFrame"] | components["schemas"]["AccessEndedNoticeFrame"];
-        /** @description The cursor is too old, or too much has changed since: read the list of chats again, and go on from here. */
+        /** @description The cursor is too old, or too much has changed since: read the list of chats again, and continue from here. */
         FeedResetEvent: Record<string, never>;
         FeedResetEventFrame: {
             /** @description the cursor behind the event; notices have none */
@@ -755,7 +755,7 @@ export interface components {
             event: "turn";
             data: components["schemas"]["FeedTurnEvent"];
         };
-        /** @description Where a copy goes, and where it ends. A user turn is answered anew in its copy. */
+        /** @description Target and end of a copy. The copy of a user turn is answered again. */
         ForkIn: {
             /**
              * @description a sibling of the turn, or a new chat with the path to it
@@ -912,7 +912,7 @@ export interface components {
             /** @description of a search; null in a list of all chats */
             excerpt: components["schemas"]["ExcerptOut"] | null;
         };
-        /** @description A condition for one member of an input: what it must be equal to, or the numbers between which it must be. */
+        /** @description A condition for one member of an input: its exact value, or its bounds. */
         MemberCondition: {
             /** @default null */
             const?: unknown;
@@ -1151,7 +1151,7 @@ export interface components {
             /** @description whether it is one of the words of the search */
             found: boolean;
         };
-        /** @description What a running tool has of its result so far. */
+        /** @description The output of a running tool so far. */
         PreliminaryOut: {
             tool_use_id: string;
             name: string;
@@ -1178,7 +1178,7 @@ export interface components {
                 [key: string]: components["schemas"]["MemberCondition"];
             } | null;
         };
-        /** @description Discard the blocks from `index` on: `attempt` writes them anew. */
+        /** @description Discard the blocks from `index` on: `attempt` writes them again. */
         ResetEvent: {
             attempt: number;
             index: number;
@@ -1315,8 +1315,8 @@ export interface components {
             text: string;
         };
         /**
-         * @description A notice of what a running tool has of its result so far: the whole of it, not what is new. It has no id. A
-         *     client that connects gets the last one.
+         * @description A notice with the output of a running tool so far: the whole of it, not only the new part. It has no id. A client
+         *     that connects gets the last one.
          */
         ToolOutputNotice: {
             tool_use_id: string;
@@ -1428,7 +1428,7 @@ export interface components {
             event: "turn";
             data: components["schemas"]["TurnEvent"];
         };
-        /** @description Options of one turn. Options that are left out come from the chat, then from the server. */
+        /** @description Options of one turn. Options that are omitted come from the chat, then from the server. */
         TurnOptions: {
             /** @default null */
             model?: string | null;
