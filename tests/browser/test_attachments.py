@@ -105,7 +105,7 @@ async def test_a_refused_file_is_reported_in_the_servers_words_and_an_accepted_o
     ada = await people(site.url)
     ada.expects("415")
     await bring(ada, "drop", "#transcript", ("a.zip", "application/zip", b"PK\xff\xfe"), ("gauge.png", "", PIXEL))
-    await ada.page.get_by_text("a.zip: The body must be a PNG").wait_for()
+    await ada.page.get_by_text("a.zip: The body must be a file of one of these types").wait_for()
     await expect(ada.page.locator("#attached .chip")).to_have_count(1)
     await ada.page.focus("#words")
     await ada.page.keyboard.press("Enter")
