@@ -142,9 +142,9 @@ def _blocks_of(turn: Turn) -> object:
 
 def _in_call_order(blocks: Sequence[Block]) -> Iterator[Block]:
     """Sorts results as the model gets them, by call: which of several tools finished first is chance."""
-    call_index = {(block.round, block.tool_use_id): block.index for block in blocks if block.is_call}
+    call_index = {block.key: block.index for block in blocks if block.is_call}
     results = [block for block in blocks if block.type == TOOL_RESULT]
-    results.sort(key=lambda block: (block.round, call_index.get((block.round, block.tool_use_id), 0)))
+    results.sort(key=lambda block: (block.round, call_index.get(block.key, 0)))
     sorted_results = iter(results)
     for block in blocks:
         yield replace(next(sorted_results), index=block.index) if block.type == TOOL_RESULT else block

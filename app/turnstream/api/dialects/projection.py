@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from turnstream.api.codec import parsed
 from turnstream.domain.asks import AskKind
-from turnstream.domain.blocks import Block
+from turnstream.domain.blocks import Block, CallKey
 from turnstream.domain.events import (
     ActionRequired,
     BlockDelta,
@@ -87,7 +87,6 @@ class Retract:
 
 
 Step = TurnStart | RoundStart | Begin | Closed | RoundStop | ActionRequired | Retract | TurnEnd | Notice
-_Key = tuple[int, str]  # of a call: its round and its id
 
 
 class Projection:
@@ -98,8 +97,8 @@ class Projection:
     def __init__(self, turn: Turn | None = None) -> None:
         self.open: Begin | None = None
         self.closed: list[Closed] = []
-        self.calls: dict[_Key, Block] = {}
-        self.asked: dict[_Key, AskKind] = {}
+        self.calls: dict[CallKey, Block] = {}
+        self.asked: dict[CallKey, AskKind] = {}
         self._clients = client_tools(turn)
         self._provider_calls: dict[str, Block] = {}
         self._waits: dict[int, int] = {}  # by their rounds, the place of the first result in `closed`
@@ -152,7 +151,7 @@ class Projection:
     def _closing(self, block: Block) -> Closed:
         if block.type == TOOL_RESULT:
             runner: Runner = "client" if block.name in self._clients else "server"
-            return CallResult(block, self.calls.get((block.round, block.tool_use_id or "")), runner)
+            return CallResult(block, self.calls.get(block.key), runner)
         if self._provider_calls and block.data is not None and block.type not in _OWN_DATA:
             members = parsed(block.data)
             id = members.get("tool_use_id") if isinstance(members, dict) else None  # whatever the provider has sent
@@ -163,7 +162,7 @@ class Projection:
     def _note(self, step: Closed) -> None:
         self.closed.append(step)
         block = step.block
-        key = block.round, block.tool_use_id or ""
+        key = block.key
         if isinstance(step, Close) and step.runner is not None:
             self.calls[key] = block
             if step.runner == "provider":

@@ -12,6 +12,7 @@ import structlog
 
 from turnstream.domain.errors import StorageUnavailable
 from turnstream.engine.hooks import Hooks, TurnEnded
+from turnstream.kit.backoff import backoff
 from turnstream.kit.clock import CLOCK
 from turnstream.kit.ids import new_id
 from turnstream.kit.signature import headers_of
@@ -53,7 +54,7 @@ class WebhookPolicy:
     longest: float = 28_800.0
 
     def wait_after(self, tries: int) -> float:
-        wait = min(self.longest, self.base * 4.0 ** (tries - 1))
+        wait = backoff(tries, self.base, self.longest, factor=4.0)
         return wait * random.uniform(0.8, 1.2)  # noqa: S311, no secret depends on it
 
 

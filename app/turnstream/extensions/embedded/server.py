@@ -21,6 +21,7 @@ import structlog
 from turnstream.domain.errors import ConfigError
 from turnstream.extensions.embedded.account import ELSEWHERE
 from turnstream.extensions.embedded.cluster import START_TIMEOUT, Cluster
+from turnstream.kit.backoff import backoff
 
 log = structlog.get_logger(__name__)
 
@@ -54,15 +55,16 @@ async def embedded_postgres(data_dir: Path, settings: Mapping[str, str] | None =
 
 
 async def _keep_running(server: "EmbeddedPostgres") -> None:
-    pause = WATCH
+    failures, pause = 0, WATCH
     while True:
         await asyncio.sleep(pause)
         try:
             if await _to_its_end(server.start_again):
                 log.warning("postgres.started")
-            pause = WATCH
+            failures, pause = 0, WATCH
         except ConfigError as error:  # the disk may be full, or the folder out of reach, for a while
-            pause = min(2 * pause, _LONGEST_PAUSE)
+            failures += 1
+            pause = backoff(failures + 1, WATCH, _LONGEST_PAUSE)
             log.error("postgres.not_started", error=str(error), seconds=pause)
 
 

@@ -323,11 +323,11 @@ class ResponseEvents:
                 if block.interrupted:
                     yield from self._done(item, status=status)
                     return
-                self._running[block.round, block.tool_use_id or ""] = item
+                self._running[block.key] = item
 
     def _result(self, closed: CallResult) -> Iterator[Json]:
         result, call = closed.block, closed.call
-        key = result.round, result.tool_use_id or ""
+        key = result.key
         self._reach(result.attempt)
         self._starts[result.index] = self._position
         if not is_server_call(closed.runner, result.name, self._roles):

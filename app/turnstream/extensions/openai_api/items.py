@@ -57,7 +57,7 @@ def _answer(turn: Turn, ask: Ask, number: int) -> Json:
     if ask.kind == "client":
         output = {"call_id": ask.tool_use_id, "output": ask.answer.text, "status": "completed"}
         return {"type": "function_call_output", "id": item_id("fco", turn, number), **output}
-    call = next(b for b in turn.blocks if b.is_call and (b.round, b.tool_use_id) == (ask.round, ask.tool_use_id))
+    call = next(b for b in turn.blocks if b.is_call and b.key == ask.key)
     decision = {"approval_request_id": approval_id(turn, call), "approve": ask.answer.kind == "approve"}
     reason = ask.answer.text or None
     return {"type": "mcp_approval_response", "id": item_id("mcpa", turn, number), **decision, "reason": reason}
