@@ -95,11 +95,6 @@ class Settings(Section):
         None,
         description="model parameters that cost more or reach the account, such as `service_tier, betas=NAME`",
     )
-    cell: str | None = Field(
-        None,
-        pattern=r"^[a-z0-9]{1,8}$",
-        description="name of the [cell](scaling.md#cells) of this server, which its tokens have in them",
-    )
     host: str = Field("127.0.0.1", description="address to listen on")
     port: int = Field(8000, ge=0, le=65535, description="port to listen on")
     workers: int = Field(1, ge=1, le=64, description="processes that serve the port, each a replica; serve --workers")

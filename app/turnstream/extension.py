@@ -4,7 +4,7 @@ those that are installed; a program may pass its own to `create_app`.
 A command loads the extensions to read its settings. So their values import what they add only when it is asked for.
 """
 
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -17,7 +17,7 @@ from turnstream.domain.errors import ConfigError
 
 if TYPE_CHECKING:
     from turnstream.api.http.call_group import CallGroup
-    from turnstream.api.identity.way import Authenticate, LoginScopes
+    from turnstream.api.identity.way import Admit, Authenticate, LoginScopes
     from turnstream.config import Section, Settings
     from turnstream.domain.plans import Plans
     from turnstream.engine.hooks import Hooks
@@ -35,7 +35,8 @@ Task = Callable[[], Coroutine[Any, Any, None]]
 @dataclass(frozen=True, slots=True)
 class Context:
     """The parts of the running server that an extension may use. `database` sees the rows of all owners. `notify` wakes
-    the readers of an owner and a chat after a change is committed.
+    the readers of an owner and a chat after a change is committed. `release` gives the running turns of owners back to
+    the queue.
     """
 
     settings: "Settings"
@@ -44,18 +45,20 @@ class Context:
     plans: "Plans"
     side_calls: "SideCalls"
     notify: Callable[[str, UUID], None]
+    release: Callable[[Collection[str]], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
     """What an extension does in the background. `tasks` run until the server stops; one that ends stops the server.
-    Handlers get `state` from their services (`Services.states`).
+    Each call is made only if `admit` does not refuse it. Handlers get `state` from their services (`Services.states`).
     """
 
     hooks: "Sequence[Hooks]" = ()
     tasks: Sequence[Task] = ()
     sweeps: "Sequence[Sweep]" = ()
     state: object = None
+    admit: "Admit | None" = None
 
 
 def _no_calls() -> "Sequence[CallGroup]":
@@ -75,11 +78,16 @@ def _no_check(_: "Settings", __: "Models") -> None:
     """Everything is right."""
 
 
+def _no_cell(_: "Settings") -> None:
+    """The server is the only cell."""
+
+
 @dataclass(frozen=True, slots=True)
 class Extension:
     """`summary` is what `doctor` prints. `settings` is a section of the settings. `check` raises ConfigError for a
-    setting that does not fit the models. `way` opens a way to authenticate, if the settings ask for it. `commands` are
-    modules by the name of the command that each defines.
+    setting that does not fit the models. `way` opens a way to authenticate, if the settings ask for it. `cell` is the
+    name that the settings give this server; its tokens have it in them. `commands` are modules by the name of the
+    command that each defines: `usage`, or `owners move` for one of the group `owners`.
     """
 
     name: str
@@ -89,6 +97,7 @@ class Extension:
     calls: "Callable[[], Sequence[CallGroup]]" = _no_calls
     work: Callable[[Context], Work] = _no_work
     way: "Callable[[Settings, LoginScopes], AbstractAsyncContextManager[Authenticate | None]]" = _no_way
+    cell: "Callable[[Settings], str | None]" = _no_cell
     commands: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -136,6 +145,11 @@ def _selected(settings: "Settings") -> Sequence[Extension]:
             f" {', '.join(known) or 'none'}."
         )
     return [known[name] for name in dict.fromkeys(names)]
+
+
+def own_cell(settings: "Settings", extensions: Iterable[Extension]) -> str | None:
+    """The name of this server among several, for its tokens."""
+    return next((cell for each in extensions if (cell := each.cell(settings)) is not None), None)
 
 
 def sections() -> "Sequence[type[Section]]":

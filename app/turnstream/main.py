@@ -12,7 +12,6 @@ from starlette.middleware import Middleware
 from starlette.middleware.errors import ServerErrorMiddleware
 from starlette.types import Lifespan
 
-from turnstream.api.cell import Cell
 from turnstream.api.dispatch import routes_of
 from turnstream.api.http.connection import SafeHeaders
 from turnstream.api.http.cross_origin import cross_origin
@@ -33,7 +32,7 @@ from turnstream.config import Settings
 from turnstream.domain.identity import LOCAL_OWNER
 from turnstream.domain.plans import Plan
 from turnstream.engine.hooks import Hooks
-from turnstream.extension import Extension, selected
+from turnstream.extension import Extension, own_cell, selected
 from turnstream.llm.demo.provider import DEMO
 from turnstream.llm.models.catalog import Models
 from turnstream.setup.databases import api_database, database_url, session_url, standby_database, standby_url
@@ -54,7 +53,6 @@ from turnstream.setup.samples import offer_samples
 from turnstream.storage.database import connect
 from turnstream.storage.migrations import upgrade_in_thread
 from turnstream.storage.owners.documents import Documents
-from turnstream.storage.owners.moves import Moves
 from turnstream.storage.standby import Standby
 from turnstream.stream.delivery import Deliveries
 from turnstream.tools.outputs import Outputs
@@ -165,16 +163,13 @@ async def running(
         engine = await stack.enter_async_context(started(parts, direct_url, api, process))
         owner_plans = OwnerPlans(plans)
         streams = OwnerStreams(owner_plans)
-        cell = Cell(settings.cell, Moves(database), engine.worker.release)
-        await stack.enter_async_context(
-            background(engine.failed, stored.record_uses, StreamWatch(streams).run, cell.follow)
-        )
-        storage = Storage.of(api, database, plans.default.running_turns, settings.cell)
+        await stack.enter_async_context(background(engine.failed, stored.record_uses, StreamWatch(streams).run))
+        storage = Storage.of(api, database, plans.default.running_turns, own_cell(settings, extensions))
         copy = await stack.enter_async_context(standby_database(settings, api))
         standby = Standby(copy, engine.replica, engine.renewals) if copy else None
         yield Services(
             authenticator=Authenticator(ways),
-            cell=cell,
+            admissions=[work.admit for work in engine.works.values() if work.admit is not None],
             storage=storage,
             reads=Reads(storage.reads, standby, settings.standby_staleness),
             live=_live(settings, engine),
@@ -188,7 +183,7 @@ async def running(
             plans=owner_plans,
             streams=streams,
             recent_chats=RecentChats(engine.worker.ended),
-            states=engine.states,
+            states={name: work.state for name, work in engine.works.items()},
             note_refusal=engine.refusals.note,
             failed=engine.failed,
             is_ready=lambda: not engine.worker.draining,

@@ -15,29 +15,23 @@ import click
 
 from turnstream.api.identity.way import BELIEVED
 from turnstream.api.schemas.requests import NewChat
+from turnstream.cli import OpenGroup
 from turnstream.cli.tokens import checked_owner
 from turnstream.config import Settings
 from turnstream.domain.errors import ConfigError, NotFound
-from turnstream.domain.identity import departed_name
 from turnstream.extension import read_settings
 from turnstream.kit.tar import END, tar_member, tar_members, tar_places
 from turnstream.lab.recordings import Recordings
 from turnstream.setup.databases import (
-    actor,
-    addressed,
-    check_present,
     database_name,
-    database_url,
     open_database,
     open_present_database,
-    session_url,
 )
 from turnstream.storage.chats.turns import CANCEL_TURN
-from turnstream.storage.database import Database, connect
+from turnstream.storage.database import Database
 from turnstream.storage.owners import archives
 from turnstream.storage.owners.archives import NIL, ArchivePart, ImportCounts, OwnerExport, OwnerImport, Section
 from turnstream.storage.owners.audit import AuditTrail
-from turnstream.storage.owners.owner_move import OwnerMove
 from turnstream.storage.owners.owners import Owners
 from turnstream.storage.runs.queue import CANCEL, NOTIFY
 
@@ -46,7 +40,7 @@ _PATIENCE = 15.0
 _LOOK = 0.2  # seconds
 
 
-@click.group()
+@click.group(cls=OpenGroup)
 def owners() -> None:
     """List owners; export, import and erase what they have."""
 
@@ -188,44 +182,6 @@ def _parts_in(file: IO[bytes]) -> Iterator[ArchivePart]:
 def _check_chat(row: Mapping[str, Any]) -> None:
     """Raises ValueError for options of a chat that the API would not have taken."""
     NewChat.model_validate({name: row[name] for name in ("title", "system_prompt", "settings") if row.get(name)})
-
-
-# --- move ------------------------------------------------------------------------------------------------------------
-
-
-@owners.command("move")
-@click.argument("owner", callback=checked_owner)
-@click.option("--to", "cell", required=True, help="The cell where OWNER is to be.")
-@click.option("--url", envvar="TARGET_DATABASE_URL", required=True, help="URL of the Postgres of that cell.")
-def move(owner: str, cell: str, url: str) -> None:
-    """Move OWNER from the cell of the settings to another one.
-
-    What does not change any more is copied first. Then changes are refused with 503 for some seconds, running turns
-    pause, and go on in the new cell. A move that was interrupted is called again. What stays behind, as
-    `OWNER (moved to CELL)`, is to be erased.
-    """
-    settings = read_settings()
-    if settings.cell is None or cell == settings.cell:
-        raise ConfigError("TURNSTREAM_CELL must name the cell from which the owner is moved, and --to another one.")
-    target_url = addressed(settings, url, "--url", past_pooler=True)
-    for table, rows in asyncio.run(_move(settings, settings.cell, owner, cell, target_url)).items():
-        if rows:
-            click.echo(f"{table}: {rows}")
-    click.echo(f"{owner} is in the cell {cell}. Erase {departed_name(owner, cell)!r} when nothing is missed.", err=True)
-
-
-async def _move(settings: Settings, here: str, owner: str, there: str, url: str) -> Mapping[str, int]:
-    check_present(settings)
-    # Neither cell is migrated here: its replicas may be of the version before.
-    async with (
-        database_url(settings) as source_url,
-        connect(session_url(settings, source_url), size=settings.pool_size, actor=actor()) as source,
-        connect(url, size=2, actor=actor()) as target,
-    ):
-        move = OwnerMove(owner, (here, source), (there, target))
-        await move.run()
-        await AuditTrail(source).note("owner.moved", owner, {"to": there})
-        return await move.counts()
 
 
 # --- erasure ---------------------------------------------------------------------------------------------------------

@@ -80,7 +80,7 @@ class ServerProcess:
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """`failed` is set when a part of it has failed for good. `states` are those of extensions, by name."""
+    """`failed` is set when a part of it has failed for good. `works` are those of extensions, by name."""
 
     worker: Worker
     directory: Directory
@@ -90,7 +90,7 @@ class Engine:
     failed: asyncio.Event
     replica: UUID
     renewals: Renewals
-    states: Mapping[str, object]
+    works: Mapping[str, Work]
 
 
 @asynccontextmanager
@@ -108,13 +108,14 @@ async def started(parts: Parts, url: str, api: Database, process: ServerProcess 
     chat_wakeups = ChatWakeups(ChatUpdates(database), monitor.notify_peers, _CHAT_POLL)
     feed = OwnerFeed(OwnerChanges(api), monitor.notify_peers, _FEED_LOOK)
     refusals, policy = RefusedLogins(AuditTrail(database)), worker_policy(settings, parts.models, parts.plans)
-    works = _works(parts, policy, chat_wakeups, feed)
+    works = _works(parts, policy, signals)
     deliveries, provider_for = _deliveries(database, parts.receiver), parts.models.provider_for
     hooks = [*deliveries, *(hook for work in works.values() for hook in work.hooks), *parts.hooks]
     worker = Worker(database, queue, directory, provider_for, parts.toolset, policy, clock, hooks, feed.notify)
     for part in (worker, chat_wakeups.broadcast, feed.broadcast):
         part.follow(signals)
-    states = {name: work.state for name, work in works.items()}
+    signals.changed.act(lambda _owner, chat: chat_wakeups.notify(chat))
+    signals.changed.act(lambda owner, _chat: feed.notify(owner))
     async with AsyncExitStack() as stack:
         stack.enter_context(LoopWatch())
         await monitor.start()
@@ -136,18 +137,21 @@ async def started(parts: Parts, url: str, api: Database, process: ServerProcess 
         await stack.enter_async_context(background(failed, *upkeep))
         reports = ActivityReports(worker.activity, Activities(database), queue.replica)
         await stack.enter_async_context(background(failed, worker.run, reports.run))
-        yield Engine(worker, directory, chat_wakeups, feed, refusals, failed, queue.replica, queue.renewals, states)
+        yield Engine(worker, directory, chat_wakeups, feed, refusals, failed, queue.replica, queue.renewals, works)
 
 
-def _works(parts: Parts, policy: WorkerPolicy, chat_wakeups: ChatWakeups, feed: OwnerFeed) -> Mapping[str, Work]:
+def _works(parts: Parts, policy: WorkerPolicy, signals: Signals) -> Mapping[str, Work]:
     """What the extensions do in the engine, by their names."""
-
-    def notify(owner: str, chat: UUID) -> None:
-        chat_wakeups.notify(chat)
-        feed.notify(owner)
-
     side_calls = SideCalls(Charges(parts.database), Accounts(parts.database), parts.plans, policy.model)
-    context = Context(parts.settings, parts.database, parts.models, parts.plans, side_calls, notify)
+    context = Context(
+        settings=parts.settings,
+        database=parts.database,
+        models=parts.models,
+        plans=parts.plans,
+        side_calls=side_calls,
+        notify=signals.changed.send,
+        release=signals.release.send,
+    )
     return {extension.name: extension.work(context) for extension in parts.extensions}
 
 

@@ -10,7 +10,7 @@ from turnstream.config import Settings
 from turnstream.domain.plans import Plan, Plans
 from turnstream.engine.hooks import Hooks
 from turnstream.engine.upkeep.webhooks import Receiver
-from turnstream.extension import Extension, selected
+from turnstream.extension import Extension, own_cell, selected
 from turnstream.llm.models.catalog import Models
 from turnstream.setup.identity import open_ways
 from turnstream.setup.models import check_chosen, default_among, open_models, served_model
@@ -70,8 +70,9 @@ async def opened_ways(
     settings: Settings, given: Given, extensions: Sequence[Extension], database: Database, stack: AsyncExitStack
 ) -> tuple[StoredTokens, Sequence[Authenticate]]:
     """The tokens that are stored, and all ways to authenticate, theirs among them. Raises ConfigError."""
-    tokens = Tokens(database, settings.cell)
-    stored = StoredTokens(tokens, settings.cell)
+    cell = own_cell(settings, extensions)
+    tokens = Tokens(database, cell)
+    stored = StoredTokens(tokens, cell)
     return stored, await stack.enter_async_context(open_ways(settings, tokens, stored, given.authenticate, extensions))
 
 
