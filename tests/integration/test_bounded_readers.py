@@ -21,13 +21,13 @@ import structlog
 from tests.integration.mcp_hostile import TOOLS
 from tests.integration.mcp_servers import ROOT, context_with, time_over_http
 from tests.support.server_process import free_port
-from turnstream.cli.owners import _parts_in
 from turnstream.domain.blocks import Block
 from turnstream.domain.errors import ConfigError, ProviderError
 from turnstream.domain.turns import HttpCall, ToolSpec
 from turnstream.engine.upkeep.webhooks import Receiver, post_signed
+from turnstream.extensions.archives.commands import _parts_in
+from turnstream.extensions.archives.tar import MAX_ATTRIBUTE_BYTES, MAX_FILE_BYTES
 from turnstream.extensions.jwt.issuer_keys import _MOST_BYTES, IssuerKeys
-from turnstream.kit.tar import MAX_ATTRIBUTE_BYTES, MAX_FILE_BYTES
 from turnstream.llm.anthropic.provider import AnthropicProvider
 from turnstream.llm.openai.provider import OpenAIChatProvider, OpenAIResponsesProvider
 from turnstream.llm.provider import Message, ModelRequest

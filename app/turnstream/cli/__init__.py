@@ -33,12 +33,12 @@ class OpenGroup(click.Group):
     """A group of commands to which extensions add: `owners move` is `move` of the group `owners`."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return [*super().list_commands(ctx), *_of_extensions(f"{self.name} ")]
+        return sorted([*super().list_commands(ctx), *_of_extensions(f"{self.name} ")])
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if module := _of_extensions(f"{self.name} ").get(cmd_name):
-            command: click.Command = getattr(import_module(module), cmd_name)
-            return command
+            found = (each for each in vars(import_module(module)).values() if isinstance(each, click.Command))
+            return next(command for command in found if command.name == cmd_name)
         return super().get_command(ctx, cmd_name)
 
 
