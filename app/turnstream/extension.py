@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from turnstream.engine.hooks import Hooks
     from turnstream.engine.side_calls import SideCalls
     from turnstream.engine.upkeep.sweeps import Sweep
+    from turnstream.llm.models.api import ModelApi
     from turnstream.llm.models.catalog import Models
     from turnstream.storage.database import Database
 
@@ -69,6 +70,10 @@ def _no_work(_: Context) -> Work:
     return Work()
 
 
+def _no_providers(_: "Settings") -> "Sequence[ModelApi]":
+    return ()
+
+
 @asynccontextmanager
 async def _no_way(_: "Settings", __: "LoginScopes") -> "AsyncIterator[Authenticate | None]":
     yield None
@@ -85,9 +90,9 @@ def _no_cell(_: "Settings") -> None:
 @dataclass(frozen=True, slots=True)
 class Extension:
     """`summary` is what `doctor` prints. `settings` is a section of the settings. `check` raises ConfigError for a
-    setting that does not fit the models. `way` opens a way to authenticate, if the settings ask for it. `cell` is the
-    name that the settings give this server; its tokens have it in them. `commands` are modules by the name of the
-    command that each defines: `usage`, or `owners move` for one of the group `owners`.
+    setting that does not fit the models. `way` opens a way to authenticate, if the settings ask for it. `providers` are
+    APIs of models. `cell` is the name that the settings give this server; its tokens have it in them. `commands` are
+    modules by the name of the command that each defines: `usage`, or `owners move` for one of the group `owners`.
     """
 
     name: str
@@ -97,6 +102,7 @@ class Extension:
     calls: "Callable[[], Sequence[CallGroup]]" = _no_calls
     work: Callable[[Context], Work] = _no_work
     way: "Callable[[Settings, LoginScopes], AbstractAsyncContextManager[Authenticate | None]]" = _no_way
+    providers: "Callable[[Settings], Sequence[ModelApi]]" = _no_providers
     cell: "Callable[[Settings], str | None]" = _no_cell
     commands: Mapping[str, str] = field(default_factory=dict)
 

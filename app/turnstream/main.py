@@ -29,15 +29,15 @@ from turnstream.api.services import HttpSettings, Live, Services, Storage
 from turnstream.api.streams.response import OwnerStreams
 from turnstream.api.streams.watch import StreamWatch
 from turnstream.config import Settings
-from turnstream.domain.identity import LOCAL_OWNER
 from turnstream.domain.plans import Plan
 from turnstream.engine.hooks import Hooks
 from turnstream.extension import Extension, own_cell, selected
-from turnstream.llm.demo.provider import DEMO
+from turnstream.llm.models.api import schemas_by_name
 from turnstream.llm.models.catalog import Models
 from turnstream.setup.databases import api_database, database_url, session_url, standby_database, standby_url
 from turnstream.setup.engine import Engine, ServerProcess, background, started
 from turnstream.setup.identity import allowed_origins, metrics_token
+from turnstream.setup.models import model_apis
 from turnstream.setup.parts import (
     Given,
     Parts,
@@ -49,10 +49,8 @@ from turnstream.setup.parts import (
 )
 from turnstream.setup.plans import read_plans
 from turnstream.setup.policies import allowances, recorded_owners, turn_ceilings, turn_limits, webhook_receiver
-from turnstream.setup.samples import offer_samples
 from turnstream.storage.database import connect
 from turnstream.storage.migrations import upgrade_in_thread
-from turnstream.storage.owners.documents import Documents
 from turnstream.storage.standby import Standby
 from turnstream.stream.delivery import Deliveries
 from turnstream.tools.outputs import Outputs
@@ -120,7 +118,7 @@ def _starlette(
             Middleware(ServerErrorMiddleware, handler=failed),
         ],
     )
-    app.state.openapi = OpenApi(parts)
+    app.state.openapi = OpenApi(parts, lambda: schemas_by_name(model_apis(settings, extensions)))
     app.router.redirect_slashes = False  # a redirect would name the host of the request, which the client chose
     return app
 
@@ -137,8 +135,13 @@ async def running(
     async with AsyncExitStack() as stack:
         given = given or Given()
         # Before the database is touched, so that a wrong setting makes none.
-        receiver, allowed, plans = webhook_receiver(settings), allowances(settings), read_plans(settings, given.plan_of)
-        model, extensions = chosen_model(settings, given), chosen_extensions(settings, given)
+        receiver, plans, extensions = (
+            webhook_receiver(settings),
+            read_plans(settings, given.plan_of),
+            chosen_extensions(settings, given),
+        )
+        model = chosen_model(settings, given, extensions)
+        allowed = allowances(settings, model_apis(settings, extensions))
         allowed_origins(settings)
         metrics_token(settings)
         standby_url(settings)
@@ -157,8 +160,6 @@ async def running(
         stored, ways = await opened_ways(settings, given, extensions, database, stack)
         models = await opened_models(settings, given, extensions, stack)
         toolset = await opened_toolset(settings, given, database, stack)
-        if model == DEMO:
-            await offer_samples(Documents(database), LOCAL_OWNER)
         parts = Parts(settings, database, receiver, plans, models, toolset, given.hooks, extensions)
         engine = await stack.enter_async_context(started(parts, direct_url, api, process))
         owner_plans = OwnerPlans(plans)

@@ -1,41 +1,110 @@
-"""The core without any extension: it posts, streams, runs tools and survives a kill."""
+"""The core without any extension, where the packages of the extras are not installed: it posts, streams, runs tools and
+survives a kill.
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
 
 import httpx2
 import pytest
 
 from tests.acceptance.conftest import StartServer
+from tests.support.assistants.model import Conversation, Said, Silence, Use, model_api
 from tests.support.calls import ENDPOINTS, OPENAI
 from tests.support.http_client import Event, Parser, said
+from tests.support.installed import dependencies, extras, installed, link_dependencies, run
+from tests.support.server_process import Server
 from turnstream.api.routes import CORE
 from turnstream_client.assembler import Assembler
 
+ROOT = Path(__file__).parents[2]
+TOOLS = """
+from turnstream import tool
 
-@pytest.mark.timeout(120)
-async def test_the_core_alone_runs_tools_and_continues_after_a_kill(server: StartServer) -> None:
-    running = await server(TURNSTREAM_EXTENSIONS="none", TURNSTREAM_DEMO_DELAY="0.01")
-    async with httpx2.AsyncClient(base_url=running.url, timeout=60) as client:
-        posted = (await client.post("/api/turns", json=said("How long does the battery last?"))).json()
-        first: list[Event] = []
-        async with client.stream("GET", posted["stream_url"]) as response:
-            parser = Parser()
-            async for chunk in response.aiter_bytes():
-                first += parser.feed(chunk)
-                if len(first) >= 30:
-                    break
-        await running.kill()
-        await running.start()
-        cursor = {"Last-Event-ID": str(first[-1].id)}
-        rest = Parser().feed((await client.get(posted["stream_url"], headers=cursor)).content)
-        turn = (await client.get(posted["stream_url"].removesuffix("/stream"))).json()
-        assembler = Assembler()
-        for event in (*first, *rest):
-            assembler.apply(event.name, event.data)
-        assert (assembler.end, assembler.blocks) == ("turn_complete", turn["blocks"])
-        assert {"tool_use", "tool_result", "text"} <= {block["type"] for block in turn["blocks"]}
+@tool
+async def high_water(port: str) -> str:
+    \"\"\"The time of high water.\"\"\"
+    return f"High water in {port} is at 14:07."
+
+TOOLS = [high_water]
+"""
+
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The `bin` folder of an environment with the server and what it depends on, and nothing else."""
+    programs = installed(tmp_path_factory.mktemp("core"), ROOT)
+    link_dependencies(programs, "turnstream")
+    return programs
+
+
+def test_the_environment_of_the_core_has_no_package_of_an_extra(programs: Path) -> None:
+    left_out = sorted(extras("turnstream") - dependencies("turnstream").keys())
+    assert "openai" in left_out
+    listed = "import importlib.metadata as m; print(*(each.name.lower() for each in m.distributions()))"
+    present = run(str(programs / "python"), "-c", listed).split()
+    assert "turnstream" in present
+    assert not {*left_out} & {*present}
+
+
+async def test_the_core_alone_runs_tools_and_continues_after_a_kill(
+    programs: Path, database_url: str, tmp_path: Path
+) -> None:
+    class Core(Server):
+        command = (programs / "turnstream", "serve")
+
+    killed = False
+
+    def mind(conversation: Conversation) -> Iterable[Said]:
+        if not conversation.answered:
+            return ["I look it up.", Use("high_water", {"port": "Dover"})]
+        answer = [f"The tool answered: {conversation.answered[0].text}"]
+        return answer if killed else [*answer, Silence()]
+
+    (tmp_path / "harbour.py").write_text(TOOLS)
+    async with model_api(mind) as model:
+        running = Core(
+            database_url,
+            tmp_path,
+            {
+                "TURNSTREAM_EXTENSIONS": "none",
+                "TURNSTREAM_DEMO_DELAY": "",
+                "TURNSTREAM_TOOLSET": "harbour:TOOLS",
+                "PYTHONPATH": str(tmp_path),
+                "ANTHROPIC_API_KEY": "sk-ant-0",
+                "ANTHROPIC_BASE_URL": model.url,
+            },
+        )
+        try:
+            await running.start()
+            async with httpx2.AsyncClient(base_url=running.url, timeout=60) as client:
+                posted = (await client.post("/api/turns", json=said("When is high water in Dover?"))).json()
+                first: list[Event] = []
+                async with client.stream("GET", posted["stream_url"]) as response:
+                    parser = Parser()
+                    async for chunk in response.aiter_bytes():
+                        first += parser.feed(chunk)
+                        if "14:07" in "".join(str(event.data.get("text")) for event in first):
+                            break
+                killed = True
+                await running.kill()
+                await running.start()
+                cursor = {"Last-Event-ID": str(first[-1].id)}
+                rest = Parser().feed((await client.get(posted["stream_url"], headers=cursor)).content)
+                turn = (await client.get(posted["stream_url"].removesuffix("/stream"))).json()
+        finally:
+            await running.close()
+    assembler = Assembler()
+    for event in (*first, *rest):
+        assembler.apply(event.name, event.data)
+    assert (assembler.end, assembler.blocks) == ("turn_complete", turn["blocks"])
+    assert {"tool_use", "tool_result", "text"} <= {block["type"] for block in turn["blocks"]}
 
 
 async def test_calls_of_extensions_are_not_there_without_them(server: StartServer) -> None:
-    running = await server(TURNSTREAM_EXTENSIONS="none")
+    running = await server(TURNSTREAM_EXTENSIONS="none", TURNSTREAM_DEMO_DELAY="", ANTHROPIC_API_KEY="sk-ant-0")
     left_out = [endpoint for endpoint in (*ENDPOINTS, *OPENAI) if endpoint not in CORE.endpoints]
     assert len(left_out) > 20
     async with httpx2.AsyncClient(base_url=running.url) as client:

@@ -14,6 +14,7 @@ import pytest
 
 import turnstream
 from tests.support.http_client import Client, said
+from tests.support.installed import installed, run, site_of, wheel
 from tests.support.server_process import Server
 
 ROOT = Path(__file__).parents[2]
@@ -37,28 +38,11 @@ def beside(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _installed(folder: Path, *projects: Path) -> Path:
-    wheels = [_wheel(folder, project) for project in projects]
-    _run(sys.executable, "-m", "venv", "--without-pip", str(folder / "venv"))
-    python = folder / "venv/bin/python"
-    _run(sys.executable, "-m", "pip", "--python", str(python), "install", "--no-deps", "--no-index", *map(str, wheels))
+    programs = installed(folder, *projects)
     # A path that stands in a .pth file is searched for modules, but its own .pth files are not read: the dependencies
     # are found, this source tree is not.
-    (site,) = (folder / "venv/lib").glob("python*/site-packages")
-    (site / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
-    return python.parent
-
-
-def _wheel(folder: Path, project: Path) -> Path:
-    target = folder / project.name
-    _run(sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(target), cwd=project)
-    (wheel,) = target.glob("*.whl")
-    return wheel
-
-
-def _run(*command: str, cwd: Path | None = None) -> str:
-    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    (site_of(programs) / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
+    return programs
 
 
 async def test_an_installed_wheel_serves_in_an_empty_folder(environment: Path, tmp_path: Path) -> None:
@@ -80,7 +64,7 @@ async def test_an_installed_wheel_serves_in_an_empty_folder(environment: Path, t
 
 
 def test_the_installed_package_is_not_this_source_tree_and_is_typed(environment: Path, tmp_path: Path) -> None:
-    where = _run(str(environment / "python"), "-c", "import turnstream; print(turnstream.__file__)", cwd=tmp_path)
+    where = run(str(environment / "python"), "-c", "import turnstream; print(turnstream.__file__)", cwd=tmp_path)
     package = Path(where.strip()).parent
     assert not package.is_relative_to(ROOT)
     assert (package / "py.typed").is_file()
@@ -89,13 +73,13 @@ def test_the_installed_package_is_not_this_source_tree_and_is_typed(environment:
 @pytest.mark.parametrize("project", [ROOT, *BESIDE], ids=lambda project: project.name)
 def test_a_wheel_has_one_package_that_is_typed(project: Path, tmp_path: Path) -> None:
     package = "turnstream" if project == ROOT else project.name
-    names = ZipFile(_wheel(tmp_path, project)).namelist()
+    names = ZipFile(wheel(tmp_path, project)).namelist()
     assert {name.partition("/")[0].partition("-")[0] for name in names} == {package}
     assert f"{package}/py.typed" in names
 
 
 def test_the_server_alone_lists_its_commands_and_names_what_a_client_needs(environment: Path, tmp_path: Path) -> None:
-    listed = _run(str(environment / "turnstream"), "--help", cwd=tmp_path)
+    listed = run(str(environment / "turnstream"), "--help", cwd=tmp_path)
     assert "conformance  Not installed: needs turnstream-conformance." in listed
     refused = subprocess.run(
         [environment / "turnstream", "chat", "Hello"], cwd=tmp_path, capture_output=True, text=True, check=False
@@ -106,9 +90,9 @@ def test_the_server_alone_lists_its_commands_and_names_what_a_client_needs(envir
 
 def test_what_is_beside_the_server_runs_without_it(beside: Path, tmp_path: Path) -> None:
     for command in ("turnstream-chat", "turnstream-conformance"):
-        assert _run(str(beside / command), "--help", cwd=tmp_path).startswith(f"Usage: {command} ")
+        assert run(str(beside / command), "--help", cwd=tmp_path).startswith(f"Usage: {command} ")
     found = "import importlib.util as i; print(i.find_spec('turnstream.cli'))"
-    assert _run(str(beside / "python"), "-c", found, cwd=tmp_path) == "None\n"
+    assert run(str(beside / "python"), "-c", found, cwd=tmp_path) == "None\n"
 
 
 def _names_for_type_checkers() -> dict[str, str]:
@@ -140,5 +124,5 @@ def test_the_pages_import_public_names_only() -> None:
 
 
 def test_importing_the_package_loads_no_server() -> None:
-    loaded = _run(sys.executable, "-c", "import turnstream, sys; print('starlette' in sys.modules)", cwd=ROOT)
+    loaded = run(sys.executable, "-c", "import turnstream, sys; print('starlette' in sys.modules)", cwd=ROOT)
     assert loaded.strip() == "False"

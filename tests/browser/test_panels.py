@@ -12,9 +12,8 @@ from tests.browser.scenes import Harbour, paused, three_calls
 from tests.browser.test_talk import use
 from tests.support.http_client import Client
 from tests.support.http_server import Server
+from tests.support.model_apis import parameters_of
 from turnstream.llm.models.catalog import ProviderModels
-from turnstream.llm.models.parameters import parameters_of
-from turnstream.llm.openai.quirks import OPENAI, QUIRKS
 from turnstream.llm.scripted import Pause, ScriptedProvider, message_of, text
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -89,7 +88,7 @@ async def test_settings_are_kept_with_the_chat(people: SitDown, site: Server, ap
 @pytest.mark.full
 async def test_the_parameters_of_the_model_have_controls(people: SitDown, site: Server, api: Client) -> None:
     provider = ScriptedProvider([message_of(text("Yes.")), message_of(text("No longer."))])
-    local, claude = parameters_of("openai-chat", QUIRKS["compatible"]), parameters_of("anthropic", OPENAI)
+    local, claude = parameters_of("openai-chat", "compatible"), parameters_of("anthropic")
     site.scripts.offers.append(ProviderModels(provider, ["a-local-model"], (), local))
     site.scripts.offers.append(ProviderModels(provider, ["a-claude"], (), claude))
     settings = {"model": "a-local-model", "params": {"top_k": 40, "stop_sequences": ["END"]}}

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.http_server import Server, serving
-from turnstream.llm.demo.provider import DemoProvider
+from turnstream.extensions.demo.provider import DemoProvider
 from turnstream.llm.models.catalog import ProviderModels
 from turnstream.tools.tool import tool
 from turnstream.tools.toolset import Toolset

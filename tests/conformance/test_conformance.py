@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from tests.support.http_server import serving
 from tests.support.programs import path_of
 from turnstream.cli import commands
-from turnstream.llm.demo.provider import DemoProvider
+from turnstream.extensions.demo.provider import DemoProvider
 from turnstream.llm.models.catalog import ProviderModels
 from turnstream_client.assembler import Assembler
 from turnstream_client.errors import RequestRejected

@@ -13,10 +13,10 @@ from tests.support.canned import Answer, canned_server
 from turnstream.domain.blocks import Block
 from turnstream.domain.errors import PermanentError, ProviderError, TransientError
 from turnstream.domain.turns import ToolSpec
+from turnstream.extensions.demo.provider import DemoProvider
+from turnstream.extensions.openai.provider import OpenAIChatProvider, OpenAIProvider, OpenAIResponsesProvider
 from turnstream.llm.accumulator import Accumulator
 from turnstream.llm.anthropic.provider import AnthropicProvider
-from turnstream.llm.demo.provider import DemoProvider
-from turnstream.llm.openai.provider import OpenAIChatProvider, OpenAIProvider, OpenAIResponsesProvider
 from turnstream.llm.provider import BlockOpened, BlockText, Message, ModelRequest, Part, Provider
 from turnstream.llm.scripted import ScriptedProvider, message_of, text, thinking, tool_use
 

@@ -11,8 +11,8 @@ import pytest
 from tests.support.canned import Answer, CannedServer, canned_server
 from turnstream.domain.blocks import Block
 from turnstream.domain.errors import ProviderError
+from turnstream.extensions.openai.provider import OpenAIChatProvider, OpenAIResponsesProvider
 from turnstream.llm.anthropic.provider import AnthropicProvider
-from turnstream.llm.openai.provider import OpenAIChatProvider, OpenAIResponsesProvider
 from turnstream.llm.provider import BlockText, Message, ModelRequest, Part
 
 Adapter = AnthropicProvider | OpenAIChatProvider | OpenAIResponsesProvider

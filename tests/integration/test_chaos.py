@@ -21,13 +21,13 @@ from tests.support.legal import responses as responses_legal
 from turnstream.domain.blocks import Block
 from turnstream.domain.kinds import TEXT
 from turnstream.domain.turns import Limits, Turn
+from turnstream.extensions.openai.chat import render as openai_render
+from turnstream.extensions.openai.provider import OpenAIChatProvider, OpenAIResponsesProvider
+from turnstream.extensions.openai.responses import render as responses_render
 from turnstream.lab.chaos import FAULTS, ChaosInterceptor, ChaosPlan
 from turnstream.llm.anthropic import render as anthropic_render
 from turnstream.llm.anthropic.provider import AnthropicProvider
 from turnstream.llm.conversation.messages import build_messages
-from turnstream.llm.openai.chat import render as openai_render
-from turnstream.llm.openai.provider import OpenAIChatProvider, OpenAIResponsesProvider
-from turnstream.llm.openai.responses import render as responses_render
 from turnstream.llm.provider import ModelRequest, Provider
 from turnstream.tools.tool import tool
 

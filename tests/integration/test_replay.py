@@ -16,6 +16,7 @@ from tests.integration.test_loop_people import waits
 from tests.support.command_line import turnstream
 from tests.support.effort import tries
 from tests.support.harness import OWNER, POLICY, QUICK, Asked, Harness, Replica, with_model
+from tests.support.model_apis import EXTENSIONS
 from turnstream.cli.replay import divergences
 from turnstream.config import Settings
 from turnstream.domain.asks import AskAnswer
@@ -85,7 +86,7 @@ async def again(harness: Harness, target: Database, folder: Path, asked: Asked) 
             owner,
             then,
             recordings,
-            open_models=partial(offline_models, SETTINGS),
+            open_models=partial(offline_models, SETTINGS, EXTENSIONS),
             policy=worker_policy(SETTINGS, Models(), Plans()),
         ),
     )

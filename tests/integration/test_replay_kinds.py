@@ -14,6 +14,7 @@ import pytest
 from tests.contracts.test_provider import stream_of
 from tests.integration.plays import Play, playing
 from tests.support.harness import POLICY, QUICK, Asked, Harness, Replica
+from tests.support.model_apis import EXTENSIONS
 from tests.support.pictures import PIXEL
 from turnstream.cli.replay import divergences
 from turnstream.config import Settings
@@ -119,7 +120,7 @@ class World:
             owner,
             then,
             recordings,
-            open_models=partial(offline_models, settings),
+            open_models=partial(offline_models, settings, EXTENSIONS),
             policy=worker_policy(settings, Models(), Plans()),
         )
         return list(divergences(then, recordings, again))

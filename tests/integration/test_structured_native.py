@@ -20,9 +20,9 @@ from turnstream.domain.kinds import TEXT, VERDICT
 from turnstream.domain.output import output_of
 from turnstream.domain.turns import OutputSpec, Turn
 from turnstream.engine.hooks import AfterTool, BeforeTool, Hooks
+from turnstream.extensions.openai.provider import OpenAIChatProvider, OpenAIResponsesProvider
 from turnstream.llm.anthropic.provider import AnthropicProvider
 from turnstream.llm.conversation.messages import NO_TEXT
-from turnstream.llm.openai.provider import OpenAIChatProvider, OpenAIResponsesProvider
 from turnstream.llm.provider import Part
 from turnstream.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text, thinking, tool_use
 from turnstream.storage.chats.reruns import steer_as_recorded

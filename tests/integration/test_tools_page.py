@@ -18,8 +18,8 @@ from tests.support.http_client import Client, Json, words_of
 from tests.support.http_client import Said as Exchange
 from tests.support.http_server import Server, pausing, serving
 from tests.support.server_process import clean_environment
+from turnstream.extensions.demo.provider import DemoProvider
 from turnstream.llm.anthropic.provider import AnthropicProvider
-from turnstream.llm.demo.provider import DemoProvider
 from turnstream.llm.models.catalog import ProviderModels
 from turnstream.llm.provider import ModelRequest
 from turnstream.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from tests.support.http_client import Client, Event, Json, Said, turn_url, words_of
+from tests.support.model_apis import providers_of
 from tests.support.server_process import Server
 from turnstream.config import read_environment
 from turnstream.domain.rounds import Prices
 from turnstream.llm.models.catalog import Model
-from turnstream.llm.models.registry import read_registry
 from turnstream_client.assembler import Assembler
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
@@ -40,7 +40,7 @@ def _models() -> Iterator[Model]:
     """Those that LIVE_MODELS names, else the first one of each provider whose key is set."""
     environment = read_environment()
     file = environment.get("TURNSTREAM_MODELS_FILE")
-    specs = read_registry(Path(file) if file else None, environment)
+    specs = providers_of(Path(file) if file else None, environment)
     listed = {model.id: model for spec in specs for model in spec.models}
     if named := os.environ.get("LIVE_MODELS"):
         yield from (listed.get(name, Model(name)) for name in named.split(","))

@@ -10,6 +10,7 @@ from subprocess import run
 from typing import Any
 
 from tests.support.calls import PARTS
+from tests.support.model_apis import schemas_by_name
 from turnstream.api.http.openapi import OpenApi
 
 FOLDER = Path(__file__).parent
@@ -52,7 +53,7 @@ def types() -> Iterator[tuple[Path, str]]:
 
 
 def _of_document() -> str:
-    document = OpenApi([part for part in PARTS if part.foreign is None]).document()
+    document = OpenApi([part for part in PARTS if part.foreign is None], schemas_by_name).document()
     schemas = document["components"]["schemas"]
     rest, reached = [*_ROOTS, *_STREAMS], set()
     while rest:

@@ -2,6 +2,7 @@
 
 import ast
 import re
+from collections.abc import Sequence
 from itertools import cycle
 from pathlib import Path
 from typing import get_args
@@ -10,15 +11,15 @@ import pytest
 
 from tests.support import reference
 from tests.support.calls import ENDPOINTS
+from tests.support.model_apis import TABLES, schemas_by_name
 from tests.support.pages import PAGES, ROOT
 from turnstream.api.events import _EVENTS, EVENTS
 from turnstream.api.schemas.requests import NewTurnInNewChat
-from turnstream.config import Settings, variables
+from turnstream.config import Section, Settings, variables
 from turnstream.domain.errors import RefusalCode
 from turnstream.domain.turns import ENDED, TRANSITIONS
-from turnstream.extension import installed
-from turnstream.llm.models.parameters import TABLES, schemas_by_name
-from turnstream.llm.openai.quirks import QUIRKS
+from turnstream.extension import installed, sections
+from turnstream.extensions.openai.quirks import QUIRKS
 from turnstream.storage.ownership import ownership_of
 from turnstream.storage.tables import metadata
 
@@ -161,7 +162,8 @@ def test_the_first_twenty_settings_are_settings() -> None:
     rows = rows_after(page, "## The first twenty")
     named = [name for _, cell in rows for name in re.findall(r"`(\w+)`", cell)]
     assert len(named) == len(set(named)) == 20
-    assert set(named) <= set(variables(Settings).values())
+    every: Sequence[type[Section]] = [Settings, *sections()]
+    assert set(named) <= {name for section in every for name in variables(section).values()}
 
 
 def test_the_map_of_the_tables_has_every_table_once() -> None:

@@ -14,6 +14,7 @@ from uuid import UUID
 
 import pytest
 
+from tests.support.model_apis import APIS, providers_of
 from tests.support.pages import PAGES, ROOT
 from tests.support.programs import path_of
 from turnstream.api.schemas.requests import BrowserTokenIn, ChatChanges
@@ -22,7 +23,6 @@ from turnstream.api.schemas.tools import ActionsIn
 from turnstream.config import Settings
 from turnstream.engine.upkeep.webhooks import body_of
 from turnstream.lab.comparison import Question, read_plan
-from turnstream.llm.models.registry import read_registry
 from turnstream.setup.policies import allowances
 from turnstream.storage.webhooks import Webhook
 from turnstream.tools.declared.declarations import read_declarations
@@ -52,6 +52,7 @@ PACKAGES = "tests/node/test_packages.py::test_the_examples_of_the_page_fit_the_p
 CONFORMANCE = "tests/conformance/test_conformance.py::"
 PYTHON = "tests/client/test_python_client.py::test_the_client_installed_alone_talks_to_a_server_as_the_page_says"
 HERE = "tests/unit/test_examples.py::"
+ANOTHER_API = "tests/integration/api/test_extensions.py::test_the_api_of_the_page_of_providers_answers"
 MODELS = "tests/unit/test_models_page.py::"
 
 # What checks the blocks of one language below one heading. A reason does not begin with `tests/`.
@@ -200,6 +201,8 @@ CHECKED = {
     ("docs/protocol.md", "Calls that wait for a person", "http"): "the form of a request, with … in it",
     ("docs/protocol.md", "One stream for a chat", "http"): "the forms of a request",
     ("docs/protocol.md", "The feed of an owner", "http"): "the forms of a request",
+    ("docs/providers.md", "Another API", "python"): ANOTHER_API,
+    ("docs/providers.md", "Another API", "toml"): ANOTHER_API,
     ("docs/providers.md", "Parameters that the operator allows", "sh"): (
         f"{HERE}test_the_allowed_parameters_of_the_page_are_known"
     ),
@@ -377,8 +380,8 @@ def test_answers_of_the_api_page_fit_their_schemas() -> None:
 def test_the_providers_of_the_page_can_be_read(tmp_path: Path) -> None:
     (table,) = blocks("docs/providers.md", "The Responses API", "toml")
     (tmp_path / "models.toml").write_text(table, encoding="utf-8")
-    specs = {spec.name: spec for spec in read_registry(tmp_path / "models.toml", {"OPENAI_API_KEY": "sk-0"})}
-    assert specs["openai"].api == "openai-responses"
+    specs = {spec.name: spec for spec in providers_of(tmp_path / "models.toml", {"OPENAI_API_KEY": "sk-0"})}
+    assert specs["openai"].api.name == "openai-responses"
 
 
 def test_the_mcp_servers_of_the_page_can_be_declared(tmp_path: Path) -> None:
@@ -412,7 +415,7 @@ def test_the_allowed_parameters_of_the_page_are_known(tmp_path: Path) -> None:
     (line,) = blocks("docs/providers.md", "Parameters that the operator allows", "sh")
     (tmp_path / ".env").write_text(line, encoding="utf-8")
     settings = Settings(_env_file=tmp_path / ".env")
-    assert allowances(settings).params.values
+    assert allowances(settings, APIS).params.values
 
 
 def test_the_webhook_of_a_turn_that_waits_is_as_on_the_page() -> None:

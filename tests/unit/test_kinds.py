@@ -34,13 +34,13 @@ from turnstream.extensions.ag_ui.encoder import Run, RunEncoder
 from turnstream.extensions.ag_ui.messages import ClientIds, answer_messages
 from turnstream.extensions.ai_sdk.chunks import UiEncoder
 from turnstream.extensions.ai_sdk.messages import ui_message
+from turnstream.extensions.openai.chat.render import render as render_chat
+from turnstream.extensions.openai.responses.render import render as render_responses
 from turnstream.extensions.openai_api.events import ResponseEvents
 from turnstream.kit.offload import Portions
 from turnstream.llm.anthropic.render import render as render_anthropic
 from turnstream.llm.anthropic.render import render_block
 from turnstream.llm.conversation.messages import build_messages
-from turnstream.llm.openai.chat.render import render as render_chat
-from turnstream.llm.openai.responses.render import render as render_responses
 from turnstream.llm.provider import Message, ModelRequest
 from turnstream_client.assembler import Assembler
 from turnstream_terminal.turn_parts import BlockActivity, PartBuilder, Prose, SummaryLine, TurnPart, UserText

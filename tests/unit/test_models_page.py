@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from tests.support.model_apis import providers_of
 from turnstream import main
 from turnstream.api.schemas.requests import NewTurn
 from turnstream.domain.turns import OutputSpec
-from turnstream.llm.models.registry import read_registry
 from turnstream.tools.outputs import Outputs
 
 PAGE = (Path(__file__).parents[2] / "docs/models.md").read_text(encoding="utf-8")
@@ -25,7 +25,7 @@ def test_the_file_of_models_can_be_read(tmp_path: Path) -> None:
     file = tmp_path / "models.toml"
     (text,) = blocks("toml")
     file.write_text(text)
-    found = {spec.name: spec for spec in read_registry(file, {"ANTHROPIC_API_KEY": "a", "OPENROUTER_API_KEY": "b"})}
+    found = {spec.name: spec for spec in providers_of(file, {"ANTHROPIC_API_KEY": "a", "OPENROUTER_API_KEY": "b"})}
     assert found["local"].models[0].upstream == "meta-llama/Llama-4"
     assert found["openrouter"].key == "b"
     assert "claude-opus-4-5" not in {model.id for model in found["anthropic"].models}

@@ -10,9 +10,9 @@ from turnstream.api.resolve import Defaults, Resolver
 from turnstream.api.schemas.requests import OutputIn, TurnOptions
 from turnstream.domain.errors import RequestRefused
 from turnstream.domain.turns import Limits, ToolSpec, TurnRequest
-from turnstream.llm.demo.provider import DemoProvider
+from turnstream.extensions.demo.provider import DemoProvider
+from turnstream.extensions.openai.parameters import CHAT
 from turnstream.llm.models.catalog import Model, Models, ProviderModels
-from turnstream.llm.openai.parameters import CHAT
 from turnstream.tools.outputs import Outputs
 from turnstream.tools.tool import ToolContext
 from turnstream.tools.toolset import Toolset

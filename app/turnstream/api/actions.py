@@ -117,7 +117,7 @@ async def decisions_of(
 
 def _following(decisions: Sequence[Decision], turn: Turn) -> Iterator[Decision]:
     """Approvals of the other calls that wait now and that a remembered approval covers: nobody decides twice."""
-    inputs = {(block.round, block.tool_use_id): block.text for block in turn.blocks if block.is_call}
+    inputs = {block.key: block.text for block in turn.blocks if block.is_call}
     tools = {ask.tool_use_id: (ask.name, ask.tool_digest) for ask in turn.asks if ask.tool_digest is not None}
     decided = {decision.tool_use_id for decision in decisions}
     for decision in (decision for decision in decisions if decision.remember):
@@ -125,7 +125,7 @@ def _following(decisions: Sequence[Decision], turn: Turn) -> Iterator[Decision]:
             if ask.answer is not None or ask.tool_use_id in decided or ask.tool_use_id not in tools:
                 continue
             same = tools[ask.tool_use_id] == tools.get(decision.tool_use_id)
-            if same and (decision.when is None or meets(from_json(decision.when), inputs[ask.round, ask.tool_use_id])):
+            if same and (decision.when is None or meets(from_json(decision.when), inputs[ask.key])):
                 decided.add(ask.tool_use_id)
                 yield Decision(ask.tool_use_id, ask.digest, AskAnswer("approve"), decision.field, follows=True)
 

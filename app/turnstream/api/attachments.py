@@ -23,12 +23,12 @@ from turnstream.api.services import Services
 from turnstream.domain.blocks import Block
 from turnstream.domain.errors import Forbidden, RequestRefused, TooMany
 from turnstream.domain.kinds import DOCUMENT, IMAGE, TEXT
+from turnstream.domain.media import PLAIN, media_shown_as, media_type_of
 from turnstream.domain.results import ResultPart
-from turnstream.kit.media import IMAGES, PDF, PLAIN, media_type_of
-from turnstream.llm.models.catalog import Model
+from turnstream.llm.models.catalog import NEEDED_ABILITY, Model
 from turnstream.storage.owners.uploads import Upload
 
-_DOCUMENTS = frozenset({PDF, PLAIN})
+_IMAGES, _DOCUMENTS = media_shown_as(IMAGE), media_shown_as(DOCUMENT)
 # Bytes of the files of one message, as much as providers take in one request.
 _MOST_FILE_BYTES = 32_000_000
 
@@ -100,9 +100,7 @@ def result_parts(blocks: Sequence[Block]) -> list[ResultPart]:
 def check_attachments(model: Model, blocks: Sequence[Block]) -> None:
     """Raises RequestRefused for files that the model cannot read."""
     for place, block in enumerate(blocks):
-        if (block.type == IMAGE and not model.supports("images")) or (
-            block.type == DOCUMENT and not model.supports("documents")
-        ):
+        if (ability := NEEDED_ABILITY.get(block.type)) is not None and not model.supports(ability):
             field = f"blocks.{place}.type"
             raise RequestRefused(f"`{field}` must not be {block.type}: model {model.id} reads none.", field=field)
 
@@ -116,7 +114,7 @@ async def _block_of(
             contents.add_text(block.text, field.replace(".source", ".text"))
             return Block(place, 0, 0, TEXT, block.text)
         case ImageBlockIn():
-            upload = await _upload(block.source, owner, services, field, IMAGES)
+            upload = await _upload(block.source, owner, services, field, _IMAGES)
             contents.add_file(upload.size, field)
             return _block(place, IMAGE, {"source": upload.source})
         case DocumentBlockIn(source=PathIn(path=path)):
@@ -169,7 +167,8 @@ async def _upload(
             return upload
         raise RequestRefused(f"`{field}` must be one of {kinds}, not {upload.media_type}.", field=field)
     content = _decoded(source, services.http.max_upload_bytes, field)
-    media_type = media_type_of(content)
+    found = media_type_of(content)
+    media_type = found.name if found else None
     if source.media_type not in {None, media_type}:
         raise RequestRefused(
             f"`{field}.media_type` must fit the bytes, which are not {source.media_type}; it may be left out.",

@@ -10,7 +10,7 @@ from turnstream.api.schemas.responses import UploadDeleted, UploadOut
 from turnstream.api.services import identity_of, path_for, services_and_owner
 from turnstream.api.views import json_response
 from turnstream.domain.errors import Conflict, NotFound
-from turnstream.kit.media import media_type_of
+from turnstream.domain.media import MEDIA, media_type_of
 
 # A browser must not run an upload, which may be any file of its owner.
 _SAFE_HEADERS = {
@@ -32,8 +32,8 @@ async def put_upload(request: Request) -> Response:
     content = await read_bytes(request, services.http.max_upload_bytes)
     media_type = media_type_of(content)
     if media_type is None:
-        raise UnsupportedMedia("The body must be a PNG, JPEG, GIF or WebP image, a PDF, or UTF-8 text.")
-    upload = await store_upload(services, owner, media_type, content)
+        raise UnsupportedMedia(f"The body must be a file of one of these types: {', '.join(MEDIA)} (in UTF-8).")
+    upload = await store_upload(services, owner, media_type.name, content)
     if identity.chat is not None:
         await services.storage.uploads.keep_for_chat(identity.chat, upload.id)
     body = UploadOut(id=upload.id, media_type=upload.media_type, size=upload.size, created=upload.created)

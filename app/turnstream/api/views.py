@@ -122,9 +122,9 @@ def _actions(turn: Turn, rows: Turn) -> list[WantedOut]:
     """The calls that wait according to both: rows may have answers that the view lacks, a view may have ended since."""
     if turn.ended or rows.ended:
         return []
-    answered = {(ask.round, ask.tool_use_id) for ask in (*turn.asks, *rows.asks) if ask.answer is not None}
+    answered = {ask.key for ask in (*turn.asks, *rows.asks) if ask.answer is not None}
     asks = max(turn.asks, rows.asks, key=len)
-    waiting = [ask for ask in asks if (ask.round, ask.tool_use_id) not in answered]
+    waiting = [ask for ask in asks if ask.key not in answered]
     actions = open_actions_of(replace(turn, asks=tuple(waiting)))
     return [WantedOut.model_validate(required_action_json(action)) for action in actions]
 

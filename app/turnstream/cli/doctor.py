@@ -17,10 +17,9 @@ from turnstream.config import Section, Settings, variables
 from turnstream.domain.errors import ConfigError, StorageError
 from turnstream.engine.upkeep.webhooks import Receiver, ping_receiver
 from turnstream.extension import Extension, installed, read_settings, sections
-from turnstream.llm.demo.provider import DEMO
 from turnstream.setup.databases import addressed, check_present, database_name, database_url, session_url, standby_url
 from turnstream.setup.identity import allowed_origins, metrics_token
-from turnstream.setup.models import ping_providers
+from turnstream.setup.models import model_apis, ping_providers
 from turnstream.setup.parts import Given, chosen_extensions, chosen_model, opened_models, opened_toolset, opened_ways
 from turnstream.setup.plans import read_plans
 from turnstream.setup.policies import allowances, webhook_receiver
@@ -107,7 +106,7 @@ async def examine(settings: Settings, ping: bool) -> list[Finding]:
             text = "; left out: ".join(", ".join(each) for each in (names or ["none"], left_out) if each)
             found[-1] = Finding("extensions", "ok", text)
         with _tried("allowances", found):
-            allowances(settings)
+            allowances(settings, model_apis(settings, extensions))
         with _tried("plans", found):
             read_plans(settings, given.plan_of)
         with _tried("origins", found):
@@ -117,10 +116,9 @@ async def examine(settings: Settings, ping: bool) -> list[Finding]:
         if found[-1].status == "ok":
             found[-1] = _metrics(settings)
         with _tried("model", found):
-            model = chosen_model(settings, given)
+            model = chosen_model(settings, given, extensions)
         if found[-1].status == "ok":
-            answers = "the scripted demo answers" if model == DEMO else f"{model} answers"
-            found[-1] = Finding("model", "ok", answers)
+            found[-1] = Finding("model", "ok", f"{model} answers")
         database: Database = _Nothing()
         async for finding in _database(settings, stack):
             if isinstance(finding, Database):
@@ -138,7 +136,7 @@ async def examine(settings: Settings, ping: bool) -> list[Finding]:
             toolset = await opened_toolset(settings, given, database, stack, connect_mcp=ping)
         if ping:
             with suppress(ConfigError):  # reported above
-                for name, failure in (await ping_providers(settings)).items():
+                for name, failure in (await ping_providers(settings, extensions)).items():
                     found.append(_pinged(f"provider {name}", failure))
             for name, failure in (await _mcp_failures(toolset)).items():
                 found.append(_pinged(f"MCP {name}", failure))

@@ -22,7 +22,7 @@ from turnstream.domain.errors import ConfigError
 from turnstream.domain.kinds import TOOL_RESULT
 from turnstream.domain.plans import Plans
 from turnstream.domain.turns import Turn
-from turnstream.extension import read_settings
+from turnstream.extension import read_settings, selected
 from turnstream.lab.differences import difference, request_difference
 from turnstream.lab.recording import Recording
 from turnstream.lab.recordings import Recordings
@@ -98,7 +98,7 @@ async def _replay(
                 owner,
                 original,
                 found,
-                open_models=partial(offline_models, settings),
+                open_models=partial(offline_models, settings, selected(settings)),
                 policy=worker_policy(settings, Models(), Plans()),
                 speed=speed,
             )

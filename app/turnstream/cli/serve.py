@@ -22,7 +22,7 @@ from turnstream.cli.notices import READY, STOPPING, notify_supervisor, send_sign
 from turnstream.cli.workers import serve_in_processes
 from turnstream.config import Settings
 from turnstream.domain.errors import ConfigError
-from turnstream.extension import read_settings
+from turnstream.extension import read_settings, selected
 from turnstream.main import application, running
 from turnstream.setup.engine import ServerProcess
 from turnstream.setup.models import default_model, import_default_adapter
@@ -71,7 +71,7 @@ class Server(uvicorn.Server):
 
     async def _settle(self) -> None:
         """What a server that listens does not need at once."""
-        await import_default_adapter(self._settings)
+        await import_default_adapter(self._settings, selected(self._settings))
         settle_garbage_collector()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002, of the base class
@@ -209,7 +209,7 @@ def _welcome(settings: Settings, port: int) -> str:
     called, here = Path(sys.argv[0]).absolute(), Path.cwd()
     return WELCOME.format(
         url=f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}",
-        model=default_model(settings),
+        model=default_model(settings, selected(settings)),
         database="DATABASE_URL" if settings.database_url else f"embedded in {settings.data_dir}",
         command=shlex.quote(str(called.relative_to(here) if called.is_relative_to(here) else called)),
     )

@@ -6,7 +6,7 @@ from hashlib import sha256
 from typing import Literal
 from uuid import UUID
 
-from turnstream.domain.blocks import Block
+from turnstream.domain.blocks import Block, CallKey
 
 AskKind = Literal["client", "approval", "elicitation"]
 # `result`, `approve` and `deny` come from a person. An ask without an answer expires, or a steer supersedes it.
@@ -53,6 +53,11 @@ class Ask:
     answered_at: datetime | None = field(default=None, compare=False)
 
     question: str | None = None
+
+    @property
+    def key(self) -> CallKey:
+        """The call that waits, or the question of one."""
+        return self.round, self.tool_use_id
 
     @property
     def is_marked(self) -> bool:

@@ -15,6 +15,10 @@ ACCEPTED, REJECTED = '{"type":"verdict","taken":true}', '{"type":"verdict","take
 CUT_SHORT = "This call has no result: the turn ended ({})."
 
 
+# The round and the id of a call: an id may come again in a later round.
+CallKey = tuple[int, str]
+
+
 @dataclass(frozen=True, slots=True)
 class PreliminaryOutput:
     """What a tool that still runs has shown of its result so far. `data` is a JSON value for clients."""
@@ -24,6 +28,11 @@ class PreliminaryOutput:
     name: str
     text: str
     data: Any = None
+
+    @property
+    def key(self) -> CallKey:
+        """The call that runs."""
+        return self.round, self.tool_use_id
 
 
 CallState = Literal["started", "settled", "unknown"]
@@ -52,6 +61,11 @@ class Block:
     interrupted: bool = False
     notes: str | None = None
     client_data: str | None = None
+
+    @property
+    def key(self) -> CallKey:
+        """The call that this block is, or answers."""
+        return self.round, self.tool_use_id or ""
 
     @property
     def is_call(self) -> bool:

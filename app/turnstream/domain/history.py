@@ -78,8 +78,8 @@ def with_earlier_results(path: Sequence[Turn]) -> Sequence[Turn]:
             blocks = tuple(_beginning_of(block, can_read_on) for block in blocks)
         else:
             # The calls of the provider's code execution need their results.
-            kept = {(b.round, b.tool_use_id) for b in blocks if b.type == TOOL_USE and caller_of(b)}
-            blocks = tuple(b for b in blocks if b.type not in _CALL_AND_RESULT or (b.round, b.tool_use_id) in kept)
+            kept = {b.key for b in blocks if b.type == TOOL_USE and caller_of(b)}
+            blocks = tuple(b for b in blocks if b.type not in _CALL_AND_RESULT or b.key in kept)
         sent.append(turn if blocks == turn.blocks else replace(turn, blocks=blocks))
     return [*sent, path[-1]]
 

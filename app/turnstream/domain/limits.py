@@ -50,17 +50,11 @@ def round_limit(turn: Turn, last: int | None = None) -> int:
 
 def makes_progress(blocks: Sequence[Block], number: int) -> bool:
     """Whether the round has a new result: one that is no error, and that no same call had before."""
-    calls = {(block.round, block.tool_use_id): (block.name, block.text) for block in blocks if block.is_call}
+    calls = {block.key: (block.name, block.text) for block in blocks if block.is_call}
     results = [block for block in blocks if block.type == TOOL_RESULT and not block.is_error]
-    known = {
-        (calls.get((block.round, block.tool_use_id)), block.text, block.data)
-        for block in results
-        if block.round < number
-    }
+    known = {(calls.get(block.key), block.text, block.data) for block in results if block.round < number}
     return any(
-        (calls.get((block.round, block.tool_use_id)), block.text, block.data) not in known
-        for block in results
-        if block.round == number
+        (calls.get(block.key), block.text, block.data) not in known for block in results if block.round == number
     )
 
 

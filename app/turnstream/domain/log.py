@@ -158,8 +158,8 @@ class Marks(Sequence[Mark]):
 
 def required_actions_of(asks: Sequence[Ask], blocks: Sequence[Block]) -> tuple[RequiredAction, ...]:
     """The actions that these asks require, in the order of their calls."""
-    by_call = {(ask.round, ask.tool_use_id): ask for ask in asks}
-    calls = [(by_call.get((block.round, block.tool_use_id or "")), block.text) for block in blocks if block.is_call]
+    by_call = {ask.key: ask for ask in asks}
+    calls = [(by_call.get(block.key), block.text) for block in blocks if block.is_call]
     return tuple(
         RequiredAction(
             ask.tool_use_id, ask.name, ask.kind, input, ask.digest, ask.expires_at, ask.tool_digest is not None
@@ -174,7 +174,7 @@ def open_actions_of(turn: Turn) -> tuple[RequiredAction, ...]:
     asks = [ask for ask in turn.asks if ask.answer is None]
     if not asks:
         return ()  # without a look at the blocks, of which there may be thousands
-    results = {(block.round, block.tool_use_id) for block in turn.blocks if block.type == TOOL_RESULT}
+    results = {block.key for block in turn.blocks if block.type == TOOL_RESULT}
     elicitations = tuple(
         RequiredAction(ask.call_id, ask.name, ask.kind, ask.question, ask.digest, ask.expires_at)
         for ask in asks

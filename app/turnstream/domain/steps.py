@@ -138,8 +138,8 @@ def _within_budget(step: Step, turn: Turn, now: datetime | None) -> Step:
         return step
     if isinstance(step, CallModel):
         return Fail(BUDGET, budget_sentence(spent), asdict(spent))
-    counted = {_key(call) for call in counted_calls(turn)}
-    refused = tuple(call for call in step.calls if _key(call) in counted)
+    counted = {call.key for call in counted_calls(turn)}
+    refused = tuple(call for call in step.calls if call.key in counted)
     if step.refusal is not None or not refused:
         return step
     return RunTools(refused, f"This call was not run: the turn's budget is used up. {budget_sentence(spent)}")
@@ -215,13 +215,9 @@ def _answer_calls(turn: Turn, unanswered: tuple[Block, ...], last: Round, tool_r
         return RunTools(unanswered, f"This call was not run: the limit of {limit} tool rounds is reached.")
     if last.stop_reason in _NOT_RUN:
         return RunTools(unanswered, _NOT_RUN[last.stop_reason])
-    waiting = {(ask.round, ask.tool_use_id): ask for ask in turn.asks if ask.answer is None}
-    ready = tuple(call for call in unanswered if _key(call) not in waiting)
-    return RunTools(ready) if ready else AwaitClient(tuple(waiting[_key(call)] for call in unanswered))
-
-
-def _key(call: Block) -> tuple[int, str]:
-    return call.round, call.tool_use_id or ""
+    waiting = {ask.key: ask for ask in turn.asks if ask.answer is None}
+    ready = tuple(call for call in unanswered if call.key not in waiting)
+    return RunTools(ready) if ready else AwaitClient(tuple(waiting[call.key] for call in unanswered))
 
 
 def _call_model(turn: Turn, number: int) -> CallModel:
@@ -251,8 +247,8 @@ def unanswered_calls(blocks: Sequence[Block]) -> tuple[Block, ...]:
     calls = [block for block in blocks if block.is_call]
     if not calls:  # an answer may have tens of thousands of other blocks, which are looked at once then
         return ()
-    answered = {(block.round, block.tool_use_id) for block in blocks if block.type == TOOL_RESULT}
-    return tuple(call for call in calls if (call.round, call.tool_use_id) not in answered)
+    answered = {block.key for block in blocks if block.type == TOOL_RESULT}
+    return tuple(call for call in calls if call.key not in answered)
 
 
 def failed_rounds(blocks: Sequence[Block], last: int | None = None) -> int:

@@ -177,7 +177,7 @@ class Recorder:
 
     def show_preliminary(self, output: PreliminaryOutput) -> None:
         """Shows readers what a running tool has so far. The row follows."""
-        others = [each for each in self.turn.preliminary if _key(each) != _key(output)]
+        others = [each for each in self.turn.preliminary if each.key != output.key]
         self.view.turn = replace(self.turn, preliminary=(*others, output))
         self.view.notify(preliminary_notice(output))
 
@@ -216,8 +216,8 @@ class Recorder:
                     each.failure = failure
             return
         for settled in calls:
-            key = settled.result.round, settled.result.tool_use_id
-            running = tuple(each for each in self.turn.preliminary if _key(each) != key)
+            key = settled.result.key
+            running = tuple(each for each in self.turn.preliminary if each.key != key)
             recoveries = 0 if settled.state == "settled" else self.turn.recoveries
             self.view.turn = replace(self.turn, recoveries=recoveries, preliminary=running)
             self.view.close_blocks([settled.result])
@@ -329,7 +329,3 @@ class Recorder:
         """The sum of all model calls: of the rounds, and of the summaries of results."""
         summaries = (note["usage"] for note in summary_notes(self.turn.blocks))
         return reduce(add_usage, (*(round.usage for round in rounds), *summaries), {})
-
-
-def _key(output: PreliminaryOutput) -> tuple[int, str | None]:
-    return output.round, output.tool_use_id

@@ -1,12 +1,12 @@
 """Limits on a failing provider: how often a model call is tried again, and how long a silent stream is waited for."""
 
 import asyncio
-import random
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
 from turnstream.domain.errors import PermanentError, TransientError
+from turnstream.kit.backoff import backoff, jittered
 from turnstream.kit.text import sentence
 
 
@@ -50,11 +50,10 @@ class Retries:
         self._spent += charged
         if not policy.waits:
             return 0.0
-        backoff = min(policy.longest, policy.base * 2.0 ** max(0, self._spent - 1))
-        jitter = random.uniform(0.5, 1.0)  # noqa: S311, no secret depends on it
+        wait, jitter = backoff(max(1, self._spent), policy.base, policy.longest), jittered(1.0)
         least = max(asked, policy.busy if error.busy else 0.0)
         # More than was asked for, or all turns that were refused together would be back together.
-        return max(backoff * jitter, least * (1.0 + 0.1 * jitter))
+        return max(wait * jitter, least * (1.0 + 0.1 * jitter))
 
 
 class StallTimeout:

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from typing import assert_never
 
 from turnstream.domain.asks import Ask, AskAnswer, AskKind, Grant, digest_of
-from turnstream.domain.blocks import Block, CallState
+from turnstream.domain.blocks import Block, CallKey, CallState
 from turnstream.domain.kinds import TEXT, TOOL_RESULT
 from turnstream.domain.limits import calls_over_limit, round_limit
 from turnstream.domain.steps import tool_rounds
@@ -26,13 +26,6 @@ OUTCOME_UNKNOWN = (
 )
 
 TOO_MANY_CALLS = "This call was not run: the limit of {} tool calls in a turn is reached."
-
-# Round and id of a call: an id may come again in a later round.
-CallKey = tuple[int, str | None]
-
-
-def key_of(block: Block) -> CallKey:
-    return block.round, block.tool_use_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +87,7 @@ class ToolGate:
     def decide(self, call: Block, refusal: str | None = None) -> RunCall | SettleUnrun:
         """Decides about a call that waits for no person. With `refusal`, no call of its round may run."""
         spec = self.spec(call)
-        if key_of(call) in self.started_before and spec is not None and not repeatable(spec):
+        if call.key in self.started_before and spec is not None and not repeatable(spec):
             # An earlier attempt started the call, its outcome is unknown, and a second run may do harm.
             return SettleUnrun(Outcome(OUTCOME_UNKNOWN, is_error=True), "unknown")
         ask = self._ask_of(call)
@@ -121,9 +114,9 @@ class ToolGate:
 
     def submitted_draft(self, submit: Block) -> str | None:
         """The draft that a call of the submit tool means: the last one before it that has not failed."""
-        failed = {key_of(block) for block in self.turn.blocks if block.type == TOOL_RESULT and block.is_error}
+        failed = {block.key for block in self.turn.blocks if block.type == TOOL_RESULT and block.is_error}
         calls = [block for block in self.turn.blocks if block.is_call and block.index < submit.index]
-        drafts = [call for call in calls if self.role(call) == "output" and key_of(call) not in failed]
+        drafts = [call for call in calls if self.role(call) == "output" and call.key not in failed]
         return drafts[-1].text if drafts else None
 
     def role(self, call: Block) -> ToolRole | None:
@@ -148,7 +141,7 @@ class ToolGate:
 
     def _ask_kind(self, call: Block) -> AskKind | None:
         spec, limit = self.spec(call), self._policy(call).calls_per_turn
-        if spec is None or key_of(call) in self.running or is_over_limit(call, self.turn.blocks, limit):
+        if spec is None or call.key in self.running or is_over_limit(call, self.turn.blocks, limit):
             return None
         if spec.client:
             return "client"
@@ -170,14 +163,14 @@ class ToolGate:
         )
 
     def _ask_of(self, call: Block) -> Ask | None:
-        return next((ask for ask in self.turn.asks if (ask.round, ask.tool_use_id) == key_of(call)), None)
+        return next((ask for ask in self.turn.asks if ask.key == call.key), None)
 
     def _edited_input(self, call: Block) -> str | None:
         ask = self._ask_of(call)
         return None if ask is None or ask.answer is None else ask.answer.input
 
     def _known_outcome(self, call: Block) -> Outcome | None:
-        if key_of(call) in self.running:
+        if call.key in self.running:
             return None
         limit = self._policy(call).calls_per_turn
         if limit is not None and is_over_limit(call, self.turn.blocks, limit):
@@ -210,11 +203,11 @@ def earlier_result(call: Block, blocks: Sequence[Block], read_only: Collection[s
     """The result of an identical earlier call of this turn. None if it failed, or if a call of a tool that is not
     `read_only` came in between: that may have changed what there is to read.
     """
-    results = {key_of(block): block for block in blocks if block.type == TOOL_RESULT and _is_reusable(block)}
+    results = {block.key: block for block in blocks if block.type == TOOL_RESULT and _is_reusable(block)}
     for other in reversed([block for block in blocks if block.is_call and block.index < call.index]):
         if other.name not in read_only:
             break
-        if same_call(other, call) and (result := results.get(key_of(other))):
+        if same_call(other, call) and (result := results.get(other.key)):
             notes = {"memo": other.tool_use_id}
             return Outcome(result.text, notes=notes, layout=result.data, data=_parsed(result.client_data or "null"))
     return None
@@ -246,10 +239,10 @@ def with_grants(asks: Sequence[Ask], calls: Iterable[Block], grants: Sequence[Gr
     """The asks for `calls`, those that a grant covers with their answer. The row of such an ask shows later by which
     grant the call was run, and the call may run even if the grant is revoked meanwhile.
     """
-    inputs = {key_of(call): call.text for call in calls}
+    inputs = {call.key: call.text for call in calls}
     answered = []
     for ask in asks:
-        text = inputs[ask.round, ask.tool_use_id]
+        text = inputs[ask.key]
         grant = next((grant for grant in grants if covers(grant, ask.name, ask.tool_digest, text)), None)
         answered.append(ask if grant is None else replace(ask, answer=AskAnswer("approve", grant=grant.id)))
     return answered

@@ -14,10 +14,11 @@ from typing import Any
 import structlog
 
 from turnstream.domain.asks import Ask, AskAnswer, elicitation_id
-from turnstream.domain.blocks import READ_RESULT, Block
+from turnstream.domain.blocks import READ_RESULT, Block, CallKey
 from turnstream.domain.errors import ProviderError, TransientError
-from turnstream.domain.kinds import DOCUMENT, IMAGE, TEXT
+from turnstream.domain.kinds import TEXT
 from turnstream.domain.limits import ReachedLimit
+from turnstream.domain.media import media_type_of
 from turnstream.domain.output import attempt_of
 from turnstream.domain.plans import rate_sentence
 from turnstream.domain.results import ResultPart, joined_texts, layout_of
@@ -30,10 +31,9 @@ from turnstream.engine.model_spans import cut
 from turnstream.engine.preliminary import PreliminaryOutputs
 from turnstream.engine.recorder import Settlement
 from turnstream.engine.side_calls import SideCalls, prompt_for
-from turnstream.engine.tool_gate import CallKey, RunCall, SettleUnrun, ToolGate, key_of, with_approval, with_grants
+from turnstream.engine.tool_gate import RunCall, SettleUnrun, ToolGate, with_approval, with_grants
 from turnstream.engine.turn_context import TurnContext
 from turnstream.kit.clock import CLOCK
-from turnstream.kit.media import IMAGES, media_type_of
 from turnstream.storage.database import retry_while_unavailable
 from turnstream.storage.tool_cache import CachedResult
 from turnstream.telemetry import TOOL_OUTCOMES, TOOL_SECONDS, TOOLS_RUNNING, WAITS
@@ -106,7 +106,7 @@ class ToolRuns:
             return ()
         if not all(isinstance(gate.decide(call), RunCall) for call in calls):
             return ()
-        self._in_ledger |= {key_of(call) for call in calls}
+        self._in_ledger |= {call.key for call in calls}
         return calls
 
     async def answer(self, calls: Sequence[Block], refusal: str | None) -> None:
@@ -118,19 +118,19 @@ class ToolRuns:
             await self._recorder.ask(asks)
             waiting = [ask for ask in asks if ask.answer is None]
             self._report_wait(waiting)
-            asked = {(ask.round, ask.tool_use_id) for ask in waiting}
-            calls = [call for call in calls if key_of(call) not in asked]
+            asked = {ask.key for ask in waiting}
+            calls = [call for call in calls if call.key not in asked]
         runnable = list(calls)
         # In passes: a result that is stored here may be the memo of another call.
         while unrun := self._unrun(runnable, refusal):
             await self._recorder.settle_calls(*unrun)
-            settled = {key_of(each.call) for each in unrun}
-            runnable = [call for call in runnable if key_of(call) not in settled]
+            settled = {each.call.key for each in unrun}
+            runnable = [call for call in runnable if call.key not in settled]
         if self._context.spending.limits_calls:
             runnable = await self._within_plan(runnable)
         if runnable:
             # The ledger first: after a crash, a call that is not in it has certainly not been run.
-            if unlisted := [call for call in runnable if key_of(call) not in self._in_ledger]:
+            if unlisted := [call for call in runnable if call.key not in self._in_ledger]:
                 await self._recorder.start_calls(unlisted)
             gate = self._gate
             try:
@@ -140,7 +140,7 @@ class ToolRuns:
             except ExceptionGroup as failures:
                 raise failures.exceptions[0] from None
             for call in runnable:
-                self._tasks.pop(key_of(call), None)
+                self._tasks.pop(call.key, None)
 
     def _unrun(self, calls: Sequence[Block], refusal: str | None) -> list[Settlement]:
         """What becomes of those calls that are not to be run."""
@@ -163,7 +163,7 @@ class ToolRuns:
         """
         spending, admitted = self._context.spending, []
         for call in calls:
-            free = self._gate.role(call) is not None or key_of(call) in self._started_before
+            free = self._gate.role(call) is not None or call.key in self._started_before
             if free or await spending.count_calls(1):
                 admitted.append(call)
             else:
@@ -228,12 +228,12 @@ class ToolRuns:
 
     def _start(self, call: Block) -> asyncio.Task[Outcome]:
         """The task of the call, which is started unless it runs already."""
-        task = self._tasks.get(key_of(call))
+        task = self._tasks.get(call.key)
         if task is None:
             self.first_started = self.first_started or perf_counter()
             task = asyncio.create_task(self._perform(call, self._gate.run_of(call)))
-            self._tasks[key_of(call)] = task
-            self._begun[key_of(call)] = call.name or "", perf_counter()
+            self._tasks[call.key] = task
+            self._begun[call.key] = call.name or "", perf_counter()
         return task
 
     async def _perform(self, call: Block, decision: RunCall) -> Outcome:
@@ -413,11 +413,11 @@ class ToolRuns:
             if isinstance(part, File):
                 media_type = media_type_of(part.content)
                 assert media_type is not None
-                upload = await retry_while_unavailable(partial(put, owner, media_type, part.content, plan))
+                upload = await retry_while_unavailable(partial(put, owner, media_type.name, part.content, plan))
                 if isinstance(upload, ReachedLimit):
                     reason = f"The files of this result were not kept: the owner's limit `{upload.name}` is reached."
                     return replace(outcome, text=reason, is_error=True, more=(), layout=None)
-                parts.append({"type": IMAGE if media_type in IMAGES else DOCUMENT, "source": upload.source})
+                parts.append({"type": media_type.block, "source": upload.source})
             elif part.strip():
                 parts.append(part)
         return replace(outcome, text=joined_texts(parts), more=(), layout=layout_of(parts))

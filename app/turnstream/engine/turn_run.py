@@ -9,6 +9,7 @@ from uuid import UUID
 
 import structlog
 
+from turnstream.domain.blocks import CallKey
 from turnstream.domain.errors import MODEL_NOT_AVAILABLE, ClaimLost, PermanentError
 from turnstream.domain.plans import Plans
 from turnstream.domain.turns import Status, Turn, TurnError, TurnRequest
@@ -20,7 +21,6 @@ from turnstream.engine.model_route import ModelAccess
 from turnstream.engine.recorder import Recorder, to_the_end
 from turnstream.engine.side_calls import SideCalls
 from turnstream.engine.spending import Spending
-from turnstream.engine.tool_gate import CallKey
 from turnstream.engine.tool_runs import ToolRuns
 from turnstream.engine.turn_context import TurnContext
 from turnstream.engine.warm_paths import WarmPaths

@@ -20,6 +20,7 @@ from turnstream.engine.recorder import to_the_end
 from turnstream.engine.side_calls import SideCalls
 from turnstream.engine.turn_run import RunServices, TurnRun
 from turnstream.engine.warm_paths import WarmPaths
+from turnstream.kit.backoff import backoff
 from turnstream.kit.signals import Signals
 from turnstream.llm.provider import Provider
 from turnstream.storage.database import FINAL_WRITE_TIMEOUT, OF_REQUEST, OWNER, Database, retry_while_unavailable
@@ -58,7 +59,7 @@ class FailedRuns:
     def note(self, turn: UUID, now: float) -> float:
         """Returns after how many seconds the turn may be run again."""
         before, _ = self._of.get(turn, (0, 0.0))
-        pause = min(self._pause * 2.0 ** min(before, 30), _LONGEST_PAUSE)
+        pause = backoff(before + 1, self._pause, _LONGEST_PAUSE)
         self._of[turn] = before + 1, now + pause
         return pause
 
@@ -93,7 +94,7 @@ class Isolation:
 
     def begin(self, suspects: Collection[UUID], deaths: int, now: float) -> float:
         """Returns for how many seconds nothing else begins."""
-        seconds = min(_APART * 2.0 ** (deaths - SUSPICIOUS), _LONGEST_APART)
+        seconds = backoff(deaths - SUSPICIOUS + 1, _APART, _LONGEST_APART)
         self._suspects, self._until, self._next = suspects, now + seconds, now + 2 * seconds
         self._at_once *= 2
         return seconds

@@ -140,6 +140,12 @@ class Provider(Protocol):
         ...
 
 
+class OwnedProvider(Provider, Protocol):
+    """A provider with connections, which its owner closes."""
+
+    async def aclose(self) -> None: ...
+
+
 @runtime_checkable
 class TokenCounter(Protocol):
     """A provider that counts the tokens of a request."""

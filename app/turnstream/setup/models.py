@@ -1,24 +1,26 @@
-"""The models of the settings, with interceptors for recordings and chaos."""
+"""The models of the settings, of the core and of extensions."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager, nullcontext
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager, nullcontext, suppress
 from dataclasses import replace
 
 import structlog
+from pydantic import SecretStr
 
-from turnstream.config import Settings, read_environment
+from turnstream.config import Section, Settings, read_environment, variables
 from turnstream.domain.blocks import Block
 from turnstream.domain.errors import ConfigError, ProviderError, RequestRefused
 from turnstream.domain.kinds import TEXT
+from turnstream.extension import Extension
 from turnstream.lab.chaos import ChaosInterceptor, ChaosPlan
 from turnstream.lab.recordings import RecordingInterceptor, Recordings
-from turnstream.llm.demo.provider import DEMO, DemoProvider
+from turnstream.llm.models.api import ANTHROPIC, CallOptions, ModelApi, ProviderSpec
 from turnstream.llm.models.catalog import Models, ProviderModels
 from turnstream.llm.models.connect import connect_providers, import_adapter
-from turnstream.llm.models.registry import ProviderSpec, read_registry
+from turnstream.llm.models.registry import read_registry
 from turnstream.llm.provider import Message, ModelRequest
-from turnstream.llm.transport.interceptor import CallPublisher, Interceptor
+from turnstream.llm.transport.interceptor import Interceptor
 
 log = structlog.get_logger(__name__)
 
@@ -26,8 +28,12 @@ PREFERRED = "claude-sonnet-5-5"
 _PING = 30.0  # seconds
 
 
+def model_apis(settings: Settings, extensions: Sequence[Extension]) -> Sequence[ModelApi]:
+    return [ANTHROPIC, *(api for extension in extensions for api in extension.providers(settings))]
+
+
 @asynccontextmanager
-async def open_models(settings: Settings) -> AsyncIterator[Models]:
+async def open_models(settings: Settings, extensions: Sequence[Extension]) -> AsyncIterator[Models]:
     interceptors: list[Interceptor] = []
     if settings.chaos:
         note = "model calls are made to fail on purpose: never in production"
@@ -40,33 +46,47 @@ async def open_models(settings: Settings) -> AsyncIterator[Models]:
             interceptors.append(
                 RecordingInterceptor(recordings, lambda call: every or (call is not None and call.record))
             )
-        async with connect_providers(
-            _providers(settings),
-            interceptors,
-            max_event_bytes=settings.max_event_bytes,
-            direct=settings.model_calls == "direct",
-        ) as offers:
-            if not offers:
-                log.warning("model.demo", note="no key of a provider is set: answers are a script's, not a model's")
-                offers.append(_demo(settings.demo_delay, interceptors))
-            elif settings.model is not None:  # a gateway may have its own names
+        options = CallOptions(interceptors, settings.max_event_bytes, settings.model_calls == "direct")
+        specs = _providers(settings, extensions)
+        async with connect_providers(specs, options) as offers:
+            if settings.model is not None and not specs[0].api.stand_in:  # a gateway may have its own names
                 offers.append(replace(offers[0], models=(), prefixes=[settings.model]))
             yield Models(offers)
 
 
-def _providers(settings: Settings) -> Sequence[ProviderSpec]:
-    """The providers of the registry. A value of the settings takes precedence over the environment."""
-    keys = {"ANTHROPIC_API_KEY": settings.anthropic_api_key, "OPENAI_API_KEY": settings.openai_api_key}
-    urls = {"ANTHROPIC_BASE_URL": settings.anthropic_base_url, "OPENAI_BASE_URL": settings.openai_base_url}
-    secrets = {name: key.get_secret_value() if key else "" for name, key in keys.items()}
-    environment = {**read_environment(), **secrets, **{name: url or "" for name, url in urls.items()}}
-    return read_registry(settings.models_file, environment)
+def _providers(settings: Settings, extensions: Sequence[Extension]) -> Sequence[ProviderSpec]:
+    """The providers of the registry; stand-ins only if there is no other one. Raises ConfigError if there is none."""
+    specs = _all_providers(settings, extensions)
+    for spec in specs:
+        spec.api.check(spec.name)
+    if not specs:
+        raise ConfigError(
+            "No provider of models has its key: set ANTHROPIC_API_KEY or TURNSTREAM_MODELS_FILE, or add the extension"
+            " demo to TURNSTREAM_EXTENSIONS, whose model needs no key."
+        )
+    return [spec for spec in specs if not spec.api.stand_in] or specs
 
 
-async def ping_providers(settings: Settings) -> Mapping[str, str]:
+def _all_providers(settings: Settings, extensions: Sequence[Extension]) -> Sequence[ProviderSpec]:
+    environment = {**read_environment(), **_given(settings, ("anthropic_api_key", "anthropic_base_url"))}
+    for extension in extensions:
+        if extension.settings is not None:
+            environment |= _given(settings.section(extension.settings), extension.settings.model_fields)
+    return read_registry(settings.models_file, environment, model_apis(settings, extensions))
+
+
+def _given(section: Section, fields: Iterable[str]) -> Mapping[str, str]:
+    """The values by their variables: those of the settings take precedence over the environment."""
+    names = variables(type(section))
+    values = {names[field]: getattr(section, field) for field in fields}
+    secrets = {name: value.get_secret_value() for name, value in values.items() if isinstance(value, SecretStr)}
+    return {name: "" if value is None else str(value) for name, value in (values | secrets).items()}
+
+
+async def ping_providers(settings: Settings, extensions: Sequence[Extension]) -> Mapping[str, str]:
     """Makes the shortest call to each provider. Returns its error by the provider's name, an empty text for none."""
-    specs = _providers(settings)
-    default, answers = default_model(settings), dict[str, str]()
+    specs = [spec for spec in _providers(settings, extensions) if not spec.api.stand_in]
+    default, answers = default_model(settings, extensions), dict[str, str]()
     async with connect_providers(specs) as offers:
         for number, (spec, offer) in enumerate(zip(specs, offers, strict=True)):
             listed = [model.id for model in spec.models]
@@ -92,29 +112,30 @@ async def _ping(offer: ProviderModels, model: str) -> str:
 
 
 @asynccontextmanager
-async def offline_models(settings: Settings, interceptors: Sequence[Interceptor]) -> AsyncIterator[Models]:
+async def offline_models(
+    settings: Settings, extensions: Sequence[Extension], interceptors: Sequence[Interceptor]
+) -> AsyncIterator[Models]:
     """Those of the settings, as if every key were there: `interceptors` answer in the place of all networks."""
-    known = {spec.name for spec in _providers(settings)}
-    specs = read_registry(settings.models_file, _Complete(read_environment()))
-    for api in {spec.api for spec in specs}:  # an import in the middle of a replayed call would count as its silence
-        await import_adapter(api)
-    async with connect_providers(specs, interceptors) as offers:
+    known = {spec.name for spec in _all_providers(settings, extensions) if not spec.api.stand_in}
+    apis = model_apis(settings, extensions)
+    specs = []
+    for spec in read_registry(settings.models_file, _Complete(read_environment()), apis):
+        with suppress(ConfigError):
+            spec.api.check(spec.name)
+            await import_adapter(spec.api)  # in the middle of a replayed call it would count as its silence
+            specs.append(spec)
+    async with connect_providers(specs, CallOptions(interceptors)) as offers:
         if settings.model is not None and offers:
             first = next((offer for offer in offers if offer.provider.name in known), offers[0])
             offers.append(replace(first, models=(), prefixes=[settings.model]))
-        yield Models([*offers, _demo(0.0, interceptors)])
+        yield Models(offers)
 
 
-async def import_default_adapter(settings: Settings) -> None:
+async def import_default_adapter(settings: Settings, extensions: Sequence[Extension]) -> None:
     """Imports what the first call of the default model needs, so that it need not wait for that."""
-    models = {model.id: spec.api for spec in _providers(settings) for model in spec.models}
-    if api := models.get(default_model(settings)):
+    models = {model.id: spec.api for spec in _providers(settings, extensions) for model in spec.models}
+    if api := models.get(default_model(settings, extensions)):
         await import_adapter(api)
-
-
-def _demo(delay: float, interceptors: Sequence[Interceptor]) -> ProviderModels:
-    """The demo holds no connection, so nobody has to close it."""
-    return ProviderModels(CallPublisher(DemoProvider(delay, interceptors)), [DEMO])
 
 
 class _Complete(dict[str, str]):
@@ -124,27 +145,30 @@ class _Complete(dict[str, str]):
         return super().get(name) or "http://offline.invalid"
 
 
-def default_model(settings: Settings) -> str:
+def default_model(settings: Settings, extensions: Sequence[Extension]) -> str:
     """The model of turns that name none. Raises ConfigError where the settings do not determine it."""
-    providers = _providers(settings)
-    if not providers:
-        return default_among(Models([ProviderModels(DemoProvider(), [DEMO])]), settings.model)
-    if settings.model is not None:
-        return settings.model
+    providers = _providers(settings, extensions)
     listed = [model.id for provider in providers for model in provider.models]
+    if settings.model is not None:
+        if providers[0].api.stand_in and settings.model not in listed:
+            raise ConfigError(
+                f"TURNSTREAM_MODEL must be one of {', '.join(listed)}: there is no model {settings.model!r} here."
+            )
+        return settings.model
     if not listed:
         raise ConfigError("TURNSTREAM_MODEL must name the default model: the registry lists none.")
     return PREFERRED if PREFERRED in listed else listed[0]
 
 
-def served_model(settings: Settings) -> str:
-    """The same for a server. Raises ConfigError too where the demo would answer others, who take it for a model."""
-    model = default_model(settings)
-    if model == DEMO and settings.model is None and not settings.on_loopback:
+def served_model(settings: Settings, extensions: Sequence[Extension]) -> str:
+    """The same for a server. Raises ConfigError too where a stand-in would answer others, who take it for a model."""
+    model = default_model(settings, extensions)
+    is_stand_in = _providers(settings, extensions)[0].api.stand_in
+    if is_stand_in and settings.model is None and not settings.on_loopback:
         raise ConfigError(
             f"TURNSTREAM_HOST is {settings.host}, which other machines can reach, and no key of a provider is set: set"
-            " ANTHROPIC_API_KEY, OPENAI_API_KEY or TURNSTREAM_MODELS_FILE, or TURNSTREAM_MODEL=demo if the scripted"
-            " demo is to answer."
+            f" ANTHROPIC_API_KEY, OPENAI_API_KEY or TURNSTREAM_MODELS_FILE, or TURNSTREAM_MODEL={model} if the scripted"
+            f" {model} is to answer."
         )
     return model
 

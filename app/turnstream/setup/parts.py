@@ -61,9 +61,11 @@ def chosen_extensions(settings: Settings, given: Given) -> Sequence[Extension]:
     return selected(settings) if given.extensions is None else given.extensions
 
 
-def chosen_model(settings: Settings, given: Given) -> str:
+def chosen_model(settings: Settings, given: Given, extensions: Sequence[Extension]) -> str:
     """The model of a turn that names none. Raises ConfigError."""
-    return served_model(settings) if given.models is None else default_among(given.models, settings.model)
+    if given.models is not None:
+        return default_among(given.models, settings.model)
+    return served_model(settings, extensions)
 
 
 async def opened_ways(
@@ -82,7 +84,7 @@ async def opened_models(
     """Raises ConfigError, also for a setting of one of the `extensions` that names a model which is not there."""
     models = given.models
     if models is None:
-        models = await stack.enter_async_context(open_models(settings))
+        models = await stack.enter_async_context(open_models(settings, extensions))
     check_chosen(models, settings)
     for extension in extensions:
         extension.check(settings, models)

@@ -1,6 +1,6 @@
 """Values of the settings for tools and engine."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence, Set
 
 from turnstream.api.resolve import Allowances
 from turnstream.config import Settings, read_environment
@@ -12,8 +12,8 @@ from turnstream.engine.retries import RetryPolicy
 from turnstream.engine.upkeep.webhooks import Receiver
 from turnstream.engine.worker import WorkerPolicy
 from turnstream.kit.signature import key_of
+from turnstream.llm.models.api import ModelApi, guarded_names
 from turnstream.llm.models.catalog import Models
-from turnstream.llm.models.parameters import guarded_names
 from turnstream.llm.parameters import AllowedParams
 from turnstream.storage.webhooks import WebhookKind
 from turnstream.tools.assembly import ToolSettings
@@ -72,9 +72,9 @@ def turn_ceilings(settings: Settings) -> Mapping[str, float]:
     return {name: getattr(settings, name) for name in _CEILINGS if name in settings.model_fields_set}
 
 
-def allowances(settings: Settings) -> Allowances:
+def allowances(settings: Settings, apis: Sequence[ModelApi]) -> Allowances:
     return Allowances(
-        _allowed_params(settings),
+        _allowed_params(settings, guarded_names(apis)),
         None if settings.provider_tools_allow is None else frozenset(_listed(settings.provider_tools_allow)),
         None if settings.models_allow is None else _listed(settings.models_allow),
         settings.max_tokens,
@@ -93,11 +93,11 @@ def _listed(text: str) -> list[str]:
     return [item.strip() for item in text.split(",") if item.strip()]
 
 
-def _allowed_params(settings: Settings) -> AllowedParams:
+def _allowed_params(settings: Settings, guarded: Set[str]) -> AllowedParams:
     allowed = AllowedParams.of(settings.params_allow or "")
     for name in allowed.values:
-        if name not in guarded_names():
-            known = ", ".join(sorted(guarded_names()))
+        if name not in guarded:
+            known = ", ".join(sorted(guarded))
             raise ConfigError(f"TURNSTREAM_PARAMS_ALLOW must name parameters of {known}, not {name!r}.")
     return allowed
 

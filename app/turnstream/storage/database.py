@@ -5,7 +5,6 @@ ninth of SQLAlchemy's execution per call.
 """
 
 import asyncio
-import random
 import re
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
@@ -14,6 +13,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
+from itertools import count
 from time import monotonic, perf_counter
 from typing import Any, Final, Literal, TypeVar
 from urllib.parse import parse_qs, urlsplit
@@ -30,6 +30,7 @@ from turnstream.domain.errors import (
     StorageError,
     StorageUnavailable,
 )
+from turnstream.kit.backoff import backoff, jittered
 from turnstream.kit.clock import CLOCK
 from turnstream.storage.hosts import SESSION_SETTINGS, open_connection
 from turnstream.storage.pool import Pool, terminate
@@ -437,16 +438,16 @@ async def retry_while_unavailable(work: Callable[[], Awaitable[T]]) -> T:
     """Repeats `work` until Postgres can be reached. It must be idempotent: the answer of a try may be lost. Raises
     StatementTooLong: Postgres is there, and would be busy with the same again.
     """
-    wait = _FIRST_WAIT
-    while True:
+    for failures in count(1):
         try:
             return await work()
         except StatementTooLong:
             raise
         except StorageUnavailable as error:
+            wait = backoff(failures, _FIRST_WAIT, _LONGEST_WAIT)
             log.warning("storage.waits", error=str(error), seconds=wait)
-        await asyncio.sleep(wait * random.uniform(0.5, 1.0))  # noqa: S311, no secret depends on it
-        wait = min(2 * wait, _LONGEST_WAIT)
+        await asyncio.sleep(jittered(wait))
+    raise AssertionError  # the count has no end
 
 
 @asynccontextmanager

@@ -10,12 +10,11 @@ import pytest
 
 from tests.support import command_line
 from tests.support.http_server import serving
+from tests.support.model_apis import parameters_of
 from turnstream.domain.errors import PermanentError
 from turnstream.domain.rounds import Prices
 from turnstream.lab.comparison import options_of, read_plan
 from turnstream.llm.models.catalog import Model, ProviderModels
-from turnstream.llm.models.parameters import parameters_of
-from turnstream.llm.openai.quirks import QUIRKS
 from turnstream.llm.provider import ModelRequest
 from turnstream.llm.scripted import Reply, ScriptedProvider, message_of, text, tool_use
 from turnstream.tools.tool import tool
@@ -75,7 +74,7 @@ async def test_parameters_of_a_local_model_are_compared(database_url: str, tmp_p
     questions = tmp_path / "questions.txt"
     questions.write_text("Is it high?\n")
     provider = ScriptedProvider(lambda _: message_of(text("It is high.")))
-    offer = ProviderModels(provider, ["local"], (), parameters_of("openai-chat", QUIRKS["compatible"]))
+    offer = ProviderModels(provider, ["local"], (), parameters_of("openai-chat", "compatible"))
     async with serving(database_url, offers=[offer]) as server:
         where = (str(questions), "--server", server.url, "--first", "model=local", "--second", "model=local")
         code, _, err = await turnstream("compare", *where, "--first", "params.top_k=5", "--second", "params.min_p=0.1")

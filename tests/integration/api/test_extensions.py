@@ -13,8 +13,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from tests.support.http_client import Client
-from tests.support.http_server import serving
-from turnstream import Context, Extension, Hooks, Section, Settings, TurnEnded, Work
+from tests.support.http_server import answering, serving
+from turnstream import Context, Extension, Hooks, Section, Settings, TurnEnded, Work, create_app, lifespan
 from turnstream.api.http.call_group import CallGroup
 from turnstream.api.http.endpoint import Endpoint
 from turnstream.api.services import services_of
@@ -22,11 +22,14 @@ from turnstream.api.views import json_response
 from turnstream.domain.errors import ConfigError
 from turnstream.engine.upkeep.sweeps import Sweep
 from turnstream.extension import GROUP
+from turnstream.extensions.demo import EXTENSION as DEMO
 from turnstream.llm.models.catalog import Models
 from turnstream.llm.scripted import message_of, text
 from turnstream.main import running
+from turnstream.setup.models import default_model
 from turnstream.setup.parts import Given
 
+NO_KEYS: dict[str, Any] = {"anthropic_api_key": None, "openai_api_key": None}
 PAGE = Path(__file__).parents[3] / "docs/extensions.md"
 
 
@@ -108,7 +111,7 @@ async def test_a_call_of_an_extension_needs_a_token_as_others_do(database_url: s
 async def test_a_check_of_an_extension_stops_the_start(database_url: str) -> None:
     settings = Settings(_env_file=None, database_url=database_url, model="demo", greeting="demo")
     with pytest.raises(ConfigError, match="TURNSTREAM_GREETING must be no model"):
-        async with running(settings, Given(extensions=[GREETER])):
+        async with running(settings, Given(extensions=[GREETER, DEMO])):
             pass
 
 
@@ -129,6 +132,31 @@ async def test_the_extension_of_the_page_counts(
         await api.say(await api.chat(), model=server.scripts.model(message_of(text("Moin."))))
         while await printed.get() != "1 turns have ended":
             pass
+
+
+async def test_the_api_of_the_page_of_providers_answers(database_url: str, tmp_path: Path) -> None:
+    page = (PAGE.parent / "providers.md").read_text(encoding="utf-8").partition("## Another API")[2]
+    (code,), (table,) = (
+        re.findall(rf"^```{kind}\n(.*?)^```$", page, re.MULTILINE | re.DOTALL) for kind in ("python", "toml")
+    )
+    example: dict[str, Any] = {"__name__": "echo"}
+    exec(compile(code, "docs/providers.md", "exec"), example)
+    file = tmp_path / "models.toml"
+    file.write_text(table, encoding="utf-8")
+    settings = Settings(_env_file=None, database_url=database_url, models_file=file, **NO_KEYS)
+    app = create_app(settings, extensions=[example["ECHO"]])
+    async with lifespan(app), answering(app) as url, Client(url) as api:
+        assert [model["id"] for model in (await api.json("GET", "/api/models"))["models"]] == ["alps"]
+        said = await api.ask(await api.chat(), "Is anybody there?")
+        assert said.assistant["blocks"][0]["text"] == "Is anybody there?"
+
+
+async def test_without_the_extension_the_file_of_models_names_the_apis_that_there_are(tmp_path: Path) -> None:
+    file = tmp_path / "models.toml"
+    file.write_text('[providers.mountain]\napi = "echo"\n', encoding="utf-8")
+    settings = Settings(_env_file=None, models_file=file, **NO_KEYS)
+    with pytest.raises(ConfigError, match=r"`api` of \[providers.mountain\] must be one of anthropic, not 'echo'; ext"):
+        default_model(settings, [])
 
 
 def test_a_section_is_read_from_where_the_settings_are_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -14,11 +14,11 @@ from tests.integration.adapters import Talk, talking
 from tests.integration.api.test_error_texts import Bodies, check
 from tests.support.http_client import Client, said
 from tests.support.http_server import Server, serving
+from tests.support.model_apis import TABLES, guarded_names, parameters_of
 from turnstream.api.http.openapi import Json
 from turnstream.domain.errors import TransientError
+from turnstream.extensions.openai.quirks import QUIRKS
 from turnstream.llm.models.catalog import Model, ProviderModels
-from turnstream.llm.models.parameters import TABLES, Api, guarded_names, parameters_of
-from turnstream.llm.openai.quirks import QUIRKS
 from turnstream.llm.parameters import Parameter
 from turnstream.llm.scripted import ScriptedProvider, message_of, text
 
@@ -37,13 +37,13 @@ def offer(models: Sequence[Model | str], parameters: Sequence[Parameter]) -> Pro
 
 
 @asynccontextmanager
-async def talking_server(database_url: str, api: Api, quirks: str = "openai") -> AsyncIterator[tuple[Client, Talk]]:
+async def talking_server(database_url: str, api: str, quirks: str = "openai") -> AsyncIterator[tuple[Client, Talk]]:
     """A client of a server whose model `m` is behind the real adapter of this API."""
     async with AsyncExitStack() as stack:
         talk = await stack.enter_async_context(talking(api))
         talk.answers(talk.api.begun + talk.api.said + talk.api.end)
         talk.provider.quirks = QUIRKS[quirks]  # type: ignore[union-attr]
-        known = ProviderModels(talk.provider, ["m"], (), parameters_of(api, QUIRKS[quirks]))
+        known = ProviderModels(talk.provider, ["m"], (), parameters_of(api, quirks if api != "anthropic" else None))
         server = await stack.enter_async_context(serving(database_url, offers=[known], params_allow=ALLOWED))
         yield await stack.enter_async_context(Client(server.url)), talk
 
@@ -171,7 +171,7 @@ async def test_a_refusal_names_neither_what_is_allowed_nor_what_is_guarded(clien
 
 
 @pytest.mark.parametrize("api", TABLES)
-async def test_every_wrong_value_of_every_parameter_is_named_in_a_sentence(client: Client, api: Api) -> None:
+async def test_every_wrong_value_of_every_parameter_is_named_in_a_sentence(client: Client, api: str) -> None:
     fields: dict[str, Any] = {each.name: (each.type, ...) for each in TABLES[api] if each.name in OPEN}
     model = cast("type[BaseModel]", create_model("Wrong", **fields))
     wrong = [
@@ -204,7 +204,7 @@ def offers() -> list[ProviderModels]:
     small = Model("small", max_output=50, can=frozenset({"tools"}))
     return [
         *everything,
-        offer(["gpt-4o", "o3"], parameters_of("openai-chat", QUIRKS["openai"])),
+        offer(["gpt-4o", "o3"], parameters_of("openai-chat")),
         offer([CLAUDE], TABLES["anthropic"]),
         offer([small, Model("picky", refuses=frozenset({"stop_sequences"}))], TABLES["anthropic"]),
     ]
@@ -287,7 +287,7 @@ async def test_what_the_operator_allows_no_more_is_left_out(
 
 async def test_a_fallback_gets_the_parameters_that_it_takes(database_url: str) -> None:
     down = ScriptedProvider(lambda _: [TransientError("overloaded_error", "Overloaded")])
-    table = parameters_of("openai-chat", QUIRKS["openai"])
+    table = parameters_of("openai-chat")
     first = ProviderModels(down, [Model("gpt-4o", fallbacks=("small",))], (), table)
     fallback = ScriptedProvider(answering)
     second = ProviderModels(fallback, [Model("small", max_output=50)], (), TABLES["anthropic"])

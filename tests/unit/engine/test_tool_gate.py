@@ -10,12 +10,11 @@ import pytest
 
 from tests.support.turns import call, result, turn_of
 from turnstream.domain.asks import Ask, AskAnswer, AskKind, Grant, digest_of
-from turnstream.domain.blocks import Block
+from turnstream.domain.blocks import Block, CallKey
 from turnstream.domain.kinds import TEXT
 from turnstream.domain.turns import Limits, OutputSpec, ToolSpec, Turn, TurnRequest
 from turnstream.engine.tool_gate import (
     OUTCOME_UNKNOWN,
-    CallKey,
     RunCall,
     SettleUnrun,
     ToolGate,

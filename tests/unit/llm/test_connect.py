@@ -3,25 +3,25 @@
 import asyncio
 import threading
 from collections.abc import AsyncGenerator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
+from tests.support.model_apis import providers_of
+from turnstream.extensions.openai.provider import OpenAIChatProvider, OpenAIResponsesProvider
 from turnstream.llm.anthropic.provider import AnthropicProvider
 from turnstream.llm.models.catalog import Models
 from turnstream.llm.models.connect import OnDemand, connect_providers
-from turnstream.llm.models.registry import read_registry
 from turnstream.llm.models.think_tags import ThinkTagFilter
-from turnstream.llm.openai.provider import OpenAIChatProvider, OpenAIResponsesProvider
-from turnstream.llm.provider import MessageEnded, ModelRequest, Part, Provider, kept_open
-from turnstream.llm.transport.http import Adapter
+from turnstream.llm.provider import MessageEnded, ModelRequest, OwnedProvider, Part, Provider, kept_open
 
 
-async def adapter_of(provider: Provider) -> Adapter:
+async def adapter_of(provider: Provider) -> OwnedProvider:
     assert isinstance(provider, OnDemand)
     return await provider.adapter()
 
 
 async def test_every_provider_that_has_its_key_can_be_asked() -> None:
-    specs = read_registry(None, {"ANTHROPIC_API_KEY": "a", "OPENAI_API_KEY": "b"})
+    specs = providers_of(None, {"ANTHROPIC_API_KEY": "a", "OPENAI_API_KEY": "b"})
     async with connect_providers(specs) as offers:
         models = Models(offers)
         assert isinstance(await adapter_of(models.provider_for("claude-sonnet-5-5")), AnthropicProvider)
@@ -31,13 +31,13 @@ async def test_every_provider_that_has_its_key_can_be_asked() -> None:
 
 
 async def test_an_adapter_is_made_at_the_first_call_once_and_closed_at_the_end() -> None:
-    (spec,) = read_registry(None, {"ANTHROPIC_API_KEY": "a", "ANTHROPIC_BASE_URL": "http://127.0.0.1:1"})
+    (spec,) = providers_of(None, {"ANTHROPIC_API_KEY": "a", "ANTHROPIC_BASE_URL": "http://127.0.0.1:1"})
     made: list[AnthropicProvider] = []
 
     closed: list[AnthropicProvider] = []
 
     class Made(AnthropicProvider):
-        def __init__(self) -> None:
+        def __init__(self, *_: object) -> None:
             assert threading.current_thread() is not threading.main_thread()
             super().__init__("a", spec.base_url)
             made.append(self)
@@ -52,7 +52,10 @@ async def test_an_adapter_is_made_at_the_first_call_once_and_closed_at_the_end()
             closed.append(self)
             await super().aclose()
 
-    provider, request = OnDemand(spec, Made), ModelRequest("claude-sonnet-5-5", ())
+    provider, request = (
+        OnDemand(replace(spec, api=replace(spec.api, connect=Made))),
+        ModelRequest("claude-sonnet-5-5", ()),
+    )
     await provider.aclose()  # nothing to close yet
     async with kept_open(provider):  # nothing to keep either
         assert made == []
@@ -73,7 +76,7 @@ async def _read(provider: OnDemand, request: ModelRequest) -> list[Sequence[Part
 async def test_openai_can_be_asked_by_its_newer_api(tmp_path: Path) -> None:
     file = tmp_path / "models.toml"
     file.write_text('[providers.openai]\napi = "openai-responses"\n')
-    async with connect_providers(read_registry(file, {"OPENAI_API_KEY": "b"})) as offers:
+    async with connect_providers(providers_of(file, {"OPENAI_API_KEY": "b"})) as offers:
         openai = Models(offers).provider_for("gpt-6-sol")
         assert isinstance(await adapter_of(openai), OpenAIResponsesProvider)
         assert openai.name == "openai"
@@ -85,7 +88,7 @@ async def test_a_model_with_think_tags_is_filtered(tmp_path: Path) -> None:
     file.write_text(
         f'{server}[models.qwen]\nprovider = "local"\nthink_tags = true\n[models.llama]\nprovider = "local"\n'
     )
-    async with connect_providers(read_registry(file, {})) as offers:
+    async with connect_providers(providers_of(file, {})) as offers:
         models = Models(offers)
         assert isinstance(models.provider_for("qwen"), ThinkTagFilter)
         assert isinstance(await adapter_of(models.provider_for("llama")), OpenAIChatProvider)

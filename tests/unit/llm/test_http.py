@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager, suppress
 import httpx2
 import pytest
 
-from tests.unit.llm.test_openai_wire import DONE, chunk, frame, text
+from tests.extensions.openai.test_openai_wire import DONE, chunk, frame, text
 from turnstream.domain.errors import ProviderError
-from turnstream.llm.openai.chat.wire import ChatWire
+from turnstream.extensions.openai.chat.wire import ChatWire
 from turnstream.llm.provider import BlockText, MessageEnded, ModelRequest, Part
 from turnstream.llm.transport import http
 from turnstream.llm.transport.http import Adapter

@@ -9,11 +9,10 @@ from openai.types.chat.completion_create_params import CompletionCreateParamsStr
 from openai.types.responses.response_create_params import ResponseCreateParamsStreaming as ResponsesRequest
 from pydantic import ValidationError
 
-from turnstream.llm.demo.provider import DemoProvider
+from tests.support.model_apis import TABLES, guarded_names, parameters_of, schemas_by_name
+from turnstream.extensions.demo.provider import DemoProvider
+from turnstream.extensions.openai.parameters import CHAT
 from turnstream.llm.models.catalog import Model, Models, ProviderModels
-from turnstream.llm.models.parameters import TABLES, Api, guarded_names, parameters_of, schemas_by_name
-from turnstream.llm.openai.parameters import CHAT
-from turnstream.llm.openai.quirks import OPENAI, QUIRKS
 from turnstream.llm.parameters import AllowedParams, Parameter
 
 Json = dict[str, Any]
@@ -23,7 +22,7 @@ TRANSLATED = {"max_tokens", "output_config", "stop_sequences", "thinking", "reas
 NOT_OPENAIS = {"chat_template_kwargs", "min_p", "provider", "reasoning", "repetition_penalty", "top_k"}
 
 
-def named(api: Api, name: str) -> Parameter:
+def named(api: str, name: str) -> Parameter:
     return next(parameter for parameter in TABLES[api] if parameter.name == name)
 
 
@@ -31,19 +30,19 @@ def named(api: Api, name: str) -> Parameter:
     ("api", "request_type"),
     [("anthropic", AnthropicRequest), ("openai-chat", ChatRequest), ("openai-responses", ResponsesRequest)],
 )
-def test_the_sdk_of_the_vendor_knows_every_parameter(api: Api, request_type: Any) -> None:
+def test_the_sdk_of_the_vendor_knows_every_parameter(api: str, request_type: Any) -> None:
     sent = {parameter.name for parameter in TABLES[api] if not parameter.is_refused_by("claude-opus-5-5")}
     assert sent - typing.get_type_hints(request_type).keys() <= TRANSLATED | NOT_OPENAIS
 
 
 @pytest.mark.parametrize("api", TABLES)
-def test_a_name_stands_once_in_a_table(api: Api) -> None:
+def test_a_name_stands_once_in_a_table(api: str) -> None:
     names = [parameter.name for parameter in TABLES[api]]
     assert len(names) == len(set(names))
 
 
 @pytest.mark.parametrize(("api", "parameter"), EVERY, ids=lambda each: getattr(each, "name", each))
-def test_a_parameter_has_a_schema_of_its_own_and_a_description(api: Api, parameter: Parameter) -> None:
+def test_a_parameter_has_a_schema_of_its_own_and_a_description(api: str, parameter: Parameter) -> None:
     schema = parameter.schema()
     assert {"type", "enum", "anyOf"} & schema.keys()
     assert not {"$defs", "title"} & schema.keys()
@@ -126,8 +125,8 @@ def test_a_value_is_sent_as_it_was_given_without_members_that_are_null() -> None
 # --- servers and models ----------------------------------------------------------------------------------------------
 
 
-def names_of(api: Api, quirks: str) -> set[str]:
-    return {parameter.name for parameter in parameters_of(api, QUIRKS[quirks])}
+def names_of(api: str, quirks: str) -> set[str]:
+    return {parameter.name for parameter in parameters_of(api, quirks)}
 
 
 def test_a_server_takes_the_parameters_of_its_quirks() -> None:
@@ -146,7 +145,7 @@ def test_a_server_takes_the_parameters_of_its_quirks() -> None:
 
 def test_a_server_without_an_effort_takes_a_format_alone() -> None:
     by_quirks = {
-        quirks: next(each for each in parameters_of("openai-chat", QUIRKS[quirks]) if each.name == "output_config")
+        quirks: next(each for each in parameters_of("openai-chat", quirks) if each.name == "output_config")
         for quirks in ("openai", "compatible", "deepseek")
     }
     assert [each.accepts({"effort": "low"}) for each in by_quirks.values()] == [True, False, False]
@@ -158,7 +157,7 @@ OFFERS = [
         DemoProvider(),
         [Model("o3", fallbacks=("small",)), Model("mine", refuses=frozenset({"seed"})), Model("alias", "gpt-4o")],
         ["gpt-"],
-        parameters_of("openai-chat", OPENAI),
+        parameters_of("openai-chat"),
     ),
     ProviderModels(DemoProvider(), [Model("small", max_output=50, can=frozenset({"tools"}))]),
     ProviderModels(DemoProvider(), ["claude-opus-5-5"], parameters=TABLES["anthropic"]),
@@ -180,7 +179,7 @@ MODELS = Models(OFFERS)
 )
 def test_a_model_refuses_what_its_api_takes_for_others(model: str, refused: set[str]) -> None:
     taken = {parameter.name for parameter in MODELS.parameters(model)}
-    assert {parameter.name for parameter in parameters_of("openai-chat", OPENAI)} - taken == refused
+    assert {parameter.name for parameter in parameters_of("openai-chat")} - taken == refused
     assert all(MODELS.refusal(model, name) for name in refused)
     assert MODELS.refusal(model, "max_tokens") is None
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.support.legal.anthropic import message_problems
+from tests.support.model_apis import providers_of
 from tests.support.model_requests import REQUEST, assistant, call, rendered, result, text, thinking, user
 from turnstream.api.resolve import Defaults, Resolver
 from turnstream.api.schemas.requests import LimitsIn, TurnOptions
@@ -14,11 +15,10 @@ from turnstream.domain.blocks import Block
 from turnstream.domain.rounds import Prices, Round
 from turnstream.domain.steps import CallModel, Finish, next_step
 from turnstream.domain.turns import Limits, Turn, TurnRequest
+from turnstream.extensions.demo.provider import DemoProvider
 from turnstream.llm.anthropic.render import betas_of, render, render_count
 from turnstream.llm.conversation.messages import build_messages
-from turnstream.llm.demo.provider import DemoProvider
 from turnstream.llm.models.catalog import Model, Models, ProviderModels
-from turnstream.llm.models.registry import read_registry
 from turnstream.llm.provider import Message, ModelRequest, ProviderCompaction
 from turnstream.tools.toolset import Toolset
 
@@ -173,7 +173,7 @@ def test_only_abilities_in_the_registry_are_left_to_the_provider(model: str, edi
 
 
 def test_the_registry_names_it_for_models_of_anthropic() -> None:
-    (anthropic,) = read_registry(None, {"ANTHROPIC_API_KEY": "a"})
+    (anthropic,) = providers_of(None, {"ANTHROPIC_API_KEY": "a"})
     can = {model.id: model.can or frozenset() for model in anthropic.models}
     assert {edit for edit in BOTH if edit in can["claude-sonnet-5-5"]} == {*BOTH}
     assert {edit for edit in BOTH if edit in can["claude-haiku-4-5"]} == {"context_editing"}

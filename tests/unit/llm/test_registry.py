@@ -6,12 +6,13 @@ from pathlib import Path
 import pytest
 
 from tests.support.certificates import Authority
+from tests.support.model_apis import providers_of
 from turnstream.domain.errors import ConfigError
 from turnstream.domain.rounds import Prices
+from turnstream.extensions.openai.chat.render import render
+from turnstream.extensions.openai.quirks import quirks_of
+from turnstream.llm.models.api import ProviderSpec
 from turnstream.llm.models.catalog import Model
-from turnstream.llm.models.registry import ProviderSpec, read_registry
-from turnstream.llm.openai.chat.render import render
-from turnstream.llm.openai.quirks import QUIRKS
 from turnstream.llm.provider import ModelRequest
 
 KEYS = {"ANTHROPIC_API_KEY": "a", "OPENAI_API_KEY": "b"}
@@ -20,7 +21,7 @@ KEYS = {"ANTHROPIC_API_KEY": "a", "OPENAI_API_KEY": "b"}
 def read(folder: Path, text: str, **environment: str) -> dict[str, ProviderSpec]:
     file = folder / "models.toml"
     file.write_text(text)
-    return {spec.name: spec for spec in read_registry(file, environment)}
+    return {spec.name: spec for spec in providers_of(file, environment)}
 
 
 def model_of(spec: ProviderSpec, id: str) -> Model:
@@ -28,13 +29,13 @@ def model_of(spec: ProviderSpec, id: str) -> Model:
 
 
 def test_a_provider_without_its_key_is_left_out() -> None:
-    assert read_registry(None, {}) == []
-    assert [spec.name for spec in read_registry(None, {"ANTHROPIC_API_KEY": "a"})] == ["anthropic"]
-    assert [spec.name for spec in read_registry(None, KEYS)] == ["anthropic", "openai"]
+    assert providers_of(None, {}) == []
+    assert [spec.name for spec in providers_of(None, {"ANTHROPIC_API_KEY": "a"})] == ["anthropic"]
+    assert [spec.name for spec in providers_of(None, KEYS)] == ["anthropic", "openai"]
 
 
 def test_our_own_file_knows_the_models_of_a_family() -> None:
-    (spec,) = read_registry(None, {"ANTHROPIC_API_KEY": "a", "ANTHROPIC_BASE_URL": "http://gateway"})
+    (spec,) = providers_of(None, {"ANTHROPIC_API_KEY": "a", "ANTHROPIC_BASE_URL": "http://gateway"})
     assert (spec.key, spec.base_url, spec.prefixes) == ("a", "http://gateway", ("claude-",))
     model = model_of(spec, "claude-sonnet-5-5")
     assert model.context_window == 200_000
@@ -73,7 +74,7 @@ def test_the_operator_says_more_of_a_model_adds_others_and_takes_some_out(tmp_pa
         TEAM="blue",
     )
     local = found["local"]
-    assert (local.key, local.base_url, local.quirks) == (None, "http://gpu:8001/v1", QUIRKS["compatible"])
+    assert (local.key, local.base_url, local.quirks) == (None, "http://gpu:8001/v1", "compatible")
     assert local.headers == {"X-Team": "blue"}
     assert local.models == (
         Model("llama-8", can=frozenset({"tools"})),
@@ -125,7 +126,7 @@ def test_the_operator_says_more_of_a_model_adds_others_and_takes_some_out(tmp_pa
         ("[providers.p]\nkind = 1", r"`api` of \[providers.p\] is required\.$"),
         (
             "[providers.p]\napi = 'soap'",
-            r"`api` of \[providers.p\] must be 'anthropic', 'openai-chat' or 'openai-responses'\.$",
+            r"`api` of \[providers.p\] must be one of anthropic, demo, openai-chat, openai-responses, not 'soap'; ",
         ),
         (
             "[providers.openai]\nparams = ['temperature']",
@@ -170,14 +171,14 @@ def test_the_operator_adds_parameters_of_a_server_and_takes_some_from_a_model(tm
     assert {"top_a", "mirostat", "top_k", "seed"} <= {parameter.name for parameter in found.parameters}
     assert model_of(found, "m").refuses == {"seed"}
     request = ModelRequest("m", (), params={"top_a": 0.1, "mirostat": {"tau": 5}, "unheard_of": 1})
-    body = json.loads(render(request, found.quirks))
+    body = json.loads(render(request, quirks_of(found.quirks, found.params)))
     assert (body["top_a"], body["mirostat"]) == (0.1, {"tau": 5})
     assert "unheard_of" not in body
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"TURNSTREAM_MODELS_FILE: .*nowhere\.toml cannot be read: No such file"):
-        read_registry(tmp_path / "nowhere.toml", {})
+        providers_of(tmp_path / "nowhere.toml", {})
 
 
 def test_a_provider_can_be_taken_out(tmp_path: Path) -> None:

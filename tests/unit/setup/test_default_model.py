@@ -4,13 +4,23 @@ from typing import Any
 
 import pytest
 
+from tests.support.model_apis import EXTENSIONS
 from turnstream.config import Settings
 from turnstream.domain.errors import ConfigError
 from turnstream.llm.models.catalog import Models, ProviderModels
 from turnstream.llm.scripted import ScriptedProvider
-from turnstream.setup.models import default_among, default_model, served_model
+from turnstream.setup import models as setup
+from turnstream.setup.models import default_among
 
 NO_KEYS: dict[str, Any] = {"anthropic_api_key": None, "openai_api_key": None}
+
+
+def default_model(given: Settings) -> str:
+    return setup.default_model(given, EXTENSIONS)
+
+
+def served_model(given: Settings) -> str:
+    return setup.served_model(given, EXTENSIONS)
 
 
 def settings(**given: Any) -> Settings:
@@ -44,3 +54,10 @@ def test_the_demo_answers_others_only_where_it_is_named() -> None:
     assert served_model(settings(host="0.0.0.0", anthropic_api_key="sk-secret")) != "demo"
     with pytest.raises(ConfigError, match=r"^TURNSTREAM_HOST is 0\.0\.0\.0, .* or TURNSTREAM_MODEL=demo"):
         served_model(settings(host="0.0.0.0"))
+
+
+def test_without_a_key_and_without_the_demo_the_start_names_both_ways() -> None:
+    with pytest.raises(
+        ConfigError, match=r"^No provider of models has its key: set ANTHROPIC_API_KEY .* extension demo"
+    ):
+        setup.default_model(settings(), [])

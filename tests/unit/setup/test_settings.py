@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.server_process import clean_environment
-from turnstream.config import _SECRET_FILES
+from turnstream.config import secret_files
 from turnstream.domain.errors import ConfigError
-from turnstream.extension import read_settings
+from turnstream.extension import read_settings, sections
 
 
 @pytest.fixture(autouse=True)
@@ -92,5 +92,6 @@ def test_a_secret_that_cannot_be_read_from_its_file_stops_the_start(
 
 def test_the_page_names_every_secret_that_may_stand_in_a_file() -> None:
     page = (Path(__file__).parents[3] / "docs/settings.md").read_text(encoding="utf-8")
-    assert [name for name in _SECRET_FILES if f"`{name}`" not in page] == []
-    assert len(_SECRET_FILES) == 10
+    files = secret_files(sections())
+    assert [name for name in files if f"`{name}`" not in page] == []
+    assert len(files) == 10

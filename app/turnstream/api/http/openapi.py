@@ -1,7 +1,7 @@
 """The OpenAPI document, made from the table of endpoints and the models that the handlers use."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import reduce
 from importlib.metadata import metadata
 from operator import or_
@@ -128,10 +128,13 @@ Refs = Mapping[type[BaseModel], Json]
 
 
 class OpenApi:
-    """The document of these parts of the API. Nothing is made at the start of the server, which it would delay."""
+    """The document of these parts of the API. Nothing is made at the start of the server, which it would delay.
+    `params` returns the JSON Schemas of model parameters by name.
+    """
 
-    def __init__(self, parts: Sequence[CallGroup]) -> None:
+    def __init__(self, parts: Sequence[CallGroup], params: Callable[[], Json]) -> None:
         self._parts = parts
+        self._params = params
         self._texts: dict[tuple[str, Version], bytes] = {}
 
     def text(self, server: str, version: Version) -> bytes:
@@ -189,6 +192,9 @@ class OpenApi:
             if isinstance(endpoint.gives, type):
                 modes[endpoint.gives] = "serialization"
         refs, schemas = models_json_schema(list(modes.items()), ref_template="#/components/schemas/{model}")
+        if "Params" in schemas["$defs"]:
+            values = {name: {"anyOf": [schema, {"type": "null"}]} for name, schema in self._params().items()}
+            schemas["$defs"]["Params"]["properties"] = values
         _open_choices(schemas["$defs"])
         return {cast("type[BaseModel]", model): ref for (model, _), ref in refs.items()}, schemas["$defs"]
 

@@ -4,7 +4,6 @@ from typing import Annotated, Any, Literal
 from uuid import UUID
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
-from pydantic.config import JsonDict
 
 from turnstream.api.schemas.blocks import BlockIn
 from turnstream.api.schemas.fields import Body, JsonObject, Storable, Title, storable_value
@@ -13,7 +12,6 @@ from turnstream.domain.chats import OnBusy
 from turnstream.domain.identity import LONGEST_OWNER, SCOPES, Scope
 from turnstream.domain.search import SearchLanguage
 from turnstream.domain.turns import EarlierResults
-from turnstream.llm.models.parameters import schemas_by_name
 
 ModelName = Annotated[Storable, Field(min_length=1, max_length=200)]
 Labels = Annotated[
@@ -22,16 +20,12 @@ Labels = Annotated[
 Prompt = Annotated[Storable, Field(max_length=200_000)]
 
 
-def _values() -> JsonDict:
-    return {name: {"anyOf": [schema, {"type": "null"}]} for name, schema in schemas_by_name().items()}
-
-
 class Params(BaseModel):
     """Model parameters by name. Each model has its own, which `GET /api/models` lists with the schemas of their values;
     another one is refused. In a turn, null leaves out one of the chat's.
     """
 
-    model_config = ConfigDict(extra="allow", json_schema_extra=lambda schema: schema.update(properties=_values()))
+    model_config = ConfigDict(extra="allow")
     __pydantic_extra__: dict[Storable, Annotated[Any, AfterValidator(storable_value)]]
 
     @property

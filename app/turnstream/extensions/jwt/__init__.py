@@ -8,6 +8,7 @@ from pydantic import Field
 
 from turnstream.config import Section, Settings
 from turnstream.domain.errors import ConfigError
+from turnstream.domain.extras import need
 from turnstream.extension import Extension
 
 if TYPE_CHECKING:
@@ -54,10 +55,9 @@ async def _way(settings: Settings, scopes: "LoginScopes") -> AsyncIterator["Auth
     if given.jwt_issuer is None:
         yield None
         return
-    try:  # a tenth of a second, which servers without an issuer save
-        from turnstream.extensions.jwt.tokens import open_jwt_tokens
-    except ModuleNotFoundError as error:
-        raise ConfigError(f"TURNSTREAM_JWT_ISSUER needs the package {error.name}: install turnstream[jwt].") from None
+    need("jwt", "jwt", "TURNSTREAM_JWT_ISSUER")
+    from turnstream.extensions.jwt.tokens import open_jwt_tokens  # a tenth of a second
+
     async with open_jwt_tokens(_issuer(given, given.jwt_issuer, scopes, settings)) as tokens:
         yield tokens.identity_of
 

@@ -11,6 +11,7 @@ from uuid import UUID
 
 from turnstream.domain.blocks import Block
 from turnstream.domain.kinds import FILES, TEXT, TOOL_RESULT
+from turnstream.domain.media import PLAIN
 from turnstream.domain.results import content_of
 from turnstream.llm.provider import Message
 
@@ -47,7 +48,7 @@ def with_uploads(messages: Sequence[Message], uploads: Mapping[UUID, bytes]) -> 
         if content is None:
             return _text(GONE)
         media_type = source["media_type"]
-        if media_type == "text/plain":
+        if media_type == PLAIN:
             return {**file, "source": {"type": "text", "media_type": media_type, "data": content.decode()}}
         data = b64encode(content).decode()
         return {**file, "source": {"type": "base64", "media_type": media_type, "data": data}}

@@ -259,7 +259,7 @@ def _clearing_edits(request: TurnRequest) -> set[str]:
 
 def _result_of(turn: Turn, call: Block) -> Block:
     for block in turn.blocks:
-        if block.type == TOOL_RESULT and (block.round, block.tool_use_id) == (call.round, call.tool_use_id):
+        if block.type == TOOL_RESULT and block.key == call.key:
             return block
     return replace(call, type=TOOL_RESULT, text=NO_RESULT, data=None, is_error=True)
 

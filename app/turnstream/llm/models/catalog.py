@@ -25,7 +25,7 @@ Ability = Literal[
 ]
 
 # The ability that a model needs for files of a type.
-_NEEDED: Mapping[str, Ability] = {IMAGE: "images", DOCUMENT: "documents"}
+NEEDED_ABILITY: Mapping[str, Ability] = {IMAGE: "images", DOCUMENT: "documents"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ class Models:
             raise PermanentError(MODEL_NOT_AVAILABLE, f"No provider of the model {name!r} is configured here.")
         entry, model = found
         provider = ThinkTagFilter(entry.provider) if model.think_tags else entry.provider
-        if unreadable := [type for type, ability in _NEEDED.items() if not model.supports(ability)]:
+        if unreadable := [type for type, ability in NEEDED_ABILITY.items() if not model.supports(ability)]:
             provider = _WithoutFiles(provider, unreadable)
         return provider if model.upstream is None else _WithUpstreamId(provider, model.upstream)
 

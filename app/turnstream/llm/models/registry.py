@@ -4,7 +4,7 @@ import re
 import ssl
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from functools import reduce
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,13 +14,9 @@ from pydantic_core import ErrorDetails
 from turnstream.domain.errors import ConfigError
 from turnstream.domain.rounds import Prices
 from turnstream.kit.requirements import requirement
+from turnstream.llm.models.api import ModelApi, ProviderSpec
 from turnstream.llm.models.catalog import Ability, Model
-from turnstream.llm.models.parameters import Api, parameters_of
-from turnstream.llm.openai.parameters import OWN_MEMBERS
-from turnstream.llm.openai.quirks import QUIRKS, Quirks
-from turnstream.llm.parameters import Parameter
 
-_OWN = Path(__file__).with_name("models.toml")
 _VARIABLE = re.compile(r"\$(\w+)|\$\{(\w+)\}")
 
 
@@ -30,15 +26,15 @@ class _Table(BaseModel):
 
 class ProviderTable(_Table):
     """`key`, `base_url`, `headers` and `client_certificate` may name variables of the environment; without `key` the
-    provider needs none. `quirks` names the differences of a compatible server from OpenAI, `params` further parameters
+    provider needs none. `quirks` names the differences of a compatible server from its API, `params` further parameters
     that it takes (docs/providers.md).
     """
 
-    api: Api
+    api: str
     key: str | None = None
     base_url: str | None = None
     prefixes: list[str] = []
-    quirks: str = "openai"
+    quirks: str | None = None
     headers: dict[str, str] = {}
     client_certificate: str | None = None
     params: list[Annotated[str, Field(pattern="^[A-Za-z_][A-Za-z0-9_]{0,63}$")]] = []
@@ -85,38 +81,26 @@ class _File(_Table):
     models: dict[str, ModelTable] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class ProviderSpec:
-    """The configuration of a usable provider, with its models."""
-
-    name: str
-    api: Api
-    key: str | None
-    base_url: str | None
-    quirks: Quirks
-    headers: Mapping[str, str]
-    prefixes: tuple[str, ...]
-    client_certificate: str | None
-    models: tuple[Model, ...]
-
-    @property
-    def parameters(self) -> Sequence[Parameter]:
-        """The parameters that this provider takes."""
-        return parameters_of(self.api, self.quirks)
-
-
-def read_registry(file: Path | None, environment: Mapping[str, str]) -> list[ProviderSpec]:
+def read_registry(file: Path | None, environment: Mapping[str, str], apis: Sequence[ModelApi]) -> list[ProviderSpec]:
     """Returns the providers whose keys are set. Raises ConfigError with file, table and key."""
-    tables = _merged(_read(_OWN), _read(file) if file else {})
+    known = {api.name: api for api in apis}
+    files = [*(api.catalog for api in apis if api.catalog), *([file] if file else [])]
+    tables: Mapping[str, Any] = reduce(_merged, map(_read, files), {})
     try:
         found = _File.model_validate(tables)
         models = {id: (table.provider, table.model(id)) for id, table in found.models.items() if table.enabled}
-        _check_references(found, models)
+        for name, provider in found.providers.items():
+            _check_provider(name, provider, known)
+        _check_references(found, models, known)
     except ValidationError as error:
-        raise ConfigError(f"{file or _OWN}: {_sentence(error.errors()[0])}") from None
+        raise ConfigError(f"{files[-1]}: {_sentence(error.errors()[0])}") from None
     except ConfigError as error:
-        raise ConfigError(f"{file or _OWN}: {error}") from None
-    specs = (_spec(name, table, models, environment) for name, table in found.providers.items() if table.enabled)
+        raise ConfigError(f"{files[-1]}: {error}") from None
+    specs = (
+        _spec(name, table, known[table.api], models, environment)
+        for name, table in found.providers.items()
+        if table.enabled
+    )
     return [spec for spec in specs if spec is not None]
 
 
@@ -152,12 +136,28 @@ def _tables_by_name(tables: Mapping[str, Any], kind: str) -> dict[str, Any]:
     return found
 
 
-def _check_references(found: _File, models: Mapping[str, tuple[str, Model]]) -> None:
-    for name, provider_table in found.providers.items():
-        if provider_table.quirks not in QUIRKS:
-            known = ", ".join(QUIRKS)
-            raise ConfigError(f"`quirks` of [providers.{name}] must be one of {known}, not {provider_table.quirks!r}.")
-        _check_params(name, provider_table)
+def _check_provider(name: str, table: ProviderTable, apis: Mapping[str, ModelApi]) -> None:
+    api = apis.get(table.api)
+    if api is None:
+        known = ", ".join(apis)
+        raise ConfigError(
+            f"`api` of [providers.{name}] must be one of {known}, not {table.api!r}; extensions add others."
+        )
+    if table.quirks is not None and table.quirks not in api.quirks:
+        known = f"one of {', '.join(api.quirks)}, not {table.quirks!r}" if api.quirks else "left out: this API has none"
+        raise ConfigError(f"`quirks` of [providers.{name}] must be {known}.")
+    if table.params and api.own_members is None:
+        raise ConfigError(f"`params` of [providers.{name}] must be left out: this API passes on none but its own.")
+    taken = {parameter.name for parameter in api.parameters_of(table.quirks)}
+    for param in table.params:
+        if param in taken or param in (api.own_members or ()):
+            raise ConfigError(
+                f"`params` of [providers.{name}] must be further parameters:"
+                f" {param} is {'one already' if param in taken else 'set by this server'}."
+            )
+
+
+def _check_references(found: _File, models: Mapping[str, tuple[str, Model]], apis: Mapping[str, ModelApi]) -> None:
     names: dict[str, str] = {}
     for id, (provider, model) in models.items():
         if provider not in found.providers:
@@ -169,7 +169,7 @@ def _check_references(found: _File, models: Mapping[str, tuple[str, Model]]) -> 
             if names.setdefault(name, id) != id:
                 raise ConfigError(f"`aliases` of [models.{id}] must be new names: {name} is [models.{names[name]}].")
         table = found.providers[provider]
-        known_params = [parameter.name for parameter in parameters_of(table.api, _quirks(table))]
+        known_params = [each.name for each in apis[table.api].parameters_of(table.quirks, table.params)]
         for name in sorted(model.refuses.difference(known_params)):
             raise ConfigError(
                 f"`refuses` of [models.{id}] must name parameters of [providers.{provider}]"
@@ -182,20 +182,12 @@ def _check_references(found: _File, models: Mapping[str, tuple[str, Model]]) -> 
                 )
 
 
-def _check_params(provider: str, table: ProviderTable) -> None:
-    if table.params and table.api == "anthropic":
-        raise ConfigError(f"`params` of [providers.{provider}] must be left out: this API passes on none but its own.")
-    known = {parameter.name for parameter in parameters_of(table.api, QUIRKS[table.quirks])}
-    for name in table.params:
-        if name in known or name in OWN_MEMBERS:
-            raise ConfigError(
-                f"`params` of [providers.{provider}] must be further parameters:"
-                f" {name} is {'one already' if name in known else 'set by this server'}."
-            )
-
-
 def _spec(
-    name: str, table: ProviderTable, models: Mapping[str, tuple[str, Model]], environment: Mapping[str, str]
+    name: str,
+    table: ProviderTable,
+    api: ModelApi,
+    models: Mapping[str, tuple[str, Model]],
+    environment: Mapping[str, str],
 ) -> ProviderSpec | None:
     """Returns None if the key is a variable that is not set."""
     key = None if table.key is None else _filled(table.key, environment)
@@ -203,10 +195,11 @@ def _spec(
         return None
     return ProviderSpec(
         name=name,
-        api=table.api,
+        api=api,
         key=key,
         base_url=_filled(table.base_url, environment) or None if table.base_url else None,
-        quirks=_quirks(table),
+        quirks=table.quirks,
+        params=tuple(table.params),
         headers={header: _filled(value, environment) for header, value in table.headers.items()},
         prefixes=tuple(table.prefixes),
         client_certificate=_certificate(name, table, environment),
@@ -226,10 +219,6 @@ def _certificate(name: str, table: ProviderTable, environment: Mapping[str, str]
             f" no password: {file!r} is none that can be read."
         ) from None
     return file
-
-
-def _quirks(table: ProviderTable) -> Quirks:
-    return replace(QUIRKS[table.quirks], more_params=frozenset(table.params))
 
 
 def _filled(text: str, environment: Mapping[str, str]) -> str:

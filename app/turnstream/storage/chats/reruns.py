@@ -109,7 +109,7 @@ async def _copy_many(there: Transaction, here: Transaction, get: Statement, put:
 
 async def answer_as_recorded(database: Database, then: Turn) -> bool:
     """Gives the waiting calls in `database` the answers of the recorded turn `then`. False where it has none."""
-    given = {(ask.round, ask.tool_use_id): ask.answer for ask in then.asks if ask.answer is not None}
+    given = {ask.key: ask.answer for ask in then.asks if ask.answer is not None}
     async with database.transaction() as connection:
         rows = await connection.rows(GET_OPEN_ASKS, turn=then.id)
         waiting = [(row["round"], row["tool_use_id"]) for row in rows if row["answer"] is None]

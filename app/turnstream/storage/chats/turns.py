@@ -7,6 +7,7 @@ from typing import TypeVar
 from uuid import UUID
 
 from turnstream.domain.asks import Ask, Steer
+from turnstream.domain.blocks import CallKey
 from turnstream.domain.errors import ClaimLost, Conflict, NotFound, RequestRefused
 from turnstream.domain.turns import ENDED, Turn
 from turnstream.kit.offload import BLOCK, offload
@@ -328,7 +329,7 @@ class TurnReads:
     async def exists(self, turn: UUID) -> bool:
         return await self._database.row(TURN_EXISTS, turn=turn) is not None
 
-    async def started_calls(self, turn: UUID) -> frozenset[tuple[int, str | None]]:
+    async def started_calls(self, turn: UUID) -> frozenset[CallKey]:
         """Round and id of the calls that were started and never settled."""
         rows = await self._database.rows(GET_STARTED_CALLS, turn=turn)
         return frozenset((row["round"], row["tool_use_id"]) for row in rows)

@@ -471,8 +471,8 @@ class Records:
         """Makes the rows what this run knows of the turn, where it still has the claim."""
         turn, replica = self._known(), self._replica
         done = [round for round in turn.rounds if round.sealed or round.voided]
-        settled = {(block.round, block.tool_use_id) for block in turn.blocks if block.type == TOOL_RESULT}
-        running = [call for call in self._started if (call.round, call.tool_use_id) not in settled]
+        settled = {block.key for block in turn.blocks if block.type == TOOL_RESULT}
+        running = [call for call in self._started if call.key not in settled]
         async with self._database.transaction() as connection:
             regained = await connection.row(
                 REGAIN, turn=turn.id, attempt=self.attempt, lineage=turn.lineage or None, replica=replica

@@ -10,8 +10,8 @@ from typing import Any, Self
 import msgspec
 import structlog
 
+from turnstream.domain.media import MEDIA, media_type_of
 from turnstream.domain.turns import HttpCall, ToolSpec
-from turnstream.kit.media import IMAGES, PDF, media_type_of
 from turnstream.tools.http.addresses import Allowed, UrlRefused
 from turnstream.tools.http.client import (
     AnswerTooLong,
@@ -171,8 +171,9 @@ def outcome_of(name: str, answer: HttpResponse, results: ResultForm, secrets: Ma
     succeeded = 200 <= answer.status < 300
     found, declared = media_type_of(answer.body), answer.media_type or _UNKNOWN
     # The header must agree with the bytes; without a header they must not be text.
-    agrees = declared == PDF or declared.startswith("image/") or (declared == _UNKNOWN and _text(answer) is None)
-    if succeeded and found in IMAGES | {PDF} and agrees:
+    file = declared.startswith("image/") or (declared in MEDIA and not MEDIA[declared].is_text)
+    agrees = file or (declared == _UNKNOWN and _text(answer) is None)
+    if succeeded and found is not None and not found.is_text and agrees:
         return Outcome.of([File(answer.body)])
     text, failed, data = _read(answer, results)
     text = _without(secrets, text)

@@ -9,8 +9,8 @@ from pydantic_core import from_json
 
 from turnstream.domain.blocks import READ_RESULT
 from turnstream.domain.kinds import FILES
+from turnstream.domain.media import media_type_of
 from turnstream.domain.results import content_of, joined_texts, layout_of
-from turnstream.kit.media import PLAIN, media_type_of
 from turnstream.kit.text import storable
 from turnstream.tools.policy import Policy
 from turnstream.tools.serialize import serialize
@@ -84,14 +84,14 @@ def _fit_files(parts: Sequence[OutcomePart], max_bytes: int) -> Iterator[Outcome
             yield part
             continue
         media_type, size = media_type_of(part.content), f"{len(part.content):,} bytes"
-        if media_type == PLAIN:
-            yield storable(part.content.decode())
-        elif media_type is None:
+        if media_type is None:
             yield f"[{storable(part.called)}, {size}: neither an image nor a PDF that can be shown]"
+        elif media_type.is_text:
+            yield storable(part.content.decode())
         elif len(part.content) > max_bytes:
-            yield f"[{media_type}, {size}: too large to be shown]"
+            yield f"[{media_type.name}, {size}: too large to be shown]"
         elif files == MOST_FILES or total + len(part.content) > MOST_LARGE_FILES * max_bytes:
-            yield f"[{media_type}, {size}: left out, since there are too many]"
+            yield f"[{media_type.name}, {size}: left out, since there are too many]"
         else:
             files, total = files + 1, total + len(part.content)
             yield part

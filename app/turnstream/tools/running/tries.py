@@ -1,13 +1,13 @@
 """The tries of a tool: retries where they do no harm, every failure as an outcome."""
 
 import asyncio
-import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import structlog
 
+from turnstream.kit.backoff import backoff, jittered
 from turnstream.kit.text import storable
 from turnstream.tools.policy import repeatable
 from turnstream.tools.tool import Outcome, Tool, ToolContext, ToolError, ToolUnavailable
@@ -28,11 +28,10 @@ class Try:
 
 
 def short_backoff(retry: int) -> float:
-    longest = min(2.0, 0.2 * 2.0 ** (retry - 1))
-    return longest * random.uniform(0.5, 1.0)  # noqa: S311, no secret depends on it
+    return jittered(backoff(retry, 0.2, 2.0))
 
 
-async def retry(tool: Tool, input_json: str, context: ToolContext, notes: Notes, backoff: Backoff) -> Try:
+async def retry(tool: Tool, input_json: str, context: ToolContext, notes: Notes, pause: Backoff) -> Try:
     """Tries a tool until it does not break, at most 1 + `retries` times, and returns the last try."""
     retries = tool.policy.retries if repeatable(tool.spec) else 0
     tries = 0
@@ -44,7 +43,7 @@ async def retry(tool: Tool, input_json: str, context: ToolContext, notes: Notes,
             break
         notes["retries"] = tries  # at once: a timeout or a cancellation may end the next try
         log.warning("tool.retry", retry=tries)
-        await asyncio.sleep(backoff(tries))
+        await asyncio.sleep(pause(tries))
     if last.broke and tries > 1:
         return Try(replace(last.outcome, text=f"{last.outcome.text} It was tried {tries} times."), broke=True)
     return last

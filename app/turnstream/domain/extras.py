@@ -1,0 +1,11 @@
+"""Packages that only some servers need: each is in an extra of the distribution."""
+
+from importlib.util import find_spec
+
+from turnstream.domain.errors import ConfigError
+
+
+def need(package: str, extra: str, user: str) -> None:
+    """Raises ConfigError if the package is not installed. `user` is what needs it, as the subject of a sentence."""
+    if find_spec(package) is None:
+        raise ConfigError(f"{user} needs the package {package}: pip install 'turnstream[{extra}]'.")

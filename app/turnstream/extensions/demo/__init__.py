@@ -1,0 +1,60 @@
+"""A scripted model for a server without the key of any provider."""
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pydantic import Field
+
+from turnstream.config import Section, Settings
+from turnstream.domain.identity import LOCAL_OWNER
+from turnstream.extension import Context, Extension, Work
+
+if TYPE_CHECKING:
+    from turnstream.llm.models.api import CallOptions, ModelApi, ProviderSpec
+    from turnstream.llm.provider import OwnedProvider
+
+
+class DemoSettings(Section):
+    demo_delay: float = Field(0.015, ge=0, description="pause between two deltas of the demo model")
+
+
+def _providers(settings: Settings) -> "Sequence[ModelApi]":
+    from turnstream.llm.models.api import ModelApi
+
+    def connect(_: "ProviderSpec", options: "CallOptions") -> "OwnedProvider":
+        from turnstream.extensions.demo.provider import DemoProvider
+
+        return DemoProvider(settings.section(DemoSettings).demo_delay, options.interceptors)
+
+    catalog = Path(__file__).with_name("models.toml")
+    return [ModelApi("demo", connect, "turnstream.extensions.demo.provider", catalog=catalog, stand_in=True)]
+
+
+def _work(context: Context) -> Work:
+    """Offers sample documents, if the demo answers."""
+    import structlog
+
+    from turnstream.setup.samples import offer_samples
+    from turnstream.storage.owners.documents import Documents
+
+    if "demo" not in context.models.listed():
+        return Work()
+
+    async def offer() -> None:
+        await offer_samples(Documents(context.database), LOCAL_OWNER)
+        await asyncio.Event().wait()  # a task runs until the server stops
+
+    log = structlog.get_logger(__name__)
+    log.warning("model.demo", note="no key of a provider is set: answers are a script's, not a model's")
+    return Work(tasks=(offer,))
+
+
+EXTENSION = Extension(
+    "demo",
+    "a scripted model for a server without keys",
+    settings=DemoSettings,
+    work=_work,
+    providers=_providers,
+)

@@ -1,0 +1,128 @@
+"""Adapters to OpenAI's APIs and compatible servers. The SDK makes addresses, authentication and headers; we read the
+bytes.
+"""
+
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from hashlib import sha256
+
+import openai
+
+from turnstream.domain.errors import TransientError
+from turnstream.extensions.openai.chat import render as chat_render
+from turnstream.extensions.openai.chat.wire import ChatWire
+from turnstream.extensions.openai.quirks import OPENAI, Quirks
+from turnstream.extensions.openai.responses import render as responses_render
+from turnstream.extensions.openai.responses.wire import ResponsesWire
+from turnstream.kit.offload import offload
+from turnstream.llm.provider import ModelRequest
+from turnstream.llm.transport.direct import Calls
+from turnstream.llm.transport.failures import LOST, Unanswered, connection_error, provider_error
+from turnstream.llm.transport.http import MAX_EVENT_BYTES, Adapter, http_client, read_token_count
+from turnstream.llm.transport.interceptor import Interceptor
+from turnstream.llm.transport.response import ModelResponse
+from turnstream.llm.transport.wire import Wire
+
+_REQUEST_IDS = ("x-request-id", "request-id", "apim-request-id", "x-generation-id")
+
+
+class OpenAIProvider(Adapter):
+    """The common part of both APIs. `base_url` ends before the `path`; `headers` are sent with every request;
+    `read_timeout` is in seconds.
+    """
+
+    path: str
+    render: Callable[[ModelRequest, Quirks], bytes]
+    wire: type[ChatWire] | type[ResponsesWire]
+
+    def __init__(
+        self,
+        api_key: str,
+        base_url: str | None = None,
+        *,
+        name: str = "openai",
+        quirks: Quirks = OPENAI,
+        headers: Mapping[str, str] | None = None,
+        read_timeout: float | None = None,
+        max_event_bytes: int = MAX_EVENT_BYTES,
+        interceptors: Sequence[Interceptor] = (),
+        direct: bool = True,
+        client_certificate: str | None = None,
+    ) -> None:
+        self.name = name
+        self.quirks = quirks
+        network = http_client(
+            openai.DefaultAioHttpClient,
+            interceptors,
+            read_timeout=read_timeout,
+            client_certificate=client_certificate,
+        )
+        self._calls = Calls(network, direct=direct and not interceptors)
+        self._client = openai.AsyncOpenAI(
+            api_key=api_key or "none",  # the SDK requires a key; a server without keys does not read it
+            base_url=base_url,
+            max_retries=0,
+            default_headers=headers,
+            http_client=self._calls.client,
+        )
+        super().__init__(self._client, max_event_bytes)
+
+    def kept_open(self) -> AbstractAsyncContextManager[None]:
+        return self._calls.kept_open()
+
+    @asynccontextmanager
+    async def _open(self, request: ModelRequest) -> AsyncIterator[tuple[ModelResponse, Wire]]:
+        body = await offload(request.size, self.render, request, self.quirks)
+        async with self._post(self.path, body, "text/event-stream") as response:
+            seed = sha256(body).digest()
+            del body
+            yield response, self.wire(_request_id(response.headers), seed=seed)
+
+    @asynccontextmanager
+    async def _post(self, path: str, body: bytes, accept: str, *, by_sdk: bool = False) -> AsyncIterator[ModelResponse]:
+        if self._client.is_closed():
+            raise TransientError("connection_error", f"The connections to {self.name} have been closed.")
+        post = self._calls.post_by_sdk if by_sdk else self._calls.post
+        try:
+            async with post(self._sdk, path, {"Accept": accept, "Accept-Encoding": "identity"}, body) as response:
+                del body
+                yield response
+        except openai.APIStatusError as error:
+            headers, failure = error.response.headers, error.body
+            request_id = _request_id(headers)
+            raise provider_error(failure, error.status_code, headers=headers, request_id=request_id) from error
+        except (openai.APIConnectionError, Unanswered, *LOST) as error:
+            raise connection_error(error) from error
+
+    async def _sdk(self, path: str, headers: Mapping[str, str], body: bytes) -> openai.AsyncStream[object]:
+        return await self._client.post(
+            path,
+            content=body,
+            options={"headers": headers},
+            cast_to=object,
+            stream=True,
+            stream_cls=openai.AsyncStream[object],
+        )
+
+
+class OpenAIChatProvider(OpenAIProvider):
+    """Chat Completions."""
+
+    path = "/chat/completions"
+    render = staticmethod(chat_render.render)
+    wire = ChatWire
+
+
+class OpenAIResponsesProvider(OpenAIProvider):
+    path = "/responses"
+    render = staticmethod(responses_render.render)
+    wire = ResponsesWire
+
+    async def count(self, request: ModelRequest) -> int:
+        body = await offload(request.size, responses_render.render_count, request, self.quirks)
+        async with self._post(f"{self.path}/input_tokens", body, "application/json", by_sdk=True) as response:
+            return await read_token_count(response)
+
+
+def _request_id(headers: Mapping[str, str]) -> str | None:
+    return next((headers[name] for name in _REQUEST_IDS if headers.get(name)), None)

@@ -1,0 +1,342 @@
+"""Blocks from the items of a Responses answer. Pure.
+
+An item that only its provider understands is kept as its bytes in the `data` of a block, which is marked with
+`provider`, and goes back as it came. A tool that runs at the provider becomes a call and a result.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from msgspec import Raw
+
+from turnstream.domain.kinds import SERVER_RESULT, SERVER_TOOL_USE, TEXT, THINKING, TOOL_USE
+from turnstream.extensions.openai.responses.item_types import AWAITED, CUSTOM, Item, KnownItem, read_item, stem_of
+from turnstream.kit.text import storable
+from turnstream.llm.conversation.translation import UNNAMED, generated_call_id
+from turnstream.llm.provider import BlockClosed, BlockData, BlockOpened, BlockText, Part
+from turnstream.llm.raw_json import decode_text, is_object, members_of, other_members, to_json
+
+PROVIDER = "openai-responses"
+
+# The item that a delta begins where none is open.
+_UNANNOUNCED = {
+    "refusal": "message",
+    "summary": "reasoning",
+    "text": "message",
+    "thought": "reasoning",
+}
+# Members of an item that are the input of a provider's tool.
+_INPUTS = ("action", "arguments", "code", "operation", "queries", "prompt", "revised_prompt")
+# Members of a call that its block has.
+_CALL_MEMBERS = frozenset({"arguments", "call_id", "id", "input", "name", "status", "type"})
+
+
+class _Awaited(NamedTuple):
+    """A call whose result is an item of its own, and the thought that led to both."""
+
+    stem: str
+    id: str | None
+    thought: str | None
+
+
+class _Rest(NamedTuple):
+    """What was not streamed of a final piece. `is_new`: nothing of the piece was."""
+
+    text: str
+    is_new: bool
+
+
+class Items:
+    """The items of one answer. `seed` makes ids for calls without one."""
+
+    def __init__(self, seed: bytes) -> None:
+        self.called = False
+        self.refused = False
+        self._seed = seed
+        self._items: list[Item] = []
+        self._by_place: dict[int, Item] = {}
+        self._by_id: dict[str, Item] = {}
+        self._announced: set[int] = set()  # places at which a piece was announced, and no item
+        self._ids: set[str] = set()
+        self._next_key = 0
+        self._thought: str | None = None
+        self._awaited: list[_Awaited] = []
+
+    def open(self, place: int, raw: Raw, parts: list[Part], *, implied: bool = False) -> Item:
+        known = read_item(raw)
+        if before := self._by_place.get(place):
+            _abandon(before, parts)
+        announces = place in self._announced
+        self._announced.discard(place)
+        item = Item(known.type, self._id_of(known), self._take_key(), announces=announces, implied=implied)
+        self._items.append(item)
+        self._by_place[place] = item
+        if known.id:
+            self._by_id[known.id] = item
+        match item.role:
+            case "thought":
+                shell = {"type": THINKING, "thinking": "", "signature": "", "provider": PROVIDER}
+                parts.append(BlockOpened(item.key, THINKING, to_json(shell)))
+            case "call":
+                self.called = True
+                begun = '{"input":"' if item.kind == CUSTOM else ""
+                parts.append(BlockOpened(item.key, TOOL_USE, None, begun, item.id, known.name or UNNAMED))
+            case "server call":
+                name = known.name or stem_of(item.kind)
+                called = {"type": SERVER_TOOL_USE, "id": item.id, "name": name, "input": {}, "provider": PROVIDER}
+                parts.append(BlockOpened(item.key, SERVER_TOOL_USE, to_json(called), "", item.id, name))
+            case _:  # opened with its first delta, or at its end
+                pass
+        return item
+
+    def announce(self, place: int, id: str | None) -> None:
+        """Begins a piece with the next delta."""
+        if item := self._find(place, id):
+            item.announces = item.begins_piece = True
+        else:
+            self._announced.add(place)
+
+    def end_piece(self, place: int, id: str | None) -> None:
+        if item := self._find(place, id):
+            item.piece_ended = True
+
+    def append(self, place: int, id: str | None, member: str, number: int | None, text: str, parts: list[Part]) -> None:
+        """Adds to a member of an item."""
+        if not text or (item := self._find_or_open(place, id, member, parts)) is None:
+            return
+        if item.role == "thought" and member == "text":
+            member = "thought"  # Bedrock sends the thoughts of gpt-oss as texts
+        begins = item.begins_piece or item.piece_ended or not (item.announces or number == item.number)
+        if begins or member != item.member:
+            self._begin_piece(item, member, parts)
+        item.number = number
+        self._append(item, text, parts)
+
+    def annotate(self, place: int, id: str | None, number: int | None, annotation: Raw, parts: list[Part]) -> None:
+        if (item := self._find_or_open(place, id, "text", parts)) and item.role == "message":
+            if item.begins_piece or item.member is None:
+                self._begin_piece(item, "text", parts)
+                item.number = number
+            item.annotated += 1
+            parts += _own(item.key, "annotations", annotation, append=True)
+
+    def close(self, place: int, raw: Raw, parts: list[Part]) -> None:
+        """Completes an item by its final form: text that was not streamed is added now."""
+        known = read_item(raw)
+        item = self._find(place, known.id)
+        if item is None or item.kind != known.type:
+            item = self.open(place, raw, parts)
+        self._complete(item, known, raw, parts)
+
+    def _complete(self, item: Item, known: KnownItem, raw: Raw, parts: list[Part]) -> None:
+        raw = Raw(decode_text(raw).encode())  # without the bytes that cannot be stored
+        match item.role:
+            case "message":
+                self._close_message(item, known, parts)
+            case "thought":
+                self._close_thought(item, known, raw, parts)
+            case "call":
+                self._close_call(item, known, raw, parts)
+            case "server call":
+                self._close_server_call(item, known, raw, parts)
+            case "output":
+                # Its call is the one that it names, else the last one of its kind.
+                stem = stem_of(item.kind)
+                calls = [call for call in self._awaited if call.stem == stem and known.call_id in {call.id, None}]
+                call = calls[-1] if calls else _Awaited(stem, known.call_id, self._thought)
+                self._add_whole(item.key, f"{stem}{SERVER_RESULT}", raw, parts, call.id, call.thought)
+            case _:
+                self._add_whole(item.key, f"openai_{item.kind}", raw, parts, None, self._thought)
+        item.open = False
+
+    def end(self, output: Sequence[Raw], parts: list[Part]) -> None:
+        """Closes all items. `output` has their final forms, if the server sent it; they are paired in the order of
+        their kinds, because places and ids may differ from those in the stream.
+        """
+        if not self._items or any(item.open for item in self._items):
+            finals = [(read_item(raw), raw) for raw in output]
+            received: dict[str, deque[Item]] = {}
+            for kind in {known.type for known, _ in finals}:
+                mine = [item for item in self._items if item.kind == kind]
+                if len(mine) > sum(known.type == kind for known, _ in finals):
+                    # vLLM announces a message at another place than that of its text.
+                    mine = [item for item in mine if item.streamed or not item.open]
+                received[kind] = deque(mine)
+            for place, (known, raw) in enumerate(finals):
+                item = received[known.type].popleft() if received[known.type] else self.open(place, raw, parts)
+                if item.open:
+                    self._complete(item, known, raw, parts)
+        for item in self._items:
+            _abandon(item, parts)
+
+    def _find(self, place: int, id: str | None) -> Item | None:
+        """Returns the open item of an event. Some servers leave out places; with others, ids change or repeat."""
+        for item in (self._by_id.get(id or ""), self._by_place.get(place)):
+            if item is not None and item.open:
+                return item
+        return None
+
+    def _find_or_open(self, place: int, id: str | None, member: str, parts: list[Part]) -> Item | None:
+        """Returns the open item of a delta. A server may leave out the event that begins an item; a call cannot begin
+        so, because it has no name yet.
+        """
+        item, kind = self._find(place, id), _UNANNOUNCED.get(member)
+        if item is not None and not (item.implied and kind not in {None, item.kind}):
+            return item
+        before = self._by_place.get(place)
+        if kind is None or (before is not None and before.kind == kind):
+            return None
+        return self.open(place, Raw(to_json({"type": kind}).encode()), parts, implied=True)
+
+    def _begin_piece(self, item: Item, member: str, parts: list[Part]) -> None:
+        """Begins a piece: of a message, it is a block; those of a thought are divided by a blank line in one block."""
+        if item.role == "message":
+            if item.member is not None:
+                parts.append(BlockClosed(item.key))
+                item.key = self._take_key()
+            self.refused = self.refused or member == "refusal"
+            parts.append(BlockOpened(item.key, TEXT))
+        elif item.role == "thought" and item.member is not None:
+            parts.append(BlockText(item.key, "\n\n"))
+        item.member = member
+        item.begins_piece = item.piece_ended = False
+        item.streamed.setdefault(member, []).append([])
+
+    def _append(self, item: Item, text: str, parts: list[Part]) -> None:
+        item.streamed[item.member or ""][-1].append(text)
+        # The input of a custom tool is text; its block has it as a string in JSON.
+        parts.append(BlockText(item.key, to_json(storable(text))[1:-1] if item.kind == CUSTOM else text))
+
+    def _catch_up(self, item: Item, member: str, rest: _Rest, parts: list[Part]) -> None:
+        """Adds the rest of a final piece."""
+        if rest.text:
+            if item.member != member or (rest.is_new and item.streamed[member][-1]):
+                self._begin_piece(item, member, parts)
+            self._append(item, rest.text, parts)
+
+    def _close_message(self, item: Item, known: KnownItem, parts: list[Part]) -> None:
+        finals = [
+            ("refusal" if piece.refusal else "text", text, piece)
+            for piece in known.content or ()
+            if (text := piece.refusal or piece.text)
+        ]
+        rests = {
+            member: deque(_rests(item.pieces(member), [text for of, text, _ in finals if of == member]))
+            for member in ("text", "refusal")
+        }
+        annotated = item.annotated
+        for member, _, piece in finals:
+            rest = rests[member].popleft()
+            self._catch_up(item, member, rest, parts)
+            annotations = piece.annotations or []
+            if rest.text or piece is finals[-1][2]:  # its block is the open one
+                for annotation in annotations[annotated:]:
+                    parts += _own(item.key, "annotations", annotation, append=True)
+                if known.phase:
+                    parts += _own(item.key, "phase", known.phase)
+            annotated = max(0, annotated - len(annotations))
+        if item.member is not None:
+            parts.append(BlockClosed(item.key))
+
+    def _close_thought(self, item: Item, known: KnownItem, raw: Raw, parts: list[Part]) -> None:
+        final = {"summary": known.summary or (), "thought": known.content or ()}
+        finals = {member: [piece.text for piece in pieces if piece.text] for member, pieces in final.items() if pieces}
+        if len(finals) == len(item.streamed) == 1:  # servers stream as a summary what the item has as its content
+            finals = dict(zip(item.streamed, finals.values(), strict=True))
+        for member, texts in finals.items():
+            for rest in _rests(item.pieces(member), texts):
+                self._catch_up(item, member, rest, parts)
+        self._thought = item.id
+        parts.append(BlockData(item.key, "signature", f"{PROVIDER}:{item.id}"))
+        parts.append(BlockData(item.key, "item", raw))
+        parts.append(BlockClosed(item.key))
+
+    def _close_call(self, item: Item, known: KnownItem, raw: Raw, parts: list[Part]) -> None:
+        extras = other_members(members_of(raw), _CALL_MEMBERS)
+        if item.kind == CUSTOM:
+            self._complete_input(item, known.input or "", parts)
+            parts.append(BlockText(item.key, '"}'))
+            extras["type"] = Raw(to_json(CUSTOM).encode())
+        else:
+            self._complete_input(item, _as_json(known.arguments), parts)
+        if extras:
+            parts += _own(item.key, "item", extras)
+        if known.status != "incomplete":
+            parts.append(BlockClosed(item.key))
+
+    def _complete_input(self, item: Item, text: str, parts: list[Part]) -> None:
+        for rest in _rests(item.pieces("input"), [text]):
+            self._catch_up(item, "input", rest, parts)
+
+    def _close_server_call(self, item: Item, known: KnownItem, raw: Raw, parts: list[Part]) -> None:
+        members = other_members(members_of(raw), ())
+        inputs = {name: members[name] for name in _INPUTS if name in members}
+        self._complete_input(item, _as_json(known.arguments if isinstance(known.arguments, str) else inputs), parts)
+        if item.kind in AWAITED:
+            self._awaited.append(_Awaited(stem_of(item.kind), item.id, self._thought))
+            parts += (BlockData(item.key, "item", raw), *_bound_to(item.key, self._thought), BlockClosed(item.key))
+        else:
+            parts.append(BlockClosed(item.key))
+            self._add_whole(
+                self._take_key(), f"{stem_of(item.kind)}{SERVER_RESULT}", raw, parts, item.id, self._thought
+            )
+
+    def _add_whole(
+        self, key: int, type: str, raw: Raw, parts: list[Part], tool_use_id: str | None, thought: str | None
+    ) -> None:
+        """Adds a block that holds an item and has no text."""
+        named = {"tool_use_id": tool_use_id} if tool_use_id else {}
+        shell = to_json({"type": type, **named, "provider": PROVIDER, "item": raw})
+        parts += (BlockOpened(key, type, shell, "", tool_use_id), *_bound_to(key, thought), BlockClosed(key))
+
+    def _id_of(self, known: KnownItem) -> str:
+        """Returns the id by which a call is answered, unique in the answer."""
+        id = known.call_id or known.id
+        if id is None or (id in self._ids and not known.type.endswith("_output")):
+            id = generated_call_id(self._seed, len(self._ids))
+        self._ids.add(id)
+        return id
+
+    def _take_key(self) -> int:
+        self._next_key += 1
+        return self._next_key - 1
+
+
+def _abandon(item: Item, parts: list[Part]) -> None:
+    """Closes an item whose end the server did not send, if it is complete. Any other was cut."""
+    has_text = item.role == "message" and item.member is not None
+    if item.open and (has_text or (item.role == "call" and is_object("".join(item.pieces("input"))))):
+        parts.append(BlockClosed(item.key))
+        item.open = False
+
+
+def _rests(streamed: Sequence[str], finals: Sequence[str]) -> list[_Rest]:
+    """Returns the rest of each final piece. Where the final text differs from the streamed one, what clients have seen
+    stays, and a piece is added only if there are more of them than were streamed.
+    """
+    whole = "".join(streamed)
+    rests: list[_Rest] = []
+    if "".join(finals).startswith(whole):
+        left = len(whole)
+        for text in finals:
+            rests.append(_Rest(text[left:], left == 0))
+            left = max(0, left - len(text))
+        return rests
+    unseen = [text for text in finals if not any(text.startswith(piece) for piece in streamed)]
+    added = unseen[len(unseen) - max(0, len(finals) - len(streamed)) :]
+    return [_Rest(text if text in added else "", True) for text in finals]
+
+
+def _as_json(value: Any) -> str:
+    return value if isinstance(value, str) else to_json(value or {})
+
+
+def _bound_to(key: int, thought: str | None) -> list[Part]:
+    """Names the thought that led to an item: the server refuses the item without that thought."""
+    return [BlockData(key, "thought", thought)] if thought else []
+
+
+def _own(key: int, field: str, value: Any, *, append: bool = False) -> tuple[Part, Part]:
+    """Sets a member that only this adapter can send back."""
+    return BlockData(key, "provider", PROVIDER), BlockData(key, field, value, append)

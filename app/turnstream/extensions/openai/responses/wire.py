@@ -1,0 +1,191 @@
+"""Parser of the streams of OpenAI's Responses API: events to parts. Pure: no client, no I/O.
+
+Deltas become parts at once. The final form of an item, sent with its end or with the whole response, adds what was not
+streamed. Unknown events are kept.
+"""
+
+from typing import Any
+
+import msgspec
+from msgspec import Raw, Struct
+
+from turnstream.extensions.openai.responses.items import Items
+from turnstream.extensions.openai.usage import usage_of
+from turnstream.llm.provider import MessageDelta, MessageEnded, MessageStarted, Part, Unknown
+from turnstream.llm.raw_json import NULL, decode_text
+from turnstream.llm.transport.wire import Wire
+
+# Reasons why a response is incomplete, and our stop reasons; any other stays as it is.
+STOP_REASONS = {
+    "content_filter": "refusal",
+    "max_output_tokens": "max_tokens",
+}
+
+_DELTAS = {
+    "response.output_text.delta": "text",
+    "response.reasoning_text.delta": "thought",
+    "response.refusal.delta": "refusal",
+    "response.reasoning_summary_text.delta": "summary",
+    "response.function_call_arguments.delta": "input",
+    "response.custom_tool_call_input.delta": "input",
+    "response.mcp_call_arguments.delta": "input",
+}
+_PIECE_BEGINS = frozenset(
+    {
+        "response.content_part.added",
+        "response.reasoning_part.added",
+        "response.reasoning_summary_part.added",
+    }
+)
+_PIECE_ENDS = frozenset(
+    {
+        "response.content_part.done",
+        "response.output_text.done",
+        "response.reasoning_part.done",
+        "response.reasoning_summary_part.done",
+        "response.reasoning_summary_text.done",
+        "response.reasoning_text.done",
+        "response.refusal.done",
+    }
+)
+# Progress events of items; the end of the item has everything.
+_PASSING = (
+    "response.apply_patch_call",
+    "response.audio.",
+    "response.code_interpreter_call",
+    "response.compaction.",
+    "response.content_part.",
+    "response.custom_tool_call_input.",
+    "response.file_search_call.",
+    "response.function_call_arguments.",
+    "response.image_generation_call.",
+    "response.mcp_call",
+    "response.mcp_list_tools.",
+    "response.output_text.",
+    "response.reasoning_part.",
+    "response.reasoning_summary_",
+    "response.reasoning_text.",
+    "response.refusal.",
+    "response.shell_call_",
+    "response.web_search_call.",
+)
+_BEGUN = frozenset({"response.created", "response.in_progress", "response.queued"})
+_OVER = frozenset(
+    {"response.cancelled", "response.completed", "response.done", "response.failed", "response.incomplete"}
+)
+
+
+class _Event(Struct, gc=False):
+    type: str = ""
+    output_index: int | None = 0
+    content_index: int | None = 0
+    summary_index: int | None = 0
+    item_id: str | None = None
+    delta: str | None = None
+    item: Raw = NULL
+    annotation: Raw = NULL
+    response: Raw = NULL
+
+
+class _Details(Struct):
+    reason: str | None = None
+
+
+class _Response(Struct):
+    id: str | None = None
+    object: str | None = None
+    status: str | None = None
+    output: list[Raw] | None = None
+    usage: Raw = NULL
+    error: Raw = NULL
+    incomplete_details: _Details | None = None
+
+
+_event = msgspec.json.Decoder(_Event)
+_response = msgspec.json.Decoder(_Response)
+
+
+class ResponsesWire(Wire):
+    """`failure` is the decoded failure. `seed` makes ids for calls without one."""
+
+    def __init__(self, request_id: str | None = None, seed: bytes = b"") -> None:
+        super().__init__(request_id)
+        self._items = Items(seed)
+        self._started = False
+
+    def _read_event(self, data: bytes, parts: list[Part]) -> None:
+        event = _event.decode(data)
+        member = _DELTAS.get(event.type)
+        if member is not None and event.delta is not None:
+            self._start(None, parts)
+            number = event.summary_index if member == "summary" else event.content_index
+            self._items.append(event.output_index or 0, event.item_id, member, number, event.delta, parts)
+        else:
+            self._read_rare(event, data, parts)
+
+    def _read_unexpected(self, value: Any, data: bytes, parts: list[Part]) -> None:
+        if isinstance(value, dict) and str(value.get("type")).startswith(_PASSING):
+            return
+        if isinstance(value, dict) and value.get("error"):
+            self.failure = value
+        else:
+            parts.append(Unknown(decode_text(data)))
+
+    def _read_rare(self, event: _Event, data: bytes, parts: list[Part]) -> None:
+        match event.type:
+            case "response.output_item.added":
+                self._start(None, parts)
+                self._items.open(event.output_index or 0, event.item, parts)
+            case "response.output_item.done":
+                self._start(None, parts)
+                self._items.close(event.output_index or 0, event.item, parts)
+            case "response.output_text.annotation.added":
+                place, number = event.output_index or 0, event.content_index
+                self._items.annotate(place, event.item_id, number, event.annotation, parts)
+            case kind if kind in _PIECE_BEGINS:
+                self._items.announce(event.output_index or 0, event.item_id)
+            case kind if kind in _PIECE_ENDS:
+                self._items.end_piece(event.output_index or 0, event.item_id)
+            case "error":
+                # The event's type is not the failure's.
+                members = msgspec.json.decode(data)
+                self.failure = {name: value for name, value in members.items() if name != "type"}
+            case "":
+                # The whole response, if it was not streamed, or a failure.
+                response = _response.decode(data)
+                if response.object == "response":
+                    self._finish(response, parts)
+                else:
+                    self._read_unexpected(msgspec.json.decode(data), data, parts)
+            case kind if kind in _BEGUN:
+                self._start(_response.decode(event.response).id, parts)
+            case kind if kind in _OVER:
+                response = _response.decode(event.response)
+                response.status = response.status or kind.removeprefix("response.")
+                self._finish(response, parts)
+            case kind:
+                if not kind.startswith(_PASSING):
+                    parts.append(Unknown(decode_text(data)))
+
+    def _start(self, id: str | None, parts: list[Part]) -> None:
+        if not self._started:
+            self._started = True
+            self.request_id = self.request_id or id
+            parts.append(MessageStarted({}, self.request_id))
+
+    def _finish(self, response: _Response, parts: list[Part]) -> None:
+        self._start(response.id, parts)
+        usage = usage_of(msgspec.json.decode(response.usage))
+        failure = msgspec.json.decode(response.error)
+        if failure or response.status in {"failed", "cancelled"}:
+            if usage:
+                parts.append(MessageDelta(None, usage))
+            self.failure = failure or {"message": f"The response has {response.status}.", "code": "server_error"}
+            return
+        self._items.end(response.output or (), parts)
+        stop_reason = "tool_use" if self._items.called else "refusal" if self._items.refused else "end_turn"
+        if response.status == "incomplete":
+            reason = (response.incomplete_details or _Details()).reason or "max_output_tokens"
+            stop_reason = STOP_REASONS.get(reason, reason)
+        parts += (MessageDelta(stop_reason, usage), MessageEnded())
+        self.ended = True

@@ -1,0 +1,123 @@
+"""APIs of models. The core has Anthropic's; extensions add others."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from turnstream.llm.anthropic.parameters import PARAMETERS
+from turnstream.llm.models.catalog import Model
+from turnstream.llm.parameters import COMMON, Parameter
+from turnstream.llm.provider import OwnedProvider
+from turnstream.llm.transport.http import MAX_EVENT_BYTES
+from turnstream.llm.transport.interceptor import Interceptor
+
+
+@dataclass(frozen=True, slots=True)
+class CallOptions:
+    """How model calls are made. Their requests pass through `interceptors`. An event of more than `max_event_bytes`
+    ends an answer. `direct` calls are not built by an SDK, unless there are interceptors.
+    """
+
+    interceptors: Sequence[Interceptor] = ()
+    max_event_bytes: int = MAX_EVENT_BYTES
+    direct: bool = True
+
+
+def _is_usable(_: str) -> None:
+    """It needs nothing further."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelApi:
+    """An API of models. `name` is the value of `api` in a table of the file of models.
+
+    `connect` makes the adapter to a provider. It is called once, in a thread, at the first call. `module` is what that
+    imports and takes time: a server imports it ahead, once it listens. `check` gets the name of a provider that has its
+    key, and raises ConfigError if no call of it can succeed here, such as without a package.
+
+    `parameters` are all that a turn may set. `quirks` are the names that `quirks` of a provider may have, with the
+    parameters that such a server takes; the first is the default. `own_members` are members of a request that no
+    parameter sets; without it a provider takes no further `params`.
+
+    `catalog` is a file of models that comes with the API. The providers of a `stand_in` are there as long as no other
+    provider has its key.
+    """
+
+    name: str
+    connect: "Callable[[ProviderSpec, CallOptions], OwnedProvider]"
+    module: str | None = None
+    parameters: Sequence[Parameter] = COMMON
+    quirks: Mapping[str, Sequence[Parameter]] = field(default_factory=dict)
+    own_members: frozenset[str] | None = None
+    catalog: Path | None = None
+    check: Callable[[str], None] = _is_usable
+    stand_in: bool = False
+
+    def parameters_of(self, quirks: str | None, further: Sequence[str] = ()) -> Sequence[Parameter]:
+        """Returns those that a server takes with the named quirks and `further` ones that only its operator knows."""
+        known = self.quirks[quirks] if quirks is not None else next(iter(self.quirks.values()), self.parameters)
+        return [*(Parameter(name, Any, "parameter of this server") for name in sorted(further)), *known]
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderSpec:
+    """The configuration of a usable provider, with its models. `params` are parameters that only its operator knows."""
+
+    name: str
+    api: ModelApi
+    key: str | None
+    base_url: str | None
+    quirks: str | None
+    params: tuple[str, ...]
+    headers: Mapping[str, str]
+    prefixes: tuple[str, ...]
+    client_certificate: str | None
+    models: tuple[Model, ...]
+
+    @property
+    def parameters(self) -> Sequence[Parameter]:
+        """The parameters that this provider takes."""
+        return self.api.parameters_of(self.quirks, self.params)
+
+
+def _connect_anthropic(spec: ProviderSpec, options: CallOptions) -> OwnedProvider:
+    from turnstream.llm.anthropic.provider import AnthropicProvider  # noqa: PLC0415, a second of CPU
+
+    return AnthropicProvider(
+        spec.key or "",
+        spec.base_url,
+        max_event_bytes=options.max_event_bytes,
+        interceptors=options.interceptors,
+        direct=options.direct,
+        client_certificate=spec.client_certificate,
+    )
+
+
+ANTHROPIC = ModelApi(
+    "anthropic",
+    _connect_anthropic,
+    "turnstream.llm.anthropic.provider",
+    PARAMETERS,
+    catalog=Path(__file__).with_name("models.toml"),
+)
+
+
+def guarded_names(apis: Sequence[ModelApi]) -> frozenset[str]:
+    return frozenset(parameter.name for api in apis for parameter in api.parameters if parameter.guarded)
+
+
+def schemas_by_name(apis: Sequence[ModelApi]) -> dict[str, Any]:
+    """Returns the JSON Schema of the values of each parameter, those of all APIs together, with a description that ends
+    with their names. Stand-ins are left out.
+    """
+    found: dict[str, Any] = {}
+    for api in (each for each in apis if not each.stand_in):
+        for parameter in api.parameters:
+            schema, before = parameter.schema(), found.get(parameter.name, {})
+            if "enum" in before:
+                schema = {**schema, "enum": sorted({*before["enum"], *schema["enum"]})}
+            note = " (the operator must allow it)" if parameter.guarded else ""
+            names = f"{before['description'].rpartition(': ')[2]}, {api.name}" if before else api.name
+            found[parameter.name] = {**schema, "description": f"{parameter.description}{note}: {names}"}
+    return dict(sorted(found.items()))

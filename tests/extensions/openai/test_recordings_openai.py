@@ -1,0 +1,372 @@
+"""Every recorded chat completion stream through the real SDK client, every session rebuilt, every error sorted."""
+
+import json
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from itertools import cycle, repeat
+from random import Random
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.integration.recordings import (
+    Heard,
+    Json,
+    closed_blocks,
+    errors_of_others,
+    needs_recordings,
+    read,
+    recorded_error,
+    reply_by,
+    rounds_of,
+    sessions,
+    streams,
+    taken_in,
+)
+from tests.support.canned import Answer, CannedServer, canned_server
+from tests.support.legal.openai import request_problems
+from turnstream.domain.blocks import Block
+from turnstream.domain.errors import PermanentError, TooLong, TransientError
+from turnstream.extensions.openai.chat.render import render
+from turnstream.extensions.openai.chat.wire import STOP_REASONS, ChatWire
+from turnstream.extensions.openai.provider import OpenAIChatProvider
+from turnstream.llm.accumulator import Accumulator
+from turnstream.llm.provider import Message, ModelRequest
+
+pytestmark = needs_recordings
+
+CHAT = "openai-chat"
+THOUGHTS = ("reasoning_content", "reasoning")
+
+
+class Said(NamedTuple):
+    """An answer as Chat Completions has it: one text, one thought, calls."""
+
+    text: str
+    thought: str
+    calls: list[tuple[str | None, str | None, str]]
+
+
+@dataclass(frozen=True)
+class Right:
+    """The SDK's result for a stream, or the correct one; None keeps the SDK's state before its error."""
+
+    why: str
+    text: str | None = None
+    thought: str | None = None
+    calls: Sequence[tuple[str, str, str]] | None = None
+
+
+def weather(place: str, id: str) -> tuple[str, str, str]:
+    return id, "get_weather", f'{{"location": "{place}"}}'
+
+
+WRITER = "chatcmpl-tool-"
+NO_TYPE = "the SDK gives up where a piece of a call has a null type or arguments, or comes with the reason to stop"
+# Streams for which the SDK raises or is wrong, and our result. Where it raises only because the answer was cut by its
+# length, what it has by then is right and it is not in this table.
+EXCEPTIONS = {
+    "ddpy-azure-chat-completion-streamed": Right(
+        "the delta is null",
+        text="I'm unable to provide real-time weather updates. To find the current weather in New York City, I "
+        "recommend checking a reliable weather website or app for the most accurate and up-to-date information.",
+    ),
+    "fantasy-testopenaicompatiblecommon-multi-tool-streaming-zai-glm-4-5": Right(
+        NO_TYPE,
+        text="\n\nI'll add and multiply the numbers 2 and 3 for you.\n",
+        thought="The user wants me to add and multiply the numbers 2 and 3. I need to use both the add and ",
+        calls=[
+            ("call_45efa0f70be44aecae811210", "add", '{"a": 2, "b": 3}'),
+            ("call_be460d113b7f48bea4bd9987", "multiply", '{"a": 2, "b": 3}'),
+        ],
+    ),
+    "fantasy-testopenaicompatiblecommon-thinking-streaming-zai-glm-4-5": Right(
+        NO_TYPE,
+        text="\n\nI'll check the weather in Florence, Italy for you.\n",
+        thought="The user is asking for the weather in Florence, Italy. I have access to a weather function",
+        calls=[("call_db9178c4859a49d799521c00", "weather", '{"location": "Florence, Italy"}')],
+    ),
+    "fantasy-testopenaicompatiblecommon-tool-streaming-zai-glm-4-5": Right(
+        NO_TYPE,
+        text="\n\nI'll get the weather information for Florence, Italy for you.\n",
+        thought="The user is asking for the weather in Florence, Italy. I have access to a weather function",
+        calls=[("call_03cb5929634948f0b7806908", "weather", '{"location": "Florence,Italy"}')],
+    ),
+    "fantasy-testopenroutercommon-tool-streaming-kimi-k2-baseten": Right(
+        "the id comes with every piece, and the SDK strings them together",
+        calls=[("functions.weather:0", "weather", '{"location": "Florence,Italy"}')],
+    ),
+    "ollmetry-writer-async-streaming-chat-multiple-tool-call-requests-legacy": Right(
+        NO_TYPE,
+        calls=[
+            weather("Zakopane", WRITER + "5ac885d9b1b54a66b11f014a1ecb5b9d"),
+            weather("Warsaw", WRITER + "368eedfd835c4186b5cb97c69d803cf0"),
+            weather("Lodz", WRITER + "af73f77676e3402e9e04a4f867552ddd"),
+            weather("Katowice", WRITER + "e9d9b531d7954d789c1ccc21dbdd3be0"),
+            weather("Krakow", WRITER + "a5155160b47c4f5c9f02eb234cac9e7c"),
+            weather("Poznan", WRITER + "aad9face17d14c7296dd569213e61f47"),
+            weather("Lublin", WRITER + "938c427496df48f3b2efb60d6a854461"),
+        ],
+    ),
+    "ollmetry-writer-async-streaming-chat-tool-call-request-legacy": Right(
+        NO_TYPE, calls=[weather("Zakopane", WRITER + "a31f1a5690b14b7daf0e78d2a2d23da2")]
+    ),
+    "pydai-openrouter-web-search-annotations-stream": Right(
+        "a source has no index",
+        text="The URL for Pydantic AI's GitHub repository is:  \n\nhttps://github.com/pydantic/pydantic-ai",
+    ),
+    "pydai-snowflake-thinking-streaming": Right("the thought is nowhere but in its details", thought="15 * 27 = 405"),
+    "rig-raw-stream-surfaces-two-distinct-tool-calls-before-text": Right(
+        NO_TYPE,
+        calls=[("call_REDACTED_1", "lookup_harbor_label", "{}"), ("call_REDACTED_2", "lookup_orchard_label", "{}")],
+    ),
+    "rubyllm-k-qwen3-can-use-tools-without-parameters-in-multi-turn-streaming-conversations": Right(
+        "the call has no index, on which the SDK raises at its very end"
+    ),
+    "rubyllm-k-qwen3-can-use-tools-without-parameters-in-multi-turn-streaming-conversations-2": Right(
+        "the call has no index, on which the SDK raises at its very end"
+    ),
+    "vercel-mistral-reasoning": Right(
+        "the content is a list",
+        text="2 + 2 = 4",
+        thought="The user is asking for 2+2. This is basic arithmetic. 2+2=4.",
+    ),
+    "vercel-mistral-tool-call": Right("the call has no index, on which the SDK raises at its very end"),
+    "oai-llm-tools-streaming-variant-a/01-response": Right(
+        "id and name come with every piece, and the SDK strings them together", calls=[("0", "llm_version", "{}")]
+    ),
+}
+# Members that the recorded client left out when it sent messages back; we send them.
+CLIENT_EDITS = {
+    "oai-fantasy-testopenaicompatiblecommon-avian-kimi-multi-tool-streaming": "the text before the calls",
+}
+# Streams in which the provider itself gave up.
+FAILED = {
+    "pydai-openrouter-stream-error": (PermanentError, "http_400", "Token limit reached"),
+    "pydai-tool-use-failed-error-streaming-with-text": (
+        TransientError,
+        "tool_use_failed",
+        "Tool choice is required, but model did not call a tool",
+    ),
+}
+
+
+def short(file: str) -> str:
+    return file.removeprefix("openai-chat/").removeprefix("sessions/").removesuffix(".sse")
+
+
+def oracle(file: str) -> Json:
+    found: Json = json.loads(read(f"oracle/{file}.json"))["chat"]
+    return found
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[CannedServer]:
+    async with canned_server() as server:
+        yield server
+
+
+@pytest.fixture
+async def provider(server: CannedServer) -> AsyncIterator[OpenAIChatProvider]:
+    async with OpenAIChatProvider("a key", server.url) as provider:
+        yield provider
+
+
+def said_in(blocks: Sequence[Block]) -> Said:
+    def joined(type: str) -> str:
+        return "".join(block.text for block in blocks if block.type == type)
+
+    calls = [(block.tool_use_id, block.name, block.text) for block in blocks if block.type == "tool_use"]
+    return Said(joined("text"), joined("thinking"), calls)
+
+
+def said_to_the_sdk(file: str) -> Said:
+    known = oracle(file)
+    completion = known.get("completion") or known.get("partial_completion") or {"choices": [{"message": {}}]}
+    message = completion["choices"][0]["message"]
+    content = message.get("content") or message.get("refusal") or ""
+    thought = next((message[name] for name in THOUGHTS if message.get(name)), "")
+    functions = [(call["id"], call["function"]) for call in message.get("tool_calls") or []]
+    sdk = Said(content, thought, [(id, said["name"], said["arguments"]) for id, said in functions])
+    right = EXCEPTIONS.get(short(file), Right(""))
+    return Said(
+        sdk.text if right.text is None else right.text,
+        sdk.thought if right.thought is None else right.thought,
+        sdk.calls if right.calls is None else list(right.calls),
+    )
+
+
+def last_reason(file: str) -> str | None:
+    """The reason to stop as the recorded bytes have it, in our words."""
+    said = [json.loads(line[5:]) for line in read(file).splitlines() if line.startswith(b"data: {")]
+    choices = [choice for chunk in said for choice in chunk.get("choices") or () if not choice.get("index")]
+    reasons = [choice["finish_reason"] for choice in choices if choice.get("finish_reason")]
+    return STOP_REASONS[reasons[-1]] if reasons else None
+
+
+@pytest.mark.parametrize("file", streams(CHAT))
+async def test_a_recorded_stream_gives_what_the_sdk_makes_of_it_or_what_is_right(
+    file: str, server: CannedServer, provider: OpenAIChatProvider
+) -> None:
+    server.answer = Answer(read(file), sizes=Random(file).choices([20, 200, 2_000, 20_000], k=20))
+    heard = await Heard().listen(provider)
+    said, right = said_in(heard.blocks), said_to_the_sdk(file)
+    assert (said.text, said.calls) == (right.text, right.calls)
+    assert said.thought.startswith(right.thought)
+    assert heard.accumulator.unknown == []
+    if short(file) in FAILED:
+        assert heard.error is not None
+        assert (type(heard.error), heard.error.type, heard.error.message) == FAILED[short(file)]
+        assert not heard.accumulator.ended
+        return
+    assert heard.error is None
+    assert heard.accumulator.ended
+    told = last_reason(file) or ("tool_use" if said.calls else "end_turn")
+    refused = "refusal" in file
+    assert heard.accumulator.stop_reason == ("refusal" if refused else told)
+
+
+@pytest.mark.parametrize("file", streams(CHAT))
+async def test_the_figures_of_a_recorded_stream_are_those_of_its_provider(
+    file: str, server: CannedServer, provider: OpenAIChatProvider
+) -> None:
+    server.answer = Answer(read(file))
+    usage = (await Heard().listen(provider)).accumulator.usage
+    frames = [json.loads(line[5:]) for line in read(file).splitlines() if line.startswith(b"data: {")]
+    said: Json = {}
+    for frame in frames:
+        said |= {name: value for name, value in (frame.get("usage") or {}).items() if value is not None}
+    asked = sum(
+        usage.get(name, 0) for name in ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
+    )
+    assert asked == said.get("prompt_tokens", 0)
+    apart = said.get("total_tokens", 0) - said.get("prompt_tokens", 0) - said.get("completion_tokens", 0)
+    assert usage.get("output_tokens", 0) == said.get("completion_tokens", 0) + (apart if "xai" in file else 0)
+
+
+def test_every_exception_is_one_of_the_recordings_and_the_sdk_is_wrong_there() -> None:
+    names = {short(file): file for file in streams(CHAT)}
+    assert names.keys() >= EXCEPTIONS.keys() | FAILED.keys()
+    for name in EXCEPTIONS:
+        body, known = read(names[name]), oracle(names[name])
+        wire, accumulator = ChatWire(), Accumulator(1, 1, 0)
+        blocks = closed_blocks(accumulator, accumulator.feed([*wire.feed(body), *wire.end()]))
+        saved = EXCEPTIONS.get(name, Right(""))
+        assert not known["ok"] or said_in(blocks) != Said(*_untouched(names[name])), saved.why
+
+
+def _untouched(file: str) -> tuple[Any, ...]:
+    message = oracle(file)["completion"]["choices"][0]["message"]
+    thought = next((message[name] for name in THOUGHTS if message.get(name)), "")
+    functions = [(call["id"], call["function"]) for call in message.get("tool_calls") or []]
+    return message.get("content") or "", thought, [(id, said["name"], said["arguments"]) for id, said in functions]
+
+
+@pytest.mark.parametrize("file", streams(CHAT))
+def test_the_parts_do_not_depend_on_the_cuts_of_the_network(file: str) -> None:
+    body = read(file)
+    whole = taken_in(ChatWire(), body, repeat(len(body)))
+    for sizes in (repeat(1 if len(body) < 10_000 else 7), cycle(Random(file).choices([1, 2, 40, 400], k=50))):
+        assert taken_in(ChatWire(), body, sizes) == whole
+
+
+# --- sessions ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", sessions(CHAT))
+def test_a_recorded_session_is_sent_back_with_the_calls_and_results_its_client_sent(name: str) -> None:
+    asked = [
+        json.loads(read(f"sessions/{name}/{n:02}-request.json"))["messages"] for n in range(1, rounds_of(name) + 1)
+    ]
+    messages = [Message("user", (_text(users(asked[0])),))]
+    before: list[Json] = []
+    for number in range(1, rounds_of(name) + 1):
+        body = json.loads(render(ModelRequest("gpt-6-sol", tuple(messages))))
+        assert request_problems(body) == []
+        assert body["messages"][: len(before)] == before
+        before = body["messages"]
+        recorded = [plain(message) for message in asked[number - 1] if message["role"] != "system"]
+        sent = [plain(message) for message in before]
+        if name in CLIENT_EDITS:
+            sent = [{**message, "content": None} if "tool_calls" in message else message for message in sent]
+            recorded = [{**message, "content": None} if "tool_calls" in message else message for message in recorded]
+        assert sent == [message for message in recorded if message.keys() > {"role"}]
+        if number < rounds_of(name):
+            messages += [Message("assistant", tuple(reply_of(name, number))), results_in(asked[number])]
+
+
+def users(messages: Sequence[Json]) -> str:
+    (said,) = [message["content"] for message in messages if message["role"] == "user"]
+    return _words(said)
+
+
+def _words(content: object) -> str:
+    return "".join(part["text"] for part in content) if isinstance(content, list) else str(content or "")
+
+
+def _text(words: str) -> Block:
+    return Block(0, 0, 1, "text", words)
+
+
+def reply_of(name: str, number: int) -> list[Block]:
+    """A recorded reply. Its id in the later request is what the recorder put in the place of the real one."""
+    return reply_by(ChatWire(), name, number)[0]
+
+
+def results_in(messages: Sequence[Json]) -> Message:
+    """The results that a request ends with."""
+    results: list[Block] = []
+    for message in reversed(messages):
+        if message["role"] != "tool":
+            break
+        block = Block(0, 0, 1, "tool_result", _words(message["content"]), tool_use_id=message["tool_call_id"])
+        results.insert(0, block)
+    return Message("user", tuple(results))
+
+
+def plain(message: Json) -> Json:
+    """A message without members of no meaning, and without those of this client alone: blanks and thoughts."""
+    members: Json = {"role": message["role"]}
+    if words := _words(message.get("content")).strip():
+        members["content"] = words
+    if message.get("tool_calls"):
+        functions = [(call["id"], call["function"]) for call in message["tool_calls"]]
+        members["tool_calls"] = [(id, said["name"], json.loads(said["arguments"])) for id, said in functions]
+    return members | ({"tool_call_id": message["tool_call_id"]} if message["role"] == "tool" else {})
+
+
+# --- errors --------------------------------------------------------------------------------------------------
+
+
+SORTED = {
+    "azure-408-upstream-timeout-plain-text": (TransientError, "http_408"),
+    "deepseek-422-plain-text": (PermanentError, "http_422"),
+    "github-models-429-retry-after-plain-text": (TransientError, "http_429"),
+    "groq-400-tool-use-failed": (TransientError, "tool_use_failed"),
+    "mistral-500": (TransientError, "internal_server_error"),
+    "openai-400-reasoning-without-following-item": (PermanentError, "invalid_request_error"),
+    "openai-401-incorrect-key": (PermanentError, "invalid_api_key"),
+    "openai-404-model": (PermanentError, "model_not_found"),
+    "openai-429-tokens-per-min-headers": (PermanentError, "rate_limit_exceeded"),  # one request over a minute's limit
+    "openai-responses-400-context-length": (TooLong, "context_length_exceeded"),
+    "openai-responses-400-temperature": (PermanentError, "decimal_below_min_value"),
+    "openrouter-400-context-length": (TooLong, "context_length_exceeded"),
+    "openrouter-401-no-cookie": (PermanentError, "http_401"),
+    "xai-503-at-capacity": (TransientError, "http_503"),
+}
+
+
+@pytest.mark.parametrize("file", errors_of_others())
+async def test_a_recorded_error_is_told_as_transient_or_permanent_with_what_the_provider_said(
+    file: str, server: CannedServer, provider: OpenAIChatProvider
+) -> None:
+    recorded, server.answer = recorded_error(file)
+    headers = server.answer.headers
+    error = (await Heard().listen(provider)).error
+    assert error is not None
+    assert (type(error), error.type) == SORTED[file.removeprefix("errors/").removesuffix(".json")]
+    said = recorded.get("body_json") or {"message": recorded["body"].strip()}
+    inner: Any = said.get("error", said)
+    assert error.message == (inner if isinstance(inner, str) else inner["message"])
+    assert error.request_id == headers.get("x-request-id")
+    assert error.retry_after == (float(headers["retry-after"]) if "retry-after" in headers else None)

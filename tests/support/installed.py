@@ -1,0 +1,77 @@
+"""Environments with wheels of this tree."""
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from importlib.metadata import Distribution, distribution
+from pathlib import Path
+
+from packaging.requirements import Requirement
+
+
+def run(*command: str, cwd: Path | None = None) -> str:
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def wheel(folder: Path, project: Path) -> Path:
+    target = folder / project.name
+    run(sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(target), cwd=project)
+    (built,) = target.glob("*.whl")
+    return built
+
+
+def installed(folder: Path, *projects: Path) -> Path:
+    """The `bin` folder of a new environment with these projects, and without what they depend on."""
+    wheels = [wheel(folder, project) for project in projects]
+    run(sys.executable, "-m", "venv", "--without-pip", str(folder / "venv"))
+    python = folder / "venv/bin/python"
+    run(sys.executable, "-m", "pip", "--python", str(python), "install", "--no-deps", "--no-index", *map(str, wheels))
+    return python.parent
+
+
+def site_of(programs: Path) -> Path:
+    (site,) = (programs.parent / "lib").glob("python*/site-packages")
+    return site
+
+
+def link_dependencies(programs: Path, name: str) -> None:
+    """Adds what the distribution `name` depends on, without its extras, as links into the environment of the tests."""
+    for each in dependencies(name).values():
+        for part in {file.parts[0] for file in each.files or ()} - {"..", "__pycache__"}:
+            link = site_of(programs) / part
+            if not link.exists():
+                link.symlink_to(str(each.locate_file(part)))
+
+
+def dependencies(name: str) -> dict[str, Distribution]:
+    """All that a distribution depends on, by their names."""
+    found: dict[str, Distribution] = {}
+    seen, left = set[tuple[str, frozenset[str]]](), [*_required(name, ())]
+    while left:
+        needed = left.pop()
+        key = (_plain(needed.name), frozenset(needed.extras))
+        if key not in seen:
+            seen.add(key)
+            found[key[0]] = distribution(needed.name)
+            left += _required(needed.name, needed.extras)
+    return found
+
+
+def extras(name: str) -> set[str]:
+    """The distributions that the extras of one name."""
+    every = map(Requirement, distribution(name).requires or ())
+    return {_plain(each.name) for each in every if each.marker and "extra" in str(each.marker)}
+
+
+def _required(name: str, extras: Iterable[str]) -> Iterator[Requirement]:
+    for text in distribution(name).requires or ():
+        requirement = Requirement(text)
+        if requirement.marker is None or any(requirement.marker.evaluate({"extra": each}) for each in ("", *extras)):
+            yield requirement
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()

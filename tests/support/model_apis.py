@@ -1,0 +1,34 @@
+"""The APIs of models that are installed."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from turnstream.config import Settings
+from turnstream.extension import installed
+from turnstream.llm.models import api
+from turnstream.llm.models.api import ProviderSpec
+from turnstream.llm.models.registry import read_registry
+from turnstream.llm.parameters import Parameter
+from turnstream.setup.models import model_apis
+
+EXTENSIONS: Final = list(installed().values())
+APIS: Final = model_apis(Settings(_env_file=None), EXTENSIONS)
+TABLES: Final[Mapping[str, Sequence[Parameter]]] = {each.name: each.parameters for each in APIS if not each.stand_in}
+
+
+def parameters_of(name: str, quirks: str | None = None) -> Sequence[Parameter]:
+    return next(each for each in APIS if each.name == name).parameters_of(quirks)
+
+
+def guarded_names() -> frozenset[str]:
+    return api.guarded_names(APIS)
+
+
+def schemas_by_name() -> dict[str, Any]:
+    return api.schemas_by_name(APIS)
+
+
+def providers_of(file: Path | None, environment: Mapping[str, str]) -> list[ProviderSpec]:
+    """Those of the file of models whose keys are set, without the demo."""
+    return [spec for spec in read_registry(file, environment, APIS) if not spec.api.stand_in]

@@ -1,0 +1,105 @@
+"""Every row of the table of media types: what a file is by its first bytes, and the form that each provider, each
+dialect and the page have for it.
+"""
+
+import json
+import re
+from base64 import b64encode
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from tests.support.turns import turn_of
+from turnstream.domain.blocks import Block
+from turnstream.domain.kinds import FILES
+from turnstream.domain.media import MEDIA, PLAIN, MediaType, media_type_of
+from turnstream.extensions.ag_ui.messages import ClientIds, thread_messages
+from turnstream.extensions.ai_sdk.messages import ui_message
+from turnstream.extensions.openai.chat.render import render as render_chat
+from turnstream.extensions.openai.responses.render import render as render_responses
+from turnstream.kit.offload import Portions
+from turnstream.llm.anthropic.render import render as render_anthropic
+from turnstream.llm.conversation.attachments import with_uploads
+from turnstream.llm.models.catalog import NEEDED_ABILITY
+from turnstream.llm.provider import Message, ModelRequest
+
+STATIC = Path(__file__).parents[3] / "app/turnstream/web/static"
+UPLOAD = UUID(int=1)
+# A file of each type. A new type has its example here.
+FILES_OF = {
+    "image/png": b"\x89PNG\r\n\x1a\n...",
+    "image/jpeg": b"\xff\xd8\xff\xe0...",
+    "image/gif": b"GIF89a...",
+    "image/webp": b"RIFF\x00\x00\x00\x00WEBPVP8 ",
+    "application/pdf": b"%PDF-1.7",
+    "text/plain": "Zwölf Boxkämpfer".encode(),
+}
+
+each_type = pytest.mark.parametrize("media", MEDIA.values(), ids=list(MEDIA))
+
+
+@each_type
+def test_the_first_bytes_of_a_file_decide_its_type(media: MediaType) -> None:
+    assert media_type_of(FILES_OF[media.name]) == media
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"RIFF\x00\x00\x00\x00WAVE", b"text with a \x00", b"\xff\xfe", b""],
+    ids=["wave", "zero", "no text", "empty"],
+)
+def test_other_bytes_have_no_type(content: bytes) -> None:
+    assert media_type_of(content) is None
+
+
+def test_an_older_gif_is_one_too() -> None:
+    assert media_type_of(b"GIF87a...") == MEDIA["image/gif"]
+
+
+def block_of(media: MediaType) -> Block:
+    source = {"type": "upload", "id": str(UPLOAD), "media_type": media.name}
+    return Block(0, 0, 0, media.block, "", json.dumps({"type": media.block, "source": source}))
+
+
+@each_type
+def test_a_block_shows_it_that_needs_an_ability_of_the_model(media: MediaType) -> None:
+    assert media.block in FILES
+    assert media.block in NEEDED_ABILITY
+
+
+@pytest.mark.parametrize("render", [render_anthropic, render_chat, render_responses])
+@each_type
+def test_each_provider_is_sent_its_content(media: MediaType, render: Callable[[ModelRequest], bytes]) -> None:
+    content = FILES_OF[media.name]
+    messages = with_uploads([Message("user", (block_of(media),))], {UPLOAD: content})
+    sent = json.dumps(json.loads(render(ModelRequest("model", messages))), ensure_ascii=False)
+    assert (content.decode() if media.is_text else b64encode(content).decode()) in sent
+    assert media.is_text or media.name in sent
+
+
+@each_type
+async def test_the_ai_sdk_shows_it_as_a_file(media: MediaType) -> None:
+    turn = replace(turn_of(), role="user", blocks=(block_of(media),))
+    (part,) = (await ui_message(turn, "/api/uploads/", Portions())).parts
+    assert (part["type"], part["mediaType"], part["url"]) == ("file", media.name, f"/api/uploads/{UPLOAD}")
+
+
+@each_type
+async def test_ag_ui_shows_it_by_its_address(media: MediaType) -> None:
+    turn = replace(turn_of(), role="user", blocks=(block_of(media),))
+    ((part,),) = [message["content"] for message in await thread_messages([turn], "/api/uploads/", ClientIds())]
+    assert part["source"] == {"type": "url", "value": f"/api/uploads/{UPLOAD}", "mimeType": media.name}
+
+
+def test_the_page_lets_people_choose_every_type() -> None:
+    script = (STATIC / "attachments.js").read_text(encoding="utf-8")
+    images = re.search(r"^const IMAGES = \[(.*)\]$", script, re.MULTILINE)
+    documents = re.search(r"documents: '(.*)' }$", script, re.MULTILINE)
+    assert images is not None
+    assert documents is not None
+    accepted = [*re.findall(r"'(.*?)'", images[1]), *documents[1].split(",")]
+    assert [name for name in MEDIA if name not in accepted and f"{name.partition('/')[0]}/*" not in accepted] == []
+    assert PLAIN in MEDIA

@@ -1,0 +1,24 @@
+"""Pauses between tries."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from turnstream.kit.backoff import backoff, jittered
+
+
+def test_a_pause_doubles_up_to_its_longest() -> None:
+    assert [backoff(failures, 0.5, 8.0) for failures in range(1, 8)] == [0.5, 1.0, 2.0, 4.0, 8.0, 8.0, 8.0]
+    assert [backoff(failures, 5.0, 100.0, 4.0) for failures in range(1, 5)] == [5.0, 20.0, 80.0, 100.0]
+
+
+@given(st.integers(1, 10**9), st.floats(1e-6, 60.0), st.floats(60.0, 1e6), st.floats(1.0, 10.0))
+def test_it_never_shrinks_and_never_passes_its_longest(
+    failures: int, first: float, longest: float, factor: float
+) -> None:
+    pause = backoff(failures, first, longest, factor)
+    assert first <= pause <= backoff(failures + 1, first, longest, factor) <= longest
+
+
+@given(st.floats(0.0, 1e6))
+def test_chance_takes_half_of_it_at_most(pause: float) -> None:
+    assert pause / 2 <= jittered(pause) <= pause
