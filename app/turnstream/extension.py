@@ -4,7 +4,7 @@ those that are installed; a program may pass its own to `create_app`.
 A command loads the extensions to read its settings. So their values import what they add only when it is asked for.
 """
 
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -26,11 +26,15 @@ if TYPE_CHECKING:
     from turnstream.llm.models.api import ModelApi
     from turnstream.llm.models.catalog import Models
     from turnstream.storage.database import Database
+    from turnstream.storage.runs.queue import WebhookKind
 
 GROUP: Final = "turnstream.extensions"
 _NONE = "none"
 
 Task = Callable[[], Coroutine[Any, Any, None]]
+# Returns what is right, in words, or raises ConfigError for what is wrong. True: others that the settings name are asked
+# whether they answer.
+Check = Callable[["Settings", "Models", bool], Awaitable[str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +56,7 @@ class Context:
 @dataclass(frozen=True, slots=True)
 class Work:
     """What an extension does in the background. `tasks` run until the server stops; one that ends stops the server.
-    Each call is made only if `admit` does not refuse it. Handlers get `state` from their services (`Services.states`).
+    Each call is made only if `admit` does not refuse it. Turns leave rows for these kinds of `webhooks`. Handlers get `state` from their services (`Services.states`).
     """
 
     hooks: "Sequence[Hooks]" = ()
@@ -60,6 +64,7 @@ class Work:
     sweeps: "Sequence[Sweep]" = ()
     state: object = None
     admit: "Admit | None" = None
+    webhooks: "Collection[WebhookKind]" = ()
 
 
 def _no_calls() -> "Sequence[CallGroup]":
@@ -79,26 +84,23 @@ async def _no_way(_: "Settings", __: "LoginScopes") -> "AsyncIterator[Authentica
     yield None
 
 
-def _no_check(_: "Settings", __: "Models") -> None:
-    """Everything is right."""
-
-
 def _no_cell(_: "Settings") -> None:
     """The server is the only cell."""
 
 
 @dataclass(frozen=True, slots=True)
 class Extension:
-    """`summary` is what `doctor` prints. `settings` is a section of the settings. `check` raises ConfigError for a
-    setting that does not fit the models. `way` opens a way to authenticate, if the settings ask for it. `providers` are
-    APIs of models. `cell` is the name that the settings give this server; its tokens have it in them. `commands` are
-    modules by the name of the command that each defines: `usage`, or `owners move` for one of the group `owners`.
+    """`summary` is what `doctor` prints. `settings` is a section of the settings. `checks` are lines of `doctor`, by their
+    names; a server starts only if none finds a fault. `way` opens a way to authenticate, if the settings ask for it.
+    `providers` are APIs of models. `cell` is the name that the settings give this server; its tokens have it in them.
+    `commands` are modules by the name of the command that each defines: `usage`, or `owners move` for one of the group
+    `owners`.
     """
 
     name: str
     summary: str
     settings: "type[Section] | None" = None
-    check: "Callable[[Settings, Models], None]" = _no_check
+    checks: Mapping[str, Check] = field(default_factory=dict)
     calls: "Callable[[], Sequence[CallGroup]]" = _no_calls
     work: Callable[[Context], Work] = _no_work
     way: "Callable[[Settings, LoginScopes], AbstractAsyncContextManager[Authenticate | None]]" = _no_way

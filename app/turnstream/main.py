@@ -41,6 +41,7 @@ from turnstream.setup.models import model_apis
 from turnstream.setup.parts import (
     Given,
     Parts,
+    check_extensions,
     chosen_extensions,
     chosen_model,
     opened_models,
@@ -48,7 +49,7 @@ from turnstream.setup.parts import (
     opened_ways,
 )
 from turnstream.setup.plans import read_plans
-from turnstream.setup.policies import allowances, recorded_owners, turn_ceilings, turn_limits, webhook_receiver
+from turnstream.setup.policies import allowances, recorded_owners, turn_ceilings, turn_limits
 from turnstream.storage.database import connect
 from turnstream.storage.migrations import upgrade_in_thread
 from turnstream.storage.standby import Standby
@@ -135,16 +136,14 @@ async def running(
     async with AsyncExitStack() as stack:
         given = given or Given()
         # Before the database is touched, so that a wrong setting makes none.
-        receiver, plans, extensions = (
-            webhook_receiver(settings),
-            read_plans(settings, given.plan_of),
-            chosen_extensions(settings, given),
-        )
+        plans, extensions = read_plans(settings, given.plan_of), chosen_extensions(settings, given)
         model = chosen_model(settings, given, extensions)
         allowed = allowances(settings, model_apis(settings, extensions))
         allowed_origins(settings)
         metrics_token(settings)
         standby_url(settings)
+        models = await opened_models(settings, given, extensions, stack)
+        await check_extensions(extensions, settings, models)
         url = await stack.enter_async_context(database_url(settings))
         direct_url = session_url(settings, url)
         await upgrade_in_thread(direct_url)
@@ -158,9 +157,8 @@ async def running(
         database = await stack.enter_async_context(connect(url, **options))
         api = await stack.enter_async_context(api_database(settings, direct_url, database, **options))
         stored, ways = await opened_ways(settings, given, extensions, database, stack)
-        models = await opened_models(settings, given, extensions, stack)
         toolset = await opened_toolset(settings, given, database, stack)
-        parts = Parts(settings, database, receiver, plans, models, toolset, given.hooks, extensions)
+        parts = Parts(settings, database, plans, models, toolset, given.hooks, extensions)
         engine = await stack.enter_async_context(started(parts, direct_url, api, process))
         owner_plans = OwnerPlans(plans)
         streams = OwnerStreams(owner_plans)

@@ -24,11 +24,11 @@ from tests.support.server_process import free_port
 from turnstream.domain.blocks import Block
 from turnstream.domain.errors import ConfigError, ProviderError
 from turnstream.domain.turns import HttpCall, ToolSpec
-from turnstream.engine.upkeep.webhooks import Receiver, post_signed
 from turnstream.extensions.archives.commands import _parts_in
 from turnstream.extensions.archives.tar import MAX_ATTRIBUTE_BYTES, MAX_FILE_BYTES
 from turnstream.extensions.jwt.issuer_keys import _MOST_BYTES, IssuerKeys
 from turnstream.extensions.openai.provider import OpenAIChatProvider, OpenAIResponsesProvider
+from turnstream.extensions.webhooks.deliveries import Receiver, post_signed
 from turnstream.llm.anthropic.provider import AnthropicProvider
 from turnstream.llm.provider import Message, ModelRequest
 from turnstream.llm.transport.http import MAX_COUNT_BYTES, MAX_EVENT_BYTES, Adapter

@@ -15,14 +15,14 @@ from pydantic import SecretStr
 from turnstream.cli.serve import bound
 from turnstream.config import Section, Settings, variables
 from turnstream.domain.errors import ConfigError, StorageError
-from turnstream.engine.upkeep.webhooks import Receiver, ping_receiver
 from turnstream.extension import Extension, installed, read_settings, sections
+from turnstream.llm.models.catalog import Models
 from turnstream.setup.databases import addressed, check_present, database_name, database_url, session_url, standby_url
 from turnstream.setup.identity import allowed_origins, metrics_token
 from turnstream.setup.models import model_apis, ping_providers
 from turnstream.setup.parts import Given, chosen_extensions, chosen_model, opened_models, opened_toolset, opened_ways
 from turnstream.setup.plans import read_plans
-from turnstream.setup.policies import allowances, webhook_receiver
+from turnstream.setup.policies import allowances
 from turnstream.storage.database import Database, Row, Statement, connect
 from turnstream.storage.inspection import inspect_postgres, standby_lag
 from turnstream.storage.migrations import newest_revision, present_revision
@@ -93,11 +93,9 @@ def _list_settings() -> None:
 async def examine(settings: Settings, ping: bool) -> list[Finding]:
     count = len(settings.model_fields_set)
     found = [Finding("settings", "ok", "1 is set" if count == 1 else f"{count} are set"), _address(settings)]
-    given, receiver, toolset = Given(), None, None
+    given, toolset = Given(), None
     extensions: Sequence[Extension] = ()
     async with AsyncExitStack() as stack:
-        with _tried("webhook", found):
-            receiver = webhook_receiver(settings)
         with _tried("extensions", found):
             extensions = chosen_extensions(settings, given)
         if found[-1].status == "ok":
@@ -131,7 +129,9 @@ async def examine(settings: Settings, ping: bool) -> list[Finding]:
             with _tried("access", found):
                 await opened_ways(settings, given, extensions, database, stack)
         with _tried("models", found):
-            await opened_models(settings, given, extensions, stack)
+            models = await opened_models(settings, given, extensions, stack)
+        if found[-1].status == "ok":
+            found += await _checks(settings, extensions, models, ping)
         with _tried("tools", found):
             toolset = await opened_toolset(settings, given, database, stack, connect_mcp=ping)
         if ping:
@@ -140,8 +140,6 @@ async def examine(settings: Settings, ping: bool) -> list[Finding]:
                     found.append(_pinged(f"provider {name}", failure))
             for name, failure in (await _mcp_failures(toolset)).items():
                 found.append(_pinged(f"MCP {name}", failure))
-            if receiver is not None:
-                found.append(await _webhook(receiver))
     return found
 
 
@@ -278,11 +276,15 @@ async def _mcp_failures(toolset: Toolset | None) -> dict[str, str]:
     return failures
 
 
-async def _webhook(receiver: Receiver) -> Finding:
-    answer = await ping_receiver(receiver)
-    accepted = isinstance(answer, int) and 200 <= answer < 300
-    text = f"the receiver answered {answer} to a signed `ping`; it must answer 2xx, also to events it does not know"
-    return _pinged("webhook", "" if accepted else text)
+async def _checks(settings: Settings, extensions: Sequence[Extension], models: Models, ping: bool) -> list[Finding]:
+    """Those of the extensions."""
+    found: list[Finding] = []
+    for name, check in ((name, check) for extension in extensions for name, check in extension.checks.items()):
+        with _tried(name, found):
+            text = await check(settings, models, ping)
+        if found[-1].status == "ok":
+            found[-1] = Finding(name, "ok", text)
+    return found
 
 
 def _pinged(check: str, failure: str) -> Finding:

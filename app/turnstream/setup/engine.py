@@ -26,7 +26,6 @@ from turnstream.engine.upkeep.round_writer import RoundWriter
 from turnstream.engine.upkeep.search_indexer import SearchIndexer
 from turnstream.engine.upkeep.sweeps import HOURS, UNUSED_UPLOADS_KEPT, Sweep, sweep_here
 from turnstream.engine.upkeep.transactions import TransactionWatch
-from turnstream.engine.upkeep.webhooks import Receiver, WebhookDeliveries, WebhookPolicy
 from turnstream.engine.worker import Worker, WorkerPolicy
 from turnstream.extension import Context, Task, Work
 from turnstream.kit.ids import new_id
@@ -45,14 +44,21 @@ from turnstream.storage.owners.audit import AuditTrail
 from turnstream.storage.owners.charges import Charges
 from turnstream.storage.owners.owner_changes import OwnerChanges
 from turnstream.storage.owners.uploads import Uploads
-from turnstream.storage.retention import Aged, Sweeps, aged_rows, old_chats, present_turns, unused_tool_sets
+from turnstream.storage.retention import (
+    AGED_KEYS,
+    AGED_UPLOADS,
+    Sweeps,
+    aged_rows,
+    old_chats,
+    present_turns,
+    unused_tool_sets,
+)
 from turnstream.storage.runs.journal import Journal, OpenTexts
 from turnstream.storage.runs.queue import Queue
 from turnstream.storage.runs.session import ReplicaSession
 from turnstream.storage.runs.snapshots import Snapshots
 from turnstream.storage.standby import Renewals
 from turnstream.storage.tool_cache import ToolCache
-from turnstream.storage.webhooks import Webhooks
 from turnstream.stream.chat.wakeups import ChatWakeups
 from turnstream.stream.directory import Directory
 from turnstream.stream.feed import OwnerFeed
@@ -100,17 +106,17 @@ async def started(parts: Parts, url: str, api: Database, process: ServerProcess 
     """
     settings, database = parts.settings, parts.database
     session_key, failed = secrets.randbits(62), asyncio.Event()
-    kinds = sorted(parts.receiver.kinds) if parts.receiver else ()
-    queue = Queue(database, new_id(), _address(settings, process), session_key, kinds, digests_of(parts))
     signals, directory, clock = Signals(), Directory(), FrameClock(settings.frames)
+    policy = worker_policy(settings, parts.models, parts.plans)
+    works = _works(parts, policy, signals)
+    kinds = {kind for work in works.values() for kind in work.webhooks}
+    queue = Queue(database, new_id(), _address(settings, process), session_key, kinds, digests_of(parts))
     renewal = None if settings.standby_url is None else settings.standby_staleness / _RENEWALS
     monitor = ReplicaMonitor(queue, Actions(database), settings.lease, signals, renewal)
     chat_wakeups = ChatWakeups(ChatUpdates(database), monitor.notify_peers, _CHAT_POLL)
     feed = OwnerFeed(OwnerChanges(api), monitor.notify_peers, _FEED_LOOK)
-    refusals, policy = RefusedLogins(AuditTrail(database)), worker_policy(settings, parts.models, parts.plans)
-    works = _works(parts, policy, signals)
-    deliveries, provider_for = _deliveries(database, parts.receiver), parts.models.provider_for
-    hooks = [*deliveries, *(hook for work in works.values() for hook in work.hooks), *parts.hooks]
+    refusals, provider_for = RefusedLogins(AuditTrail(database)), parts.models.provider_for
+    hooks = [*(hook for work in works.values() for hook in work.hooks), *parts.hooks]
     worker = Worker(database, queue, directory, provider_for, parts.toolset, policy, clock, hooks, feed.notify)
     for part in (worker, chat_wakeups.broadcast, feed.broadcast):
         part.follow(signals)
@@ -131,7 +137,6 @@ async def started(parts: Parts, url: str, api: Database, process: ServerProcess 
             chat_wakeups.watch,
             feed.broadcast.run,
             refusals.run,
-            *(each.run for each in deliveries),
             *_upkeep_of_rows(settings, database, works.values()),
         ]
         await stack.enter_async_context(background(failed, *upkeep))
@@ -153,13 +158,6 @@ def _works(parts: Parts, policy: WorkerPolicy, signals: Signals) -> Mapping[str,
         release=signals.release.send,
     )
     return {extension.name: extension.work(context) for extension in parts.extensions}
-
-
-def _deliveries(database: Database, receiver: Receiver | None) -> Sequence[WebhookDeliveries]:
-    """Those of each kind of webhook that the receiver wants."""
-    if receiver is None:
-        return ()
-    return [WebhookDeliveries(Webhooks(database, kind), receiver, WebhookPolicy()) for kind in sorted(receiver.kinds)]
 
 
 def _address(settings: Settings, process: ServerProcess | None) -> str:
@@ -194,15 +192,11 @@ def sweeps_of(settings: Settings, database: Database) -> Sequence[Sweep]:
     ]
     if settings.retain_chats_days is not None:
         sweeps.append(Sweep("old chats", HOURS, partial(old_chats, database, settings.retain_chats_days)))
-    aged: list[tuple[str, Aged, float | None]] = [
-        ("old uploads", "uploads", settings.retain_uploads_days),
-        ("old idempotency keys", "idempotency_keys", settings.retain_idempotency_keys_days),
-        ("old webhooks", "webhooks", settings.retain_webhooks_days),
-        ("old waiting_webhooks", "waiting_webhooks", settings.retain_webhooks_days),
-    ]
-    sweeps += [
-        Sweep(name, HOURS, partial(aged_rows, database, table, days)) for name, table, days in aged if days is not None
-    ]
+    if settings.retain_uploads_days is not None:
+        old = partial(aged_rows, database, AGED_UPLOADS, settings.retain_uploads_days)
+        sweeps.append(Sweep("old uploads", HOURS, old))
+    old = partial(aged_rows, database, AGED_KEYS, settings.retain_idempotency_keys_days)
+    sweeps.append(Sweep("old idempotency keys", HOURS, old))
     return sweeps
 
 

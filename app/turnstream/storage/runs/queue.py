@@ -5,6 +5,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from time import monotonic
+from typing import Literal
 from uuid import UUID
 
 from turnstream.domain.errors import StorageError
@@ -18,7 +19,6 @@ from turnstream.storage.runs.attempts import NEXT_ATTEMPT
 from turnstream.storage.runs.journal import END_LOGS
 from turnstream.storage.runs.session import CHANNEL
 from turnstream.storage.standby import Renewal, Renewals
-from turnstream.storage.webhooks import WebhookKind
 
 # The notifications between replicas. The ids that follow are of a turn, and for the last one of the replica it is for.
 QUEUED = "queued"  # there may be a turn to claim
@@ -231,6 +231,10 @@ class Claim:
 
     turns: Sequence[UUID] = ()
     deaths: int = 0
+
+
+# A turn has ended, or begins to wait for a person.
+WebhookKind = Literal["ended", "waiting"]
 
 
 class Queue:
