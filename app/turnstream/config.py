@@ -239,12 +239,6 @@ class Settings(Section):
         ge=0,
         description="SSE streams of one owner on one replica, a stream beyond them is refused (429); 0: any number",
     )
-    proxy_secret: SecretStr | None = Field(
-        None, description="secret by which a proxy proves itself, in X-Turnstream-Proxy-Secret, and may name owners"
-    )
-    proxy_owner_header: str = Field("X-Turnstream-Owner", description="header in which the proxy names the owner")
-    proxy_roles_header: str | None = Field(None, description="header in which it lists roles")
-    proxy_plan_header: str | None = Field(None, description="header in which it names the plan")
     login_prefixes: bool = Field(
         False, description="true: owners of the issuer are named `jwt:NAME`, those of the proxy `proxy:NAME`"
     )
@@ -426,3 +420,11 @@ def _unknown(sections: Sequence[type[Section]]) -> Iterator[str]:
                 f"did you mean {bare[close[0]]}?" if close else "`turnstream doctor --settings` lists all settings."
             )
             yield f"{where}{name} is not a setting; {remedy}"
+
+
+def unguessable(name: str, setting: SecretStr) -> str:
+    """The value of the setting `name`. Raises ConfigError for one that could be guessed."""
+    value = setting.get_secret_value()
+    if len(value) < 16:
+        raise ConfigError(f"{name} must have at least 16 characters.")
+    return value

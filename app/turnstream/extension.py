@@ -32,8 +32,8 @@ GROUP: Final = "turnstream.extensions"
 _NONE = "none"
 
 Task = Callable[[], Coroutine[Any, Any, None]]
-# Returns what is right, in words, or raises ConfigError for what is wrong. True: others that the settings name are asked
-# whether they answer.
+# Returns what is right, in words, or raises ConfigError for what is wrong. True: the check may call others that the
+# settings name.
 Check = Callable[["Settings", "Models", bool], Awaitable[str]]
 
 
@@ -56,7 +56,8 @@ class Context:
 @dataclass(frozen=True, slots=True)
 class Work:
     """What an extension does in the background. `tasks` run until the server stops; one that ends stops the server.
-    Each call is made only if `admit` does not refuse it. Turns leave rows for these kinds of `webhooks`. Handlers get `state` from their services (`Services.states`).
+    Handlers get `state` from their services (`Services.states`). Each call is made only if `admit` does not refuse it.
+    Turns leave rows for these kinds of `webhooks`.
     """
 
     hooks: "Sequence[Hooks]" = ()
@@ -90,8 +91,8 @@ def _no_cell(_: "Settings") -> None:
 
 @dataclass(frozen=True, slots=True)
 class Extension:
-    """`summary` is what `doctor` prints. `settings` is a section of the settings. `checks` are lines of `doctor`, by their
-    names; a server starts only if none finds a fault. `way` opens a way to authenticate, if the settings ask for it.
+    """`summary` is what `doctor` prints. `settings` is a section of the settings. `checks` are lines of `doctor`, by
+    their names; a server starts only if none finds a fault. `way` opens a way to authenticate, if the settings ask for it.
     `providers` are APIs of models. `cell` is the name that the settings give this server; its tokens have it in them.
     `commands` are modules by the name of the command that each defines: `usage`, or `owners move` for one of the group
     `owners`.

@@ -11,8 +11,9 @@ from tests.browser.conftest import SitDown
 from tests.browser.scenes import Harbour, paused, three_calls
 from tests.browser.test_talk import use
 from tests.support.http_client import Client
-from tests.support.http_server import Server
+from tests.support.http_server import Server, serving
 from tests.support.model_apis import parameters_of
+from turnstream.extensions.demo import EXTENSION as DEMO
 from turnstream.llm.models.catalog import ProviderModels
 from turnstream.llm.scripted import Pause, ScriptedProvider, message_of, text
 
@@ -262,3 +263,14 @@ async def test_operators_find_their_page_and_need_no_other_token(people: SitDown
     await ada.reload()
     await ada.page.click(link)
     await expect(ada.page.locator("#as-of")).to_contain_text("as of")
+
+
+@pytest.mark.full
+async def test_a_server_without_the_page_for_operators_has_no_link_to_it(people: SitDown, database_url: str) -> None:
+    async with serving(database_url, extensions=[DEMO]) as server:
+        ada = await people(server.url)
+        ada.expects("404")
+        async with ada.page.expect_response("**/admin") as asked:
+            await ada.reload()
+        assert (await asked.value).status == 404
+        await expect(ada.page.locator("#operate")).to_be_hidden()

@@ -15,9 +15,9 @@ from turnstream.domain.kinds import TEXT
 from turnstream.domain.rounds import Round
 from turnstream.domain.steps import open_round_number
 from turnstream.engine.frame_clock import FrameClock
-from turnstream.engine.last_block import LastBlock
 from turnstream.engine.recorder import Recorder
 from turnstream.engine.retries import StallTimeout
+from turnstream.engine.unwritten import Unwritten
 from turnstream.kit.clock import CLOCK
 from turnstream.llm.accumulator import Accumulator, Change
 from turnstream.llm.conversation.seam import Seam
@@ -55,8 +55,6 @@ class Reply:
         self._seam = Seam(cut, earlier) if cut.strip() else None
         self._first = len(turn.blocks)
         self._message = Accumulator(open_round_number(turn), turn.attempt, self._first)
-        # The changes of the last read that are not recorded yet. A write that is cut short leaves them here.
-        self._ahead: Sequence[Change] = ()
 
         # Without a reference to this reply: else all of the run would wait for the garbage collector.
         async def close(blocks: Sequence[Block]) -> None:
@@ -66,7 +64,7 @@ class Reply:
                     closed(block)
 
         self._close = close
-        self._last = LastBlock(lambda block: close([block]))
+        self._unwritten = Unwritten(lambda block: close([block]))
         self._first_delta_at: datetime | None = None
         self._opened = perf_counter()
         self.seconds_to_first_delta: float | None = None
@@ -93,25 +91,24 @@ class Reply:
 
     @property
     def blocks(self) -> Iterator[Block]:
-        """Those that are closed. The last one may not be written yet."""
+        """Those that are closed, and all text before them."""
         yield from self._recorder.turn.blocks[self._first :]
-        if self._last.block is not None:
-            yield self._last.block
+        yield from self._unwritten.blocks
 
     async def consume(self, stream: AsyncIterator[Sequence[Part]], stall: StallTimeout) -> None:
         """Records the stream to its end. Raises the provider's errors, and PermanentError for too long a reply."""
         try:
             await self._record(stream, stall)
         finally:
-            await self._last.settle()
+            await self._unwritten.settle()
 
     async def _record(self, stream: AsyncIterator[Sequence[Part]], stall: StallTimeout) -> None:
-        begun = False
+        begun, unwritten = False, self._unwritten
         async for parts in stream:
             stall.pause()
-            self._ahead = changes = self._message.feed(parts if self._seam is None else self._past_seam(parts))
-            if self._last.waits and changes:
-                await self._last.write()
+            unwritten.ahead = changes = self._message.feed(parts if self._seam is None else self._past_seam(parts))
+            if unwritten.waits and changes:
+                await unwritten.write()
             if not begun and (changes or self._message.started):
                 self._begin_round()
                 begun = True
@@ -140,14 +137,13 @@ class Reply:
                     self._count(each)
             place += len(group)
             # Set first: a write runs to its end even when cancelled, so only what follows is left open.
-            self._ahead = changes[place:]
+            self._unwritten.ahead = changes[place:]
             await self._close([each for each in group if isinstance(each, Block)])
             for each in group:
                 if isinstance(each, Unknown):
                     self._show(each)
         if kept is not None:
-            self._ahead = ()
-            self._last.keep(kept)
+            self._unwritten.keep(kept)
 
     def _past_seam(self, parts: Sequence[Part]) -> Sequence[Part]:
         """What is still held back when the reply is cut off is dropped: it may be half a repetition."""
@@ -226,8 +222,8 @@ class Reply:
 
     def cut_off(self) -> list[Block]:
         """Ends the reply where it is. Returns the blocks that no row holds yet."""
-        changes = (self._last.block, *self._ahead, *self._message.interrupt())
-        return [change for change in changes if isinstance(change, Block)]
+        interrupted = [change for change in self._message.interrupt() if isinstance(change, Block)]
+        return [*self._unwritten.blocks, *interrupted]
 
 
 def _closed_together(changes: Sequence[Change]) -> Sequence[Change]:

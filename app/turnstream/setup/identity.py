@@ -4,14 +4,11 @@ import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
-from pydantic import SecretStr
-
 from turnstream.api.identity.in_browsers import TokensInBrowsers
 from turnstream.api.identity.local import LocalMachine
-from turnstream.api.identity.proxy import TrustedProxy
 from turnstream.api.identity.stored import StoredTokens
 from turnstream.api.identity.way import Authenticate, LoginScopes
-from turnstream.config import Settings
+from turnstream.config import Settings, unguessable
 from turnstream.domain.errors import ConfigError
 from turnstream.domain.identity import Scope, checked_scopes
 from turnstream.extension import Extension
@@ -31,11 +28,6 @@ async def open_ways(
     """Raises ConfigError for settings that are wrong, and where others can reach a server that nobody may use."""
     scopes = _login_scopes(settings)
     ways = [authenticate] if authenticate is not None else []
-    if settings.proxy_secret is not None:
-        secret = _unguessable("TURNSTREAM_PROXY_SECRET", settings.proxy_secret)
-        headers = settings.proxy_owner_header, settings.proxy_roles_header, settings.proxy_plan_header
-        prefix = "proxy:" if settings.login_prefixes else ""
-        ways.append(TrustedProxy(secret, scopes, *headers, prefix).identity_of)
     async with AsyncExitStack() as stack:
         for extension in extensions:
             way = await stack.enter_async_context(extension.way(settings, scopes))
@@ -70,14 +62,7 @@ def allowed_origins(settings: Settings) -> frozenset[str]:
 
 def metrics_token(settings: Settings) -> str | None:
     """The token that `GET /metrics` needs. Raises ConfigError for one that could be guessed."""
-    return None if settings.metrics_token is None else _unguessable("TURNSTREAM_METRICS_TOKEN", settings.metrics_token)
-
-
-def _unguessable(name: str, setting: SecretStr) -> str:
-    value = setting.get_secret_value()
-    if len(value) < 16:
-        raise ConfigError(f"{name} must have at least 16 characters.")
-    return value
+    return None if settings.metrics_token is None else unguessable("TURNSTREAM_METRICS_TOKEN", settings.metrics_token)
 
 
 def _login_scopes(settings: Settings) -> LoginScopes:

@@ -311,7 +311,10 @@ await chats.load()
 await route(true)
 outbox.resume()
 document.documentElement.dataset.ready = 'yes' // for programs that drive the page
-client.request('GET', '/api/me').then(
-  ({ scopes }) => (find('#operate').hidden = !scopes.includes('admin')),
-  () => {},
-)
+client
+  .request('GET', '/api/me')
+  .then(async ({ scopes }) => {
+    // A server without the extension `admin` has no such page.
+    if (scopes.includes('admin')) find('#operate').hidden = !(await fetch('admin', { method: 'HEAD' })).ok
+  })
+  .catch(() => {})

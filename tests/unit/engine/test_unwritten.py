@@ -1,12 +1,12 @@
-"""The last block of a reply: kept for the seal, and written by itself where the seal does not come."""
+"""The last text of a reply: kept for the seal, and written by itself where the seal does not come."""
 
 import asyncio
 
 import pytest
 
 from turnstream.domain.blocks import Block
-from turnstream.engine import last_block
-from turnstream.engine.last_block import LastBlock
+from turnstream.engine import unwritten
+from turnstream.engine.unwritten import Unwritten
 
 BLOCK = Block(0, 1, 1, "text", "There.")
 
@@ -26,31 +26,31 @@ class Rows:
 
 async def test_a_block_is_kept_for_the_seal() -> None:
     rows = Rows()
-    last = LastBlock(rows.write)
+    last = Unwritten(rows.write)
     last.keep(BLOCK)
     await last.settle()
-    assert (last.block, rows.blocks) == (BLOCK, [])
+    assert (last.blocks, rows.blocks) == ([BLOCK], [])
 
 
 async def test_a_block_that_was_not_the_last_one_is_written_before_what_follows() -> None:
     rows = Rows()
     rows.go.set()
-    last = LastBlock(rows.write)
+    last = Unwritten(rows.write)
     last.keep(BLOCK)
     assert last.waits
     await last.write()
-    assert (last.block, last.waits, rows.blocks) == (None, False, [BLOCK])
+    assert (last.blocks, last.waits, rows.blocks) == ([], False, [BLOCK])
 
 
 async def test_without_a_seal_a_block_is_written_by_itself_and_what_follows_waits_for_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(last_block, "LONGEST_WAIT", 0.0)
+    monkeypatch.setattr(unwritten, "LONGEST_WAIT", 0.0)
     rows = Rows()
-    last = LastBlock(rows.write)
+    last = Unwritten(rows.write)
     last.keep(BLOCK)
     await rows.begun.wait()
-    assert last.block is None, "it is not left open: a write runs to its end"
+    assert last.blocks == [], "it is not left open: a write runs to its end"
     following = asyncio.create_task(last.write())
     await asyncio.sleep(0)
     assert not following.done()
@@ -60,14 +60,14 @@ async def test_without_a_seal_a_block_is_written_by_itself_and_what_follows_wait
 
 
 async def test_a_late_write_that_fails_fails_the_reply(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(last_block, "LONGEST_WAIT", 0.0)
+    monkeypatch.setattr(unwritten, "LONGEST_WAIT", 0.0)
     begun = asyncio.Event()
 
     async def refuse(_block: Block) -> None:
         begun.set()
         raise ValueError("refused")
 
-    last = LastBlock(refuse)
+    last = Unwritten(refuse)
     last.keep(BLOCK)
     await begun.wait()
     with pytest.raises(ValueError, match="refused"):
@@ -78,7 +78,7 @@ async def test_a_write_that_has_not_begun_is_done_though_the_reply_that_waits_fo
     """After a hold of the event loop, the block and the time limit of the provider may be due in the same iteration."""
     rows = Rows()
     rows.go.set()
-    last = LastBlock(rows.write)
+    last = Unwritten(rows.write)
 
     async def go_on() -> None:
         last.keep(BLOCK)
@@ -92,3 +92,13 @@ async def test_a_write_that_has_not_begun_is_done_though_the_reply_that_waits_fo
     with pytest.raises(asyncio.CancelledError):
         await reply
     assert rows.blocks == [BLOCK]
+
+
+async def test_what_the_last_read_has_closed_comes_behind_a_text_that_waits() -> None:
+    rows = Rows()
+    behind = Block(1, 1, 1, "tool_use", "{}", tool_use_id="a", name="look")
+    last = Unwritten(rows.write)
+    last.keep(BLOCK)
+    last.ahead = ["more", behind]
+    assert last.blocks == [BLOCK, behind]
+    await last.settle()

@@ -1,39 +1,48 @@
-"""The last block of a reply, which is written together with the seal of its round where the end follows at once."""
+"""Blocks of a reply that the model has closed and no row holds yet."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from turnstream.domain.blocks import Block
 from turnstream.engine.recorder import to_the_end
+from turnstream.llm.accumulator import Change
 
 # Seconds that a closed block waits for what follows it. Its text is in front of the readers already.
 LONGEST_WAIT = 0.05
 
 
-class LastBlock:
-    """Keeps a closed block for a moment. Where no seal comes by then, it is given to `write` by itself. `block` is the
-    one that no row holds; `waits` is true until all that was kept is written.
+class Unwritten:
+    """The changes of the last read that are not recorded, in `ahead`, and before them the last text of the reply, which
+    waits for a moment to be written together with the seal of its round. Without a seal, `write` gets it by itself.
+    `waits` is true until a text that was kept is written.
     """
 
     def __init__(self, write: Callable[[Block], Awaitable[None]]) -> None:
-        self.block: Block | None = None
+        self.ahead: Sequence[Change] = ()
         self.waits = False
+        self._text: Block | None = None
         self._write = write
         self._timer: asyncio.TimerHandle | None = None
         self._late: asyncio.Task[None] | None = None
 
-    def keep(self, block: Block) -> None:
-        self.block, self.waits = block, True
+    @property
+    def blocks(self) -> list[Block]:
+        return [change for change in (self._text, *self.ahead) if isinstance(change, Block)]
+
+    def keep(self, text: Block) -> None:
+        """Lets the text, which ended the last read, wait."""
+        self.ahead = ()
+        self._text, self.waits = text, True
         self._timer = asyncio.get_running_loop().call_later(LONGEST_WAIT, self._write_late)
 
     async def write(self) -> None:
-        """Writes the block, if one is kept: the reply goes on behind it."""
+        """Writes a text that waits: the reply goes on behind it."""
         await self.settle()
         self.waits = False
         # Set first: a write runs to its end even when cancelled, so the block is not left open.
-        block, self.block = self.block, None
-        if block is not None:
-            await self._write(block)
+        text, self._text = self._text, None
+        if text is not None:
+            await self._write(text)
 
     async def settle(self) -> None:
         """Waits for a write that is under way. From now on none begins."""
@@ -45,6 +54,6 @@ class LastBlock:
             await to_the_end(late)
 
     def _write_late(self) -> None:
-        block, self.block = self.block, None
-        if block is not None:
-            self._late = asyncio.ensure_future(self._write(block))
+        text, self._text = self._text, None
+        if text is not None:
+            self._late = asyncio.ensure_future(self._write(text))

@@ -1,0 +1,39 @@
+"""A proxy in front of the server, where people log in."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from pydantic import Field, SecretStr
+
+from turnstream.config import Section, Settings, unguessable
+from turnstream.extension import Extension
+
+if TYPE_CHECKING:
+    from turnstream.api.identity.way import Authenticate, LoginScopes
+
+
+class AuthProxySettings(Section):
+    proxy_secret: SecretStr | None = Field(
+        None, description="secret by which a proxy proves itself, in X-Turnstream-Proxy-Secret, and may name owners"
+    )
+    proxy_owner_header: str = Field("X-Turnstream-Owner", description="header in which the proxy names the owner")
+    proxy_roles_header: str | None = Field(None, description="header in which it lists roles")
+    proxy_plan_header: str | None = Field(None, description="header in which it names the plan")
+
+
+@asynccontextmanager
+async def _way(settings: Settings, scopes: "LoginScopes") -> AsyncIterator["Authenticate | None"]:
+    given = settings.section(AuthProxySettings)
+    if given.proxy_secret is None:
+        yield None
+        return
+    from turnstream.extensions.auth_proxy.proxy import TrustedProxy
+
+    headers = given.proxy_owner_header, given.proxy_roles_header, given.proxy_plan_header
+    prefix = "proxy:" if settings.login_prefixes else ""
+    yield TrustedProxy(unguessable("TURNSTREAM_PROXY_SECRET", given.proxy_secret), scopes, *headers, prefix).identity_of
+
+
+# Ways to authenticate are asked in the order of these names: the proxy comes before an issuer.
+EXTENSION = Extension("auth_proxy", "a proxy that logs people in", settings=AuthProxySettings, way=_way)
