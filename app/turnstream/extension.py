@@ -92,10 +92,10 @@ def _no_cell(_: "Settings") -> None:
 @dataclass(frozen=True, slots=True)
 class Extension:
     """`summary` is what `doctor` prints. `settings` is a section of the settings. `checks` are lines of `doctor`, by
-    their names; a server starts only if none finds a fault. `way` opens a way to authenticate, if the settings ask for it.
-    `providers` are APIs of models. `cell` is the name that the settings give this server; its tokens have it in them.
-    `commands` are modules by the name of the command that each defines: `usage`, or `owners move` for one of the group
-    `owners`.
+    their names; a server starts only if none finds a fault. `way` opens a way to authenticate, if the settings ask for
+    it. `providers` are APIs of models. `cell` is the name that the settings give this server; its tokens have it in
+    them. `commands` are modules by the name of the command that each defines: `usage`, or `owners move` for one of the
+    group `owners`.
     """
 
     name: str
