@@ -34,7 +34,7 @@ from turnstream.engine.hooks import Hooks
 from turnstream.extension import Extension, own_cell, selected
 from turnstream.llm.models.api import schemas_by_name
 from turnstream.llm.models.catalog import Models
-from turnstream.setup.databases import api_database, database_url, session_url, standby_database, standby_url
+from turnstream.setup.databases import api_database, database_url, session_url
 from turnstream.setup.engine import Engine, ServerProcess, background, started
 from turnstream.setup.identity import allowed_origins, metrics_token
 from turnstream.setup.models import model_apis
@@ -50,9 +50,9 @@ from turnstream.setup.parts import (
 )
 from turnstream.setup.plans import read_plans
 from turnstream.setup.policies import allowances, recorded_owners, turn_ceilings, turn_limits
+from turnstream.setup.standby import open_standby, standby_url
 from turnstream.storage.database import connect
 from turnstream.storage.migrations import upgrade_in_thread
-from turnstream.storage.standby import Standby
 from turnstream.stream.delivery import Deliveries
 from turnstream.tools.outputs import Outputs
 from turnstream.tools.toolset import Toolset
@@ -164,8 +164,7 @@ async def running(
         streams = OwnerStreams(owner_plans)
         await stack.enter_async_context(background(engine.failed, stored.record_uses, StreamWatch(streams).run))
         storage = Storage.of(api, database, plans.default.running_turns, own_cell(settings, extensions))
-        copy = await stack.enter_async_context(standby_database(settings, api))
-        standby = Standby(copy, engine.replica, engine.renewals) if copy else None
+        standby = await stack.enter_async_context(open_standby(settings, api, engine.replica, engine.renewals))
         yield Services(
             authenticator=Authenticator(ways),
             admissions=[work.admit for work in engine.works.values() if work.admit is not None],

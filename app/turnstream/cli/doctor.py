@@ -17,16 +17,18 @@ from turnstream.config import Section, Settings, variables
 from turnstream.domain.errors import ConfigError, StorageError
 from turnstream.extension import Extension, installed, read_settings, sections
 from turnstream.llm.models.catalog import Models
-from turnstream.setup.databases import addressed, check_present, database_name, database_url, session_url, standby_url
+from turnstream.setup.databases import addressed, check_present, database_name, database_url, session_url
 from turnstream.setup.identity import allowed_origins, metrics_token
 from turnstream.setup.models import model_apis, ping_providers
 from turnstream.setup.parts import Given, chosen_extensions, chosen_model, opened_models, opened_toolset, opened_ways
 from turnstream.setup.plans import read_plans
 from turnstream.setup.policies import allowances
+from turnstream.setup.standby import standby_url
 from turnstream.storage.database import Database, Row, Statement, connect
-from turnstream.storage.inspection import inspect_postgres, standby_lag
+from turnstream.storage.inspection import inspect_postgres
 from turnstream.storage.migrations import newest_revision, present_revision
 from turnstream.storage.row_security import gaps
+from turnstream.storage.standby import standby_lag
 from turnstream.telemetry import configure_logging
 from turnstream.tools.toolset import Toolset
 

@@ -34,6 +34,7 @@ from turnstream.lab.recordings import Recordings
 from turnstream.setup.configuration import digests_of
 from turnstream.setup.parts import Parts
 from turnstream.setup.policies import worker_policy
+from turnstream.setup.standby import renewal_interval
 from turnstream.storage.activities import Activities
 from turnstream.storage.chats.actions import Actions
 from turnstream.storage.chats.chat_changes import ChatUpdates
@@ -54,10 +55,9 @@ from turnstream.storage.retention import (
     unused_tool_sets,
 )
 from turnstream.storage.runs.journal import Journal, OpenTexts
-from turnstream.storage.runs.queue import Queue
+from turnstream.storage.runs.queue import Queue, Renewals
 from turnstream.storage.runs.session import ReplicaSession
 from turnstream.storage.runs.snapshots import Snapshots
-from turnstream.storage.standby import Renewals
 from turnstream.storage.tool_cache import ToolCache
 from turnstream.stream.chat.wakeups import ChatWakeups
 from turnstream.stream.directory import Directory
@@ -70,8 +70,6 @@ log = structlog.get_logger(__name__)
 _CHAT_POLL = 5.0
 # How often the reader of a feed looks without a wake-up, in seconds.
 _FEED_LOOK = 10.0
-# Renewals of the lease within the time by which a standby may be old: its reads are older than the last one it shows.
-_RENEWALS = 5
 # Seconds before a background task that failed because of Postgres is begun again.
 _RESTART = 1.0
 
@@ -111,8 +109,7 @@ async def started(parts: Parts, url: str, api: Database, process: ServerProcess 
     works = _works(parts, policy, signals)
     kinds = {kind for work in works.values() for kind in work.webhooks}
     queue = Queue(database, new_id(), _address(settings, process), session_key, kinds, digests_of(parts))
-    renewal = None if settings.standby_url is None else settings.standby_staleness / _RENEWALS
-    monitor = ReplicaMonitor(queue, Actions(database), settings.lease, signals, renewal)
+    monitor = ReplicaMonitor(queue, Actions(database), settings.lease, signals, renewal_interval(settings))
     chat_wakeups = ChatWakeups(ChatUpdates(database), monitor.notify_peers, _CHAT_POLL)
     feed = OwnerFeed(OwnerChanges(api), monitor.notify_peers, _FEED_LOOK)
     refusals, provider_for = RefusedLogins(AuditTrail(database)), parts.models.provider_for
