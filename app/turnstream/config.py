@@ -18,6 +18,17 @@ AnySection = TypeVar("AnySection", bound="Section")
 _PREFIX = "TURNSTREAM_"
 # Settings of `turnstream chat`, a client.
 OF_THE_CLIENT = frozenset({"TURNSTREAM_URL", "TURNSTREAM_TOKEN"})
+# Settings of the distribution turnstream-lab, which was a part of the server.
+OF_THE_LAB = frozenset(
+    {
+        "TURNSTREAM_RECORD",
+        "TURNSTREAM_RECORD_TURNS",
+        "TURNSTREAM_RECORD_OWNERS",
+        "TURNSTREAM_RETAIN_RECORDINGS_DAYS",
+        "TURNSTREAM_CHAOS",
+        "TURNSTREAM_CHAOS_SEED",
+    }
+)
 
 
 def _alias(field: str) -> AliasChoices:
@@ -311,25 +322,12 @@ class Settings(Section):
         gt=0,
         description="days after which an upload is deleted, also where a chat refers to it; never unless it is set",
     )
-    retain_recordings_days: float | None = Field(
-        None, gt=0, description="days after which a recording is deleted; unless it is set it goes with its turn"
-    )
     retain_idempotency_keys_days: float = Field(
         30, gt=0, description="days for which a repeated request is recognised by its idempotency key"
     )
     retain_audit_days: float = Field(
         365, gt=0, description="days for which the audit trail is kept; refused logins at most 30"
     )
-    record: Path | None = Field(None, description="folder for recordings of model calls (docs/replay.md)")
-    record_turns: Literal["all", "asked"] = Field(
-        "all", description="turns that are recorded: all, or those with `record` set (asked)"
-    )
-    record_owners: str = Field(
-        "local",
-        description="owners who may ask for recordings, separated by commas; * for all",
-    )
-    chaos: float = Field(0, ge=0, le=1, description="share of model calls that fail on purpose; for staging only")
-    chaos_seed: int = Field(1, description="seed of the faults; the same seed makes the same faults")
     traces: bool = Field(False, description="true: spans for OpenTelemetry: see [traces](monitoring.md#traces)")
     traces_content: int = Field(
         0,
@@ -419,6 +417,8 @@ def _unknown(sections: Sequence[type[Section]]) -> Iterator[str]:
             remedy = (
                 f"did you mean {bare[close[0]]}?" if close else "`turnstream doctor --settings` lists all settings."
             )
+            if name in OF_THE_LAB:
+                remedy = "install turnstream-lab, which has it (app/turnstream_lab of turnstream's repository)."
             yield f"{where}{name} is not a setting; {remedy}"
 
 

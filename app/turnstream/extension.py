@@ -5,11 +5,11 @@ A command loads the extensions to read its settings. So their values import what
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import entry_points
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 from uuid import UUID
 
 from turnstream import config
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from turnstream.engine.upkeep.sweeps import Sweep
     from turnstream.llm.models.api import ModelApi
     from turnstream.llm.models.catalog import Models
+    from turnstream.llm.transport.interceptor import Interceptor
     from turnstream.storage.database import Database
     from turnstream.storage.runs.queue import WebhookKind
 
@@ -68,6 +69,42 @@ class Work:
     webhooks: "Collection[WebhookKind]" = ()
 
 
+class TurnFiles(Protocol):
+    """Recordings of turns, in files beside the database: an export and an import take them along, an erasure deletes
+    them. `owners` may ask for the recording of a turn; None stands for all.
+    """
+
+    @property
+    def owners(self) -> frozenset[str] | None: ...
+
+    def files(self, turn: UUID) -> Iterable[tuple[str, bytes]]:
+        """Name and bytes of each file of a turn."""
+        ...
+
+    def keep(self, turn: UUID, name: str, content: bytes) -> bool:
+        """Stores one of `files`. False if it is there already, or is no file of this kind."""
+        ...
+
+    def delete(self, turn: UUID) -> int:
+        """Deletes the files of a turn. Their number."""
+        ...
+
+
+class NoFiles:
+    """Nothing is recorded."""
+
+    owners = None
+
+    def files(self, turn: UUID) -> Iterable[tuple[str, bytes]]:  # noqa: ARG002
+        return ()
+
+    def keep(self, turn: UUID, name: str, content: bytes) -> bool:  # noqa: ARG002
+        return False
+
+    def delete(self, turn: UUID) -> int:  # noqa: ARG002
+        return 0
+
+
 def _no_calls() -> "Sequence[CallGroup]":
     return ()
 
@@ -78,6 +115,14 @@ def _no_work(_: Context) -> Work:
 
 def _no_providers(_: "Settings") -> "Sequence[ModelApi]":
     return ()
+
+
+def _no_interceptors(_: "Settings") -> "AbstractContextManager[Sequence[Interceptor]]":
+    return nullcontext(())
+
+
+def _no_recordings(_: "Settings") -> TurnFiles | None:
+    return None
 
 
 @asynccontextmanager
@@ -93,9 +138,10 @@ def _no_cell(_: "Settings") -> None:
 class Extension:
     """`summary` is what `doctor` prints. `settings` is a section of the settings. `checks` are lines of `doctor`, by
     their names; a server starts only if none finds a fault. `way` opens a way to authenticate, if the settings ask for
-    it. `providers` are APIs of models. `cell` is the name that the settings give this server; its tokens have it in
-    them. `commands` are modules by the name of the command that each defines: `usage`, or `owners move` for one of the
-    group `owners`.
+    it. `providers` are APIs of models. `interceptors` opens those of model calls, the nearest to the network first.
+    `recordings` are files of turns, if the settings ask for them. `cell` is the name that the settings give this
+    server; its tokens have it in them. `commands` are modules by the name of the command that each defines: `usage`, or
+    `owners move` for one of the group `owners`.
     """
 
     name: str
@@ -106,6 +152,8 @@ class Extension:
     work: Callable[[Context], Work] = _no_work
     way: "Callable[[Settings, LoginScopes], AbstractAsyncContextManager[Authenticate | None]]" = _no_way
     providers: "Callable[[Settings], Sequence[ModelApi]]" = _no_providers
+    interceptors: "Callable[[Settings], AbstractContextManager[Sequence[Interceptor]]]" = _no_interceptors
+    recordings: "Callable[[Settings], TurnFiles | None]" = _no_recordings
     cell: "Callable[[Settings], str | None]" = _no_cell
     commands: Mapping[str, str] = field(default_factory=dict)
 
@@ -154,6 +202,12 @@ def _selected(settings: "Settings") -> Sequence[Extension]:
             f" {', '.join(known) or 'none'}."
         )
     return [known[name] for name in dict.fromkeys(names)]
+
+
+def recordings_of(settings: "Settings", extensions: Sequence[Extension]) -> TurnFiles:
+    """Those of the first of the extensions that has any."""
+    found = (extension.recordings(settings) for extension in extensions)
+    return next((each for each in found if each is not None), NoFiles())
 
 
 def own_cell(settings: "Settings", extensions: Iterable[Extension]) -> str | None:

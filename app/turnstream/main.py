@@ -31,7 +31,7 @@ from turnstream.api.streams.watch import StreamWatch
 from turnstream.config import Settings
 from turnstream.domain.plans import Plan
 from turnstream.engine.hooks import Hooks
-from turnstream.extension import Extension, own_cell, selected
+from turnstream.extension import Extension, own_cell, recordings_of, selected
 from turnstream.llm.models.api import schemas_by_name
 from turnstream.llm.models.catalog import Models
 from turnstream.setup.databases import api_database, database_url, session_url
@@ -49,7 +49,7 @@ from turnstream.setup.parts import (
     opened_ways,
 )
 from turnstream.setup.plans import read_plans
-from turnstream.setup.policies import allowances, recorded_owners, turn_ceilings, turn_limits
+from turnstream.setup.policies import allowances, turn_ceilings, turn_limits
 from turnstream.setup.standby import open_standby, standby_url
 from turnstream.storage.database import connect
 from turnstream.storage.migrations import upgrade_in_thread
@@ -177,7 +177,7 @@ async def running(
                 Defaults(model, settings.system_prompt, turn_limits(settings), turn_ceilings(settings)),
                 allowed,
             ),
-            http=_http_settings(settings),
+            http=_http_settings(settings, recordings_of(settings, extensions).owners),
             plans=owner_plans,
             streams=streams,
             recent_chats=RecentChats(engine.worker.ended),
@@ -205,14 +205,14 @@ def _live(settings: Settings, engine: Engine) -> Live:
     )
 
 
-def _http_settings(settings: Settings) -> HttpSettings:
+def _http_settings(settings: Settings, recorded_owners: frozenset[str] | None) -> HttpSettings:
     return HttpSettings(
         max_body_bytes=settings.max_body_bytes,
         max_turn_bytes=settings.max_turn_bytes,
         max_upload_bytes=settings.max_upload_bytes,
         stream_life=settings.stream_life,
         heartbeat=settings.heartbeat,
-        recorded_owners=recorded_owners(settings),
+        recorded_owners=recorded_owners,
         browser_token_life=settings.browser_token_life,
         metrics_token=metrics_token(settings),
     )

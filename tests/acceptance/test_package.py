@@ -6,7 +6,7 @@ import ast
 import re
 import subprocess
 import sys
-import sysconfig
+from collections.abc import Mapping
 from pathlib import Path
 from zipfile import ZipFile
 
@@ -14,8 +14,8 @@ import pytest
 
 import turnstream
 from tests.support.http_client import Client, said
-from tests.support.installed import installed, run, site_of, wheel
-from tests.support.server_process import Server
+from tests.support.installed import extras, installed, link_dependencies, run, wheel
+from tests.support.server_process import Server, clean_environment
 
 ROOT = Path(__file__).parents[2]
 # The projects of the distributions beside the server.
@@ -28,20 +28,27 @@ pytestmark = pytest.mark.timeout(300)
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The `bin` folder of an environment with the server and its locked dependencies, and without this source tree."""
-    return _installed(tmp_path_factory.mktemp("package"), ROOT)
+    programs = installed(tmp_path_factory.mktemp("package"), ROOT)
+    link_dependencies(programs, "turnstream", extras("turnstream"))
+    return programs
 
 
 @pytest.fixture(scope="module")
 def beside(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same, with all other distributions and without the server."""
-    return _installed(tmp_path_factory.mktemp("beside"), *BESIDE)
+    programs = installed(tmp_path_factory.mktemp("beside"), *BESIDE)
+    for project in BESIDE:
+        link_dependencies(programs, project.name)
+    return programs
 
 
-def _installed(folder: Path, *projects: Path) -> Path:
-    programs = installed(folder, *projects)
-    # A path that stands in a .pth file is searched for modules, but its own .pth files are not read: the dependencies
-    # are found, this source tree is not.
-    (site_of(programs) / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
+@pytest.fixture(scope="module")
+def with_lab(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The server with the lab, and what the lab needs of this tree."""
+    names = ("turnstream_client", "turnstream_lab", "turnstream_terminal")
+    programs = installed(tmp_path_factory.mktemp("lab"), ROOT, *(ROOT / "app" / name for name in names))
+    for name in ("turnstream", *names):
+        link_dependencies(programs, name)
     return programs
 
 
@@ -88,10 +95,36 @@ def test_the_server_alone_lists_its_commands_and_names_what_a_client_needs(envir
     assert refused.stderr.startswith("turnstream: `turnstream chat` needs the distribution turnstream-")
 
 
+def test_the_lab_adds_its_commands_and_settings_to_the_server(
+    environment: Path, with_lab: Path, tmp_path: Path
+) -> None:
+    recording = {"TURNSTREAM_RECORD": "recordings"}
+    refused = doctor(environment, tmp_path, recording)
+    assert refused.returncode == 1
+    assert "TURNSTREAM_RECORD is not a setting; install turnstream-lab" in refused.stdout
+    assert "replay" not in run(str(environment / "turnstream"), "--help", cwd=tmp_path)
+    accepted = doctor(with_lab, tmp_path, recording)
+    assert "jwt, lab, " in accepted.stdout
+    for command in ("compare", "replay"):
+        printed = run(str(with_lab / "turnstream"), command, "--help", cwd=tmp_path)
+        assert printed.startswith(f"Usage: turnstream {command} ")
+
+
+def doctor(programs: Path, folder: Path, settings: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [programs / "turnstream", "doctor"],
+        cwd=folder,
+        env=clean_environment() | {**settings},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
 def test_what_is_beside_the_server_runs_without_it(beside: Path, tmp_path: Path) -> None:
     for command in ("turnstream-chat", "turnstream-conformance"):
         assert run(str(beside / command), "--help", cwd=tmp_path).startswith(f"Usage: {command} ")
-    found = "import importlib.util as i; print(i.find_spec('turnstream.cli'))"
+    found = "import importlib.util as i; print(i.find_spec('turnstream'))"
     assert run(str(beside / "python"), "-c", found, cwd=tmp_path) == "None\n"
 
 

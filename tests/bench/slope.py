@@ -1,7 +1,7 @@
 """`python -m tests.bench.slope`: what the journal and block ends cost, for more and more turns at once.
 
-Prints the rows of docs/scaling.md. For each load the journal is kept in two forms, by turns: as a log, as it is, and in
-rows of blocks, as it was before (an unlogged row for each open block and tick).
+Prints the rows of tests/bench/scaling.md. For each load the journal is kept in two forms, by turns: as a log, as it
+is, and in rows of blocks, as it was before (an unlogged row for each open block and tick).
 """
 
 import asyncio

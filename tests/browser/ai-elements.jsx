@@ -1,4 +1,4 @@
-// The chat of docs/ai-elements.md. It names its thread behind the #.
+// The chat of app/turnstream/web/packages/ai-elements.md. It names its thread behind the #.
 import { StrictMode } from 'react'
 import { createRoot } from 'react-dom/client'
 import { Chat } from './documented/ai-elements.jsx'

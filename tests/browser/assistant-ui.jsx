@@ -1,4 +1,4 @@
-// The smallest components over the runtime of docs/assistant-ui.md.
+// The smallest components over the runtime of app/turnstream/web/packages/assistant-ui.md.
 import {
   ActionBarPrimitive,
   ComposerPrimitive,

@@ -1,4 +1,4 @@
-// A page around the chat of docs/copilotkit.md. It names its thread behind the #.
+// A page around the chat of app/turnstream/web/packages/copilotkit.md. It names its thread behind the #.
 import { useAgentContext, useDefaultRenderTool, useFrontendTool } from '@copilotkit/react-core/v2'
 import { StrictMode } from 'react'
 import { createRoot } from 'react-dom/client'

@@ -1,5 +1,5 @@
 // AI Elements are no package: their command line writes sources into a project. These stand for those that
-// docs/ai-elements.md uses, with the properties that it gives to them.
+// app/turnstream/web/packages/ai-elements.md uses, with the properties that it gives to them.
 import { createContext, useContext } from 'react'
 
 const Children = ({ children }) => <div>{children}</div>

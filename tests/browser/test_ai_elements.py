@@ -1,4 +1,7 @@
-"""The code of docs/ai-elements.md in Chromium against the real server. AI Elements are no package (`elements.jsx`)."""
+"""The code of ai-elements.md, beside the packages, in Chromium against the real server.
+
+AI Elements are no package: `elements.jsx` has stand-ins.
+"""
 
 import re
 import shutil
@@ -22,7 +25,9 @@ async def wiring(packages: Path, shared_database_url: str) -> AsyncIterator[Wiri
     shutil.copy(Path(__file__).with_name("elements.jsx"), packages)
     names = ("confirmation", "conversation", "message", "prompt-input", "reasoning", "tool")
     aliases = [f"--alias:@/components/ai-elements/{name}=./elements.jsx" for name in names]
-    script = bundled(packages, "ai-elements.jsx", code_of("docs/ai-elements.md", "jsx"), *aliases)
+    script = bundled(
+        packages, "ai-elements.jsx", code_of("app/turnstream/web/packages/ai-elements.md", "jsx"), *aliases
+    )
     async with wired(script, shared_database_url) as wiring:
         yield wiring
 

@@ -1,4 +1,4 @@
-"""The code of docs/assistant-ui.md with the packages of assistant-ui, in Chromium against the real server."""
+"""The code of assistant-ui.md, beside the packages, with those of assistant-ui, in Chromium against the real server."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.needs("Chro
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def wiring(packages: Path, shared_database_url: str) -> AsyncIterator[Wiring]:
-    script = bundled(packages, "assistant-ui.jsx", code_of("docs/assistant-ui.md", "jsx"))
+    script = bundled(packages, "assistant-ui.jsx", code_of("app/turnstream/web/packages/assistant-ui.md", "jsx"))
     async with wired(script, shared_database_url) as wiring:
         yield wiring
 

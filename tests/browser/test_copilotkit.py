@@ -1,4 +1,4 @@
-"""The code of docs/copilotkit.md with CopilotKit's own chat, in Chromium against the real server."""
+"""The code of copilotkit.md, beside the packages, with CopilotKit's own chat, in Chromium against the real server."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.needs("Chro
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def wiring(copilotkit: Path, shared_database_url: str) -> AsyncIterator[Wiring]:
-    script = bundled(copilotkit, "copilotkit.jsx", code_of("docs/copilotkit.md", "jsx"))
+    script = bundled(copilotkit, "copilotkit.jsx", code_of("app/turnstream/web/packages/copilotkit.md", "jsx"))
     async with wired(script, shared_database_url) as wiring:
         yield wiring
 

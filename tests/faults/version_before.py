@@ -56,17 +56,21 @@ def unpack_version_before(folder: Path) -> VersionBefore:
 
 
 def _install(folder: Path) -> None:
-    """Its own entry points, in place of those of the tree: the first one of a name on the path counts."""
-    project = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    about = folder / f"{project['name']}-{project['version']}.dist-info"
-    about.mkdir()
-    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n")
-    lines = [
-        line
-        for group, points in project.get("entry-points", {}).items()
-        for line in (f"[{group}]", *(f"{name} = {value}" for name, value in points.items()))
-    ]
-    (about / "entry_points.txt").write_text("\n".join(lines))
+    """Its own entry points, in place of those of the tree: the first distribution of a name on the path counts."""
+    for file in (ROOT / "pyproject.toml", *ROOT.glob("app/*/pyproject.toml")):
+        now = tomllib.loads(file.read_text(encoding="utf-8"))["project"]
+        before = folder / file.relative_to(ROOT)
+        project = tomllib.loads(before.read_text(encoding="utf-8"))["project"] if before.is_file() else {}
+        name, version = now["name"], project.get("version", now["version"])
+        about = folder / f"{name.replace('-', '_')}-{version}.dist-info"
+        about.mkdir()
+        (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+        lines = [
+            line
+            for group, points in project.get("entry-points", {}).items()
+            for line in (f"[{group}]", *(f"{name} = {value}" for name, value in points.items()))
+        ]
+        (about / "entry_points.txt").write_text("\n".join(lines))
 
 
 def _commit_before() -> str:

@@ -19,13 +19,13 @@ from turnstream.domain.history import COMPACTED
 from turnstream.domain.turns import Limits, ToolSpec, Turn
 from turnstream.engine import requests
 from turnstream.extensions.openai.provider import OpenAIResponsesProvider
-from turnstream.lab.recordings import RecordingInterceptor, Recordings
-from turnstream.lab.replay import ReplayInterceptor
 from turnstream.llm.anthropic.provider import AnthropicProvider
 from turnstream.llm.models.catalog import Model, Models, ProviderModels
 from turnstream.llm.provider import Message, ModelCall, ModelRequest, count_tokens
 from turnstream.llm.scripted import ScriptedProvider, message_of, text
 from turnstream.llm.transport.interceptor import CallPublisher
+from turnstream_lab.recordings import RecordingInterceptor, Recordings
+from turnstream_lab.replay import ReplayInterceptor
 
 JSON = {"content-type": "application/json", "request-id": "req_1"}
 OVERLOADED = b'{"type":"error","error":{"type":"overloaded_error","message":"No."}}'

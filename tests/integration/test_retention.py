@@ -18,11 +18,11 @@ from turnstream.config import Settings
 from turnstream.domain.errors import StatementTooLong
 from turnstream.engine.upkeep.sweeps import Sweep
 from turnstream.kit.ids import new_id
-from turnstream.lab.recordings import Recordings
 from turnstream.setup.engine import sweeps_of
 from turnstream.storage.owners.documents import Documents
 from turnstream.storage.owners.uploads import Uploads
 from turnstream.storage.retention import AGED_KEYS, AGED_UPLOADS, Sweeps, aged_rows, old_chats, present_turns
+from turnstream_lab.recordings import Recordings
 
 DAYS = 30
 

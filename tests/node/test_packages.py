@@ -55,19 +55,21 @@ def bundled(folder: Path, source: str) -> bytes:
 
 
 async def test_the_packages_are_small_and_what_is_not_used_is_left_out(packages: Path) -> None:
-    page = (ROOT / "docs/packages.md").read_text(encoding="utf-8")
+    page = (ROOT / "app/turnstream/web/packages/README.md").read_text(encoding="utf-8")
     for name in ("client", "react", "ai-sdk"):
         size = len(gzip.compress(bundled(packages, f'export * from "@turnstream/{name}"'), mtime=0))
         assert size < MOST_BYTES
         (kilobytes,) = re.findall(rf"^\| `@turnstream/{name}` \|.*\| ([\d.]+) kB \|$", page, re.MULTILINE)
-        assert abs(float(kilobytes) - size / 1000) < 0.3, f"docs/packages.md: {name} has {size / 1000:.1f} kB"
+        assert abs(float(kilobytes) - size / 1000) < 0.3, (
+            f"app/turnstream/web/packages/README.md: {name} has {size / 1000:.1f} kB"
+        )
         assert bundled(packages, f'import "@turnstream/{name}"') == b""
     part = bundled(packages, 'export { hasEnded } from "@turnstream/client"')
     assert len(part) < 200
 
 
 async def test_the_examples_of_the_page_fit_the_packages(packages: Path, node: str) -> None:
-    page = (ROOT / "docs/packages.md").read_text(encoding="utf-8")
+    page = (ROOT / "app/turnstream/web/packages/README.md").read_text(encoding="utf-8")
     client, react, sdk = re.findall(r"^```(?:ts|jsx)\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
     for example in (f"const token = ''\n{client}", sdk):
         bundled(packages, example)

@@ -37,33 +37,31 @@ def site_of(programs: Path) -> Path:
     return site
 
 
-def link_dependencies(programs: Path, name: str) -> None:
-    """Adds what the distribution `name` depends on, without its extras, as links into the environment of the tests."""
-    for each in dependencies(name).values():
+def link_dependencies(programs: Path, name: str, extras: Iterable[str] = ()) -> None:
+    """Adds what the distribution `name` depends on, as links into the environment of the tests."""
+    for each in dependencies(name, extras).values():
         for part in {file.parts[0] for file in each.files or ()} - {"..", "__pycache__"}:
             link = site_of(programs) / part
             if not link.exists():
                 link.symlink_to(str(each.locate_file(part)))
 
 
-def dependencies(name: str) -> dict[str, Distribution]:
-    """All that a distribution depends on, by their names."""
+def dependencies(name: str, extras: Iterable[str] = ()) -> dict[str, Distribution]:
+    """All that a distribution depends on, by their names, without the distributions of this tree."""
     found: dict[str, Distribution] = {}
-    seen, left = set[tuple[str, frozenset[str]]](), [*_required(name, ())]
+    seen, left = set[tuple[str, frozenset[str]]](), [*_required(name, extras)]
     while left:
         needed = left.pop()
         key = (_plain(needed.name), frozenset(needed.extras))
-        if key not in seen:
+        if key not in seen and not key[0].startswith("turnstream"):
             seen.add(key)
             found[key[0]] = distribution(needed.name)
             left += _required(needed.name, needed.extras)
     return found
 
 
-def extras(name: str) -> set[str]:
-    """The distributions that the extras of one name."""
-    every = map(Requirement, distribution(name).requires or ())
-    return {_plain(each.name) for each in every if each.marker and "extra" in str(each.marker)}
+def extras(name: str) -> list[str]:
+    return distribution(name).metadata.get_all("Provides-Extra") or []
 
 
 def _required(name: str, extras: Iterable[str]) -> Iterator[Requirement]:

@@ -4,6 +4,13 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).parents[2]
-_FOLDERS = ("docs/**/*.md", "app/turnstream_*/README.md", "tests/*/README.md")
+_FOLDERS = (
+    "docs/**/*.md",
+    "app/turnstream_*/README.md",
+    "app/turnstream/web/README.md",
+    "app/turnstream/web/packages/*.md",
+    "app/turnstream/extensions/*/README.md",
+    "tests/*/README.md",
+)
 
 PAGES: Final = (ROOT / "README.md", *sorted(page for folder in _FOLDERS for page in ROOT.glob(folder)))

@@ -23,14 +23,14 @@ from turnstream.api.schemas.tools import ActionsIn
 from turnstream.config import Settings
 from turnstream.extensions.webhooks.deliveries import body_of
 from turnstream.extensions.webhooks.queue import Webhook
-from turnstream.lab.comparison import Question, read_plan
 from turnstream.setup.policies import allowances
 from turnstream.tools.declared.declarations import read_declarations
+from turnstream_lab.comparison import Question, read_plan
 
 QUICKSTART = "tests/acceptance/test_quickstart.py::test_the_commands_of_the_quickstart_work_as_written"
-COMPARE = "tests/acceptance/test_replay_page.py::test_the_comparisons_of_the_page_print_what_it_says"
+COMPARE = "tests/lab/test_replay_page.py::test_the_comparisons_of_the_page_print_what_it_says"
 README = "tests/acceptance/test_quickstart.py::test_the_commands_of_the_readme_work_as_written"
-REPLAY = "tests/acceptance/test_replay_page.py::test_the_commands_of_the_page_print_what_it_says"
+REPLAY = "tests/lab/test_replay_page.py::test_the_commands_of_the_page_print_what_it_says"
 OWN_TOOLS = "tests/acceptance/test_tools_page.py::test_tools_in_process_and_of_an_mcp_server_are_called_without_a_key"
 DECLARED = "tests/integration/test_declared_tools.py::test_the_examples_of_declarations_work"
 HTTP_TOOL = "tests/integration/test_declared_tools.py::test_the_example_of_an_http_tool_prints_the_documented_text"
@@ -64,24 +64,32 @@ CHECKED = {
     ("docs/ai-sdk.md", "Events and chunks", "jsx"): "JSX; tests/node/test_ai_sdk.py runs the functions that it names",
     ("docs/ai-sdk.md", "The same chats", "js"): f"{HERE}test_examples_in_javascript_are_valid",
     ("docs/ai-sdk.md", "Events and chunks", "js"): f"{HERE}test_examples_in_javascript_are_valid",
-    ("docs/packages.md", "The client", "ts"): PACKAGES,
-    ("docs/packages.md", "React", "jsx"): PACKAGES,
-    ("docs/packages.md", "The AI SDK", "jsx"): PACKAGES,
+    ("app/turnstream/web/packages/README.md", "The client", "ts"): PACKAGES,
+    ("app/turnstream/web/packages/README.md", "React", "jsx"): PACKAGES,
+    ("app/turnstream/web/packages/README.md", "The AI SDK", "jsx"): PACKAGES,
     ("docs/ag-ui.md", "AG-UI", "js"): AG_UI,
     ("docs/ag-ui.md", "Events", "js"): AG_UI,
     ("docs/api.md", "Answers that may be old", "http"): "a request; tests/faults/test_standby.py sends such ones",
-    ("docs/assistant-ui.md", "The runtime", "jsx"): (
+    ("app/turnstream/web/packages/assistant-ui.md", "The runtime", "jsx"): (
         "tests/browser/test_assistant_ui.py::test_tools_of_server_and_page_approvals_and_another_answer"
     ),
-    ("docs/assistant-ui.md", "The runtime", "js"): f"{HERE}test_examples_in_javascript_are_valid",
-    ("docs/ai-elements.md", "With AI Elements", "sh"): "fetches sources of others, which are in no package registry",
-    ("docs/ai-elements.md", "With AI Elements", "jsx"): (
+    (
+        "app/turnstream/web/packages/assistant-ui.md",
+        "The runtime",
+        "js",
+    ): f"{HERE}test_examples_in_javascript_are_valid",
+    (
+        "app/turnstream/web/packages/ai-elements.md",
+        "With AI Elements",
+        "sh",
+    ): "fetches sources of others, which are in no package registry",
+    ("app/turnstream/web/packages/ai-elements.md", "With AI Elements", "jsx"): (
         "tests/browser/test_ai_elements.py::test_tools_reasoning_and_approvals"
     ),
-    ("docs/copilotkit.md", "With CopilotKit", "jsx"): (
+    ("app/turnstream/web/packages/copilotkit.md", "With CopilotKit", "jsx"): (
         "tests/browser/test_copilotkit.py::test_tools_of_server_and_page_and_approvals"
     ),
-    ("docs/copilotkit.md", "With its runtime in between", "js"): (
+    ("app/turnstream/web/packages/copilotkit.md", "With its runtime in between", "js"): (
         "the runtime is 280 MB with what it needs; it was run by hand as it stands"
     ),
     ("docs/api.md", "Refusals", "json"): f"{HERE}test_answers_of_the_api_page_fit_their_schemas",
@@ -96,6 +104,9 @@ CHECKED = {
         "Benchmarks",
         "sh",
     ): "takes minutes, and rewrites the page; the bench has tests of its own",
+    ("app/turnstream_lab/README.md", "turnstream-lab", "sh"): (
+        "tests/acceptance/test_package.py::test_the_lab_adds_its_commands_and_settings_to_the_server"
+    ),
     ("app/turnstream_terminal/README.md", "turnstream-terminal", "sh"): (
         "tests/acceptance/test_pages.py::test_the_terminal_lists_chats_and_answers_as_its_page_says"
     ),
@@ -119,9 +130,6 @@ CHECKED = {
     ): f"{CONFORMANCE}test_our_server_holds_what_can_be_seen_from_outside",
     ("app/turnstream_conformance/README.md", "Proxies", "sh"): (
         "tests/faults/test_conformance_proxies.py::test_a_proxy_as_it_is_documented_holds_all_promises"
-    ),
-    ("docs/contributing.md", "Live tests", "text"): (
-        "tests/acceptance/test_live_tests.py::test_the_live_test_passes_against_a_server_with_the_api_of_a_provider"
     ),
     ("docs/embedding.md", "A server of your own", "python"): (
         "tests/acceptance/test_embedding.py::test_a_program_of_its_own_serves_its_tools_and_ends_in_order"

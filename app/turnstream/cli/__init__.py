@@ -23,8 +23,6 @@ MODULES: Mapping[str, str] = {
     "audit": "turnstream.cli.audit",
     "migrate": "turnstream.cli.migrate",
     "doctor": "turnstream.cli.doctor",
-    "replay": "turnstream.cli.replay",
-    "compare": "turnstream.cli.compare",
     "conformance": "turnstream_conformance.command",
 }
 

@@ -9,8 +9,7 @@ import click
 from turnstream.api.identity.way import BELIEVED
 from turnstream.cli import OpenGroup
 from turnstream.config import Settings
-from turnstream.extension import read_settings
-from turnstream.lab.recordings import Recordings
+from turnstream.extension import read_settings, recordings_of, selected
 from turnstream.setup.databases import (
     database_name,
     open_present_database,
@@ -68,7 +67,7 @@ def erase(owner: str, yes: bool) -> None:
 
 async def _erase(settings: Settings, owner: str) -> Counter[str]:
     erased: Counter[str] = Counter()
-    recordings = Recordings(settings.record) if settings.record else None
+    recordings = recordings_of(settings, selected(settings))
     async with open_present_database(settings) as database:
         stored = Owners(database)
         erased["tokens"] = len(await stored.delete_tokens(owner))
@@ -77,8 +76,7 @@ async def _erase(settings: Settings, owner: str) -> Counter[str]:
         while True:
             async for step in stored.erase(owner):
                 erased[step.table] += step.rows
-                if recordings is not None:
-                    erased["recordings"] += sum(map(recordings.delete, step.turns))
+                erased["recordings"] += sum(map(recordings.delete, step.turns))
             # A server trusts a token for some seconds after it has gone, and may have written meanwhile.
             if asyncio.get_running_loop().time() >= believed_until and await stored.is_erased(owner):
                 if erased.total():

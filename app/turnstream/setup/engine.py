@@ -24,13 +24,12 @@ from turnstream.engine.upkeep.recovery import ReplicaMonitor
 from turnstream.engine.upkeep.refusals import REFUSALS_KEPT_DAYS, RefusedLogins
 from turnstream.engine.upkeep.round_writer import RoundWriter
 from turnstream.engine.upkeep.search_indexer import SearchIndexer
-from turnstream.engine.upkeep.sweeps import HOURS, UNUSED_UPLOADS_KEPT, Sweep, sweep_here
+from turnstream.engine.upkeep.sweeps import HOURS, UNUSED_UPLOADS_KEPT, Sweep
 from turnstream.engine.upkeep.transactions import TransactionWatch
 from turnstream.engine.worker import Worker, WorkerPolicy
 from turnstream.extension import Context, Task, Work
 from turnstream.kit.ids import new_id
 from turnstream.kit.signals import Signals
-from turnstream.lab.recordings import Recordings
 from turnstream.setup.configuration import digests_of
 from turnstream.setup.parts import Parts
 from turnstream.setup.policies import worker_policy
@@ -45,15 +44,7 @@ from turnstream.storage.owners.audit import AuditTrail
 from turnstream.storage.owners.charges import Charges
 from turnstream.storage.owners.owner_changes import OwnerChanges
 from turnstream.storage.owners.uploads import Uploads
-from turnstream.storage.retention import (
-    AGED_KEYS,
-    AGED_UPLOADS,
-    Sweeps,
-    aged_rows,
-    old_chats,
-    present_turns,
-    unused_tool_sets,
-)
+from turnstream.storage.retention import AGED_KEYS, AGED_UPLOADS, Sweeps, aged_rows, old_chats, unused_tool_sets
 from turnstream.storage.runs.journal import Journal, OpenTexts
 from turnstream.storage.runs.queue import Queue, Renewals
 from turnstream.storage.runs.session import ReplicaSession
@@ -169,7 +160,6 @@ def _upkeep_of_rows(settings: Settings, database: Database, works: Collection[Wo
         SearchIndexer(Search(database)).run,
         TransactionWatch(database).run,
         *(partial(each.run, Sweeps(database)) for each in sweeps),
-        *_sweeps_of_files(settings, database),
         *(task for work in works for task in work.tasks),
     ]
 
@@ -195,16 +185,6 @@ def sweeps_of(settings: Settings, database: Database) -> Sequence[Sweep]:
     old = partial(aged_rows, database, AGED_KEYS, settings.retain_idempotency_keys_days)
     sweeps.append(Sweep("old idempotency keys", HOURS, old))
     return sweeps
-
-
-def _sweeps_of_files(settings: Settings, database: Database) -> Sequence[Task]:
-    """Recordings are files of this machine, whose host name may be that of another one too."""
-    if settings.record is None:
-        return ()
-    steps = partial(
-        Recordings(settings.record).sweep, partial(present_turns, database), settings.retain_recordings_days
-    )
-    return [partial(sweep_here, HOURS, steps)]
 
 
 @asynccontextmanager

@@ -2,10 +2,9 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager, nullcontext, suppress
+from contextlib import ExitStack, aclosing, asynccontextmanager, suppress
 from dataclasses import replace
 
-import structlog
 from pydantic import SecretStr
 
 from turnstream.config import Section, Settings, read_environment, variables
@@ -13,16 +12,12 @@ from turnstream.domain.blocks import Block
 from turnstream.domain.errors import ConfigError, ProviderError, RequestRefused
 from turnstream.domain.kinds import TEXT
 from turnstream.extension import Extension
-from turnstream.lab.chaos import ChaosInterceptor, ChaosPlan
-from turnstream.lab.recordings import RecordingInterceptor, Recordings
 from turnstream.llm.models.api import ANTHROPIC, CallOptions, ModelApi, ProviderSpec
 from turnstream.llm.models.catalog import Models, ProviderModels
 from turnstream.llm.models.connect import connect_providers, import_adapter
 from turnstream.llm.models.registry import read_registry
 from turnstream.llm.provider import Message, ModelRequest
 from turnstream.llm.transport.interceptor import Interceptor
-
-log = structlog.get_logger(__name__)
 
 PREFERRED = "claude-sonnet-5-5"
 _PING = 30.0  # seconds
@@ -34,18 +29,9 @@ def model_apis(settings: Settings, extensions: Sequence[Extension]) -> Sequence[
 
 @asynccontextmanager
 async def open_models(settings: Settings, extensions: Sequence[Extension]) -> AsyncIterator[Models]:
-    interceptors: list[Interceptor] = []
-    if settings.chaos:
-        note = "model calls are made to fail on purpose: never in production"
-        log.critical("model.chaos", note=note, share=settings.chaos, seed=settings.chaos_seed)
-        interceptors.append(ChaosInterceptor(ChaosPlan(settings.chaos_seed, settings.chaos)))
-    with nullcontext() if settings.record is None else Recordings(settings.record) as recordings:
-        if recordings is not None:
-            # After the chaos in this list: a recording holds the bytes that an adapter got, chaos included.
-            every = settings.record_turns == "all"
-            interceptors.append(
-                RecordingInterceptor(recordings, lambda call: every or (call is not None and call.record))
-            )
+    with ExitStack() as stack:
+        opened = [stack.enter_context(extension.interceptors(settings)) for extension in extensions]
+        interceptors = [each for several in opened for each in several]
         options = CallOptions(interceptors, settings.max_event_bytes, settings.model_calls == "direct")
         specs = _providers(settings, extensions)
         async with connect_providers(specs, options) as offers:

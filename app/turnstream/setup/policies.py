@@ -79,13 +79,6 @@ def allowances(settings: Settings, apis: Sequence[ModelApi]) -> Allowances:
     )
 
 
-def recorded_owners(settings: Settings) -> frozenset[str] | None:
-    """The owners who may ask for recordings, where that makes a difference; None for all."""
-    if settings.record is None or settings.record_turns == "all" or settings.record_owners == "*":
-        return None
-    return frozenset(_listed(settings.record_owners))
-
-
 def _listed(text: str) -> list[str]:
     return [item.strip() for item in text.split(",") if item.strip()]
 

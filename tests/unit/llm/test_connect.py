@@ -53,7 +53,7 @@ async def test_an_adapter_is_made_at_the_first_call_once_and_closed_at_the_end()
             await super().aclose()
 
     provider, request = (
-        OnDemand(replace(spec, api=replace(spec.api, connect=Made))),
+        OnDemand(replace(spec, api=replace(spec.api, connect=Made, module=None))),
         ModelRequest("claude-sonnet-5-5", ()),
     )
     await provider.aclose()  # nothing to close yet

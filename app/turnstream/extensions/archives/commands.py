@@ -16,11 +16,10 @@ from turnstream.api.schemas.requests import NewChat
 from turnstream.cli.tokens import checked_owner
 from turnstream.config import Settings
 from turnstream.domain.errors import ConfigError, NotFound
-from turnstream.extension import read_settings
+from turnstream.extension import read_settings, recordings_of, selected
 from turnstream.extensions.archives import archives
 from turnstream.extensions.archives.archives import NIL, ArchivePart, ImportCounts, OwnerExport, OwnerImport, Section
 from turnstream.extensions.archives.tar import END, tar_member, tar_members, tar_places
-from turnstream.lab.recordings import Recordings
 from turnstream.setup.databases import database_name, open_database, open_present_database
 from turnstream.storage.owners.audit import AuditTrail
 from turnstream.storage.owners.owners import Owners
@@ -47,8 +46,7 @@ async def _export(settings: Settings, owner: str, archive: Path, chat: UUID | No
     async with open_present_database(settings) as database:
         if not any(each.owner == owner for each in await Owners(database).list()):
             raise NotFound(f"there is no owner {owner}; `turnstream owners list` shows them")
-        files = Recordings(settings.record).files if settings.record else lambda _turn: ()
-        source = OwnerExport(database, owner, chat, files)
+        source = OwnerExport(database, owner, chat, recordings_of(settings, selected(settings)).files)
         scope = {"chat": str(chat)} if chat else {}
         await AuditTrail(database).note("owner.exported", owner, scope)  # before anything has left
         if str(archive) == "-":
@@ -122,7 +120,7 @@ def import_archive(archive: Path, owner: str | None, trusted: bool) -> None:
 
 
 async def _import(settings: Settings, archive: Path, owner: str | None, *, trusted: bool = False) -> ImportCounts:
-    keep = Recordings(settings.record).keep if settings.record else lambda _turn, _name, _content: False
+    keep = recordings_of(settings, selected(settings)).keep
     with click.open_file(str(archive), "rb") as file:
         async with open_database(settings) as database:
             counts = await OwnerImport(database, owner, keep, _check_chat, trusted=trusted).run(_parts_in(file))

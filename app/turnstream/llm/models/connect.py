@@ -47,11 +47,13 @@ class OnDemand:
 
     async def adapter(self) -> OwnedProvider:
         async with self._making:
-            if self._adapter is None:
-                await import_adapter(self._spec.api)
-                # It reads the certificates of all authorities, which takes 20 ms.
-                self._adapter = await asyncio.to_thread(self._spec.api.connect, self._spec, self._options)
+            self._adapter = self._adapter or await self._new_adapter()
         return self._adapter
+
+    async def _new_adapter(self) -> OwnedProvider:
+        await import_adapter(self._spec.api)
+        # It reads the certificates of all authorities, which takes 20 ms.
+        return await asyncio.to_thread(self._spec.api.connect, self._spec, self._options)
 
     def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[Part], None]:
         return self._first_stream(request) if self._adapter is None else self._adapter.stream(request)

@@ -1,4 +1,4 @@
-// A transport for useChat of the AI SDK. docs/packages.md explains it.
+// A transport for useChat of the AI SDK. app/turnstream/web/packages/README.md explains it.
 
 import { DefaultChatTransport } from 'ai'
 import { isPassing, pause } from '@turnstream/client'

@@ -1,4 +1,4 @@
-// React hooks for chats of turnstream. docs/packages.md explains them.
+// React hooks for chats of turnstream. app/turnstream/web/packages/README.md explains them.
 
 import { use, useCallback, useMemo, useState, useSyncExternalStore } from 'react'
 import { hasEnded } from '@turnstream/client'

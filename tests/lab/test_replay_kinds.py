@@ -16,15 +16,12 @@ from tests.integration.plays import Play, playing
 from tests.support.harness import POLICY, QUICK, Asked, Harness, Replica
 from tests.support.model_apis import EXTENSIONS
 from tests.support.pictures import PIXEL
-from turnstream.cli.replay import divergences
 from turnstream.config import Settings
 from turnstream.domain.kinds import SUMMARY, VERDICT
 from turnstream.domain.output import output_of, phase_of
 from turnstream.domain.plans import Plans
 from turnstream.domain.turns import Limits, OutputSpec, Turn
 from turnstream.engine.model_route import ModelPolicy
-from turnstream.lab.recordings import RecordingInterceptor, Recordings
-from turnstream.lab.rerun import rerun
 from turnstream.llm.anthropic.provider import AnthropicProvider
 from turnstream.llm.models.catalog import Models
 from turnstream.llm.provider import BlockOpened, Part
@@ -37,6 +34,9 @@ from turnstream.storage.database import Database, Statement, connect
 from turnstream.tools.outputs import OUTPUT, Outputs, output_tools
 from turnstream.tools.tool import File, Tool, ToolContext, tool
 from turnstream.tools.toolset import Toolset
+from turnstream_lab.recordings import RecordingInterceptor, Recordings
+from turnstream_lab.replay_command import divergences
+from turnstream_lab.rerun import rerun
 
 FORGET = Statement("DELETE FROM chats WHERE id = :chat")
 MODELS = """

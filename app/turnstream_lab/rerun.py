@@ -17,8 +17,6 @@ from turnstream.domain.turns import OutputSpec, ToolRole, ToolSpec, Turn
 from turnstream.engine.frame_clock import FrameClock
 from turnstream.engine.worker import Worker, WorkerPolicy
 from turnstream.kit.ids import new_id
-from turnstream.lab.recording import Recording
-from turnstream.lab.replay import ReplayInterceptor
 from turnstream.llm.models.catalog import Models
 from turnstream.llm.transport.interceptor import Interceptor, Send, current_call
 from turnstream.storage.chats.reruns import answer_as_recorded, copy_path, steer_as_recorded
@@ -30,6 +28,8 @@ from turnstream.tools.outputs import Outputs, as_call
 from turnstream.tools.policy import Policy
 from turnstream.tools.tool import Outcome, ToolContext
 from turnstream.tools.toolset import Toolset
+from turnstream_lab.recording import Recording
+from turnstream_lab.replay import ReplayInterceptor
 
 _LOOK = 0.02  # seconds
 # A recorded silence ended in a stall timeout then, and does so now: the only thing that takes time.

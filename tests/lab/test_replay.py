@@ -17,17 +17,12 @@ from tests.support.command_line import turnstream
 from tests.support.effort import tries
 from tests.support.harness import OWNER, POLICY, QUICK, Asked, Harness, Replica, with_model
 from tests.support.model_apis import EXTENSIONS
-from turnstream.cli.replay import divergences
 from turnstream.config import Settings
 from turnstream.domain.asks import AskAnswer
 from turnstream.domain.blocks import Block
 from turnstream.domain.kinds import TEXT, TOOL_RESULT, USER_TEXT
 from turnstream.domain.plans import Plans
 from turnstream.domain.turns import Limits, ToolSpec, Turn
-from turnstream.lab.chaos import ChaosInterceptor, ChaosPlan
-from turnstream.lab.recording import Recording
-from turnstream.lab.recordings import RecordingInterceptor, Recordings
-from turnstream.lab.rerun import Rerun, rerun
 from turnstream.llm.anthropic.provider import AnthropicProvider
 from turnstream.llm.models.catalog import Models
 from turnstream.llm.scripted import text, tool_use
@@ -38,6 +33,11 @@ from turnstream.storage.chats.actions import Actions, Decision
 from turnstream.storage.chats.reruns import find_turn, steer_as_recorded
 from turnstream.storage.database import Database, Statement, connect
 from turnstream.tools.tool import Tool, tool
+from turnstream_lab.chaos import ChaosInterceptor, ChaosPlan
+from turnstream_lab.recording import Recording
+from turnstream_lab.recordings import RecordingInterceptor, Recordings
+from turnstream_lab.replay_command import divergences
+from turnstream_lab.rerun import Rerun, rerun
 
 FORGET = Statement("DELETE FROM chats WHERE id = :chat")
 SETTINGS = Settings(max_retries=QUICK.most, max_retry_after=QUICK.max_retry_after)
@@ -235,7 +235,7 @@ async def test_a_round_without_a_recording_is_reported(harness: Harness, target:
 def of_the_command(database_url: str, monkeypatch: pytest.MonkeyPatch) -> str:
     """The database of the turn. The logging of this process stays as it is."""
     monkeypatch.setenv("DATABASE_URL", database_url)
-    monkeypatch.setattr("turnstream.cli.replay.configure_logging", lambda _: None)
+    monkeypatch.setattr("turnstream_lab.replay_command.configure_logging", lambda _: None)
     return database_url
 
 

@@ -13,12 +13,12 @@ from tests.support.http_server import serving
 from tests.support.model_apis import parameters_of
 from turnstream.domain.errors import PermanentError
 from turnstream.domain.rounds import Prices
-from turnstream.lab.comparison import options_of, read_plan
 from turnstream.llm.models.catalog import Model, ProviderModels
 from turnstream.llm.provider import ModelRequest
 from turnstream.llm.scripted import Reply, ScriptedProvider, message_of, text, tool_use
 from turnstream.tools.tool import tool
 from turnstream.tools.toolset import Toolset
+from turnstream_lab.comparison import options_of, read_plan
 from turnstream_terminal.options import params_of
 
 USAGE = {"input_tokens": 100, "cache_read_input_tokens": 900, "output_tokens": 50}

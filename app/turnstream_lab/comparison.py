@@ -12,8 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from turnstream.domain.rounds import exact_sum
-from turnstream.lab.judging import Score, Standing, standing_of
 from turnstream_client.events import Json
+from turnstream_lab.judging import Score, Standing, standing_of
 from turnstream_terminal.options import assignments, merged, nested, toml_value
 from turnstream_terminal.text import one_line
 

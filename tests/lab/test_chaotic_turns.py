@@ -24,12 +24,12 @@ from turnstream.domain.turns import Limits, Turn
 from turnstream.extensions.openai.chat import render as openai_render
 from turnstream.extensions.openai.provider import OpenAIChatProvider, OpenAIResponsesProvider
 from turnstream.extensions.openai.responses import render as responses_render
-from turnstream.lab.chaos import FAULTS, ChaosInterceptor, ChaosPlan
 from turnstream.llm.anthropic import render as anthropic_render
 from turnstream.llm.anthropic.provider import AnthropicProvider
 from turnstream.llm.conversation.messages import build_messages
 from turnstream.llm.provider import ModelRequest, Provider
 from turnstream.tools.tool import tool
+from turnstream_lab.chaos import FAULTS, ChaosInterceptor, ChaosPlan
 
 TURNS = int(os.environ.get("CHAOS_TURNS", "1000" if FULL else "250"))
 SEED = int(os.environ.get("CHAOS_SEED", "5"))

@@ -19,9 +19,9 @@ import httpx2
 import structlog
 
 from turnstream.domain.errors import ConfigError
-from turnstream.lab.recording import Ending, Failure, RecordedChunk, Recording, decode, encode, redact, redact_reads
 from turnstream.llm.provider import ModelCall
 from turnstream.llm.transport.interceptor import Send, current_call, filter_body
+from turnstream_lab.recording import Ending, Failure, RecordedChunk, Recording, decode, encode, redact, redact_reads
 
 log = structlog.get_logger(__name__)
 
@@ -50,11 +50,12 @@ _NAME: Final = re.compile(r"attempt-\d+-round-\d+-try-\d+\.jsonl")
 
 class Recordings:
     """A folder of recordings, with one folder for each turn. As a context manager it accepts new ones. Those that it
-    cannot write, or has no room for, are dropped and logged.
+    cannot write, or has no room for, are dropped and logged. `owners` may ask for them; None stands for all.
     """
 
-    def __init__(self, folder: Path, most_waiting: int = _MOST_WAITING) -> None:
+    def __init__(self, folder: Path, most_waiting: int = _MOST_WAITING, owners: frozenset[str] | None = None) -> None:
         self.folder = folder
+        self.owners = owners
         self._most_waiting = most_waiting  # bytes
         self._waiting: queue.SimpleQueue[tuple[Callable[[], Recording], int] | None] = queue.SimpleQueue()
         # Bytes. One thread adds to each, so neither needs a lock.

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from turnstream.lab.differences import difference, request_difference
+from turnstream_lab.differences import difference, request_difference
 
 
 def request_of(*texts: str, **members: Any) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from contextlib import aclosing
 import httpx2
 import pytest
 
-from turnstream.lab.chaos import FAULTS, ChaosInterceptor, ChaosPlan, Fault
+from turnstream_lab.chaos import FAULTS, ChaosInterceptor, ChaosPlan, Fault
 
 BODY = b'data: {"n": 1}\n\n' * 200
 

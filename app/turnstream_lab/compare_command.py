@@ -11,7 +11,9 @@ from rich.console import Console
 
 from turnstream.domain.errors import TurnstreamError
 from turnstream.extension import read_settings
-from turnstream.lab.comparison import (
+from turnstream_client.errors import ClientError
+from turnstream_client.http import AsyncClient
+from turnstream_lab.comparison import (
     Answers,
     ComparisonPlan,
     Question,
@@ -22,9 +24,7 @@ from turnstream.lab.comparison import (
     standings,
     table_of,
 )
-from turnstream.lab.judging import Judge, Score, ended_turn, function_judge, rubric_judge, shortfall
-from turnstream_client.errors import ClientError
-from turnstream_client.http import AsyncClient
+from turnstream_lab.judging import Judge, Score, ended_turn, function_judge, rubric_judge, shortfall
 from turnstream_terminal.errors import client_errors_explained
 
 _PIPE_WIDTH = 160  # columns of the table when the output is not a terminal

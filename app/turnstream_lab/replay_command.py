@@ -23,10 +23,6 @@ from turnstream.domain.kinds import TOOL_RESULT
 from turnstream.domain.plans import Plans
 from turnstream.domain.turns import Turn
 from turnstream.extension import read_settings, selected
-from turnstream.lab.differences import difference, request_difference
-from turnstream.lab.recording import Recording
-from turnstream.lab.recordings import Recordings
-from turnstream.lab.rerun import Rerun, rerun
 from turnstream.llm.models.catalog import Models
 from turnstream.setup.databases import check_present, database_url
 from turnstream.setup.models import offline_models
@@ -36,6 +32,11 @@ from turnstream.storage.database import Database, connect
 from turnstream.storage.embedded.server import embedded_postgres
 from turnstream.storage.migrations import upgrade_in_thread
 from turnstream.telemetry import configure_logging
+from turnstream_lab.differences import difference, request_difference
+from turnstream_lab.extension import LabSettings
+from turnstream_lab.recording import Recording
+from turnstream_lab.recordings import Recordings
+from turnstream_lab.rerun import Rerun, rerun
 
 # The temporary database need not survive a crash.
 _NOT_DURABLE = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
@@ -63,7 +64,7 @@ def replay(turn: UUID, folder: Path | None, speed: float) -> None:
                 1  there is a difference, or an error
     """
     settings = read_settings()
-    folder = folder or settings.record
+    folder = folder or settings.section(LabSettings).record
     if folder is None:
         raise ConfigError("TURNSTREAM_RECORD is not set; set it, or name the folder with --recordings")
     configure_logging("critical")

@@ -19,16 +19,16 @@ from tests.support.sweeping import swept
 from turnstream.domain.blocks import Block
 from turnstream.domain.errors import ConfigError, ProviderError, TransientError
 from turnstream.extensions.openai.provider import OpenAIChatProvider
-from turnstream.lab import recordings as recordings_module
-from turnstream.lab.chaos import ChaosInterceptor, ChaosPlan
-from turnstream.lab.recording import RecordedChunk, Recording
-from turnstream.lab.recordings import RecordingInterceptor, Recordings
-from turnstream.lab.replay import ReplayInterceptor
 from turnstream.llm.anthropic.provider import AnthropicProvider
 from turnstream.llm.provider import Message, ModelCall, ModelRequest, Part, Provider
 from turnstream.llm.scripted import text
 from turnstream.llm.transport.http import http_client
 from turnstream.llm.transport.interceptor import CallPublisher, Interceptor, Send
+from turnstream_lab import recordings as recordings_module
+from turnstream_lab.chaos import ChaosInterceptor, ChaosPlan
+from turnstream_lab.recording import RecordedChunk, Recording
+from turnstream_lab.recordings import RecordingInterceptor, Recordings
+from turnstream_lab.replay import ReplayInterceptor
 
 KEY = "sk-very-secret"
 TURN = UUID(int=7)

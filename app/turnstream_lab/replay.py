@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Sequence
 import httpx2
 import msgspec
 
-from turnstream.lab.recording import Recording, redact
 from turnstream.llm.transport.interceptor import Send
+from turnstream_lab.recording import Recording, redact
 
 _NO_MORE = msgspec.json.encode(
     {"type": "error", "error": {"type": "end_of_recording", "message": "No further call of this turn was recorded."}}

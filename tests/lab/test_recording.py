@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnstream.lab.recording import Failure, RecordedChunk, Recording, decode, encode, redact, redact_reads
 from turnstream.llm.provider import ModelCall
+from turnstream_lab.recording import Failure, RecordedChunk, Recording, decode, encode, redact, redact_reads
 
 BEGAN = "2026-11-20T10:00:00+00:00"
 CALL = ModelCall(UUID(int=7), 2, 1, "claude-sonnet-5-5")

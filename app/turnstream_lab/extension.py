@@ -1,0 +1,92 @@
+"""The extension of the lab: recordings and chaos. Commands load this module, so it imports little."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import Field
+
+from turnstream.config import Section, Settings
+from turnstream.extension import Context, Extension, Work
+
+if TYPE_CHECKING:
+    from turnstream.llm.provider import ModelCall
+    from turnstream.llm.transport.interceptor import Interceptor
+    from turnstream_lab.recordings import Recordings
+
+
+class LabSettings(Section):
+    record: Path | None = Field(None, description="folder for recordings of model calls (docs/replay.md)")
+    record_turns: Literal["all", "asked"] = Field(
+        "all", description="turns that are recorded: all, or those with `record` set (asked)"
+    )
+    record_owners: str = Field(
+        "local",
+        description="owners who may ask for recordings, separated by commas; * for all",
+    )
+    retain_recordings_days: float | None = Field(
+        None, gt=0, description="days after which a recording is deleted; unless it is set it goes with its turn"
+    )
+    chaos: float = Field(0, ge=0, le=1, description="share of model calls that fail on purpose; for staging only")
+    chaos_seed: int = Field(1, description="seed of the faults; the same seed makes the same faults")
+
+
+def _recordings(settings: Settings) -> "Recordings | None":
+    from turnstream_lab.recordings import Recordings
+
+    given = settings.section(LabSettings)
+    if given.record is None:
+        return None
+    every_owner = given.record_turns == "all" or given.record_owners == "*"  # all turns are recorded anyway
+    names = (name.strip() for name in given.record_owners.split(","))
+    return Recordings(given.record, owners=None if every_owner else frozenset(filter(None, names)))
+
+
+@contextmanager
+def _interceptors(settings: Settings) -> "Iterator[Sequence[Interceptor]]":
+    import structlog
+
+    from turnstream_lab.chaos import ChaosInterceptor, ChaosPlan
+    from turnstream_lab.recordings import RecordingInterceptor
+
+    log = structlog.get_logger(__name__)
+    given, found = settings.section(LabSettings), list["Interceptor"]()
+    if given.chaos:
+        note = "model calls are made to fail on purpose: never in production"
+        log.critical("model.chaos", note=note, share=given.chaos, seed=given.chaos_seed)
+        found.append(ChaosInterceptor(ChaosPlan(given.chaos_seed, given.chaos)))
+
+    def is_recorded(call: "ModelCall | None") -> bool:
+        return given.record_turns == "all" or (call is not None and call.record)
+
+    with ExitStack() as stack:
+        if (recordings := _recordings(settings)) is not None:
+            # After the chaos in this list: a recording holds the bytes that an adapter got, chaos included.
+            found.append(RecordingInterceptor(stack.enter_context(recordings), is_recorded))
+        yield found
+
+
+def _work(context: Context) -> Work:
+    """Recordings are files of this machine: other replicas do not delete them."""
+    from turnstream.engine.upkeep.sweeps import HOURS, sweep_here
+    from turnstream.storage.retention import present_turns
+
+    if (recordings := _recordings(context.settings)) is None:
+        return Work()
+    days = context.settings.section(LabSettings).retain_recordings_days
+    return Work(
+        tasks=[partial(sweep_here, HOURS, partial(recordings.sweep, partial(present_turns, context.database), days))]
+    )
+
+
+EXTENSION = Extension(
+    "lab",
+    "recordings of model calls, chaos, replays, comparisons",
+    settings=LabSettings,
+    work=_work,
+    interceptors=_interceptors,
+    recordings=_recordings,
+    commands={"replay": "turnstream_lab.replay_command", "compare": "turnstream_lab.compare_command"},
+)

@@ -1,0 +1,10 @@
+"""The lab is a distribution of its own: where it is not installed, its tests are left out."""
+
+from importlib.util import find_spec
+
+from tests.acceptance.conftest import server
+from tests.integration.conftest import attempts_are_counted, harness
+
+__all__ = ("attempts_are_counted", "harness", "server")
+
+collect_ignore_glob = [] if find_spec("turnstream_lab") else ["*"]
