@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar
 
 from dotenv import dotenv_values
-from pydantic import AliasChoices, AliasGenerator, Field, HttpUrl, PrivateAttr, SecretStr, ValidationError
+from pydantic import AliasChoices, AliasGenerator, Field, PrivateAttr, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from turnstream.domain.errors import ConfigError
@@ -112,11 +112,6 @@ class Settings(Section):
     params_allow: str | None = Field(
         None,
         description="model parameters that cost more or reach the account, such as `service_tier, betas=NAME`",
-    )
-    cell: str | None = Field(
-        None,
-        pattern=r"^[a-z0-9]{1,8}$",
-        description="name of the [cell](scaling.md#cells) of this server, which its tokens have in them",
     )
     host: str = Field("127.0.0.1", description="address to listen on")
     port: int = Field(8000, ge=0, le=65535, description="port to listen on")
@@ -299,13 +294,6 @@ class Settings(Section):
     lease: float = Field(10, gt=0, description="a replica that does not renew its lease for this long loses its turns")
     poll_interval: float = Field(1, gt=0, description="pause between looks at the queue when no notification comes")
     grace_period: float = Field(10, ge=0, description="time that running turns get to finish when the server stops")
-    webhook_url: HttpUrl | None = Field(None, description="URL that gets a POST for the events of turns")
-    webhook_events: str = Field(
-        "turn.ended", description="what the webhook reports: turn.ended, turn.waiting; separated by commas"
-    )
-    webhook_secret: SecretStr | None = Field(
-        None, description="key that signs webhooks: base64, with or without whsec_ before it"
-    )
     retain_chats_days: float | None = Field(
         None, gt=0, description="days without a change after which a chat is deleted; never unless it is set"
     )
@@ -316,9 +304,6 @@ class Settings(Section):
     )
     retain_idempotency_keys_days: float = Field(
         30, gt=0, description="days for which a repeated request is recognised by its idempotency key"
-    )
-    retain_webhooks_days: float = Field(
-        7, gt=0, description="days for which the row of a webhook is kept that was delivered or given up"
     )
     retain_audit_days: float = Field(
         365, gt=0, description="days for which the audit trail is kept; refused logins at most 30"

@@ -4,7 +4,7 @@ those that are installed; a program may pass its own to `create_app`.
 A command loads the extensions to read its settings. So their values import what they add only when it is asked for.
 """
 
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cache
@@ -17,7 +17,7 @@ from turnstream.domain.errors import ConfigError
 
 if TYPE_CHECKING:
     from turnstream.api.http.call_group import CallGroup
-    from turnstream.api.identity.way import Authenticate, LoginScopes
+    from turnstream.api.identity.way import Admit, Authenticate, LoginScopes
     from turnstream.config import Section, Settings
     from turnstream.domain.plans import Plans
     from turnstream.engine.hooks import Hooks
@@ -27,18 +27,23 @@ if TYPE_CHECKING:
     from turnstream.llm.models.catalog import Models
     from turnstream.llm.transport.interceptor import Interceptor
     from turnstream.storage.database import Database
+    from turnstream.storage.runs.queue import WebhookKind
     from turnstream.tools.sources import SourceKind
 
 GROUP: Final = "turnstream.extensions"
 _NONE = "none"
 
 Task = Callable[[], Coroutine[Any, Any, None]]
+# Returns what is right, in words, or raises ConfigError for what is wrong. True: the check may call others that the
+# settings name.
+Check = Callable[["Settings", "Models", bool], Awaitable[str]]
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
     """The parts of the running server that an extension may use. `database` sees the rows of all owners. `notify` wakes
-    the readers of an owner and a chat after a change is committed.
+    the readers of an owner and a chat after a change is committed. `release` gives the running turns of owners back to
+    the queue.
     """
 
     settings: "Settings"
@@ -47,18 +52,22 @@ class Context:
     plans: "Plans"
     side_calls: "SideCalls"
     notify: Callable[[str, UUID], None]
+    release: Callable[[Collection[str]], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
     """What an extension does in the background. `tasks` run until the server stops; one that ends stops the server.
-    Handlers get `state` from their services (`Services.states`).
+    Handlers get `state` from their services (`Services.states`). Each call is made only if `admit` does not refuse it.
+    Turns leave rows for these kinds of `webhooks`.
     """
 
     hooks: "Sequence[Hooks]" = ()
     tasks: Sequence[Task] = ()
     sweeps: "Sequence[Sweep]" = ()
     state: object = None
+    admit: "Admit | None" = None
+    webhooks: "Collection[WebhookKind]" = ()
 
 
 class TurnFiles(Protocol):
@@ -149,23 +158,25 @@ async def _no_way(_: "Settings", __: "LoginScopes") -> "AsyncIterator[Authentica
     yield None
 
 
-def _no_check(_: "Settings", __: "Models") -> None:
-    """Everything is right."""
+def _no_cell(_: "Settings") -> None:
+    """The server is the only cell."""
 
 
 @dataclass(frozen=True, slots=True)
 class Extension:
-    """`summary` is what `doctor` prints. `settings` is a section of the settings. `check` raises ConfigError for a
-    setting that does not fit the models. `way` opens a way to authenticate, if the settings ask for it. `providers` are
-    APIs of models, `tool_sources` kinds of tools from elsewhere. `interceptors` opens those of model calls, the nearest
-    to the network first. `recordings` are files of turns, if the settings ask for them. `database` is a Postgres that
-    the server runs itself. `commands` are modules by the name of the command that each defines.
+    """`summary` is what `doctor` prints. `settings` is a section of the settings. `checks` are lines of `doctor`, by
+    their names; a server starts only if none finds a fault. `way` opens a way to authenticate, if the settings ask for
+    it. `providers` are APIs of models, `tool_sources` kinds of tools from elsewhere. `interceptors` opens those of
+    model calls, the nearest to the network first. `recordings` are files of turns, if the settings ask for them.
+    `database` is a Postgres that the server runs itself. `cell` is the name that the settings give this server; its
+    tokens have it in them. `commands` are modules by the name of the command that each defines: `usage`, or
+    `owners move` for one of the group `owners`.
     """
 
     name: str
     summary: str
     settings: "type[Section] | None" = None
-    check: "Callable[[Settings, Models], None]" = _no_check
+    checks: Mapping[str, Check] = field(default_factory=dict)
     calls: "Callable[[], Sequence[CallGroup]]" = _no_calls
     work: Callable[[Context], Work] = _no_work
     way: "Callable[[Settings, LoginScopes], AbstractAsyncContextManager[Authenticate | None]]" = _no_way
@@ -174,6 +185,7 @@ class Extension:
     interceptors: "Callable[[Settings], AbstractContextManager[Sequence[Interceptor]]]" = _no_interceptors
     recordings: "Callable[[Settings], TurnFiles | None]" = _no_recordings
     database: "Callable[[Settings], OwnDatabase | None]" = _no_database
+    cell: "Callable[[Settings], str | None]" = _no_cell
     commands: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -227,6 +239,11 @@ def recordings_of(settings: "Settings", extensions: Sequence[Extension]) -> Turn
     """Those of the first of the extensions that has any."""
     found = (extension.recordings(settings) for extension in extensions)
     return next((each for each in found if each is not None), NoFiles())
+
+
+def own_cell(settings: "Settings", extensions: Iterable[Extension]) -> str | None:
+    """The name of this server among several, for its tokens."""
+    return next((cell for each in extensions if (cell := each.cell(settings)) is not None), None)
 
 
 def sections() -> "Sequence[type[Section]]":

@@ -12,7 +12,6 @@ from starlette.middleware import Middleware
 from starlette.middleware.errors import ServerErrorMiddleware
 from starlette.types import Lifespan
 
-from turnstream.api.cell import Cell
 from turnstream.api.dispatch import routes_of
 from turnstream.api.http.connection import SafeHeaders
 from turnstream.api.http.cross_origin import cross_origin
@@ -33,16 +32,17 @@ from turnstream.config import Settings
 from turnstream.domain.extras import need
 from turnstream.domain.plans import Plan
 from turnstream.engine.hooks import Hooks
-from turnstream.extension import Extension, recordings_of, selected
+from turnstream.extension import Extension, own_cell, recordings_of, selected
 from turnstream.llm.models.api import schemas_by_name
 from turnstream.llm.models.catalog import Models
-from turnstream.setup.databases import api_database, database_url, session_url, standby_database, standby_url
+from turnstream.setup.databases import api_database, database_url, session_url
 from turnstream.setup.engine import Engine, ServerProcess, background, started
 from turnstream.setup.identity import allowed_origins, metrics_token
 from turnstream.setup.models import model_apis
 from turnstream.setup.parts import (
     Given,
     Parts,
+    check_extensions,
     chosen_extensions,
     chosen_model,
     opened_models,
@@ -50,11 +50,10 @@ from turnstream.setup.parts import (
     opened_ways,
 )
 from turnstream.setup.plans import read_plans
-from turnstream.setup.policies import allowances, turn_ceilings, turn_limits, webhook_receiver
+from turnstream.setup.policies import allowances, turn_ceilings, turn_limits
+from turnstream.setup.standby import open_standby, standby_url
 from turnstream.storage.database import connect
 from turnstream.storage.migrations import upgrade_in_thread
-from turnstream.storage.owners.moves import Moves
-from turnstream.storage.standby import Standby
 from turnstream.stream.delivery import Deliveries
 from turnstream.tools.outputs import Outputs
 from turnstream.tools.toolset import Toolset
@@ -139,16 +138,14 @@ async def running(
     async with AsyncExitStack() as stack:
         given = given or Given()
         # Before the database is touched, so that a wrong setting makes none.
-        receiver, plans, extensions = (
-            webhook_receiver(settings),
-            read_plans(settings, given.plan_of),
-            chosen_extensions(settings, given),
-        )
+        plans, extensions = read_plans(settings, given.plan_of), chosen_extensions(settings, given)
         model = chosen_model(settings, given, extensions)
         allowed = allowances(settings, model_apis(settings, extensions))
         allowed_origins(settings)
         metrics_token(settings)
         standby_url(settings)
+        models = await opened_models(settings, given, extensions, stack)
+        await check_extensions(extensions, settings, models)
         url = await stack.enter_async_context(database_url(settings, extensions))
         direct_url = session_url(settings, url)
         await upgrade_in_thread(direct_url)
@@ -162,22 +159,17 @@ async def running(
         database = await stack.enter_async_context(connect(url, **options))
         api = await stack.enter_async_context(api_database(settings, direct_url, database, **options))
         stored, ways = await opened_ways(settings, given, extensions, database, stack)
-        models = await opened_models(settings, given, extensions, stack)
         toolset = await opened_toolset(settings, given, extensions, database, stack)
-        parts = Parts(settings, database, receiver, plans, models, toolset, given.hooks, extensions)
+        parts = Parts(settings, database, plans, models, toolset, given.hooks, extensions)
         engine = await stack.enter_async_context(started(parts, direct_url, api, process))
         owner_plans = OwnerPlans(plans)
         streams = OwnerStreams(owner_plans)
-        cell = Cell(settings.cell, Moves(database), engine.worker.release)
-        await stack.enter_async_context(
-            background(engine.failed, stored.record_uses, StreamWatch(streams).run, cell.follow)
-        )
-        storage = Storage.of(api, database, plans.default.running_turns, settings.cell)
-        copy = await stack.enter_async_context(standby_database(settings, api))
-        standby = Standby(copy, engine.replica, engine.renewals) if copy else None
+        await stack.enter_async_context(background(engine.failed, stored.record_uses, StreamWatch(streams).run))
+        storage = Storage.of(api, database, plans.default.running_turns, own_cell(settings, extensions))
+        standby = await stack.enter_async_context(open_standby(settings, api, engine.replica, engine.renewals))
         yield Services(
             authenticator=Authenticator(ways),
-            cell=cell,
+            admissions=[work.admit for work in engine.works.values() if work.admit is not None],
             storage=storage,
             reads=Reads(storage.reads, standby, settings.standby_staleness),
             live=_live(settings, engine),
@@ -191,7 +183,7 @@ async def running(
             plans=owner_plans,
             streams=streams,
             recent_chats=RecentChats(engine.worker.ended),
-            states=engine.states,
+            states={name: work.state for name, work in engine.works.items()},
             note_refusal=engine.refusals.note,
             failed=engine.failed,
             is_ready=lambda: not engine.worker.draining,

@@ -23,7 +23,7 @@ from uuid import UUID, uuid4
 import asyncpg
 import httpx2
 
-from turnstream.kit.tar import END, MAX_FILE_BYTES, tar_member, tar_members
+from turnstream.extensions.archives.tar import END, MAX_FILE_BYTES, tar_member, tar_members
 
 ATTACKER = "attacker"
 _MEGABYTE = 1_000_000

@@ -21,11 +21,11 @@ import structlog
 from tests.extensions.mcp.mcp_hostile import TOOLS
 from tests.extensions.mcp.mcp_servers import ROOT, context_with, time_over_http
 from tests.support.server_process import free_port
-from turnstream.cli.owners import _parts_in
 from turnstream.domain.blocks import Block
 from turnstream.domain.errors import ConfigError, ProviderError
 from turnstream.domain.turns import HttpCall, ToolSpec
-from turnstream.engine.upkeep.webhooks import Receiver, post_signed
+from turnstream.extensions.archives.commands import _parts_in
+from turnstream.extensions.archives.tar import MAX_ATTRIBUTE_BYTES, MAX_FILE_BYTES
 from turnstream.extensions.http_tools.addresses import Allowed
 from turnstream.extensions.http_tools.tool import HttpTools
 from turnstream.extensions.jwt.issuer_keys import _MOST_BYTES, IssuerKeys
@@ -34,7 +34,7 @@ from turnstream.extensions.mcp.servers import MAX_TOOLS, McpServers, McpTiming
 from turnstream.extensions.mcp.tool import MAX_DESCRIPTION
 from turnstream.extensions.mcp.transport import MAX_MESSAGE_BYTES, LineSplitter, refusal_of
 from turnstream.extensions.openai.provider import OpenAIChatProvider, OpenAIResponsesProvider
-from turnstream.kit.tar import MAX_ATTRIBUTE_BYTES, MAX_FILE_BYTES
+from turnstream.extensions.webhooks.deliveries import Receiver, post_signed
 from turnstream.llm.anthropic.provider import AnthropicProvider
 from turnstream.llm.provider import Message, ModelRequest
 from turnstream.llm.transport.http import MAX_COUNT_BYTES, MAX_EVENT_BYTES, Adapter

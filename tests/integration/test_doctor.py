@@ -141,8 +141,8 @@ def test_four_wrong_settings_are_four_lines_and_exit_1(database_url: str, monkey
     done = CliRunner().invoke(commands, ["doctor", "--json"])
     report = json.loads(done.stdout)
     assert [each["text"].split(":")[0].split(" must")[0] for each in report if each["status"] == "fault"] == [
-        "TURNSTREAM_WEBHOOK_SECRET",
         "TURNSTREAM_PLANS_FILE",
+        "TURNSTREAM_WEBHOOK_SECRET",
         "TURNSTREAM_TOOLS_FILE",
         "TURNSTREAM_TOOLSET",
     ]
@@ -253,7 +253,7 @@ async def test_ping_calls_providers_and_the_webhook(database_url: str) -> None:
         assert (provider.requests, receiver.requests, faults(checks)) == ([], [], [])
         checks = await found(wanted, ping=True)
     assert "invalid x-api-key" in checks["provider anthropic"][0].text
-    assert checks["webhook"][1].text.startswith("the receiver answered 404 to a signed `ping`")
+    assert checks["webhook"][0].text.startswith("the receiver answered 404 to a signed `ping`")
     assert json.loads(receiver.requests[0].body)["type"] == "ping"
     assert "webhook-signature" in receiver.requests[0].headers
     assert json.loads(provider.requests[0].body)["max_tokens"] == 16

@@ -4,16 +4,16 @@ import asyncio
 import os
 import time
 from collections.abc import AsyncGenerator, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 from uuid import UUID
 
 import pytest
 from structlog.testing import capture_logs
 
 from tests.support.harness import OWNER, Asked, Harness
-from tests.support.sweeping import swept
+from tests.support.sweeping import id_of, swept
 from turnstream.config import Settings
 from turnstream.domain.errors import StatementTooLong
 from turnstream.engine.upkeep.sweeps import Sweep
@@ -21,15 +21,10 @@ from turnstream.kit.ids import new_id
 from turnstream.setup.engine import sweeps_of
 from turnstream.storage.owners.documents import Documents
 from turnstream.storage.owners.uploads import Uploads
-from turnstream.storage.retention import Sweeps, aged_rows, old_chats, present_turns
+from turnstream.storage.retention import AGED_KEYS, AGED_UPLOADS, Sweeps, aged_rows, old_chats, present_turns
 from turnstream_lab.recordings import Recordings
 
 DAYS = 30
-
-
-def id_of(days: float) -> UUID:
-    """The id of a row that is so old."""
-    return UUID(int=int((time.time() - days * 86_400) * 1000) << 80 | new_id().int & (1 << 80) - 1)
 
 
 async def _age(harness: Harness, asked: Asked, days: float, status: str = "complete") -> None:
@@ -86,7 +81,7 @@ async def test_uploads_are_deleted_by_their_age_also_those_in_use(harness: Harne
                 OWNER,
                 timedelta(days=days),
             )
-    assert await swept(aged_rows(harness.database, "uploads", DAYS)) == 1
+    assert await swept(aged_rows(harness.database, AGED_UPLOADS, DAYS)) == 1
     assert (await Uploads(harness.database).describe(OWNER, [old, renewed, fresh])).keys() == {renewed, fresh}
 
 
@@ -101,31 +96,8 @@ async def test_idempotency_keys_are_deleted_by_their_age(harness: Harness) -> No
             " FROM (VALUES ('old', 31), ('new', 1)) AS keys (key, days)",
             old,
         )
-        assert await swept(aged_rows(harness.database, "idempotency_keys", DAYS)) == 1
+        assert await swept(aged_rows(harness.database, AGED_KEYS, DAYS)) == 1
         assert [row["key"] for row in await locker.connection.fetch("SELECT key FROM idempotency_keys")] == ["new"]
-
-
-@pytest.mark.parametrize(("table", "columns"), [("webhooks", ""), ("waiting_webhooks", ", asked, calls")])
-async def test_webhooks_are_deleted_by_the_age_of_their_end(
-    harness: Harness, table: Literal["webhooks", "waiting_webhooks"], columns: str
-) -> None:
-    ids = [id_of(DAYS + number) for number in range(1, 5)]
-    async with harness.locker() as locker:
-        for id in ids:
-            await locker.connection.execute("UPDATE turns SET id = $2 WHERE id = $1", (await harness.ask()).turn, id)
-        await locker.connection.execute(
-            f"INSERT INTO {table} (turn_id, due_at, delivered_at, given_up_at{columns})"
-            f" SELECT turn, due, now() - delivered, now() - given_up{', 1, to_json(1)' if columns else ''}"
-            " FROM unnest($1::uuid[], $2::timestamptz[], $3::interval[], $4::interval[])"
-            " AS ends (turn, due, delivered, given_up)",
-            ids,
-            [None, None, None, datetime.now(UTC)],
-            [timedelta(days=DAYS + 1), None, timedelta(days=1), None],
-            [None, timedelta(days=DAYS + 1), None, None],
-        )
-        assert await swept(aged_rows(harness.database, table, DAYS)) == 2
-        left = await locker.connection.fetch(f"SELECT turn_id FROM {table}")
-    assert {row["turn_id"] for row in left} == {*ids[2:]}
 
 
 async def test_recordings_go_with_their_turn_and_by_their_age(harness: Harness, tmp_path: Path) -> None:

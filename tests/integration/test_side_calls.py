@@ -3,7 +3,6 @@
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import pytest
@@ -22,6 +21,7 @@ from turnstream.llm.models.catalog import Model, Models, ProviderModels
 from turnstream.llm.provider import Provider
 from turnstream.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text, tool_use
 from turnstream.setup.models import check_chosen
+from turnstream.setup.parts import check_extensions
 from turnstream.storage.chats.turns import ToolResults
 from turnstream.tools.policy import Summarise
 from turnstream.tools.tool import Tool, ToolError, tool
@@ -208,14 +208,15 @@ async def test_where_the_chosen_model_fails_the_turns_own_writes_the_summary(har
     assert texts_of(turn) == ["Done."]
 
 
-def test_a_model_that_is_not_there_is_refused_at_the_start() -> None:
+async def test_a_model_that_is_not_there_is_refused_at_the_start() -> None:
     models = Models([ProviderModels(ScriptedProvider([]), [Model("scripted")])])
-    checks: dict[str, Callable[[Settings], None]] = {
-        "summary_model": partial(check_chosen, models),
-        "title_model": lambda given: TITLES.check(given, models),
-    }
-    for setting, check in checks.items():
+
+    async def check(settings: Settings) -> None:
+        check_chosen(models, settings)
+        await check_extensions([TITLES], settings, models)
+
+    for setting in ("summary_model", "title_model"):
         given: dict[str, Any] = {setting: "small"}
         with pytest.raises(ConfigError, match=f"TURNSTREAM_{setting.upper()} must be one of scripted"):
-            check(Settings(_env_file=None, **given))
-        check(Settings(_env_file=None))
+            await check(Settings(_env_file=None, **given))
+    await check(Settings(_env_file=None))

@@ -12,6 +12,8 @@ import asyncpg
 import pytest
 
 from turnstream.config import Settings
+from turnstream.engine.upkeep.sweeps import Sweep
+from turnstream.extensions import webhooks
 from turnstream.setup.engine import sweeps_of
 from turnstream.storage.database import Database, Row, Statement
 from turnstream.storage.pool import Pool
@@ -140,7 +142,11 @@ async def explained(database_url: str) -> AsyncIterator[Explained]:
         await connection.close()
 
 
-SWEEPS = [sweep.name for sweep in sweeps_of(SETTINGS, Database(Pool(_connect, 1), 30.0))]
+def _sweeps(database: Database) -> Sequence[Sweep]:
+    return [*sweeps_of(SETTINGS, database), *webhooks.sweeps_of(SETTINGS, database)]
+
+
+SWEEPS = [sweep.name for sweep in _sweeps(Database(Pool(_connect, 1), 30.0))]
 
 
 # Old and young rows alternate: those that stay do not keep a sweep from what comes after them.
@@ -156,7 +162,7 @@ REMOVE = [
 
 
 async def _check(database: Explained, name: str) -> None:
-    (sweep,) = (each for each in sweeps_of(SETTINGS, database) if each.name == name)
+    (sweep,) = (each for each in _sweeps(database) if each.name == name)
     removed = 0
     async with aclosing(sweep.steps()) as steps:
         for _ in range(ALL_REFERENCES if name == "unused uploads" else STEPS):

@@ -18,6 +18,7 @@ from turnstream.domain.blocks import Block
 from turnstream.domain.fork import cut_after
 from turnstream.domain.kinds import TEXT
 from turnstream.domain.turns import HttpCall, ToolSpec, TurnRequest
+from turnstream.extensions.archives.archives import OwnerExport, OwnerImport
 from turnstream.kit.ids import new_id
 from turnstream.llm.scripted import ScriptedProvider, message_of, text
 from turnstream.storage.chats.branches import Branches, Fork
@@ -26,7 +27,6 @@ from turnstream.storage.chats.histories import Histories, PastExchange
 from turnstream.storage.chats.turns import Turns
 from turnstream.storage.database import Database, Statement, connect
 from turnstream.storage.migrations import downgrade_in_thread, upgrade_in_thread
-from turnstream.storage.owners.archives import OwnerExport, OwnerImport
 from turnstream.storage.owners.owners import Owners
 from turnstream.storage.retention import unused_tool_sets
 from turnstream.storage.row_security import admit, embedded_api_url

@@ -158,7 +158,7 @@ DIFFERENCES: Mapping[str, Callable[[Parts], Parts]] = {
 @pytest.mark.parametrize("kind", DIFFERENCES)
 async def test_what_the_configurations_of_live_replicas_differ_in_is_found(harness: Harness, kind: str) -> None:
     parts = Parts(
-        Settings(_env_file=None), harness.database, None, Plans(), serving(Model("m")), with_outputs(), [], EXTENSIONS
+        Settings(_env_file=None), harness.database, Plans(), serving(Model("m")), with_outputs(), [], EXTENSIONS
     )
     published = [digests_of(parts), digests_of(DIFFERENCES[kind](parts)), None]
     assert digests_of(replace(parts, models=serving(Model("m")), toolset=with_outputs(), plans=Plans())) == published[0]

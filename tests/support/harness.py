@@ -36,10 +36,9 @@ from turnstream.storage.chats.exchanges import Exchanges, Target
 from turnstream.storage.chats.turns import Turns
 from turnstream.storage.database import Database, Statement
 from turnstream.storage.runs.journal import Journal
-from turnstream.storage.runs.queue import Queue
+from turnstream.storage.runs.queue import Queue, WebhookKind
 from turnstream.storage.runs.session import ReplicaSession
 from turnstream.storage.runs.snapshots import Snapshots
-from turnstream.storage.webhooks import WebhookKind
 from turnstream.stream.directory import Directory
 from turnstream.stream.live import LiveView
 from turnstream.stream.mirror import Mirror

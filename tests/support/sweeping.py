@@ -1,8 +1,17 @@
 """Sweeps in tests: all steps at once."""
 
+import time
 from collections.abc import AsyncIterator
+from uuid import UUID
+
+from turnstream.kit.ids import new_id
 
 
 async def swept(steps: AsyncIterator[int]) -> int:
     """How many rows all steps have removed."""
     return sum([count async for count in steps])
+
+
+def id_of(days: float) -> UUID:
+    """The id of a row that is so old."""
+    return UUID(int=int((time.time() - days * 86_400) * 1000) << 80 | new_id().int & (1 << 80) - 1)

@@ -22,9 +22,9 @@ from turnstream.api.schemas.requests import BrowserTokenIn, ChatChanges
 from turnstream.api.schemas.responses import BrowserTokenOut, ExcerptOut, Problem, WhyOut
 from turnstream.api.schemas.tools import ActionsIn
 from turnstream.config import Settings
-from turnstream.engine.upkeep.webhooks import body_of
+from turnstream.extensions.webhooks.deliveries import body_of
+from turnstream.extensions.webhooks.queue import Webhook
 from turnstream.setup.policies import allowances
-from turnstream.storage.webhooks import Webhook
 from turnstream_lab.comparison import Question, read_plan
 
 QUICKSTART = "tests/acceptance/test_quickstart.py::test_the_commands_of_the_quickstart_work_as_written"
@@ -172,7 +172,7 @@ CHECKED = {
     ("docs/hooks.md", "The webhook", "http"): "a request as it is on the wire; test_webhooks.py compares its members",
     ("docs/hooks.md", "A turn that waits", "json"): f"{HERE}test_the_webhook_of_a_turn_that_waits_is_as_on_the_page",
     ("docs/hooks.md", "Signature and delivery", "python"): (
-        "tests/integration/test_webhooks.py::test_the_receiver_of_the_page_knows_what_is_genuine"
+        "tests/extensions/webhooks/test_webhooks.py::test_the_receiver_of_the_page_knows_what_is_genuine"
     ),
     ("docs/models.md", "The file of models", "toml"): f"{MODELS}test_the_file_of_models_can_be_read",
     ("docs/models.md", "Images and documents", "json"): f"{MODELS}test_the_bodies_are_accepted",

@@ -10,9 +10,9 @@ from uuid import UUID
 from starlette.requests import Request
 
 from turnstream.api.caller import CALLER
-from turnstream.api.cell import Cell
 from turnstream.api.http.endpoint import Endpoint
 from turnstream.api.identity.authenticator import Authenticator
+from turnstream.api.identity.way import Admit
 from turnstream.api.neighbours import Neighbours
 from turnstream.api.plans import OwnerPlans
 from turnstream.api.reads import Reads, ReadStorage
@@ -151,7 +151,7 @@ class HttpSettings:
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """`reads` may be made on a standby. `recent_chats` are known
+    """Each of `admissions` may refuse a call. `reads` may be made on a standby. `recent_chats` are known
     without a look at the rows. `states` are those of extensions, by name. `note_refusal` counts a request that was not
     authorised, by its address and what was sent as proof. `drain` takes this replica out of service. `failed` is set
     when a part of the server has failed for good, so that the process must be stopped and started again. `neighbours`
@@ -159,7 +159,7 @@ class Services:
     """
 
     authenticator: Authenticator
-    cell: Cell
+    admissions: Sequence[Admit]
     storage: Storage
     reads: Reads
     live: Live
@@ -199,12 +199,12 @@ SAFE: Final = frozenset({"GET", "HEAD"})
 
 async def admit(request: Request, endpoint: Endpoint) -> None:
     """Authenticates the request, and checks that its credential allows the call: the one place for all calls. Its
-    statements run for this owner. Raises Unauthorized, Forbidden and OfAnotherCell, and Unavailable while the owner
-    moves to another cell.
+    statements run for this owner. Raises Unauthorized, Forbidden, and the refusals of extensions.
     """
     services = services_of(request)
     identity = await services.authenticator.identity_of(request)
-    services.cell.check(identity, changes=request.method not in SAFE)
+    for check in services.admissions:
+        check(identity, request.method not in SAFE)
     identity.require(*endpoint.scopes)
     if identity.is_bound and endpoint.reach != "handler":
         ids = {name: as_id(request.path_params.get(name)) for name in ("chat", "turn")}

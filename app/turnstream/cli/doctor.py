@@ -15,18 +15,20 @@ from pydantic import SecretStr
 from turnstream.cli.serve import bound
 from turnstream.config import Section, Settings, variables
 from turnstream.domain.errors import ConfigError, StorageError
-from turnstream.engine.upkeep.webhooks import Receiver, ping_receiver
 from turnstream.extension import Extension, installed, read_settings, sections
-from turnstream.setup.databases import addressed, check_present, database_name, database_url, session_url, standby_url
+from turnstream.llm.models.catalog import Models
+from turnstream.setup.databases import addressed, check_present, database_name, database_url, session_url
 from turnstream.setup.identity import allowed_origins, metrics_token
 from turnstream.setup.models import model_apis, ping_providers
 from turnstream.setup.parts import Given, chosen_extensions, chosen_model, opened_models, opened_toolset, opened_ways
 from turnstream.setup.plans import read_plans
-from turnstream.setup.policies import allowances, webhook_receiver
+from turnstream.setup.policies import allowances
+from turnstream.setup.standby import standby_url
 from turnstream.storage.database import Database, Row, Statement, connect
-from turnstream.storage.inspection import inspect_postgres, standby_lag
+from turnstream.storage.inspection import inspect_postgres
 from turnstream.storage.migrations import newest_revision, present_revision
 from turnstream.storage.row_security import gaps
+from turnstream.storage.standby import standby_lag
 from turnstream.telemetry import configure_logging
 from turnstream.tools.tool import CheckedSource, ToolSource
 
@@ -93,12 +95,10 @@ def _list_settings() -> None:
 async def examine(settings: Settings, ping: bool) -> list[Finding]:
     count = len(settings.model_fields_set)
     found = [Finding("settings", "ok", "1 is set" if count == 1 else f"{count} are set"), _address(settings)]
-    given, receiver = Given(), None
+    given = Given()
     extensions: Sequence[Extension] = ()
     sources: Sequence[ToolSource] = ()
     async with AsyncExitStack() as stack:
-        with _tried("webhook", found):
-            receiver = webhook_receiver(settings)
         with _tried("extensions", found):
             extensions = chosen_extensions(settings, given)
         if found[-1].status == "ok":
@@ -132,7 +132,9 @@ async def examine(settings: Settings, ping: bool) -> list[Finding]:
             with _tried("access", found):
                 await opened_ways(settings, given, extensions, database, stack)
         with _tried("models", found):
-            await opened_models(settings, given, extensions, stack)
+            models = await opened_models(settings, given, extensions, stack)
+        if found[-1].status == "ok":
+            found += await _checks(settings, extensions, models, ping)
         with _tried("tools", found):
             sources = (await opened_toolset(settings, given, extensions, database, stack, connect=ping)).sources
         if ping:
@@ -142,8 +144,6 @@ async def examine(settings: Settings, ping: bool) -> list[Finding]:
             for source in sources:
                 if isinstance(source, CheckedSource):
                     found += [_pinged(*each) for each in (await source.failures()).items()]
-            if receiver is not None:
-                found.append(await _webhook(receiver))
     return found
 
 
@@ -271,11 +271,15 @@ def _connections(settings: Settings, most: int, replicas: int) -> Finding:
     return Finding("connections", "fault" if most // each < max(replicas, 1) else "note", f"{text}: {remedy}")
 
 
-async def _webhook(receiver: Receiver) -> Finding:
-    answer = await ping_receiver(receiver)
-    accepted = isinstance(answer, int) and 200 <= answer < 300
-    text = f"the receiver answered {answer} to a signed `ping`; it must answer 2xx, also to events it does not know"
-    return _pinged("webhook", "" if accepted else text)
+async def _checks(settings: Settings, extensions: Sequence[Extension], models: Models, ping: bool) -> list[Finding]:
+    """Those of the extensions."""
+    found: list[Finding] = []
+    for name, check in ((name, check) for extension in extensions for name, check in extension.checks.items()):
+        with _tried(name, found):
+            text = await check(settings, models, ping)
+        if found[-1].status == "ok":
+            found[-1] = Finding(name, "ok", text)
+    return found
 
 
 def _pinged(check: str, failure: str) -> Finding:

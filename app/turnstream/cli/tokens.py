@@ -12,7 +12,7 @@ import click
 from turnstream.config import Settings
 from turnstream.domain.errors import NotFound
 from turnstream.domain.identity import OF_A_PERSON, SCOPES, Identity, Scope
-from turnstream.extension import read_settings
+from turnstream.extension import own_cell, read_settings, selected
 from turnstream.setup.databases import database_name, open_database, open_present_database
 from turnstream.storage.database import Database
 from turnstream.storage.owners.tokens import Tokens
@@ -30,7 +30,7 @@ def with_tokens(
 ) -> T:
     async def run() -> T:
         async with opened(settings) as database:
-            return await work(Tokens(database, settings.cell))
+            return await work(Tokens(database, own_cell(settings, selected(settings))))
 
     return asyncio.run(run())
 

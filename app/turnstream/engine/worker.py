@@ -206,6 +206,7 @@ class Worker:
         signals.missed.act(self.wake)
         signals.wake.act(self.wake)
         signals.drain.act(self._begin_drain)
+        signals.release.act(self.release)
         signals.suspect.act(self._services.warm_paths.clear)
 
     def wake(self) -> None:

@@ -1,8 +1,9 @@
 """Signals between the parts of one replica: a part that sends one does not know the parts that act on it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Generic, ParamSpec
+from uuid import UUID
 
 P = ParamSpec("P")
 
@@ -25,7 +26,8 @@ class Signal(Generic[P]):
 class Signals:
     """`notified`: a replica, perhaps this one, has sent this payload. `missed`: notifications may have been lost until
     now, so everything that waits for one looks at the rows. `wake`: there may be a turn to claim. `drain`: an operator
-    has ordered it. `suspect`: Postgres was away, so what ended last may be lost, and run again elsewhere.
+    has ordered it. `suspect`: Postgres was away, so what ended last may be lost, and run again elsewhere. `release`:
+    running turns of these owners go back to the queue. `changed`: a change in a chat of an owner is committed.
     """
 
     notified: Signal[[str]] = field(default_factory=Signal)
@@ -33,3 +35,5 @@ class Signals:
     wake: Signal[[]] = field(default_factory=Signal)
     drain: Signal[[]] = field(default_factory=Signal)
     suspect: Signal[[]] = field(default_factory=Signal)
+    release: Signal[[Collection[str]]] = field(default_factory=Signal)
+    changed: Signal[[str, UUID]] = field(default_factory=Signal)

@@ -6,15 +6,13 @@ import socket
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
-from urllib.parse import urlsplit
 
 from turnstream.config import Settings
 from turnstream.domain.errors import ConfigError
 from turnstream.extension import Extension, OwnDatabase, selected
-from turnstream.storage.database import Database, address_of, connect, connect_standby, in_schema, plain_url
+from turnstream.storage.database import Database, address_of, connect, in_schema, plain_url
 from turnstream.storage.migrations import upgrade_in_thread
 from turnstream.storage.row_security import admit, embedded_api_url
-from turnstream.storage.standby import PATIENCE
 
 
 @asynccontextmanager
@@ -99,37 +97,6 @@ async def api_database(settings: Settings, url: str, everything: Database, **opt
     key = await admit(url, api_url)
     async with connect(api_url, key=key, **options) as database:
         yield database
-
-
-@asynccontextmanager
-async def standby_database(settings: Settings, api: Database) -> AsyncIterator[Database | None]:
-    """The standby of the settings, to which nothing connects before the first read; None where there is none. It knows
-    owners as `api` does, the database of the API.
-    """
-    url = standby_url(settings)
-    if url is None:
-        yield None
-        return
-    async with connect_standby(url, settings.pool_size, PATIENCE, settings.statement_cache, api.key) as database:
-        yield database
-
-
-def standby_url(settings: Settings) -> str | None:
-    """The URL of the standby. Raises ConfigError where it does not fit that of the primary."""
-    if settings.standby_url is None:
-        return None
-    if settings.database_url is None:
-        raise ConfigError("TURNSTREAM_STANDBY_URL must be set with DATABASE_URL: the embedded Postgres has no standby.")
-    url = plain_url(settings.standby_url.get_secret_value(), "TURNSTREAM_STANDBY_URL")
-    if settings.api_database_url is not None:
-        api_url = plain_url(settings.api_database_url.get_secret_value(), "TURNSTREAM_API_DATABASE_URL")
-        user = urlsplit(api_url).username
-        if urlsplit(url).username != user:
-            raise ConfigError(
-                f"TURNSTREAM_STANDBY_URL must have the user of TURNSTREAM_API_DATABASE_URL, {user}: row-level security"
-                " holds that one to the rows of an owner."
-            )
-    return addressed(settings, url)
 
 
 def check_present(settings: Settings) -> None:

@@ -26,7 +26,6 @@ from turnstream.engine.upkeep.round_writer import RoundWriter
 from turnstream.engine.upkeep.search_indexer import SearchIndexer
 from turnstream.engine.upkeep.sweeps import HOURS, UNUSED_UPLOADS_KEPT, Sweep
 from turnstream.engine.upkeep.transactions import TransactionWatch
-from turnstream.engine.upkeep.webhooks import Receiver, WebhookDeliveries, WebhookPolicy
 from turnstream.engine.worker import Worker, WorkerPolicy
 from turnstream.extension import Context, Task, Work
 from turnstream.kit.ids import new_id
@@ -34,6 +33,7 @@ from turnstream.kit.signals import Signals
 from turnstream.setup.configuration import digests_of
 from turnstream.setup.parts import Parts
 from turnstream.setup.policies import worker_policy
+from turnstream.setup.standby import renewal_interval
 from turnstream.storage.activities import Activities
 from turnstream.storage.chats.actions import Actions
 from turnstream.storage.chats.chat_changes import ChatUpdates
@@ -44,14 +44,12 @@ from turnstream.storage.owners.audit import AuditTrail
 from turnstream.storage.owners.charges import Charges
 from turnstream.storage.owners.owner_changes import OwnerChanges
 from turnstream.storage.owners.uploads import Uploads
-from turnstream.storage.retention import Aged, Sweeps, aged_rows, old_chats, unused_tool_sets
+from turnstream.storage.retention import AGED_KEYS, AGED_UPLOADS, Sweeps, aged_rows, old_chats, unused_tool_sets
 from turnstream.storage.runs.journal import Journal, OpenTexts
-from turnstream.storage.runs.queue import Queue
+from turnstream.storage.runs.queue import Queue, Renewals
 from turnstream.storage.runs.session import ReplicaSession
 from turnstream.storage.runs.snapshots import Snapshots
-from turnstream.storage.standby import Renewals
 from turnstream.storage.tool_cache import ToolCache
-from turnstream.storage.webhooks import Webhooks
 from turnstream.stream.chat.wakeups import ChatWakeups
 from turnstream.stream.directory import Directory
 from turnstream.stream.feed import OwnerFeed
@@ -63,8 +61,6 @@ log = structlog.get_logger(__name__)
 _CHAT_POLL = 5.0
 # How often the reader of a feed looks without a wake-up, in seconds.
 _FEED_LOOK = 10.0
-# Renewals of the lease within the time by which a standby may be old: its reads are older than the last one it shows.
-_RENEWALS = 5
 # Seconds before a background task that failed because of Postgres is begun again.
 _RESTART = 1.0
 
@@ -79,7 +75,7 @@ class ServerProcess:
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """`failed` is set when a part of it has failed for good. `states` are those of extensions, by name."""
+    """`failed` is set when a part of it has failed for good. `works` are those of extensions, by name."""
 
     worker: Worker
     directory: Directory
@@ -89,7 +85,7 @@ class Engine:
     failed: asyncio.Event
     replica: UUID
     renewals: Renewals
-    states: Mapping[str, object]
+    works: Mapping[str, Work]
 
 
 @asynccontextmanager
@@ -99,21 +95,21 @@ async def started(parts: Parts, url: str, api: Database, process: ServerProcess 
     """
     settings, database = parts.settings, parts.database
     session_key, failed = secrets.randbits(62), asyncio.Event()
-    kinds = sorted(parts.receiver.kinds) if parts.receiver else ()
-    queue = Queue(database, new_id(), _address(settings, process), session_key, kinds, digests_of(parts))
     signals, directory, clock = Signals(), Directory(), FrameClock(settings.frames)
-    renewal = None if settings.standby_url is None else settings.standby_staleness / _RENEWALS
-    monitor = ReplicaMonitor(queue, Actions(database), settings.lease, signals, renewal)
+    policy = worker_policy(settings, parts.models, parts.plans)
+    works = _works(parts, policy, signals)
+    kinds = {kind for work in works.values() for kind in work.webhooks}
+    queue = Queue(database, new_id(), _address(settings, process), session_key, kinds, digests_of(parts))
+    monitor = ReplicaMonitor(queue, Actions(database), settings.lease, signals, renewal_interval(settings))
     chat_wakeups = ChatWakeups(ChatUpdates(database), monitor.notify_peers, _CHAT_POLL)
     feed = OwnerFeed(OwnerChanges(api), monitor.notify_peers, _FEED_LOOK)
-    refusals, policy = RefusedLogins(AuditTrail(database)), worker_policy(settings, parts.models, parts.plans)
-    works = _works(parts, policy, chat_wakeups, feed)
-    deliveries, provider_for = _deliveries(database, parts.receiver), parts.models.provider_for
-    hooks = [*deliveries, *(hook for work in works.values() for hook in work.hooks), *parts.hooks]
+    refusals, provider_for = RefusedLogins(AuditTrail(database)), parts.models.provider_for
+    hooks = [*(hook for work in works.values() for hook in work.hooks), *parts.hooks]
     worker = Worker(database, queue, directory, provider_for, parts.toolset, policy, clock, hooks, feed.notify)
     for part in (worker, chat_wakeups.broadcast, feed.broadcast):
         part.follow(signals)
-    states = {name: work.state for name, work in works.items()}
+    signals.changed.act(lambda _owner, chat: chat_wakeups.notify(chat))
+    signals.changed.act(lambda owner, _chat: feed.notify(owner))
     async with AsyncExitStack() as stack:
         stack.enter_context(LoopWatch())
         await monitor.start()
@@ -129,32 +125,27 @@ async def started(parts: Parts, url: str, api: Database, process: ServerProcess 
             chat_wakeups.watch,
             feed.broadcast.run,
             refusals.run,
-            *(each.run for each in deliveries),
             *_upkeep_of_rows(settings, database, works.values()),
         ]
         await stack.enter_async_context(background(failed, *upkeep))
         reports = ActivityReports(worker.activity, Activities(database), queue.replica)
         await stack.enter_async_context(background(failed, worker.run, reports.run))
-        yield Engine(worker, directory, chat_wakeups, feed, refusals, failed, queue.replica, queue.renewals, states)
+        yield Engine(worker, directory, chat_wakeups, feed, refusals, failed, queue.replica, queue.renewals, works)
 
 
-def _works(parts: Parts, policy: WorkerPolicy, chat_wakeups: ChatWakeups, feed: OwnerFeed) -> Mapping[str, Work]:
+def _works(parts: Parts, policy: WorkerPolicy, signals: Signals) -> Mapping[str, Work]:
     """What the extensions do in the engine, by their names."""
-
-    def notify(owner: str, chat: UUID) -> None:
-        chat_wakeups.notify(chat)
-        feed.notify(owner)
-
     side_calls = SideCalls(Charges(parts.database), Accounts(parts.database), parts.plans, policy.model)
-    context = Context(parts.settings, parts.database, parts.models, parts.plans, side_calls, notify)
+    context = Context(
+        settings=parts.settings,
+        database=parts.database,
+        models=parts.models,
+        plans=parts.plans,
+        side_calls=side_calls,
+        notify=signals.changed.send,
+        release=signals.release.send,
+    )
     return {extension.name: extension.work(context) for extension in parts.extensions}
-
-
-def _deliveries(database: Database, receiver: Receiver | None) -> Sequence[WebhookDeliveries]:
-    """Those of each kind of webhook that the receiver wants."""
-    if receiver is None:
-        return ()
-    return [WebhookDeliveries(Webhooks(database, kind), receiver, WebhookPolicy()) for kind in sorted(receiver.kinds)]
 
 
 def _address(settings: Settings, process: ServerProcess | None) -> str:
@@ -188,15 +179,11 @@ def sweeps_of(settings: Settings, database: Database) -> Sequence[Sweep]:
     ]
     if settings.retain_chats_days is not None:
         sweeps.append(Sweep("old chats", HOURS, partial(old_chats, database, settings.retain_chats_days)))
-    aged: list[tuple[str, Aged, float | None]] = [
-        ("old uploads", "uploads", settings.retain_uploads_days),
-        ("old idempotency keys", "idempotency_keys", settings.retain_idempotency_keys_days),
-        ("old webhooks", "webhooks", settings.retain_webhooks_days),
-        ("old waiting_webhooks", "waiting_webhooks", settings.retain_webhooks_days),
-    ]
-    sweeps += [
-        Sweep(name, HOURS, partial(aged_rows, database, table, days)) for name, table, days in aged if days is not None
-    ]
+    if settings.retain_uploads_days is not None:
+        old = partial(aged_rows, database, AGED_UPLOADS, settings.retain_uploads_days)
+        sweeps.append(Sweep("old uploads", HOURS, old))
+    old = partial(aged_rows, database, AGED_KEYS, settings.retain_idempotency_keys_days)
+    sweeps.append(Sweep("old idempotency keys", HOURS, old))
     return sweeps
 
 

@@ -9,8 +9,7 @@ from turnstream.api.identity.way import Authenticate
 from turnstream.config import Settings
 from turnstream.domain.plans import Plan, Plans
 from turnstream.engine.hooks import Hooks
-from turnstream.engine.upkeep.webhooks import Receiver
-from turnstream.extension import Extension, selected
+from turnstream.extension import Extension, own_cell, selected
 from turnstream.llm.models.catalog import Models
 from turnstream.setup.identity import open_ways
 from turnstream.setup.models import check_chosen, default_among, open_models, served_model
@@ -41,11 +40,10 @@ class Given:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What the engine is made of. `receiver` is that of webhooks."""
+    """What the engine is made of."""
 
     settings: Settings
     database: Database
-    receiver: Receiver | None
     plans: Plans
     models: Models
     toolset: Toolset
@@ -72,22 +70,28 @@ async def opened_ways(
     settings: Settings, given: Given, extensions: Sequence[Extension], database: Database, stack: AsyncExitStack
 ) -> tuple[StoredTokens, Sequence[Authenticate]]:
     """The tokens that are stored, and all ways to authenticate, theirs among them. Raises ConfigError."""
-    tokens = Tokens(database, settings.cell)
-    stored = StoredTokens(tokens, settings.cell)
+    cell = own_cell(settings, extensions)
+    tokens = Tokens(database, cell)
+    stored = StoredTokens(tokens, cell)
     return stored, await stack.enter_async_context(open_ways(settings, tokens, stored, given.authenticate, extensions))
 
 
 async def opened_models(
     settings: Settings, given: Given, extensions: Sequence[Extension], stack: AsyncExitStack
 ) -> Models:
-    """Raises ConfigError, also for a setting of one of the `extensions` that names a model which is not there."""
+    """Raises ConfigError."""
     models = given.models
     if models is None:
         models = await stack.enter_async_context(open_models(settings, extensions))
     check_chosen(models, settings)
-    for extension in extensions:
-        extension.check(settings, models)
     return models
+
+
+async def check_extensions(extensions: Sequence[Extension], settings: Settings, models: Models) -> None:
+    """Raises ConfigError for what one of them finds wrong."""
+    for extension in extensions:
+        for check in extension.checks.values():
+            await check(settings, models, False)
 
 
 async def opened_toolset(

@@ -9,14 +9,11 @@ from turnstream.domain.plans import Plans
 from turnstream.domain.turns import Limits
 from turnstream.engine.model_route import ModelPolicy
 from turnstream.engine.retries import RetryPolicy
-from turnstream.engine.upkeep.webhooks import Receiver
 from turnstream.engine.worker import WorkerPolicy
-from turnstream.kit.signature import key_of
 from turnstream.llm.models.api import ModelApi, guarded_names
 from turnstream.llm.models.catalog import Models
 from turnstream.llm.parameters import AllowedParams
 from turnstream.setup.toolset import ToolSettings
-from turnstream.storage.webhooks import WebhookKind
 
 
 def worker_policy(settings: Settings, models: Models, plans: Plans) -> WorkerPolicy:
@@ -105,23 +102,3 @@ def tool_settings(settings: Settings) -> ToolSettings:
         max_file_bytes=settings.max_upload_bytes,
         environment=read_environment(),
     )
-
-
-_WEBHOOK_EVENTS: Mapping[str, WebhookKind] = {"turn.ended": "ended", "turn.waiting": "waiting"}
-
-
-def webhook_receiver(settings: Settings) -> Receiver | None:
-    if settings.webhook_url is None:
-        return None
-    if settings.webhook_secret is None:
-        raise ConfigError("TURNSTREAM_WEBHOOK_SECRET must be set with TURNSTREAM_WEBHOOK_URL: it signs the deliveries.")
-    secret = settings.webhook_secret.get_secret_value()
-    try:
-        key_of(secret)
-    except ValueError as error:
-        raise ConfigError(f"TURNSTREAM_WEBHOOK_SECRET: {error}") from None
-    names = {name.strip() for name in settings.webhook_events.split(",")}
-    if not names <= _WEBHOOK_EVENTS.keys():
-        raise ConfigError(f"TURNSTREAM_WEBHOOK_EVENTS must name some of: {', '.join(_WEBHOOK_EVENTS)}.")
-    kinds = frozenset(_WEBHOOK_EVENTS[name] for name in names)
-    return Receiver(str(settings.webhook_url), secret, settings.root_path, kinds)

@@ -512,15 +512,15 @@ async def connect(
 
 
 @asynccontextmanager
-async def connect_standby(
-    url: str, size: int, statement_timeout: float, statement_cache: int, key: SigningKey | None
+async def connect_when_used(
+    name: str, url: str, size: int, statement_timeout: float, statement_cache: int, key: SigningKey | None
 ) -> AsyncIterator[Database]:
-    """The same at a standby. Nothing is connected before the first statement: a standby that is away keeps no server
-    from starting.
+    """The same without a connection before the first statement: what is away keeps no server from starting. `name` is
+    that of the database in metrics.
     """
     pool = Pool(partial(_opened, url, statement_timeout, statement_cache, ""), size)
     try:
-        yield Database(pool, statement_timeout, key, "standby")
+        yield Database(pool, statement_timeout, key, name)
     finally:
         await _close(pool)
 

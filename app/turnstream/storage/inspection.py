@@ -1,11 +1,9 @@
 """Facts about a Postgres, read without changing anything, and whether turnstream can live with them."""
 
-import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from time import monotonic
 
 import asyncpg
 
@@ -35,9 +33,6 @@ SELECT coalesce(extract(epoch FROM max(clock_timestamp() - since)), 0)::float AS
 """
 OLDEST_TRANSACTION = Statement(_OLDEST)
 _LONG_OPEN = 600.0  # seconds
-_SYSTEM = "SELECT system_identifier FROM pg_control_system()"
-_POSITION = "SELECT pg_current_wal_insert_lsn()"
-_HAS_REPLAYED = "SELECT pg_last_wal_replay_lsn() >= CAST($1 AS pg_lsn)"
 # Of a column that tables of an older version do not have.
 _REPLICAS = "SELECT to_jsonb(replicas)->>'configuration' AS configuration FROM replicas WHERE lease_until > now()"
 
@@ -113,26 +108,3 @@ async def inspect_postgres(url: str) -> PostgresFacts:
     kinds = sorted({kind for each in published for kind in each})
     unlike = [kind for kind in kinds if len({each.get(kind) for each in published}) > 1]
     return PostgresFacts(**facts, clock_ahead=ahead, replicas=len(replicas), unlike=unlike, oldest_transaction=oldest)
-
-
-async def standby_lag(url: str, primary: str, most: float) -> float | None:
-    """The seconds after which the standby at `url` has what `primary` has now; None for more than `most`. Raises
-    ConfigError for a server that is no standby of it.
-    """
-    try:
-        async with (
-            single_connection(url, statement_cache_size=0) as connection,  # it may pass a pooler
-            single_connection(primary) as other,
-        ):
-            if await connection.fetchval(_SYSTEM) != await other.fetchval(_SYSTEM):
-                raise ConfigError("TURNSTREAM_STANDBY_URL names a server that is no copy of the one of DATABASE_URL.")
-            if not await connection.fetchval("SELECT pg_is_in_recovery()"):
-                raise ConfigError("TURNSTREAM_STANDBY_URL names a primary; name one that follows it.")
-            position, begun = await other.fetchval(_POSITION), monotonic()
-            while not await connection.fetchval(_HAS_REPLAYED, position):
-                if monotonic() - begun > most:
-                    return None
-                await asyncio.sleep(0.05)
-            return monotonic() - begun
-    except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
-        raise ConfigError(f"TURNSTREAM_STANDBY_URL does not answer: {error}.") from error

@@ -2,13 +2,11 @@
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, Final, Literal
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from turnstream.kit.clock import CLOCK
 from turnstream.storage.database import LONG, Database, Statement, Transaction
-
-Aged = Literal["uploads", "idempotency_keys", "webhooks", "waiting_webhooks"]
 
 ROWS: Final = 1000  # of one statement, where each is small
 NO_ID: Final = UUID(int=0)  # before all others
@@ -96,27 +94,26 @@ DELETE_OLD_CHAT = Statement(
 )
 
 
-def _aged(table: str, key: Sequence[str], since: str = "created_at") -> Statement:
-    """The first column of `key` is an id, which begins with the time of its creation: younger rows are not read. The
-    age of a row counts from `since`, which may be later: an upload was sent again, a request came to an older turn, a
-    webhook was delivered.
+class Aged(NamedTuple):
+    """Rows of a table that are deleted by their age: `delete` walks over them from `begin` on."""
+
+    delete: Statement
+    begin: Mapping[str, Any]
+    most: int
+
+
+def aged(table: str, begin: Mapping[str, Any], since: str = "created_at", most: int = ROWS) -> Aged:
+    """`begin` has columns that an index has, with values before all others. The first is an id, which begins with the
+    time of its creation: younger rows are not read. The age of a row counts from `since`, which may be later: an upload
+    was sent again, a request came to an older turn, a webhook was delivered.
     """
-    return walk_of(table, key, f"{since} < now() - CAST(:age AS interval)", within=f"{key[0]} < :before")
+    key = [*begin]
+    walked = walk_of(table, key, f"{since} < now() - CAST(:age AS interval)", within=f"{key[0]} < :before")
+    return Aged(walked, begin, most)
 
 
-_FINISHED: Final = "coalesce(delivered_at, given_up_at)"
-DELETE_AGED: Final[Mapping[Aged, Statement]] = {
-    "uploads": _aged("uploads", ["id"]),
-    "idempotency_keys": _aged("idempotency_keys", ["turn_id", "owner", "key"]),
-    "webhooks": _aged("webhooks", ["turn_id"], _FINISHED),
-    "waiting_webhooks": _aged("waiting_webhooks", ["turn_id", "asked"], _FINISHED),
-}
-_BEGIN: Final[Mapping[Aged, Mapping[str, Any]]] = {
-    "uploads": {"id": NO_ID},
-    "idempotency_keys": {"turn_id": NO_ID, "owner": "", "key": ""},
-    "webhooks": {"turn_id": NO_ID},
-    "waiting_webhooks": {"turn_id": NO_ID, "asked": 0},
-}
+AGED_UPLOADS: Final = aged("uploads", {"id": NO_ID}, most=100)  # each may have megabytes
+AGED_KEYS: Final = aged("idempotency_keys", {"turn_id": NO_ID, "owner": "", "key": ""})
 GET_PRESENT_TURNS = Statement("SELECT id FROM turns WHERE id = ANY(CAST(:turns AS uuid[]))", timeout=LONG)
 
 # A set is not touched by each turn that uses it, but once an hour: the set of a turn that is not committed yet was used
@@ -132,7 +129,6 @@ SWEEP_TOOL_SETS = walk_of(
 
 _OWNERS = 100  # that one statement looks at
 _CHATS = 10  # of an owner
-_FILES = 100  # each may have megabytes
 
 
 class Sweeps:
@@ -164,12 +160,11 @@ async def old_chats(database: Database, days: float) -> AsyncGenerator[int, None
         begin, again = (full[0], True) if full else (owners[-1], False)
 
 
-def aged_rows(database: Database, table: Aged, days: float) -> AsyncGenerator[int, None]:
-    """Deletes rows of a table that are older than `days`."""
+def aged_rows(database: Database, rows: Aged, days: float) -> AsyncGenerator[int, None]:
+    """Deletes those that are older than `days`."""
     age = timedelta(days=days)
     before = UUID(int=max(0, int((CLOCK.now() - age).timestamp() * 1000)) << 80)
-    most = _FILES if table == "uploads" else ROWS
-    return walk(database, DELETE_AGED[table], _BEGIN[table], most, before=before, age=age)
+    return walk(database, rows.delete, rows.begin, rows.most, before=before, age=age)
 
 
 def unused_tool_sets(database: Database) -> AsyncGenerator[int, None]:

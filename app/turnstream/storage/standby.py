@@ -6,11 +6,10 @@ snapshot that shows a renewal has all that was committed before it was asked for
 follows another primary, shows no new one.
 """
 
+import asyncio
 import math
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from datetime import datetime
 from time import monotonic
 from typing import Any
 from uuid import UUID
@@ -18,9 +17,10 @@ from uuid import UUID
 import asyncpg
 import structlog
 
-from turnstream.domain.errors import StatementTooLong, StorageError, StorageUnavailable
+from turnstream.domain.errors import ConfigError, StatementTooLong, StorageError, StorageUnavailable
 from turnstream.kit.circuit import Circuit
-from turnstream.storage.database import Database, Row, Statement, Transaction
+from turnstream.storage.database import Database, Row, Statement, Transaction, single_connection
+from turnstream.storage.runs.queue import Renewal, Renewals
 from turnstream.telemetry import STANDBY_AGE_SECONDS
 
 log = structlog.get_logger(__name__)
@@ -29,8 +29,6 @@ log = structlog.get_logger(__name__)
 PATIENCE = 2.0
 # Seconds for which a standby that did not answer is left alone.
 _PAUSE = 5.0
-# Renewals that are remembered: those of the longest staleness that can be set, and more.
-_REMEMBERED = 200
 
 # Errors of one read, and not of the next. A conflict with recovery (a vacuum on the primary, for one) cancels a query,
 # and between two queries ends the session. That the standby is away is shown by a connection that cannot be opened.
@@ -40,30 +38,10 @@ _OF_ONE_READ = (
     asyncpg.InterfaceError,
 )
 
+_SYSTEM = "SELECT system_identifier FROM pg_control_system()"
+_POSITION = "SELECT pg_current_wal_insert_lsn()"
+_HAS_REPLAYED = "SELECT pg_last_wal_replay_lsn() >= CAST($1 AS pg_lsn)"
 GET_LEASE = Statement("SELECT lease_until FROM replicas WHERE id = :replica")
-
-
-@dataclass(frozen=True, slots=True)
-class Renewal:
-    """A renewal of this replica's lease: when it was `asked` for by the monotonic clock, and the database's time."""
-
-    asked: float
-    time: datetime
-
-
-class Renewals:
-    """The last renewals, by the end of the lease that each wrote."""
-
-    def __init__(self) -> None:
-        self._by_end: dict[datetime, Renewal] = {}
-
-    def note(self, end: datetime, renewal: Renewal) -> None:
-        self._by_end[end] = renewal
-        if len(self._by_end) > _REMEMBERED:
-            del self._by_end[next(iter(self._by_end))]
-
-    def that_wrote(self, end: datetime) -> Renewal | None:
-        return self._by_end.get(end)
 
 
 class Moment(Database):
@@ -116,3 +94,26 @@ class Standby:
                 if not of_one_read and self._circuit.failed():
                     log.warning("standby.away", error=str(error), seconds=_PAUSE)
                 raise
+
+
+async def standby_lag(url: str, primary: str, most: float) -> float | None:
+    """The seconds after which the standby at `url` has what `primary` has now; None for more than `most`. Raises
+    ConfigError for a server that is no standby of it.
+    """
+    try:
+        async with (
+            single_connection(url, statement_cache_size=0) as connection,  # it may pass a pooler
+            single_connection(primary) as other,
+        ):
+            if await connection.fetchval(_SYSTEM) != await other.fetchval(_SYSTEM):
+                raise ConfigError("TURNSTREAM_STANDBY_URL names a server that is no copy of the one of DATABASE_URL.")
+            if not await connection.fetchval("SELECT pg_is_in_recovery()"):
+                raise ConfigError("TURNSTREAM_STANDBY_URL names a primary; name one that follows it.")
+            position, begun = await other.fetchval(_POSITION), monotonic()
+            while not await connection.fetchval(_HAS_REPLAYED, position):
+                if monotonic() - begun > most:
+                    return None
+                await asyncio.sleep(0.05)
+            return monotonic() - begun
+    except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+        raise ConfigError(f"TURNSTREAM_STANDBY_URL does not answer: {error}.") from error

@@ -255,6 +255,19 @@ async def test_a_block_that_the_sdk_does_not_have_is_sent_as_data() -> None:
     ]
 
 
+async def test_a_resumed_stream_knows_the_calls_before_the_wait() -> None:
+    call = block(0, "server_tool_use", "{}", tool_use_id="s", name="web_search")
+    late = block(1, "web_search_tool_result", data={"tool_use_id": "s", "content": [7]})
+    turn = turn_of(call, late)
+    encoder, marks = UiEncoder(turn, lambda: turn), marks_of(turn)
+    stop = next(mark for mark in marks if isinstance(mark, BlockStop))
+    place = list(marks).index(stop) + 1
+    encoder.resumed(marks[:place])
+    chunks = chunks_in(b"".join(encoder(mark, START) for mark in marks[place:]))
+    output = {"type": "tool-output-available", "toolCallId": "s", "output": [7], "providerExecuted": True}
+    assert output in chunks
+
+
 async def test_a_result_with_files_is_its_parts() -> None:
     picture = {"type": "image", "source": {"type": "upload", "id": "7", "media_type": "image/png"}}
     turn = turn_of(

@@ -77,12 +77,13 @@ def work(context: Context) -> Work:
     return Work((greeter,), (greeter.run,), (Sweep("greetings", 0.01, greeter.sweep),), greeter)
 
 
-def check(settings: Settings, models: Models) -> None:
+async def check(settings: Settings, models: Models, ping: bool) -> str:
     if settings.section(GreetingSettings).greeting in models.listed():
         raise ConfigError("TURNSTREAM_GREETING must be no model.")
+    return "polite, and awake" if ping else "polite"
 
 
-GREETER = Extension("greeter", "a greeting", GreetingSettings, check, calls, work)
+GREETER = Extension("greeter", "a greeting", GreetingSettings, {"greeting": check}, calls, work)
 
 
 async def test_calls_and_work_of_an_extension_are_part_of_the_server(database_url: str) -> None:

@@ -8,6 +8,7 @@ from tests.support.server_process import clean_environment
 from turnstream.config import secret_files
 from turnstream.domain.errors import ConfigError
 from turnstream.extension import read_settings, sections
+from turnstream.extensions.webhooks import WebhookSettings
 
 
 @pytest.fixture(autouse=True)
@@ -65,9 +66,8 @@ def test_a_secret_may_stand_in_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path:
     monkeypatch.setenv("ANTHROPIC_API_KEY_FILE", str(tmp_path / "key"))
     (tmp_path / ".env").write_text("TURNSTREAM_WEBHOOK_SECRET_FILE=key\n")
     settings = read_settings()
-    assert [
-        secret and secret.get_secret_value() for secret in (settings.anthropic_api_key, settings.webhook_secret)
-    ] == ["sk-ant-1"] * 2
+    secrets = (settings.anthropic_api_key, settings.section(WebhookSettings).webhook_secret)
+    assert [secret and secret.get_secret_value() for secret in secrets] == ["sk-ant-1"] * 2
 
 
 @pytest.mark.parametrize(

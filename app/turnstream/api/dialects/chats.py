@@ -1,7 +1,6 @@
 """Helpers of the dialects, whose clients make ids of their own and create a chat with its first message."""
 
-import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -11,7 +10,6 @@ from uuid import UUID, uuid5
 from pydantic import ValidationError
 
 from turnstream.api.caller import held_options
-from turnstream.api.codec import to_json
 from turnstream.api.exchange import cancel_turn, generate_again, post_in_new_chat, post_message, wait_for_end
 from turnstream.api.http.validation import invalid
 from turnstream.api.schemas.requests import ChatSettings, NewTurn, TurnOptions, UiOptions
@@ -19,7 +17,7 @@ from turnstream.api.services import Services
 from turnstream.domain.chats import Chat, OnBusy
 from turnstream.domain.errors import Conflict, NotFound, RequestRefused
 from turnstream.domain.identity import Identity
-from turnstream.domain.turns import Role, Turn
+from turnstream.domain.turns import Turn
 from turnstream.kit.clock import CLOCK
 from turnstream.kit.text import unstorable
 from turnstream.storage.chats.exchanges import Exchange, IdempotencyKey, Target
@@ -42,15 +40,6 @@ async def chat_of(services: Services, identity: Identity, id: str) -> UUID:
     return chat
 
 
-async def turn_of(services: Services, owner: str, chat: UUID, id: str, role: Role) -> Turn | None:
-    """The turn of the chat that a client's id names, if it does name one of this role."""
-    try:
-        turn = await services.storage.turns.get(owner, chat, UUID(id))
-    except (ValueError, NotFound):
-        return None
-    return turn if turn.role == role else None
-
-
 async def newest_turn(services: Services, owner: str, chat: UUID) -> Turn | None:
     newest = await services.storage.turns.newest(owner, chat)
     return await services.storage.turns.get(owner, chat, newest) if newest else None
@@ -68,14 +57,6 @@ def is_news(turn: Turn) -> bool:
     return turn.ended_at is None or turn.ended_at > CLOCK.now() - _RECENTLY
 
 
-async def posted_with(services: Services, owner: str, key: IdempotencyKey | None) -> Turn | None:
-    """The user turn that a message with this key became."""
-    with suppress(RequestRefused):
-        exchange = await services.storage.exchanges.find(owner, key) if key else None
-        return exchange.user_turn if exchange else None
-    return None
-
-
 async def newest_answer(services: Services, owner: str, user_turn: Turn | None) -> Turn | None:
     if user_turn is None:
         return None
@@ -86,16 +67,15 @@ async def newest_answer(services: Services, owner: str, user_turn: Turn | None) 
 def new_turn(options: UiOptions, blocks: Sequence[dict[str, Any]]) -> NewTurn:
     """A message with its options. Raises RequestRefused."""
     members = options.model_dump(exclude_unset=True, by_alias=True)
+    return checked_turn({**members, "on_busy": options.on_busy, "blocks": blocks})
+
+
+def checked_turn(members: Mapping[str, Any]) -> NewTurn:
+    """Raises RequestRefused."""
     try:
-        return NewTurn.model_validate({**members, "on_busy": options.on_busy, "blocks": blocks})
+        return NewTurn.model_validate(members)
     except ValidationError as error:
         raise invalid(NewTurn, error) from None
-
-
-def key_of(protocol: str, *parts: object) -> IdempotencyKey:
-    """The key that makes one exchange of the same parts, however often a client sends them."""
-    digest = hashlib.sha256(to_json([str(part) if isinstance(part, UUID) else part for part in parts])).digest()
-    return IdempotencyKey(f"{protocol} {digest.hex()}", digest)
 
 
 async def post_by_chat(services: Services, new: NewTurn, target: Target, key: IdempotencyKey | None) -> Exchange:

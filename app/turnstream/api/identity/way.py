@@ -14,6 +14,8 @@ BELIEVED = 5.0
 
 # Returns None for a request without a credential of its kind. Raises Unauthorized for one that is not valid.
 Authenticate = Callable[[Request], Awaitable[Identity | None]]
+# Raises RequestRefused or Unavailable for a call of the identity that it refuses; true: the call may change something.
+Admit = Callable[[Identity, bool], None]
 
 
 # The value of a client without a token, if its library demands one.

@@ -14,20 +14,18 @@ from turnstream.api.dialects.chats import (
     PageOptions,
     chat_of,
     is_news,
-    key_of,
     new_turn,
     newest_answer,
     newest_path,
     newest_turn,
     page_tool,
     post_by_chat,
-    posted_with,
     replace_answer,
     stop_all,
     storable_in_messages,
-    turn_of,
     with_page,
 )
+from turnstream.api.dialects.histories import key_of, last_answer, posted_with, turn_of
 from turnstream.api.http.reading import idempotency_key_of, read_body
 from turnstream.api.schemas.tools import ActionsIn
 from turnstream.api.services import Services, count_writes, identity_of, path_for, services_and_owner
@@ -142,7 +140,8 @@ async def _post(
     """The turn that answers the message, and whether it goes on with one that was there. The same message again is
     another run: it follows the answer that is open, or asks for another one.
     """
-    before = await _answer_before(services, owner, chat, sent.messages[:-1])
+    named = [message.id.partition(".")[0] for message in sent.messages[:-1] if message.role != "user"]
+    before = await last_answer(services, owner, chat, named)
     place: Parent = before.id if before else "newest"
     content = [part.sent() for part in message.content] if isinstance(message.content, list) else message.content
     of_message = key_of("ag-ui", chat, message.id, str(place), content) if message.id else None
@@ -163,16 +162,6 @@ async def _post(
     new = new_turn(options, blocks_in(message))
     exchange = await post_by_chat(services, new, Target(owner, chat, place, new.on_busy), key or of_message)
     return exchange.assistant_turn, False
-
-
-async def _answer_before(services: Services, owner: str, chat: UUID, messages: Sequence[AgUiMessageIn]) -> Turn | None:
-    """The last answer of this server among the messages."""
-    for message in reversed(messages):
-        if message.role != "user" and (
-            turn := await turn_of(services, owner, chat, message.id.partition(".")[0], "assistant")
-        ):
-            return turn
-    return None
 
 
 # --- calls that wait for a person ------------------------------------------------------------------------------------

@@ -13,20 +13,18 @@ from turnstream.api.dialects.chats import (
     PageOptions,
     chat_of,
     is_news,
-    key_of,
     new_turn,
     newest_answer,
     newest_path,
     newest_turn,
     page_tool,
     post_by_chat,
-    posted_with,
     replace_answer,
     stop_all,
     storable_in_messages,
-    turn_of,
     with_page,
 )
+from turnstream.api.dialects.histories import key_of, last_answer, posted_with, turn_of
 from turnstream.api.http.reading import id_in_query, idempotency_key_of, read_body
 from turnstream.api.schemas.requests import UiOptions
 from turnstream.api.services import Services, count_writes, identity_of, path_for, services_and_owner
@@ -104,8 +102,8 @@ async def stop_chat(request: Request) -> Response:
 
 async def _post(services: Services, owner: str, chat: UUID, sent: UiRequest, key: IdempotencyKey | None) -> Exchange:
     message = sent.all_messages[-1]
-    place = await _place(services, owner, chat, sent)
-    before = await services.storage.turns.get(owner, chat, place) if isinstance(place, UUID) else None
+    before = await _answer_before(services, owner, chat, sent)
+    place = _place(sent, before)
     options = await _options(services, owner, chat, sent, before)
     new = new_turn(options, blocks_in(message.parts))
     return await post_by_chat(services, new, Target(owner, chat, place, new.on_busy), key or _key(chat, message, place))
@@ -119,12 +117,16 @@ async def _options(services: Services, owner: str, chat: UUID, sent: UiRequest, 
     return await with_page(services, owner, chat, sent.turnstream, page, before)
 
 
-async def _place(services: Services, owner: str, chat: UUID, sent: UiRequest) -> Parent:
-    """The last answer that is listed before the message; the root for a first message that was edited."""
+async def _answer_before(services: Services, owner: str, chat: UUID, sent: UiRequest) -> Turn | None:
+    """The last answer that is listed before the message."""
     before = sent.messages if sent.message else sent.messages[:-1]
-    for message in reversed(before):
-        if message.role == "assistant" and await turn_of(services, owner, chat, message.id, "assistant"):
-            return UUID(message.id)
+    return await last_answer(services, owner, chat, [each.id for each in before if each.role == "assistant"])
+
+
+def _place(sent: UiRequest, before: Turn | None) -> Parent:
+    """Behind the answer before; the root for a first message that was edited."""
+    if before is not None:
+        return before.id
     return None if sent.message_id and not sent.message else "newest"
 
 
@@ -157,7 +159,7 @@ async def _answer_to_replace(services: Services, owner: str, chat: UUID, sent: U
         raise RequestRefused("`messages` must end with the user message to answer again.", field="messages")
     user_turn = await turn_of(services, owner, chat, message.id, "user")
     if user_turn is None:
-        place = await _place(services, owner, chat, sent)
+        place = _place(sent, await _answer_before(services, owner, chat, sent))
         user_turn = await posted_with(services, owner, _key(chat, message, place))
     return await newest_answer(services, owner, user_turn)
 

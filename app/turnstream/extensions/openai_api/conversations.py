@@ -7,16 +7,19 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from turnstream.api.codec import to_json
+from turnstream.api.dialects.chats import checked_turn
+from turnstream.api.dialects.histories import history_of
 from turnstream.api.http.reading import limit_of, read_body
 from turnstream.api.schemas.requests import ChatSettings
 from turnstream.api.services import Services, count_writes, identity_of, services_and_owner
 from turnstream.domain.chats import Chat
 from turnstream.domain.errors import NotFound, RequestRefused
 from turnstream.domain.turns import Turn
-from turnstream.extensions.openai_api.inputs import checked_turn, items_of
+from turnstream.extensions.openai_api.history import PLACE, past_items
+from turnstream.extensions.openai_api.inputs import items_of
 from turnstream.extensions.openai_api.items import items_of_path
 from turnstream.extensions.openai_api.objects import Json, chat_of_conversation, conversation_id, turn_of_item
-from turnstream.extensions.openai_api.posting import delete_turn, history_of
+from turnstream.extensions.openai_api.posting import delete_turn
 from turnstream.extensions.openai_api.responses import item_page
 from turnstream.extensions.openai_api.schemas import ConversationBody, ItemsIn
 from turnstream.kit.clock import CLOCK
@@ -27,7 +30,7 @@ async def create_conversation(request: Request) -> Response:
     services, owner = services_and_owner(request)
     sent, _ = await read_body(request, ConversationBody)
     settings = services.resolver.changed_settings({}, ChatSettings(labels=sent.metadata) if sent.metadata else None)
-    history = history_of(services, owner, items_of(sent.items))
+    history = history_of(services, owner, past_items(items_of(sent.items)), PLACE)
     await count_writes(services, owner, history.exchanges)
     now = CLOCK.now()
     chat = Chat(new_id(), owner, None, None, dict(settings), created_at=now, updated_at=now)
@@ -97,7 +100,7 @@ async def add_items(request: Request) -> Response:
     services, owner = services_and_owner(request)
     sent, _ = await read_body(request, ItemsIn)
     chat = await _chat_of(request, services, owner)
-    history = history_of(services, owner, items_of(sent.items))
+    history = history_of(services, owner, past_items(items_of(sent.items)), PLACE)
     await count_writes(services, owner, history.exchanges)
     exchanges = await history.load()
     request_of_chat = services.resolver.resolve(checked_turn({"blocks": [{"type": "text", "text": "…"}]}), chat, None)

@@ -241,13 +241,14 @@ class ResponseEvents:
         self._reach(start.attempt)
         self._starts[start.index] = self._position
         json = self._new_item(begin)
-        if json is None:
-            return
-        yield from self._add(start.index, start.attempt, json)
+        if json is not None:
+            yield from self._begin_item(json, start.index, start.attempt)
+
+    def _begin_item(self, json: Json, block: int, attempt: int) -> Iterator[Json]:
+        yield from self._add(block, attempt, json)
         item = self._items[-1]
         if json["type"] == "message":
-            part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
-            yield from self._event("response.content_part.added", **item.place, content_index=0, part=part)
+            yield from self._event("response.content_part.added", **item.place, content_index=0, part=text_part(""))
         elif json["type"] == "reasoning":
             part = {"type": "summary_text", "text": ""}
             yield from self._event("response.reasoning_summary_part.added", **item.place, summary_index=0, part=part)
@@ -266,8 +267,7 @@ class ResponseEvents:
         turn, start = self._turn(), begin.start
         place = start.index, start.attempt
         if start.type == TEXT and not self._is_structured:
-            message = {"type": "message", "id": item_id("msg", turn, *place), "role": "assistant"}
-            return {**message, "status": "in_progress", "content": []}
+            return self._new_message(*place)
         if start.type == THINKING:
             return {"type": "reasoning", "id": item_id("rs", turn, *place), "summary": []}
         if begin.runner == "client":
@@ -276,6 +276,10 @@ class ResponseEvents:
         if is_server_call(begin.runner, start.name, self._roles):
             return self._server_call(SERVER if begin.runner == "server" else PROVIDER, start.name, "", *place)
         return None
+
+    def _new_message(self, *place: int) -> Json:
+        message = {"type": "message", "id": item_id("msg", self._turn(), *place), "role": "assistant"}
+        return {**message, "status": "in_progress", "content": []}
 
     def _server_call(self, label: str, name: str | None, arguments: str, *place: int) -> Json:
         json = {"type": "mcp_call", "id": item_id("mcp", self._turn(), *place), "server_label": label, "name": name}
@@ -386,16 +390,11 @@ class ResponseEvents:
     def _whole_message(self, text: str) -> Iterator[Json]:
         """The output of a structured turn, which is known to be valid only at the end."""
         turn = self._turn()
-        json = {"type": "message", "id": item_id("msg", turn, len(turn.blocks), turn.attempt), "role": "assistant"}
-        yield from self._add(len(turn.blocks), turn.attempt, {**json, "status": "in_progress", "content": []})
-        item, part = self._items[-1], text_part(text)
-        place = {**item.place, "content_index": 0}
-        yield from self._event("response.content_part.added", **place, part=text_part(""))
-        yield from self._event("response.output_text.delta", **place, delta=text, logprobs=[])
-        yield from self._event("response.output_text.done", **place, text=text, logprobs=[])
-        yield from self._event("response.content_part.done", **place, part=part)
-        yield from self._done(item, status="completed", content=[part])
-        self._open = None
+        place = len(turn.blocks), turn.attempt
+        yield from self._begin_item(self._new_message(*place), *place)
+        item, self._open = self._items[-1], None
+        yield from self._event("response.output_text.delta", **item.place, content_index=0, delta=text, logprobs=[])
+        yield from self._end_item(item, Block(place[0], 0, place[1], TEXT, text))
 
     def _take_back(self, reset: Retract) -> None:
         """Takes the items of the blocks from the reset on out of the response."""

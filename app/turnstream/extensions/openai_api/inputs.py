@@ -10,8 +10,9 @@ from pydantic import ValidationError
 
 from turnstream.api.caller import held_options
 from turnstream.api.codec import to_json
+from turnstream.api.dialects.chats import checked_turn
 from turnstream.api.http.errors import Invalid
-from turnstream.api.http.validation import invalid, refusals
+from turnstream.api.http.validation import refusals
 from turnstream.api.schemas.blocks import source_of_url
 from turnstream.api.schemas.requests import NewTurn
 from turnstream.api.services import Services
@@ -269,13 +270,6 @@ def new_turn(services: Services, options: Options, input: Input, *, follows: boo
         "blocks": input.blocks,
     }
     return checked_turn({name: value for name, value in members.items() if value is not None})
-
-
-def checked_turn(members: Json) -> NewTurn:
-    try:
-        return NewTurn.model_validate(members)
-    except ValidationError as error:
-        raise invalid(NewTurn, error) from None
 
 
 def choice_of(given: str | ToolChoiceIn) -> Json:

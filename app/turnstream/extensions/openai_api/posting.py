@@ -1,44 +1,34 @@
 """The use case of a response: a message is posted where its history leads to, or calls that wait are answered."""
 
-import asyncio
-import hashlib
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
-from functools import partial
 from uuid import UUID
 
 from starlette.requests import Request
 
 from turnstream.api.actions import store_answers
-from turnstream.api.attachments import Contents, user_blocks
-from turnstream.api.codec import to_json
-from turnstream.api.dialects.chats import key_of
-from turnstream.api.exchange import History, admit, post_in_new_chat, post_message
+from turnstream.api.dialects.histories import digest_of, find_place, history_of, key_of
+from turnstream.api.exchange import admit, post_in_new_chat, post_message
 from turnstream.api.services import Services, count_writes, identity_of
 from turnstream.domain.asks import Ask, AskAnswer
-from turnstream.domain.chats import Chat, title_from
+from turnstream.domain.chats import Chat
 from turnstream.domain.errors import NotFound, RequestRefused
 from turnstream.domain.turns import Turn
-from turnstream.extensions.openai_api.history import Past, PastAnswer, canonical, past_of
+from turnstream.extensions.openai_api.history import PLACE, past_items
 from turnstream.extensions.openai_api.inputs import (
     Input,
     Options,
-    checked_turn,
     new_turn,
     result_text,
     unknown_previous,
 )
-from turnstream.extensions.openai_api.objects import ResponseId, approval_id, parts_of
-from turnstream.extensions.openai_api.schemas import ApprovalItem, FunctionOutputItem, InputItem
-from turnstream.extensions.openai_api.stream import response_now
+from turnstream.extensions.openai_api.objects import ResponseId, approval_id
+from turnstream.extensions.openai_api.schemas import ApprovalItem, FunctionOutputItem
 from turnstream.kit.clock import CLOCK
 from turnstream.kit.ids import new_id
 from turnstream.storage.chats.actions import Decision
 from turnstream.storage.chats.exchanges import IdempotencyKey, Parent, Target
-from turnstream.storage.chats.histories import PastExchange
-
-_MOST_RECORDED = 1000  # exchanges of one history: they are written in one transaction
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +63,16 @@ class Posting:
     async def respond(self, place: Place) -> tuple[Turn, int]:
         """Returns the turn that answers, and the part of it that is the response."""
         if place.origin is None and self._input.last_answer:
-            place = await self._place_of_history(place)
+            history, answer = past_items(self._input.history), past_items(self._input.last_answer)
+            if found := await find_place(self._services, self._identity, history, answer, place.chat):
+                place = Place(found.chat, ResponseId(found.chat, found.turn, found.part))
         if self._input.answers:
             turn, part = await self._answer(place.origin)
         else:
             turn, part = await self._post(place), 0
         if self._keeps_history:
-            await self._services.storage.histories.keep(self._owner, await _digest(self._input.items), turn.id)
+            digest = await digest_of(past_items(self._input.items))
+            await self._services.storage.histories.keep(self._owner, digest, turn.id)
         return turn, part
 
     # --- a message ---------------------------------------------------------------------------------------------------
@@ -97,7 +90,8 @@ class Posting:
             history = None
             if self._input.last_answer:
                 self._identity.require("chat")  # answers in a history are no messages of a person
-                history = history_of(services, owner, [*self._input.history, *self._input.last_answer])
+                items = [*self._input.history, *self._input.last_answer]
+                history = history_of(services, owner, past_items(items), PLACE)
             return (await post_in_new_chat(services, new, chat, self._key, history)).assistant_turn
         parent: Parent = None
         if place.origin is not None:
@@ -113,22 +107,6 @@ class Posting:
             if turn.role == "assistant":
                 return turn
         raise unknown_previous(str(id))
-
-    # --- a history without ids ---------------------------------------------------------------------------------------
-
-    async def _place_of_history(self, place: Place) -> Place:
-        """The turn from which the history comes: the newest to which the same messages have led, with the same
-        answer.
-        """
-        storage, wanted = self._services.storage, PastAnswer.of_items(self._input.last_answer)
-        for chat, id in await storage.histories.find(self._owner, await _digest(self._input.history)):
-            if place.chat in {None, chat} and self._identity.chat in {None, chat}:
-                with suppress(NotFound):
-                    turn = await storage.turns.get(self._owner, chat, id)
-                    for part in range(parts_of(turn)):
-                        if PastAnswer.of_response(await response_now(self._services, turn, part)) == wanted:
-                            return Place(chat, ResponseId(chat, id, part))
-        return place
 
     # --- answers to calls --------------------------------------------------------------------------------------------
 
@@ -163,33 +141,6 @@ class Posting:
         target = Target(owner, turn.chat_id, turn.id, "steer")
         exchange = await post_message(services, new, target, key, admitted=True)
         return exchange.assistant_turn, part if exchange.steered else 0
-
-
-def history_of(services: Services, owner: str, items: Sequence[InputItem]) -> History:
-    """Exchanges from items that were sent, which took place elsewhere. Raises RequestRefused."""
-    pasts = past_of(items)
-    if len(pasts) > _MOST_RECORDED:
-        detail = f"`input` must have at most {_MOST_RECORDED:,} messages of a history that is not known here."
-        raise RequestRefused(detail, field="input")
-    return History(len(pasts), partial(_load, services, owner, pasts))
-
-
-async def _load(services: Services, owner: str, pasts: Sequence[Past]) -> Sequence[PastExchange]:
-    """The exchanges as rows keep them. Bytes of files become uploads. Raises RequestRefused."""
-    exchanges, contents = [], Contents(services.http.max_turn_bytes)
-    for past in pasts:
-        new = checked_turn({"blocks": past.message or [{"type": "text", "text": "…"}]})
-        blocks = await user_blocks(new.blocks, owner, services, contents=contents)
-        for block in past.blocks:
-            contents.add_text(block.text, "input")
-        texts = [block.text for block in blocks if block.text]
-        exchanges.append(PastExchange(blocks, past.blocks, past.stop_reasons, title_from(texts[0]) if texts else None))
-    return exchanges
-
-
-async def _digest(items: Sequence[InputItem]) -> bytes:
-    """In a thread: to measure thousands of items takes as long as to encode them."""
-    return await asyncio.to_thread(lambda: hashlib.sha256(to_json(canonical(items))).digest())
 
 
 def _decision(turn: Turn, item: FunctionOutputItem | ApprovalItem) -> Decision:

@@ -18,12 +18,13 @@ class TitleSettings(Section):
     )
 
 
-def _check(settings: Settings, models: "Models") -> None:
+async def _check(settings: Settings, models: "Models", _: bool) -> str:
     if (model := settings.section(TitleSettings).title_model) is not None:
         try:
             models.check(model)
         except RequestRefused as error:
             raise ConfigError(error.detail.replace("`model`", "TURNSTREAM_TITLE_MODEL", 1)) from None
+    return "a model writes them" if model else "the first message is the title"
 
 
 def _work(context: Context) -> Work:
@@ -35,4 +36,6 @@ def _work(context: Context) -> Work:
     return Work(hooks=(titles,), tasks=(titles.run,))
 
 
-EXTENSION = Extension("titles", "titles of chats by a model", settings=TitleSettings, check=_check, work=_work)
+EXTENSION = Extension(
+    "titles", "titles of chats by a model", settings=TitleSettings, checks={"titles": _check}, work=_work
+)

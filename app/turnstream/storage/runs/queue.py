@@ -3,8 +3,9 @@
 from collections.abc import Collection, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from time import monotonic
+from typing import Literal
 from uuid import UUID
 
 from turnstream.domain.errors import StorageError
@@ -17,8 +18,6 @@ from turnstream.storage.runs import attempts
 from turnstream.storage.runs.attempts import NEXT_ATTEMPT
 from turnstream.storage.runs.journal import END_LOGS
 from turnstream.storage.runs.session import CHANNEL
-from turnstream.storage.standby import Renewal, Renewals
-from turnstream.storage.webhooks import WebhookKind
 
 # The notifications between replicas. The ids that follow are of a turn, and for the last one of the replica it is for.
 QUEUED = "queued"  # there may be a turn to claim
@@ -32,6 +31,8 @@ SUSPICIOUS = 2
 # Seconds between two looks at a turn that all live replicas have declined, and the most looks.
 _PAUSE_OF_DECLINED = timedelta(seconds=30)
 _MOST_LOOKS = 4
+# Renewals of the lease that are remembered: those of the longest age of a copy that can be set, and more.
+_REMEMBERED = 200
 
 # A turn that was enqueued behind an open one is not claimed before that one has ended, nor one of an owner who is held.
 CLAIMABLE = f"""
@@ -231,6 +232,33 @@ class Claim:
 
     turns: Sequence[UUID] = ()
     deaths: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Renewal:
+    """A renewal of this replica's lease: when it was `asked` for by the monotonic clock, and the database's time."""
+
+    asked: float
+    time: datetime
+
+
+class Renewals:
+    """The last renewals, by the end of the lease that each wrote."""
+
+    def __init__(self) -> None:
+        self._by_end: dict[datetime, Renewal] = {}
+
+    def note(self, end: datetime, renewal: Renewal) -> None:
+        self._by_end[end] = renewal
+        if len(self._by_end) > _REMEMBERED:
+            del self._by_end[next(iter(self._by_end))]
+
+    def that_wrote(self, end: datetime) -> Renewal | None:
+        return self._by_end.get(end)
+
+
+# A turn has ended, or begins to wait for a person.
+WebhookKind = Literal["ended", "waiting"]
 
 
 class Queue:

@@ -15,11 +15,11 @@ from typing import Final
 
 from turnstream.domain.errors import ConfigError, NotFound, StorageUnavailable
 from turnstream.domain.identity import departed_name
+from turnstream.extensions.cells.moves import LOOK
+from turnstream.extensions.cells.owner_ahead import AHEAD, OwnerAhead, stored_columns
 from turnstream.storage import tables
 from turnstream.storage.database import Database, Statement, Transaction
 from turnstream.storage.migrations import RELATIONS, VERSION_TABLES, newest_revision, version_table
-from turnstream.storage.owners.moves import LOOK
-from turnstream.storage.owners.owner_ahead import AHEAD, OwnerAhead, stored_columns
 from turnstream.storage.ownership import Nature, Ownership, Path, ownership_of
 from turnstream.storage.runs.queue import NOTIFY, QUEUED
 

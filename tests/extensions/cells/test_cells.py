@@ -11,6 +11,7 @@ from tests.support.http_server import Server, serving
 from tests.support.issuer import AUDIENCE, TestIssuer, issuing
 from tests.support.openapi_document import Document
 from turnstream.domain.identity import Identity
+from turnstream.extensions.cells.cell import Cell
 from turnstream.storage.database import Statement
 from turnstream.storage.owners.tokens import Tokens
 
@@ -29,6 +30,12 @@ async def site(issuer: TestIssuer, database_url: str) -> AsyncIterator[Server]:
         database_url, cell="07", jwt_issuer=issuer.url, jwt_audience=AUDIENCE, jwt_cell_claim="app.cell"
     ) as server:
         yield server
+
+
+def cell_at(site: Server) -> Cell:
+    cell = site.services.states["cells"]
+    assert isinstance(cell, Cell)
+    return cell
 
 
 async def refused_to(site: Server, token: str, path: str = "/api/chats") -> str | None:
@@ -81,7 +88,7 @@ async def with_move(site: Server, owner: str, state: str, held: str = "NULL") ->
     """Notes a move, and waits until the server has read it."""
     put = Statement(f"INSERT INTO moves (owner, cell, state, held_until) VALUES (:owner, '08', '{state}', {held})")
     await site.services.storage.database.row(put, owner=owner)
-    cell = site.services.cell
+    cell = cell_at(site)
     async with asyncio.timeout(30):
         while owner not in cell._moves:  # noqa: ASYNC110, it has no event
             await asyncio.sleep(0.01)
@@ -100,7 +107,7 @@ async def test_an_owner_who_moves_may_read_and_not_write(site: Server, document:
             Statement("UPDATE moves SET held_until = now() - interval '1 s' WHERE owner = 'mover'")
         )
         async with asyncio.timeout(30):
-            while site.services.cell._moves["mover"].held:  # noqa: ASYNC110
+            while cell_at(site)._moves["mover"].held:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         assert (await mover.post("/api/chats", json={})).status_code == 201, "whoever moved it has died"
 

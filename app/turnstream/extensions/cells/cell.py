@@ -6,22 +6,20 @@ from collections.abc import Callable, Collection, Mapping
 from turnstream.api.http.errors import Unavailable
 from turnstream.domain.errors import OfAnotherCell
 from turnstream.domain.identity import Identity
-from turnstream.storage.owners.moves import LOOK, Move, Moves
+from turnstream.extensions.cells.moves import LOOK, Move, Moves
 
 
 class Cell:
-    """A server without a `name` is the only cell. `release` gives the running turns of owners back to the queue."""
+    """`release` gives the running turns of owners back to the queue."""
 
-    def __init__(self, name: str | None, moves: Moves, release: Callable[[Collection[str]], None]) -> None:
+    def __init__(self, name: str, moves: Moves, release: Callable[[Collection[str]], None]) -> None:
         self._name = name
         self._table = moves
         self._release = release
         self._moves: Mapping[str, Move] = {}
 
-    def check(self, identity: Identity, *, changes: bool) -> None:
-        """Raises OfAnotherCell; and Unavailable for a request that `changes` something while its owner moves."""
-        if self._name is None:
-            return
+    def admit(self, identity: Identity, changes: bool) -> None:
+        """Raises OfAnotherCell; and Unavailable for a call that `changes` something while its owner moves."""
         move = self._moves.get(identity.owner)
         if move is None:
             if identity.cell not in {None, self._name}:
@@ -32,10 +30,9 @@ class Cell:
             raise Unavailable(f"The owner is moved to the cell {move.cell} just now; nothing was stored. Try again.")
 
     async def follow(self) -> None:
-        """Reads the moves without end, where there are cells. Raises StorageError."""
-        while self._name is not None:
+        """Reads the moves without end. Raises StorageError."""
+        while True:
             self._moves = await self._table.all()
             if held := [owner for owner, move in self._moves.items() if move.held]:
                 self._release(held)
             await asyncio.sleep(LOOK)
-        await asyncio.Event().wait()

@@ -7,13 +7,13 @@ that is. There are no rows while no replica's row names the kind.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Literal
+from typing import Any
 from uuid import UUID
 
 from turnstream.storage.database import Database, Row, Statement
+from turnstream.storage.retention import NO_ID, Aged, aged
 from turnstream.storage.rows import from_json
-
-WebhookKind = Literal["ended", "waiting"]
+from turnstream.storage.runs.queue import WebhookKind
 
 # The words that differ. A turn ends once, so its end has no number.
 _WORDS: Mapping[WebhookKind, Mapping[str, str]] = {
@@ -77,6 +77,13 @@ WEBHOOK_GIVEN_UP = _statements(
     WHERE turn_id = :turn AND NUMBER = CAST(:number AS int) AND tries = :tries AND due_at IS NOT NULL
     """
 )
+
+_FINISHED = "coalesce(delivered_at, given_up_at)"
+# By the names of their tables.
+FINISHED: Mapping[str, Aged] = {
+    "webhooks": aged("webhooks", {"turn_id": NO_ID}, _FINISHED),
+    "waiting_webhooks": aged("waiting_webhooks", {"turn_id": NO_ID, "asked": 0}, _FINISHED),
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,12 +12,13 @@ import structlog
 
 from turnstream.domain.errors import StorageUnavailable
 from turnstream.engine.hooks import Hooks, TurnEnded
+from turnstream.extensions.webhooks.queue import Webhook, Webhooks
 from turnstream.kit.backoff import backoff
 from turnstream.kit.clock import CLOCK
 from turnstream.kit.ids import new_id
 from turnstream.kit.signature import headers_of
 from turnstream.storage.database import retry_while_unavailable
-from turnstream.storage.webhooks import Webhook, WebhookKind, Webhooks
+from turnstream.storage.runs.queue import WebhookKind
 from turnstream.telemetry import WEBHOOKS
 from turnstream.tracing import TRACING
 

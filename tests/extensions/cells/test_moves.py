@@ -13,6 +13,9 @@ from tests.support.harness import OWNER, Asked, Harness
 from tests.support.owner_rows import fill_owner, rows_of
 from turnstream.domain.errors import ConfigError, NotFound, StorageError, StorageUnavailable
 from turnstream.domain.identity import Identity, arriving_name, departed_name
+from turnstream.extensions.cells.moves import Move, Moves
+from turnstream.extensions.cells.owner_ahead import AHEAD, COPIED, OwnerAhead, stored_columns
+from turnstream.extensions.cells.owner_move import MOVED, OwnerMove
 from turnstream.kit.ids import new_id
 from turnstream.storage.chats.chats import Chats
 from turnstream.storage.chats.search import Search
@@ -20,9 +23,6 @@ from turnstream.storage.chats.turns import CANCEL_TURN
 from turnstream.storage.database import Database, Statement, connect
 from turnstream.storage.migrations import newest_revision
 from turnstream.storage.owners.documents import Documents
-from turnstream.storage.owners.moves import Move, Moves
-from turnstream.storage.owners.owner_ahead import AHEAD, COPIED, OwnerAhead, stored_columns
-from turnstream.storage.owners.owner_move import MOVED, OwnerMove
 from turnstream.storage.owners.owners import Owners
 from turnstream.storage.owners.tokens import Tokens
 from turnstream.storage.owners.uploads import Uploads
@@ -82,7 +82,7 @@ class Cells:
 
 @pytest.fixture(autouse=True)
 def no_replica_needs_to_look(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("turnstream.storage.owners.owner_move.LOOK", 0)
+    monkeypatch.setattr("turnstream.extensions.cells.owner_move.LOOK", 0)
 
 
 @pytest.fixture
@@ -180,7 +180,7 @@ async def test_a_move_that_is_cut_off_anywhere_loses_and_doubles_nothing(cells: 
 async def test_files_and_documents_are_copied_before_the_owner_is_held_and_what_changes_then_later(
     cells: Cells, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("turnstream.storage.owners.owner_ahead._PORTION", 1)
+    monkeypatch.setattr("turnstream.extensions.cells.owner_ahead._PORTION", 1)
     source, documents = Uploads(cells.harness.database), Documents(cells.harness.database)
     kept, renamed, removed = [await source.put(OWNER, "text/plain", word.encode()) for word in ("a", "b", "c")]
     for path in ("kept.md", "changed.md", "removed.md"):
@@ -235,7 +235,7 @@ async def test_turns_that_have_ended_are_copied_before_the_owner_is_held_and_wha
     cells: Cells, monkeypatch: pytest.MonkeyPatch, change: str, copied_again: int
 ) -> None:
     harness, owned = cells.harness, Chats(cells.harness.database)
-    monkeypatch.setattr("turnstream.storage.owners.owner_ahead._PORTION", 1)
+    monkeypatch.setattr("turnstream.extensions.cells.owner_ahead._PORTION", 1)
     chats = [chat.id for chat in await owned.page(OWNER, 10, None)]
     (gone,) = (chat for chat in chats if chat != cells.asked.chat)
     asked = Statement("UPDATE turns SET asked = 1 WHERE id = :turn RETURNING id")
@@ -281,7 +281,7 @@ async def test_a_chat_that_has_not_changed_since_it_was_copied_is_not_read_again
 async def test_a_move_that_is_cut_off_after_each_portion_gets_on_by_one(
     cells: Cells, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("turnstream.storage.owners.owner_ahead._PORTION", 1)
+    monkeypatch.setattr("turnstream.extensions.cells.owner_ahead._PORTION", 1)
     before = of_the_owner(await cells.here())
     portions = sum(len(before[table]) for table in COPIED)
     steps: list[str] = []
@@ -303,7 +303,7 @@ async def test_a_move_that_is_cut_off_after_each_portion_gets_on_by_one(
 async def test_an_owner_who_makes_and_deletes_chats_meanwhile_arrives_with_what_was_there_at_the_end(
     cells: Cells, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("turnstream.storage.owners.owner_ahead._PORTION", 200_000)  # a few turns
+    monkeypatch.setattr("turnstream.extensions.cells.owner_ahead._PORTION", 200_000)  # a few turns
     harness, owned, made = cells.harness, Chats(cells.harness.database), list[Asked]()
 
     async def work() -> None:
@@ -332,7 +332,7 @@ async def test_an_owner_who_makes_and_deletes_chats_meanwhile_arrives_with_what_
 
 async def test_a_turn_that_is_open_again_is_not_copied_ahead(cells: Cells, monkeypatch: pytest.MonkeyPatch) -> None:
     """A failover between list and copy may have lost its end. In the new cell a worker would claim it."""
-    monkeypatch.setattr("turnstream.storage.owners.owner_ahead._parents_first", lambda turns: turns)
+    monkeypatch.setattr("turnstream.extensions.cells.owner_ahead._parents_first", lambda turns: turns)
     opened = await cells.harness.ask("In between", after=cells.asked)
     with pytest.raises(Killed):
         await cells.move(killed_at("hold")).run()
@@ -381,7 +381,7 @@ async def test_of_two_moves_at_once_one_is_refused(cells: Cells, monkeypatch: py
         with pytest.raises(ConfigError, match="Another command moves ada to the same cell just now"):
             await cells.move().run()
         monkeypatch.undo()
-        monkeypatch.setattr("turnstream.storage.owners.owner_move.LOOK", 0)
+        monkeypatch.setattr("turnstream.extensions.cells.owner_move.LOOK", 0)
     assert await cells.there() == {}
     ends = await asyncio.gather(cells.move().run(), cells.move().run(), return_exceptions=True)
     assert all(end is None or isinstance(end, ConfigError | StorageError) for end in ends), ends
@@ -435,7 +435,7 @@ async def test_an_exchange_that_meets_the_copy_is_not_accepted(cells: Cells) -> 
 
 
 async def test_a_turn_that_does_not_stop_ends_the_move(cells: Cells, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("turnstream.storage.owners.owner_move._SETTLE", 0.0)
+    monkeypatch.setattr("turnstream.extensions.cells.owner_move._SETTLE", 0.0)
     asked = await cells.harness.ask("Long")
     queue = queue_of(cells.harness.database)
     await queue.renew_lease(60)

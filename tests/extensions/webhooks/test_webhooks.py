@@ -26,19 +26,19 @@ from turnstream.domain.asks import AskAnswer
 from turnstream.domain.errors import ConfigError, PermanentError
 from turnstream.domain.turns import Turn
 from turnstream.engine.hooks import TurnEnded
-from turnstream.engine.upkeep.webhooks import Receiver, WebhookDeliveries, WebhookPolicy, body_of
+from turnstream.extensions.webhooks import receiver_of
+from turnstream.extensions.webhooks.deliveries import Receiver, WebhookDeliveries, WebhookPolicy, body_of
+from turnstream.extensions.webhooks.queue import Webhook, Webhooks
 from turnstream.kit.signature import headers_of, verify
 from turnstream.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text, tool_use
 from turnstream.main import running
-from turnstream.setup.policies import webhook_receiver
 from turnstream.storage.chats.actions import KEEP_GRANT, Actions, Decision
 from turnstream.storage.chats.turns import Turns
 from turnstream.storage.database import Database, Statement, connect
-from turnstream.storage.webhooks import Webhook, Webhooks
 from turnstream.tools.tool import tool, tools_of
 from turnstream.tools.toolset import Toolset
 
-PAGE = Path(__file__).parents[2] / "docs/hooks.md"
+PAGE = Path(__file__).parents[3] / "docs/hooks.md"
 SECRET = "whsec_" + base64.b64encode(b"a secret that nobody else has").decode()
 # What failed is due again at once, and is found without a ring.
 AT_ONCE = WebhookPolicy(look=0.01, base=0)
@@ -249,7 +249,7 @@ async def test_its_url_begins_with_the_prefix_under_which_the_server_is_reached(
     data = json.loads(body_of(webhook, root_path="/chat"))["data"]
     assert data["url"] == f"/chat/api/chats/{asked.chat}/turns/{asked.turn}"
     settings = Settings(_env_file=None, webhook_url="http://x", webhook_secret=SECRET, root_path="/chat")
-    receiver = webhook_receiver(settings)
+    receiver = receiver_of(settings)
     assert receiver is not None
     assert receiver.root_path == "/chat"
 
@@ -536,13 +536,12 @@ async def test_what_waits_is_not_reported_unless_that_is_asked_for(harness: Harn
 
 @pytest.mark.parametrize("events", ["", "turn.ended,turn.begun", "ended"])
 def test_an_event_that_there_is_not_is_refused_at_the_start(events: str) -> None:
-    settings = Settings.model_construct(
-        webhook_url=HttpUrl("http://receiver.example"), webhook_secret=SecretStr(SECRET), webhook_events=events
-    )
+    given = {"webhook_url": HttpUrl("http://receiver.example"), "webhook_secret": SecretStr(SECRET)}
+    settings = Settings(_env_file=None, **given, webhook_events=events or " ")
     with pytest.raises(ConfigError, match=r"must name some of: turn\.ended, turn\.waiting"):
-        webhook_receiver(settings)
-    both = settings.model_copy(update={"webhook_events": "turn.waiting, turn.ended"})
-    receiver = webhook_receiver(both)
+        receiver_of(settings)
+    both = Settings(_env_file=None, **given, webhook_events="turn.waiting, turn.ended")
+    receiver = receiver_of(both)
     assert receiver is not None
     assert receiver.kinds == {"ended", "waiting"}
 

@@ -1,0 +1,267 @@
+"""Histories that clients send: the digest of what was sent, its match with turns that are here, the place that follows
+from it, and the exchanges to record where nothing matches.
+
+Some messages have the ids of turns (`last_answer`), others ids of their client (`key_of`, `posted_with`). A dialect of
+messages without ids translates them into items: `find_place` looks for the turn that they led to, and `history_of`
+makes exchanges of them.
+"""
+
+import asyncio
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Self
+from uuid import UUID
+
+from turnstream.api.attachments import Contents, user_blocks
+from turnstream.api.codec import to_json
+from turnstream.api.dialects.chats import checked_turn
+from turnstream.api.dialects.projection import Close, Closed, Projection, calls_of_client
+from turnstream.api.dialects.streams import current_view
+from turnstream.api.exchange import History
+from turnstream.api.services import Services
+from turnstream.domain.blocks import Block
+from turnstream.domain.chats import title_from
+from turnstream.domain.errors import NotFound, RequestRefused
+from turnstream.domain.identity import Identity
+from turnstream.domain.kinds import TEXT, TOOL_RESULT, TOOL_USE
+from turnstream.domain.output import output_of
+from turnstream.domain.turns import Role, Turn
+from turnstream.kit.offload import Portions
+from turnstream.storage.chats.exchanges import IdempotencyKey
+from turnstream.storage.chats.histories import PastExchange
+
+_MOST_RECORDED = 1000  # exchanges of one history: they are written in one transaction
+_LONGEST_ID = 256  # characters: the ids of calls are in an index
+
+
+@dataclass(frozen=True, slots=True)
+class PastMessage:
+    """A message of the user, with its blocks as NewTurn takes them."""
+
+    blocks: Sequence[dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class PastText:
+    """A text of an answer."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class PastCall:
+    """A call of a tool that the client ran."""
+
+    id: str | None
+    name: str | None
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class PastResult:
+    call: str
+    text: str
+
+
+PastItem = PastMessage | PastText | PastCall | PastResult
+
+
+# --- messages with ids -----------------------------------------------------------------------------------------------
+
+
+async def turn_of(services: Services, owner: str, chat: UUID, id: str, role: Role) -> Turn | None:
+    """The turn of the chat that a client's id names, if it does name one of this role."""
+    try:
+        turn = await services.storage.turns.get(owner, chat, UUID(id))
+    except (ValueError, NotFound):
+        return None
+    return turn if turn.role == role else None
+
+
+async def last_answer(services: Services, owner: str, chat: UUID, ids: Sequence[str]) -> Turn | None:
+    """The last answer of the chat that one of these ids names."""
+    for id in reversed(ids):
+        if turn := await turn_of(services, owner, chat, id, "assistant"):
+            return turn
+    return None
+
+
+def key_of(protocol: str, *parts: object) -> IdempotencyKey:
+    """The key that makes one exchange of the same parts, however often a client sends them."""
+    digest = hashlib.sha256(to_json([str(part) if isinstance(part, UUID) else part for part in parts])).digest()
+    return IdempotencyKey(f"{protocol} {digest.hex()}", digest)
+
+
+async def posted_with(services: Services, owner: str, key: IdempotencyKey | None) -> Turn | None:
+    """The user turn that a message with this key became."""
+    with suppress(RequestRefused):
+        exchange = await services.storage.exchanges.find(owner, key) if key else None
+        return exchange.user_turn if exchange else None
+    return None
+
+
+# --- items without ids -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryPlace:
+    """An answer, or the part of it before a wait, that a history ends with."""
+
+    chat: UUID
+    turn: UUID
+    part: int
+
+
+async def digest_of(items: Iterable[PastItem]) -> bytes:
+    """The digest of a history, without the forms in which it may be sent. In a thread: to measure thousands of items
+    takes as long as to encode them.
+    """
+    return await asyncio.to_thread(lambda: hashlib.sha256(to_json(list(map(_canonical, items)))).digest())
+
+
+async def find_place(
+    services: Services, identity: Identity, history: Iterable[PastItem], answer: Iterable[PastItem], chat: UUID | None
+) -> HistoryPlace | None:
+    """The newest turn to which the same history has led, with the same answer; in this `chat`, if it is known."""
+    owner, wanted = identity.owner, _PastAnswer.of_items(answer)
+    for found, id in await services.storage.histories.find(owner, await digest_of(history)):
+        if chat in {None, found} and identity.chat in {None, found}:
+            with suppress(NotFound):
+                turn = await services.storage.turns.get(owner, found, id)
+                for part, given in enumerate(await _answers_of(services, turn)):
+                    if given == wanted:
+                        return HistoryPlace(found, id, part)
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class _PastAnswer:
+    """What a client has of an answer: its text without white space, and the ids of its calls."""
+
+    text: str
+    calls: tuple[str | None, ...]
+
+    @classmethod
+    def of_items(cls, items: Iterable[PastItem]) -> Self:
+        found = list(items)
+        text = "".join(item.text for item in found if isinstance(item, PastText))
+        return cls("".join(text.split()), tuple(item.id for item in found if isinstance(item, PastCall)))
+
+    @classmethod
+    def of_part(cls, part: Sequence[Closed], output: str | None) -> Self:
+        """`output` is that of a structured turn, of which clients have no other text."""
+        texts = [closed.block.text for closed in part if isinstance(closed, Close) and closed.block.type == TEXT]
+        text = "".join(texts) if output is None else output
+        return cls("".join(text.split()), tuple(call.tool_use_id for call in calls_of_client(part)))
+
+
+async def _answers_of(services: Services, turn: Turn) -> list[_PastAnswer]:
+    """The parts of the answer as of now. Others get their turn on the event loop."""
+    view = current_view(services, turn)
+    projection, written, portions = Projection(view.turn), view.block_being_written(), Portions()
+    for mark in view.marks.copy():  # as of one moment
+        projection.take(mark)
+        await portions.pause()
+    if written is not None:
+        projection.close(written)
+    is_structured = view.turn.request is not None and view.turn.request.output is not None
+    output = (output_of(view.turn) or "") if is_structured else None
+    return [_PastAnswer.of_part(projection.part(part), output) for part in range(projection.waits + 1)]
+
+
+def _canonical(item: PastItem) -> list[Any]:
+    """Digests are stored: the same history has the same one in every version."""
+    match item:
+        case PastMessage(blocks=blocks):
+            return ["user", [block["text"] if "text" in block else str(block["source"]) for block in blocks]]
+        case PastText(text=text):
+            return ["assistant", text.strip()]
+        case PastCall(id=id):
+            return ["call", id]
+        case PastResult(call=call, text=text):
+            return ["output", call, text]
+
+
+# --- exchanges that took place elsewhere -----------------------------------------------------------------------------
+
+
+def history_of(services: Services, owner: str, items: Iterable[PastItem], place: str) -> History:
+    """Exchanges from the items of the field `place`. Raises RequestRefused."""
+    pasts = list(_exchanges_of(items, place))
+    if len(pasts) > _MOST_RECORDED:
+        detail = f"`{place}` must have at most {_MOST_RECORDED:,} messages of a history that is not known here."
+        raise RequestRefused(detail, field=place)
+    return History(len(pasts), partial(_load, services, owner, pasts, place))
+
+
+@dataclass(slots=True)
+class _Past:
+    """An exchange: the message as NewTurn takes it, and the blocks of its answer in rounds."""
+
+    message: list[dict[str, Any]] = field(default_factory=list)
+    blocks: list[Block] = field(default_factory=list)
+    stop_reasons: list[str] = field(default_factory=list)
+    open: dict[str, str] = field(default_factory=dict)  # calls without a result, with their names
+
+    def add(self, type: str, text: str, id: str | None = None, name: str | None = None, *, error: bool = False) -> None:
+        if type != TOOL_RESULT and (not self.blocks or self.blocks[-1].type == TOOL_RESULT):
+            self.stop_reasons.append("end_turn")
+        if type == TOOL_USE:
+            self.stop_reasons[-1] = "tool_use"
+            self.open[id or ""] = name or ""
+        round, index = len(self.stop_reasons), len(self.blocks)
+        self.blocks.append(Block(index, round, 1, type, text, tool_use_id=id, name=name, is_error=error))
+
+    def answer(self, id: str, text: str, *, error: bool = False) -> None:
+        """The result of a call. One that no call has asked for is left out: no provider takes it."""
+        if (name := self.open.pop(id, None)) is not None:
+            self.add(TOOL_RESULT, text, id, name, error=error)
+
+    def close(self) -> None:
+        for id in list(self.open):
+            self.answer(id, "This call has no result.", error=True)
+
+
+def _exchanges_of(items: Iterable[PastItem], place: str) -> Iterator[_Past]:
+    """Every call gets a result. Raises RequestRefused."""
+    now = _Past()
+    for item in items:
+        match item:
+            case PastMessage(blocks=blocks):
+                if now.blocks:
+                    now.close()
+                    yield now
+                    now = _Past()
+                now.message += blocks
+            case PastText(text=text):
+                if text.strip():
+                    now.close()
+                    now.add(TEXT, text)
+            case PastCall(id=id, name=name, arguments=arguments):
+                if not id or not name or len(id) > _LONGEST_ID:
+                    detail = f"`{place}` must have calls with a `name` and an id of at most {_LONGEST_ID} characters."
+                    raise RequestRefused(detail, field=place)
+                if now.blocks and now.blocks[-1].type == TOOL_RESULT:
+                    now.close()
+                now.add(TOOL_USE, arguments, id, name)
+            case PastResult(call=call, text=text):
+                now.answer(call, text)
+    now.close()
+    if now.message or now.blocks:
+        yield now
+
+
+async def _load(services: Services, owner: str, pasts: Sequence[_Past], place: str) -> Sequence[PastExchange]:
+    """The exchanges as rows keep them. Bytes of files become uploads. Raises RequestRefused."""
+    exchanges, contents = [], Contents(services.http.max_turn_bytes)
+    for past in pasts:
+        new = checked_turn({"blocks": past.message or [{"type": "text", "text": "…"}]})
+        blocks = await user_blocks(new.blocks, owner, services, contents=contents)
+        for block in past.blocks:
+            contents.add_text(block.text, place)
+        texts = [block.text for block in blocks if block.text]
+        exchanges.append(PastExchange(blocks, past.blocks, past.stop_reasons, title_from(texts[0]) if texts else None))
+    return exchanges

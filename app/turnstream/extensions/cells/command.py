@@ -1,0 +1,52 @@
+"""`turnstream owners move`."""
+
+import asyncio
+from collections.abc import Mapping
+
+import click
+
+from turnstream.cli.tokens import checked_owner
+from turnstream.config import Settings
+from turnstream.domain.errors import ConfigError
+from turnstream.domain.identity import departed_name
+from turnstream.extension import read_settings
+from turnstream.extensions.cells import cell_name
+from turnstream.extensions.cells.owner_move import OwnerMove
+from turnstream.setup.databases import actor, addressed, check_present, database_url, session_url
+from turnstream.storage.database import connect
+from turnstream.storage.owners.audit import AuditTrail
+
+
+@click.command("move")
+@click.argument("owner", callback=checked_owner)
+@click.option("--to", "cell", required=True, help="The cell where OWNER is to be.")
+@click.option("--url", envvar="TARGET_DATABASE_URL", required=True, help="URL of the Postgres of that cell.")
+def move(owner: str, cell: str, url: str) -> None:
+    """Move OWNER from the cell of the settings to another one.
+
+    What does not change any more is copied first. Then changes are refused with 503 for some seconds, running turns
+    pause, and go on in the new cell. A move that was interrupted is called again. What stays behind, as
+    `OWNER (moved to CELL)`, is to be erased.
+    """
+    settings = read_settings()
+    if (here := cell_name(settings)) is None or cell == here:
+        raise ConfigError("TURNSTREAM_CELL must name the cell from which the owner is moved, and --to another one.")
+    target_url = addressed(settings, url, "--url", past_pooler=True)
+    for table, rows in asyncio.run(_move(settings, here, owner, cell, target_url)).items():
+        if rows:
+            click.echo(f"{table}: {rows}")
+    click.echo(f"{owner} is in the cell {cell}. Erase {departed_name(owner, cell)!r} when nothing is missed.", err=True)
+
+
+async def _move(settings: Settings, here: str, owner: str, there: str, url: str) -> Mapping[str, int]:
+    check_present(settings)
+    # Neither cell is migrated here: its replicas may be of the version before.
+    async with (
+        database_url(settings) as source_url,
+        connect(session_url(settings, source_url), size=settings.pool_size, actor=actor()) as source,
+        connect(url, size=2, actor=actor()) as target,
+    ):
+        move = OwnerMove(owner, (here, source), (there, target))
+        await move.run()
+        await AuditTrail(source).note("owner.moved", owner, {"to": there})
+        return await move.counts()
