@@ -26,9 +26,10 @@ def statements() -> Mapping[str, Statement]:
         if "Statement(" not in text:
             continue
         inner = ".".join(path.relative_to(_PACKAGE).with_suffix("").parts)
+        short = inner.removeprefix("storage.").removeprefix("extensions.")  # Postgres cuts names after 63 bytes
         for name, value in vars(import_module(f"turnstream.{inner}")).items():
             if re.search(rf"^{name}\b", text, re.MULTILINE):  # not one that is imported
-                found |= dict(_in(f"{inner.removeprefix('storage.')}.{name}", value))
+                found |= dict(_in(f"{short}.{name}", value))
     # A table of databases of earlier versions.
     return {name: each for name, each in found.items() if " alembic_version" not in each.sql}
 
