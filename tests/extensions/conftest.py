@@ -6,10 +6,11 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from tests.integration.api.conftest import api, database, document, new_owner, plain_logs, server
 from tests.integration.conftest import attempts_are_counted, harness
 from turnstream.extension import installed
 
-__all__ = ("attempts_are_counted", "harness")
+__all__ = ("api", "attempts_are_counted", "database", "document", "harness", "new_owner", "plain_logs", "server")
 
 FOLDER = Path(__file__).parent
 

@@ -7,7 +7,6 @@ import httpx2
 import pytest
 import pytest_asyncio
 import structlog
-from openai import AsyncOpenAI
 
 from tests.support.http_client import Client
 from tests.support.http_server import Server, serving
@@ -75,11 +74,3 @@ async def database(server: Server) -> AsyncIterator[Locker]:
     yield Locker(connection, watcher)
     await connection.close()
     await watcher.close()
-
-
-@pytest_asyncio.fixture(loop_scope="session")
-async def client(server: Server, api: Client) -> AsyncIterator[AsyncOpenAI]:
-    """OpenAI's SDK, for the owner of `api`."""
-    token = await server.token(api.owner)
-    async with AsyncOpenAI(base_url=f"{server.url}/v1", api_key=token, max_retries=0) as client:
-        yield client

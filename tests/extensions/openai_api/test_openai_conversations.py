@@ -6,7 +6,7 @@ import openai
 import pytest
 from openai import AsyncOpenAI
 
-from tests.integration.api.test_openai_responses import LOOK
+from tests.extensions.openai_api.test_openai_responses import LOOK
 from tests.support.http_client import Client
 from tests.support.http_server import Server
 from turnstream.llm.scripted import message_of, text, tool_use

@@ -9,7 +9,7 @@ import pytest
 from openai import AsyncOpenAI
 from pydantic import BaseModel
 
-from tests.integration.api.test_openai_responses import LOOK
+from tests.extensions.openai_api.test_openai_responses import LOOK
 from tests.support.http_client import Client
 from tests.support.http_server import Server
 from tests.support.pictures import PIXEL
