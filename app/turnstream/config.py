@@ -18,17 +18,6 @@ AnySection = TypeVar("AnySection", bound="Section")
 _PREFIX = "TURNSTREAM_"
 # Settings of `turnstream chat`, a client.
 OF_THE_CLIENT = frozenset({"TURNSTREAM_URL", "TURNSTREAM_TOKEN"})
-# Settings of the distribution turnstream-lab, which was a part of the server.
-OF_THE_LAB = frozenset(
-    {
-        "TURNSTREAM_RECORD",
-        "TURNSTREAM_RECORD_TURNS",
-        "TURNSTREAM_RECORD_OWNERS",
-        "TURNSTREAM_RETAIN_RECORDINGS_DAYS",
-        "TURNSTREAM_CHAOS",
-        "TURNSTREAM_CHAOS_SEED",
-    }
-)
 
 
 def _alias(field: str) -> AliasChoices:
@@ -308,13 +297,6 @@ class Settings(Section):
     retain_audit_days: float = Field(
         365, gt=0, description="days for which the audit trail is kept; refused logins at most 30"
     )
-    traces: bool = Field(False, description="true: spans for OpenTelemetry: see [traces](monitoring.md#traces)")
-    traces_content: int = Field(
-        0,
-        ge=0,
-        le=100_000,
-        description="characters of messages, tool inputs and results that an attribute of a span may hold; 0 for none",
-    )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="least severe log line that is written"
     )
@@ -395,10 +377,10 @@ def _unknown(sections: Sequence[type[Section]]) -> Iterator[str]:
             bare = {each.removeprefix(_PREFIX): each for each in known}
             close = difflib.get_close_matches(name.removeprefix(_PREFIX), bare, n=1)
             remedy = (
-                f"did you mean {bare[close[0]]}?" if close else "`turnstream doctor --settings` lists all settings."
+                f"did you mean {bare[close[0]]}? Extensions add others."
+                if close
+                else "`turnstream doctor --settings` lists all; extensions add others."
             )
-            if name in OF_THE_LAB:
-                remedy = "install turnstream-lab, which has it (app/turnstream_lab of turnstream's repository)."
             yield f"{where}{name} is not a setting; {remedy}"
 
 

@@ -9,6 +9,7 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+from turnstream.extensions.otel.sdk import begin
 from turnstream.tracing import TRACING
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
@@ -29,7 +30,7 @@ def collected(content: int = 0) -> Iterator[InMemorySpanExporter]:
     """Of one test. They have this many characters of each text."""
     exporter = _exporter()
     exporter.clear()
-    TRACING.begin(content=content)
+    begin(content)
     try:
         yield exporter
     finally:

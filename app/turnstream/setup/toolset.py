@@ -3,14 +3,18 @@
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
+from pydantic import ConfigDict
+
 from turnstream.config import Settings
 from turnstream.domain.errors import ConfigError
-from turnstream.extension import Extension, selected
+from turnstream.extension import Extension, left_out, refused, selected
 from turnstream.tools.assembly import load_installed, load_toolset
 from turnstream.tools.declared.declarations import Declarations, errors_collected, errors_named, read_declarations
+from turnstream.tools.declared.tables import PolicyTable
 from turnstream.tools.outputs import Outputs
 from turnstream.tools.sources import LoadedTools, SourceKind
 from turnstream.tools.tool import Tool
@@ -101,7 +105,22 @@ async def open_toolset(
 
 
 def source_kinds(settings: Settings, extensions: Sequence[Extension]) -> Sequence[SourceKind]:
-    return [kind for extension in extensions for kind in extension.tool_sources(settings)]
+    """The kinds of the extensions. Kinds of installed extensions that are not among them refuse their tables."""
+    kinds = {kind.name: kind for extension in extensions for kind in extension.tool_sources(settings)}
+    for extension in left_out(extensions):
+        for kind in extension.tool_sources(settings):
+            kinds.setdefault(kind.name, SourceKind(kind.name, _AnyTable, partial(_refuse, kind.name, extension)))
+    return list(kinds.values())
+
+
+class _AnyTable(PolicyTable):
+    model_config = ConfigDict(extra="allow")
+
+
+def _refuse(kind: str, extension: Extension, declarations: Declarations) -> LoadedTools:
+    for name in declarations.tables.get(kind, {}):
+        raise refused(f"{declarations.source}: [{kind}.{name}]", extension)
+    return LoadedTools()
 
 
 def _installed_kinds(given: ToolSettings) -> Sequence[SourceKind]:

@@ -17,9 +17,12 @@ from tests.support.canned import Answer, canned_server
 from tests.support.harness import Harness
 from tests.support.http_server import pausing, serving
 from tests.support.spans import PARENT, TRACE, collected, of_trace
-from turnstream.domain.errors import TransientError
+from turnstream.config import Settings
+from turnstream.domain import extras
+from turnstream.domain.errors import ConfigError, TransientError
+from turnstream.extensions.otel import EXTENSION
 from turnstream.llm.anthropic.provider import AnthropicProvider
-from turnstream.llm.models.catalog import ProviderModels
+from turnstream.llm.models.catalog import Models, ProviderModels
 from turnstream.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text, tool_use
 from turnstream.storage.activities import Activities
 from turnstream.tools.tool import tool
@@ -117,6 +120,22 @@ async def test_a_traceparent_comes_in_with_a_message_and_goes_out_to_the_provide
     assert {trace_id(each) for each in sent} == {TRACE}
     names = [span.name for span in of_trace(spans)]
     assert {"POST /api/turns", "invoke_agent turnstream", "chat claude"} <= {*names}
+
+
+async def test_a_setting_switches_traces_on(database_url: str) -> None:
+    async with serving(database_url, traces=True, traces_content=7):
+        assert (TRACING.on, TRACING.content) == (True, 7)
+    TRACING.end()
+
+
+async def test_without_its_package_the_setting_stops_the_start_with_the_command_that_installs_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(extras, "find_spec", lambda _: None)
+    (check,) = EXTENSION.checks.values()
+    assert await check(Settings(_env_file=None), Models([]), False) == "off"
+    with pytest.raises(ConfigError, match=r"^TURNSTREAM_TRACES needs .* pip install 'turnstream\[otel\]'\.$"):
+        await check(Settings(_env_file=None, traces=True), Models([]), False)
 
 
 async def test_without_traces_nothing_is_sent_or_stored(harness: Harness) -> None:
