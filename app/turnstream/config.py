@@ -41,6 +41,14 @@ class Section(BaseSettings):
         populate_by_name=True,
     )
 
+    def __init__(self, _env_file: Any = ".env", **values: Any) -> None:
+        """Raises ConfigError with a sentence for each value that is wrong."""
+        try:
+            super().__init__(_env_file=_env_file, **values)
+        except ValidationError as error:
+            names = variables(type(self))  # a value of the environment is found by its name, a given one by its field
+            raise ConfigError(*(_sentence(each, names) for each in error.errors())) from None
+
 
 class Settings(Section):
     """The settings of the core. Those of an extension are a section: `settings.section(ITS_CLASS)`."""
@@ -314,8 +322,8 @@ def read_settings(sections: Sequence[type[Section]] = ()) -> Settings:
     for section in every:
         try:
             read = section(**secrets) if section is Settings else section()
-        except ValidationError as error:
-            wrong += [f"{each['loc'][0]} {requirement(each['type'], each.get('ctx'))}." for each in error.errors()]
+        except ConfigError as error:
+            wrong += error.args
         else:
             settings = read if isinstance(read, Settings) else settings
     if wrong or settings is None:
@@ -357,6 +365,11 @@ def _secrets_in_files(sections: Sequence[type[Section]]) -> dict[str, Any]:
         if not found[field]:
             raise ConfigError(f"{variable}: {path} is empty; it must hold the value of {name}.")
     return found
+
+
+def _sentence(problem: Any, names: Mapping[str, str]) -> str:
+    field = problem["loc"][0]
+    return f"{names.get(field, field)} {requirement(problem['type'], problem.get('ctx'))}."
 
 
 def variables(section: type[Section]) -> Mapping[str, str]:

@@ -20,8 +20,14 @@ from turnstream.tools.sources import LoadedTools, SourceKind
 from turnstream.tools.tool import Tool
 from turnstream.tools.toolset import Toolset
 
-# The settings of tool sources by the fields of ToolSettings.
-OF_SOURCES = {
+# The settings by the fields of ToolSettings.
+SETTINGS = {
+    "file": "tools_file",
+    "reference": "toolset",
+    "max_parallel": "parallel_tools",
+    "max_request_tools": "parallel_request_tools",
+    "max_result_chars": "max_result_chars",
+    "max_file_bytes": "max_upload_bytes",
     "signing_secret": "signing_secret",
     "allowed": "http_tools_allow",
     "request_tools": "request_tools",
@@ -33,9 +39,7 @@ OF_SOURCES = {
 
 @dataclass(frozen=True, slots=True)
 class ToolSettings:
-    """The settings of tools, for a program. `environment` has the variables that `file` may name, and that factories
-    get. Those in `OF_SOURCES` are settings of extensions.
-    """
+    """The settings of tools, for a program. `environment` has the variables for `file` and for factories."""
 
     file: Path | None = None
     reference: str | None = None
@@ -127,7 +131,7 @@ def _installed_kinds(given: ToolSettings) -> Sequence[SourceKind]:
     """The kinds of the extensions, for the settings that a program gave."""
     defaults = {each.name: each.default for each in fields(given)}
     values = {
-        setting: getattr(given, name) for name, setting in OF_SOURCES.items() if getattr(given, name) != defaults[name]
+        setting: getattr(given, name) for name, setting in SETTINGS.items() if getattr(given, name) != defaults[name]
     }
     settings = Settings(_env_file=None, **values)
     return source_kinds(settings, selected(settings))
