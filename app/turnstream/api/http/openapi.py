@@ -151,12 +151,12 @@ class OpenApi:
         frames = {name: _event_schema(name, stream.events) for name, stream in streams.items() if stream.events}
         refs, schemas = self._schemas(streams, frames)
         paths: Json = {}
-        for part in self._parts:
-            for endpoint in part.endpoints:
-                operation = _operation(endpoint, part, refs, version)
-                paths.setdefault(endpoint.path.replace(":path}", "}"), {})[endpoint.method.lower()] = operation
+        for part in sorted(self._parts, key=lambda part: part.header is not None):
+            for endpoint in part.endpoints:  # a path has room for one operation of each method
+                operations = paths.setdefault(endpoint.path.replace(":path}", "}"), {})
+                operations.setdefault(endpoint.method.lower(), _operation(endpoint, part, refs, version))
         about = metadata("turnstream")
-        tags = [*_TAGS.values(), *((part.tag, part.about) for part in self._parts if part.tag)]
+        tags = dict([*_TAGS.values(), *((part.tag, part.about) for part in self._parts if part.tag)])
         return {
             "openapi": f"{version}.0",
             "info": {
@@ -166,7 +166,7 @@ class OpenApi:
                 "description": _ABOUT,
             },
             "security": [{"bearer": []}, {}],
-            "tags": [{"name": name, "description": description} for name, description in tags],
+            "tags": [{"name": name, "description": description} for name, description in tags.items()],
             "paths": paths,
             "components": {
                 "schemas": schemas,
