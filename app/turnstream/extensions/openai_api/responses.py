@@ -30,7 +30,7 @@ async def create_response(request: Request) -> Response:
     sent, body = await read_body(request, ResponseIn)
     if sent.background and sent.store is False:
         raise RequestRefused("`store` must be left out with `background`.", field="store")
-    input, options = await split_input(items_of(sent.input)), options_of(sent)
+    input, options = await split_input(items_of(sent.input)), options_of(services, sent)
     place = await _place(request, services, sent, input)
     if sent.stream:
         services.streams.take(request)
@@ -41,21 +41,19 @@ async def create_response(request: Request) -> Response:
         forget = Forgetting(services, owner, turn, keeps_chat=sent.conversation is not None)
     reader = response_reader(services, owner, turn, part, previous=sent.previous_response_id)
     if sent.stream:
-        return event_stream(services, delivered(reader.frames(), forget))
+        return event_stream(services, delivered(reader.frames(), forget), options.headers)
     if sent.background:
-        return Response(to_json(reader.events.response()), media_type="application/json")
+        return Response(to_json(reader.events.response()), 200, options.headers, "application/json")
     await reader.end()
     response = to_json(reader.events.response())
     if forget is not None:
         await forget()
-    return Response(response, media_type="application/json")
+    return Response(response, 200, options.headers, "application/json")
 
 
 async def get_response(request: Request) -> Response:
     services, owner = services_and_owner(request)
     _check_query(request, "stream", "starting_after", "include", "include[]", "include_obfuscation")
-    if request.query_params.get("include_obfuscation", "false") != "false":
-        raise RequestRefused("`include_obfuscation` must be false.", field="include_obfuscation")
     for value in [*request.query_params.getlist("include"), *request.query_params.getlist("include[]")]:
         if value not in get_args(Included):
             known = " or ".join(f"`{each}`" for each in get_args(Included))
