@@ -1,5 +1,5 @@
-"""The members of a request that are options of the model, in three classes: what changes the answer, which the model must
-take; labels, hints and telemetry, which are given to a model that takes them; and the model's own parameters.
+"""The members of a request that are options of the model, in three classes: what changes the answer, which the model
+has to take; labels, hints and telemetry, which a model gets that takes them; and the model's own parameters.
 """
 
 from collections.abc import Mapping, Sequence
