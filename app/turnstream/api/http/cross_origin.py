@@ -12,6 +12,7 @@ _EXPOSED = (
     "Location",
     "Retry-After",
     "Turnstream-Heartbeat",
+    "Turnstream-Ignored",
     "WWW-Authenticate",
     "X-Request-ID",
     "X-Resumable-Stream-ID",
