@@ -12,7 +12,7 @@ from anthropic import AsyncAnthropic, beta_async_tool
 from tests.support.http_client import Client
 from tests.support.http_server import Server, pausing, serving
 from tests.support.pictures import PIXEL
-from turnstream.domain.errors import PermanentError, TransientError
+from turnstream.domain.errors import AccountRefused, PermanentError, TransientError
 from turnstream.llm.provider import BlockClosed, BlockOpened
 from turnstream.llm.scripted import Pause, message_of, text, thinking, tool_use
 
@@ -327,8 +327,8 @@ async def test_failures_of_the_model_have_the_classes_of_the_sdk(
 ) -> None:
     secret = "key sk-123 of the operator"
     replies: list[Any] = [
-        [PermanentError(given, secret)],
-        [*list(message_of(text("Half")))[:3], PermanentError(given, secret)],
+        [failed := (AccountRefused if type == "api_error" else PermanentError)(given, secret)],
+        [*list(message_of(text("Half")))[:3], failed],
     ]
     model = server.scripts.model(*replies)
     sent: Any = {"model": model, "max_tokens": 9, "messages": [user("Hi")]}
