@@ -559,9 +559,9 @@ async def test_failures_of_the_model_have_the_classes_of_the_sdk(
     assert made.error is not None
     assert (made.status, made.error.code) == ("failed", code)
     assert made.error.to_dict().keys() == {"code", "message", "type", "param"}
+    stream = await client.chat.completions.create(
+        model=model, messages=[{"role": "user", "content": "Hi"}], stream=True
+    )
     with pytest.raises(openai.APIError) as streamed:
-        stream = await client.chat.completions.create(
-            model=model, messages=[{"role": "user", "content": "Hi"}], stream=True
-        )
         [chunk async for chunk in stream]
     assert streamed.value.code == code
