@@ -298,7 +298,9 @@ async def test_a_call_that_was_started_is_not_started_again_by_a_run_of_a_turn_t
         raise AssertionError("it was")
 
     asked = await harness.ask(tools=[note])
-    turn = await begun(harness, asked)
+    other = Queue(harness.database, new_id(), "nowhere", 1)
+    await other.renew_lease(60)  # so that nobody takes the turn over before it is given to the replica below
+    turn = await begun(harness, asked, other.replica)
     records = await records_of(harness, turn)
     await records.close_blocks([CALL])
     await records.seal_round(sealed(ROUND), [], turn)

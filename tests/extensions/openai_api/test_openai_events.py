@@ -58,6 +58,11 @@ def read(turn: Turn, part: int = 0, after: int = -1) -> list[Json]:
     return events_in(frames)
 
 
+@pytest.fixture(autouse=True)
+def attempts_are_counted() -> None:
+    """They are not: numbers of events rely on the steps between attempts, which are as in a server here."""
+
+
 class Follower:
     """A client that follows a part of a turn from its beginning, through all that happens to it."""
 

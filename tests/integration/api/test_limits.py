@@ -184,7 +184,11 @@ STREAMS: Mapping[str, Callable[[Place, int], tuple[str, str, Mapping[str, Any]]]
         "/api/ai-sdk/chat",
         {"json": {**saying("Hi", str(uuid4())), "turnstream": {"model": place.model}}},
     ),
-    "AG-UI": lambda place, number: ("POST", "/api/ag-ui", {"json": running("Hi", str(uuid4()))}),
+    "AG-UI": lambda place, number: (
+        "POST",
+        "/api/ag-ui",
+        {"json": {**running("Hi", str(uuid4())), "forwardedProps": {"turnstream": {"model": place.model}}}},
+    ),
 }
 
 

@@ -252,7 +252,7 @@ async def test_a_title_does_not_make_a_file_one_that_the_chat_shows(api: Client,
         body = {"role": "user", "blocks": [block]}
         assert (await client.post(f"/api/chats/{world.chat}/turns", json=body)).status_code == 201
         assert (await client.get(f"/api/uploads/{world.file}")).status_code == 403
-        body = {"role": "user", "blocks": [world.block("file")]}
+        body = {"role": "user", "blocks": [world.block("file")], "on_busy": "enqueue"}
         assert (await client.post(f"/api/chats/{world.chat}/turns", json=body)).status_code == 403
 
 
