@@ -357,6 +357,18 @@ def test_a_summary_made_meanwhile_ends_no_program() -> None:
     ]
 
 
+def test_behind_a_summary_made_meanwhile_nothing_was_cut_off_when_the_program_is_stopped_later() -> None:
+    rounds = (
+        [text("I compute."), program("prog"), *by_program("a")],
+        [],
+        [called_by("prog", "b"), call("x"), result("x")],
+    )
+    assert after_question(*rounds, stops=["tool_use", COMPACTED, "interrupted"]) == [
+        ("assistant", ["I compute.", "tool_use x"]),
+        ("user", ["tool_result x", PROGRAM_TEXT]),
+    ]
+
+
 def test_a_program_does_not_go_on_behind_an_answer_without_its_calls() -> None:
     rounds = [program("prog"), *by_program("a")], [call("x"), result("x")]
     assert sent(QUESTION, assistant(*rounds, stops=["tool_use"] * 2)) == [

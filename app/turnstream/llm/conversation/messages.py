@@ -200,7 +200,9 @@ def _entries_of(
         is_stopped = any(call.round == round.number for call in stopped)
         # Where the calls of a turn are left out, its replies stand side by side.
         without_calls = turn is not running and earlier_results_of(running.request) == "none"
-        explains_itself = bool(words) or at_work or is_stopped or without_calls or round.stop_reason in PAUSED
+        # A compaction is no reply. The reply before it may have ended with calls of a program that was stopped later.
+        goes_on = round.stop_reason in PAUSED or round.stop_reason == COMPACTED
+        explains_itself = bool(words) or at_work or is_stopped or without_calls or goes_on
         if called_again and not explains_itself and entries and entries[-1][0] == "assistant":
             entries.append(_added_text(_reason_to_go_on(turn, round), entries, round))
     return entries
