@@ -358,11 +358,8 @@ def test_a_summary_made_meanwhile_ends_no_program() -> None:
 
 
 def test_behind_a_summary_made_meanwhile_nothing_was_cut_off_when_the_program_is_stopped_later() -> None:
-    rounds = (
-        [text("I compute."), program("prog"), *by_program("a")],
-        [],
-        [called_by("prog", "b"), call("x"), result("x")],
-    )
+    begun = [text("I compute."), program("prog"), *by_program("a")]
+    rounds: list[list[Block]] = [begun, [], [called_by("prog", "b"), call("x"), result("x")]]
     assert after_question(*rounds, stops=["tool_use", COMPACTED, "interrupted"]) == [
         ("assistant", ["I compute.", "tool_use x"]),
         ("user", ["tool_result x", PROGRAM_TEXT]),
