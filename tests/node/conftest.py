@@ -48,6 +48,14 @@ def copilotkit(node: str) -> Path:
     return page
 
 
+@pytest.fixture(scope="session")
+def claude_code() -> Path:
+    """The script that starts Claude Code."""
+    folder = FOLDER / "claude_code"
+    _install(folder)
+    return folder / "node_modules/@anthropic-ai/claude-code/cli-wrapper.cjs"
+
+
 def _install(folder: Path) -> None:
     """Once for each state of the lock, however many processes of tests there are."""
     wanted = (folder / "package-lock.json").read_text(encoding="utf-8")

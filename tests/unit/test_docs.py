@@ -89,7 +89,8 @@ def test_a_promise_names_tests_that_exist(number: str) -> None:
 
 
 def test_each_job_of_each_dialect_names_a_test_that_exists() -> None:
-    cells = [cell for row in rows_after(DIALECTS, "What each can do, and a test that shows it:") for cell in row[1:]]
+    rows = rows_after(DIALECTS, "What each can do, and a test that shows it:")
+    cells = [cell for row in rows for cell in row[1:] if cell != "none"]
     named = [_TEST.fullmatch(cell) for cell in cells]
     assert named
     missing = [cell for cell, match in zip(cells, named, strict=True) if match is None or not _exists(*match.groups())]

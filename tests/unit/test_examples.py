@@ -175,6 +175,12 @@ CHECKED = {
     ("docs/models.md", "Images and documents", "json"): f"{MODELS}test_the_bodies_are_accepted",
     ("docs/models.md", "Structured turns", "json"): f"{MODELS}test_the_bodies_are_accepted",
     ("docs/models.md", "Structured turns", "python"): f"{MODELS}test_validators_and_handlers_are_registered_by_name",
+    ("docs/anthropic.md", "The Anthropic SDKs and Claude Code", "python"): (
+        "tests/extensions/anthropic_api/test_anthropic_page.py::test_the_first_program_prints_an_answer"
+    ),
+    ("docs/anthropic.md", "The Anthropic SDKs and Claude Code", "sh"): (
+        "tests/node/test_claude_code.py::test_claude_code_runs_its_tools_and_resumes_its_session"
+    ),
     ("docs/openai.md", "The OpenAI SDKs", "python"): f"{OPENAI_PAGE}test_the_first_program_prints_an_answer",
     ("docs/openai.md", "From the Assistants API", "python"): f"{OPENAI_PAGE}test_a_thread_is_brought_over",
     ("docs/openai.md", "Tools", "json"): f"{OPENAI_PAGE}test_the_choice_of_tools_is_accepted",

@@ -14,6 +14,7 @@ from turnstream.api.schemas.tools import ActionIn, ActionsIn, AnswerIn, ApproveI
 from turnstream.api.services import Services, identity_of, services_and_owner
 from turnstream.api.views import json_response, shown_turn
 from turnstream.domain.asks import AskAnswer
+from turnstream.domain.blocks import Block
 from turnstream.domain.errors import NotFound, RequestRefused
 from turnstream.domain.identity import Identity
 from turnstream.domain.results import joined_texts, layout_of
@@ -85,10 +86,13 @@ async def store_answers(
     turn: Turn,
     decisions: Sequence[Decision],
     key: IdempotencyKey | None = None,
+    message: Sequence[Block] = (),
 ) -> Turn:
-    """Stores what a person decided about calls of the turn, and lets it continue. Returns the turn as it is then."""
+    """Stores what a person decided about calls of the turn, with a `message` to it, and lets it continue. Returns the
+    turn as it is then.
+    """
     owner, actor = identity.owner, identity.credential or ""
-    answered = await services.storage.actions.answer(owner, turn.chat_id, turn.id, decisions, key, actor)
+    answered = await services.storage.actions.answer(owner, turn.chat_id, turn.id, decisions, key, actor, message)
     if not answered.ended:
         await services.live.refresh(turn.id)
         services.live.feed.notify(owner)

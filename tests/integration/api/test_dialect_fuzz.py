@@ -93,6 +93,44 @@ BODIES: Sequence[tuple[str, Json]] = (
             "stream_options": {"include_usage": True},
         },
     ),
+    (
+        "/v1/messages",
+        {
+            "model": "plain",
+            "max_tokens": 100,
+            "system": [{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}],
+            "messages": [
+                {"role": "user", "content": "Look."},
+                {
+                    "role": "assistant",
+                    "content": [
+                        {"type": "thinking", "thinking": "Hm.", "signature": "s"},
+                        {"type": "text", "text": "Wait."},
+                        {"type": "tool_use", "id": "c1", "name": "look", "input": {"at": "sea"}},
+                    ],
+                },
+                {
+                    "role": "user",
+                    "content": [
+                        {"type": "tool_result", "tool_use_id": "c1", "content": [{"type": "text", "text": "sea"}]},
+                        {"type": "image", "source": {"type": "url", "url": PICTURE}},
+                        {
+                            "type": "document",
+                            "title": "A",
+                            "source": {"type": "text", "media_type": "text/plain", "data": "Hello"},
+                        },
+                    ],
+                },
+            ],
+            "tools": [{"name": "look", "description": "Looks.", "input_schema": SCHEMA, "strict": True}],
+            "tool_choice": {"type": "tool", "name": "look", "disable_parallel_tool_use": True},
+            "thinking": {"type": "adaptive"},
+            "output_config": {"effort": "low"},
+            "metadata": {"user_id": "ada"},
+            "stop_sequences": ["stop"],
+            "thread": {"type": "create"},
+        },
+    ),
     ("/v1/conversations", {"items": ITEMS, "metadata": {"a": "b"}}),
     (
         "/api/ag-ui",
@@ -190,7 +228,11 @@ async def rows_of(connection: "asyncpg.Connection[asyncpg.Record]", owner: str) 
 def check_refusal(call: str, response: httpx2.Response) -> None:
     assert response.status_code < 500
     body = response.json()
-    if call.startswith("/v1/"):
+    if call == "/v1/messages":
+        assert body["type"] == "error"
+        assert body["error"].keys() - {"details"} == {"type", "message"}
+        assert body["error"]["message"]
+    elif call.startswith("/v1/"):
         assert body["error"].keys() == {"message", "type", "param", "code"}
         assert body["error"]["message"]
     else:

@@ -18,6 +18,7 @@ from tests.support.http_server import Server, serving
 from tests.support.openapi_document import Document
 from turnstream.api.http.endpoint import Endpoint
 from turnstream.domain.plans import RATES, Plan
+from turnstream.extensions.anthropic_api.events import MessageId
 from turnstream.extensions.openai_api.objects import ResponseId
 from turnstream.llm.scripted import Pause, message_of, text, tool_use
 from turnstream.storage.database import Statement
@@ -252,6 +253,13 @@ def responded_with_a_message(chat: str, turn: str) -> tuple[str, Mapping[str, An
     return path, {**body, "input": [ANSWER, {"role": "user", "content": "And?"}]}
 
 
+def went_on(chat: str, turn: str) -> tuple[str, Mapping[str, Any]]:
+    result = {"type": "tool_result", "tool_use_id": "c1", "content": "blue"}
+    thread = {"type": "continue", "previous_message_id": str(MessageId(UUID(chat), UUID(turn)))}
+    message = {"role": "user", "content": [result, {"type": "text", "text": "And?"}]}
+    return "/v1/messages", {"model": "plain", "max_tokens": 9, "thread": thread, "messages": [message]}
+
+
 @pytest.mark.parametrize(
     ("send", "limit"),
     [
@@ -261,6 +269,8 @@ def responded_with_a_message(chat: str, turn: str) -> tuple[str, Mapping[str, An
         (responded_to, "writes"),
         (responded_with_a_message, "writes"),
         (responded_with_a_message, "requests"),
+        (went_on, "writes"),
+        (went_on, "requests"),
     ],
 )
 async def test_an_answer_to_a_call_is_a_write_in_every_dialect(
@@ -294,6 +304,10 @@ def responded(model: str) -> tuple[str, Mapping[str, Any]]:
     return "/v1/responses", {"model": model, "input": HISTORY}
 
 
+def messaged(model: str) -> tuple[str, Mapping[str, Any]]:
+    return "/v1/messages", {"model": model, "max_tokens": 9, "messages": HISTORY}
+
+
 def conversed(model: str) -> tuple[str, Mapping[str, Any]]:
     body = saying("Hi", "chat")
     del body["messages"][0]["id"]
@@ -309,7 +323,7 @@ def posted(model: str) -> tuple[str, Mapping[str, Any]]:
 
 
 @pytest.mark.parametrize("at_once", [True, False])
-@pytest.mark.parametrize("dialect", [posted, completed, responded, conversed, ran])
+@pytest.mark.parametrize("dialect", [posted, completed, responded, messaged, conversed, ran])
 async def test_five_same_requests_with_one_key_have_one_effect(
     server: Server, api: Client, dialect: Callable[[str], tuple[str, Mapping[str, Any]]], at_once: bool
 ) -> None:
@@ -325,6 +339,6 @@ async def test_five_same_requests_with_one_key_have_one_effect(
     assert {*statuses} <= {200, 201}
     (chat,) = (await api.json("GET", "/api/chats"))["chats"]
     answers = (await api.json("GET", f"/api/chats/{chat['id']}/turns"))["turns"]
-    assert len(answers) == (4 if dialect in {completed, responded} else 2)
+    assert len(answers) == (4 if dialect in {completed, responded, messaged} else 2)
     await api.events(f"/api/chats/{chat['id']}/turns/{answers[-1]['id']}/stream")
     assert len(provider.requests) == 1

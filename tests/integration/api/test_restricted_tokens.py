@@ -86,6 +86,10 @@ class World:
             kind = "image" if reference == "image" else "document"
             part = {"type": kind, "source": {"type": "url", "value": f"/api/uploads/{getattr(self, reference)}"}}
             return {"threadId": self.chat, "runId": "r", "messages": [{"id": "m", "role": "user", "content": [part]}]}
+        if call == "POST /v1/messages" and reference != "path":
+            kind = "image" if reference == "image" else "document"
+            content = [{"type": kind, "source": {"type": "file", "file_id": getattr(self, reference)}}]
+            return {"model": "plain", "max_tokens": 9, "messages": [{"role": "user", "content": content}]}
         if call.startswith("POST /v1/") and reference != "path":
             item: Json = {"role": "user", "content": [self.part_of_openai(reference, chat="chat" in call)]}
             items = [item, {"role": "assistant", "content": "Seen."}]

@@ -64,9 +64,23 @@ class PastCall:
 class PastResult:
     call: str
     text: str
+    is_error: bool = False
 
 
-PastItem = PastMessage | PastText | PastCall | PastResult
+@dataclass(frozen=True, slots=True)
+class PastBlock:
+    """A block of an answer that only its provider understands, such as a thought with its signature: `data` and `text`
+    as in `Block`.
+    """
+
+    type: str
+    data: str
+    text: str = ""
+    id: str | None = None
+    name: str | None = None
+
+
+PastItem = PastMessage | PastText | PastCall | PastResult | PastBlock
 
 
 # --- messages with ids -----------------------------------------------------------------------------------------------
@@ -119,7 +133,12 @@ async def digest_of(items: Iterable[PastItem]) -> bytes:
     """The digest of a history, without the forms in which it may be sent. In a thread: to measure thousands of items
     takes as long as to encode them.
     """
-    return await asyncio.to_thread(lambda: hashlib.sha256(to_json(list(map(_canonical, items)))).digest())
+
+    def digest() -> bytes:
+        # Blocks of providers are no part of it: some clients leave them out.
+        return hashlib.sha256(to_json([_canonical(item) for item in items if not isinstance(item, PastBlock)])).digest()
+
+    return await asyncio.to_thread(digest)
 
 
 async def find_place(
@@ -172,7 +191,7 @@ async def _answers_of(services: Services, turn: Turn) -> list[_PastAnswer]:
     return [_PastAnswer.of_part(projection.part(part), output) for part in range(projection.waits + 1)]
 
 
-def _canonical(item: PastItem) -> list[Any]:
+def _canonical(item: PastMessage | PastText | PastCall | PastResult) -> list[Any]:
     """Digests are stored: the same history has the same one in every version."""
     match item:
         case PastMessage(blocks=blocks):
@@ -206,14 +225,23 @@ class _Past:
     stop_reasons: list[str] = field(default_factory=list)
     open: dict[str, str] = field(default_factory=dict)  # calls without a result, with their names
 
-    def add(self, type: str, text: str, id: str | None = None, name: str | None = None, *, error: bool = False) -> None:
+    def add(
+        self,
+        type: str,
+        text: str,
+        id: str | None = None,
+        name: str | None = None,
+        *,
+        data: str | None = None,
+        error: bool = False,
+    ) -> None:
         if type != TOOL_RESULT and (not self.blocks or self.blocks[-1].type == TOOL_RESULT):
             self.stop_reasons.append("end_turn")
         if type == TOOL_USE:
             self.stop_reasons[-1] = "tool_use"
             self.open[id or ""] = name or ""
         round, index = len(self.stop_reasons), len(self.blocks)
-        self.blocks.append(Block(index, round, 1, type, text, tool_use_id=id, name=name, is_error=error))
+        self.blocks.append(Block(index, round, 1, type, text, data, tool_use_id=id, name=name, is_error=error))
 
     def answer(self, id: str, text: str, *, error: bool = False) -> None:
         """The result of a call. One that no call has asked for is left out: no provider takes it."""
@@ -247,8 +275,12 @@ def _exchanges_of(items: Iterable[PastItem], place: str) -> Iterator[_Past]:
                 if now.blocks and now.blocks[-1].type == TOOL_RESULT:
                     now.close()
                 now.add(TOOL_USE, arguments, id, name)
-            case PastResult(call=call, text=text):
-                now.answer(call, text)
+            case PastResult(call=call, text=text, is_error=is_error):
+                now.answer(call, text, error=is_error)
+            case PastBlock(type=type, data=data, text=text, id=id, name=name):
+                if now.blocks and now.blocks[-1].type == TOOL_RESULT:
+                    now.close()
+                now.add(type, text, id, name, data=data)
     now.close()
     if now.message or now.blocks:
         yield now

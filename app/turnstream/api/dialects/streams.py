@@ -1,12 +1,15 @@
 """Streams of the dialects: the reader of every stream, and a response that ends where the turn ends or waits."""
 
 from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 from functools import partial
+from typing import Generic, Protocol, TypeVar
 
 from turnstream.api.services import Services
 from turnstream.api.streams.response import HELLO, FrameResponse
 from turnstream.domain.cursor import START, Cursor
 from turnstream.domain.errors import RequestRefused
+from turnstream.domain.events import Event, Notice
 from turnstream.domain.turns import Turn
 from turnstream.storage.database import retry_while_unavailable
 from turnstream.stream.live import LiveView
@@ -47,6 +50,52 @@ class DialectReader(TurnReader):
             return False
         self.view.adopt(turn, None)
         return True
+
+
+class PartEncoder(Protocol):
+    """An encoder of the part of a turn between two waits for the client."""
+
+    @property
+    def ended(self) -> bool: ...
+    def __call__(self, event: Event | Notice, cursor: Cursor | None) -> bytes: ...
+    def begin(self) -> bytes: ...
+    def waiting(self) -> bytes: ...
+
+
+E = TypeVar("E", bound=PartEncoder)
+
+
+class PartReader(Generic[E]):
+    """Reads a part of a turn for one client. `encoder` gets the turn, and what returns the view as it is now."""
+
+    def __init__(
+        self,
+        services: Services,
+        owner: str,
+        turn: Turn,
+        encoder: Callable[[Turn, Callable[[], LiveView]], E],
+        cursor: Cursor = START,
+    ) -> None:
+        view = current_view(services, turn)
+        self.events = encoder(view.turn, lambda: self._reader.view)
+        self._reader: DialectReader = DialectReader(services, owner, view, self.events, cursor)
+
+    async def frames(self) -> AsyncGenerator[bytes, None]:
+        reader, events = self._reader, self.events
+        yield events.begin()
+        while True:
+            if frames := reader.look():
+                yield frames
+            elif events.ended or not await reader.more():
+                if reader.waiting is not None:
+                    yield events.waiting()
+                return
+
+    async def end(self) -> None:
+        """Returns once the part has ended."""
+        async with aclosing(self.frames()) as frames:
+            async for _ in frames:
+                pass
 
 
 def dialect_response(

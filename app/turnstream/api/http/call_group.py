@@ -38,7 +38,9 @@ class Foreign:
 class CallGroup:
     """Calls that are added together. `tag` and `about` head them in the OpenAPI document; those of the core have
     tags by the modules of their handlers. `streams` are the event streams that `Endpoint.events` names. `answer` calls
-    the handlers instead of `dispatch.answer`, to refuse in the form of another API. `routes` are not in the document.
+    the handlers instead of `dispatch.answer`, to refuse in the form of another API. `routes` are not in the document,
+    and have what no endpoint of any group has. Two APIs may have calls of the same path: with a `header`, a group has
+    the requests with that header alone, and before the others.
     """
 
     endpoints: tuple[Endpoint, ...]
@@ -48,3 +50,4 @@ class CallGroup:
     answer: Answer | None = None
     routes: tuple[Route, ...] = ()
     foreign: Foreign | None = None
+    header: str | None = None

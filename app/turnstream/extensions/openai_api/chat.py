@@ -8,6 +8,7 @@ from starlette.responses import Response
 
 from turnstream.api.codec import to_json
 from turnstream.api.dialects.projection import Begin, CallResult, Close, Closed, Projection, calls_of_client
+from turnstream.api.dialects.streams import PartReader
 from turnstream.api.http.reading import idempotency_key_of, read_body
 from turnstream.api.services import identity_of, services_and_owner
 from turnstream.domain.blocks import Block
@@ -28,7 +29,7 @@ from turnstream.extensions.openai_api.objects import (
 )
 from turnstream.extensions.openai_api.posting import Forgetting, Place, Posting, delivered
 from turnstream.extensions.openai_api.schemas import ChatIn
-from turnstream.extensions.openai_api.stream import PartReader, event_stream
+from turnstream.extensions.openai_api.stream import event_stream
 
 PARAGRAPH = "\n\n"
 _DONE = b"data: [DONE]\n\n"
@@ -49,7 +50,9 @@ async def complete_chat(request: Request) -> Response:
     turn, part = await Posting(request, services, options, input, key, keeps_history=True).respond(Place())
     forget = Forgetting(services, owner, turn, keeps_chat=False) if sent.store is False else None
     wants_usage = bool(sent.stream_options and sent.stream_options.include_usage)
-    reader = PartReader(services, owner, turn, lambda turn, now: ChatChunks(turn, part, now, usage=wants_usage))
+    reader = PartReader(
+        services, owner, turn, lambda turn, view: ChatChunks(turn, part, lambda: view().turn, usage=wants_usage)
+    )
     if sent.stream:
         return event_stream(services, delivered(reader.frames(), forget))
     await reader.end()

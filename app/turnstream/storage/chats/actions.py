@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from turnstream.domain.asks import Ask, AskAnswer, AskKind
+from turnstream.domain.blocks import Block
 from turnstream.domain.errors import Conflict, NotFound, RequestRefused
 from turnstream.domain.turns import ENDED, Turn
 from turnstream.kit.ids import new_id
-from turnstream.storage.chats.exchanges import ARRIVE, GET_KEY, KEEP_KEY, IdempotencyKey, key_refused
+from turnstream.storage.chats.exchanges import ARRIVE, GET_KEY, KEEP_KEY, STEER, IdempotencyKey, key_refused
 from turnstream.storage.chats.turns import Turns
 from turnstream.storage.database import Database, Row, Statement, Transaction
 from turnstream.storage.rows import OPEN_STATUSES, ask_from, to_json
@@ -111,9 +112,11 @@ class Actions:
         decisions: Sequence[Decision],
         key: IdempotencyKey | None,
         actor: str = "",
+        message: Sequence[Block] = (),
     ) -> Turn:
-        """Stores all of the decisions, or none. `actor` is the credential that the audit trail names. Raises NotFound,
-        RequestRefused, Conflict; with a key that was used for the same decisions before, it does nothing.
+        """Stores all of the decisions, or none, and with them a `message` to the turn. `actor` is the credential that
+        the audit trail names. Raises NotFound, RequestRefused, Conflict; with a key that was used for the same
+        decisions before, it does nothing.
         """
         async with self._database.transaction() as connection:
             row = await connection.row(LOCK_TURN_OF, owner=owner, chat=chat, turn=turn)
@@ -126,7 +129,7 @@ class Actions:
                 if row["status"] in ENDED:
                     detail = f"Turn {turn} has ended ({row['status']}); none of its calls waits for an answer any more."
                     raise Conflict(detail, code="call_over")
-                await self._store(connection, owner, chat, turn, decisions, key, actor)
+                await self._store(connection, owner, chat, turn, decisions, key, actor, message)
         return await self._turns.get(owner, chat, turn)
 
     async def expire(self) -> Sequence[UUID]:
@@ -143,6 +146,7 @@ class Actions:
         decisions: Sequence[Decision],
         key: IdempotencyKey | None,
         actor: str,
+        message: Sequence[Block],
     ) -> None:
         rows = await connection.rows(GET_OPEN_ASKS, turn=turn)
         is_open = {row["tool_use_id"]: row["answer"] is None and not row["expired"] for row in reversed(rows)}
@@ -159,6 +163,9 @@ class Actions:
         for ask, decision in zip(asks, decisions, strict=True):
             if decision.remember:
                 await _keep_grant(connection, chat, turn, ask, decision)
+        if message:  # in the same transaction, or the model would be called without it
+            superseded = to_json(AskAnswer("superseded"))
+            await connection.rows(STEER, steer=new_id(), turn=turn, blocks=to_json(message), answer=superseded)
         await connection.row(ARRIVE, turn=turn)
         if key is not None:
             kept = await connection.row(KEEP_KEY, owner=owner, key=key.key, digest=key.digest, turn=turn, steer=None)

@@ -1,0 +1,126 @@
+"""Refusals and failures in Anthropic's form, by whose status its SDKs choose the class of their error."""
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from turnstream.api.codec import to_json
+from turnstream.api.http.errors import OVERLOADED, STORAGE_AWAY, Invalid, TooLarge, refused, unavailable
+from turnstream.domain.errors import (
+    Forbidden,
+    NotFound,
+    Overloaded,
+    RequestRefused,
+    StorageUnavailable,
+    TooMany,
+    Unauthorized,
+)
+from turnstream.domain.turns import TurnError
+from turnstream.extensions.anthropic_api.schemas import Json
+from turnstream.kit.requirements import sentence
+from turnstream.llm.transport.failures import TOO_LONG
+
+# Fields of a turn's options by the names that they have in Anthropic's requests.
+_RENAMED = {
+    "blocks": "messages",
+    "labels": "metadata",
+    "limits": "tools",
+    "output": "output_config.format",
+    "parent_id": "messages",
+    "system_prompt": "system",
+}
+_WHOLE = frozenset({"blocks", "parent_id", "labels", "limits"})  # whose members have other names than those of ours
+_OF_SERVER = "The server cannot use the model at present; its operator knows more."
+_STATUSES = {
+    "invalid_request_error": 400,
+    "request_too_large": 413,
+    "rate_limit_error": 429,
+    "api_error": 500,
+    "overloaded_error": 529,
+}
+
+
+class ThreadRefused(NotFound):
+    """A thread cannot be continued. By the `error_code` its client sends the whole conversation."""
+
+    def __init__(self, detail: str, error_code: str) -> None:
+        super().__init__(detail, field="thread.previous_message_id")
+        self.error_code = error_code
+
+
+def error_json(type: str, message: str, request: str | None = None, error_code: str | None = None) -> Json:
+    details = {"details": {"error_code": error_code}} if error_code else {}
+    return {"type": "error", "error": {"type": type, "message": message, **details}, "request_id": request}
+
+
+def text_of(error: RequestRefused) -> str:
+    """The sentence of a refusal, with the field by the name that it has in the request."""
+    if error.field is None:
+        return error.detail
+    ours, theirs = error.field, error.field.removeprefix("params.")
+    for name, renamed in _RENAMED.items():
+        if ours == name or ours.startswith(f"{name}."):
+            theirs = renamed if name in _WHOLE else renamed + ours.removeprefix(name)
+    detail = error.detail if isinstance(error, Invalid) else sentence(error.detail, ours)
+    return detail.replace(f"`{ours}`", f"`{theirs}`")
+
+
+def type_of(error: RequestRefused) -> str:
+    match error:
+        case Unauthorized():
+            return "authentication_error"
+        case Forbidden():
+            return "permission_error"
+        case NotFound():
+            return "not_found_error"
+        case TooMany():
+            return "rate_limit_error"
+        case TooLarge():
+            return "request_too_large"
+        case _ if error.code == "unknown_model":
+            return "not_found_error"
+        case _ if error.status >= 500:
+            return "api_error"
+    return "invalid_request_error"
+
+
+async def refusal(request: Request, error: RequestRefused) -> Response:
+    """The response to a refused request: where this server answers with 422, Anthropic answers with 400."""
+    ours = await refused(request, error)  # which counts refused logins, and has the headers
+    status = 404 if error.code == "unknown_model" else 400 if error.status == 422 else error.status
+    headers = {name: value for name, value in ours.headers.items() if not name.startswith("content-")}
+    code = error.error_code if isinstance(error, ThreadRefused) else None
+    return _response(request, type_of(error), text_of(error), status, headers, code)
+
+
+async def storage_refusal(request: Request, error: StorageUnavailable) -> Response:
+    ours = await unavailable(request, error)
+    type, text = ("overloaded_error", OVERLOADED) if isinstance(error, Overloaded) else ("api_error", STORAGE_AWAY)
+    return _response(request, type, text, ours.status_code, {"Retry-After": ours.headers["Retry-After"]})
+
+
+def failure(request: Request, error: tuple[str, str]) -> Response:
+    """The response where the turn has failed. It has had tries of its own; the SDKs would post the message again."""
+    return _response(request, *error, _STATUSES[error[0]], {"x-should-retry": "false"})
+
+
+def failure_of(error: TurnError) -> tuple[str, str]:
+    """Type and text of the failure of a turn. What concerns the server's own account is not for its users."""
+    if "rate_limit" in error.type:
+        return "rate_limit_error", error.message
+    if "overload" in error.type:
+        return "overloaded_error", error.message
+    if error.type == TOO_LONG:
+        return "invalid_request_error", f"prompt is too long: {error.message}"  # the words that agents compact at
+    if error.type == "invalid_request_error":
+        return "invalid_request_error", error.message
+    if any(word in error.type for word in ("auth", "permission", "billing", "api_key")):
+        return "api_error", _OF_SERVER
+    return "api_error", error.message
+
+
+def _response(
+    request: Request, type: str, text: str, status: int, headers: dict[str, str], code: str | None = None
+) -> Response:
+    id: str = request.state.request_id
+    body = to_json(error_json(type, text, id, code))
+    return Response(body, status, {**headers, "request-id": id}, media_type="application/json")

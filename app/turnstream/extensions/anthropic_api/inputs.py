@@ -1,0 +1,374 @@
+"""Decodes requests of Anthropic's API: their messages as items of a history, their members as options of a turn."""
+
+from base64 import b64encode
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+from pydantic import ValidationError
+
+from turnstream.api.caller import held_options
+from turnstream.api.codec import to_json
+from turnstream.api.dialects.chats import checked_turn
+from turnstream.api.dialects.histories import PastBlock, PastCall, PastItem, PastMessage, PastResult, PastText
+from turnstream.api.http.errors import Invalid
+from turnstream.api.http.validation import refusals
+from turnstream.api.schemas.blocks import source_of_url
+from turnstream.api.schemas.requests import NewTurn
+from turnstream.api.schemas.tools import ResultIn
+from turnstream.api.services import Services
+from turnstream.domain.errors import RequestRefused
+from turnstream.domain.kinds import STREAMED_MEMBERS
+from turnstream.extensions.anthropic_api.schemas import BlockIn, CountIn, Json, MessageIn, MessagesIn, SourceIn, ToolIn
+from turnstream.kit.offload import Portions
+
+SERVER = "turnstream"  # the name of the toolset with the tools of this server
+_LONGEST_LABEL = 512
+# Members that are parameters of models by the same name: they change the answer.
+_PARAMS = (
+    "max_tokens", "stop_sequences", "tool_choice", "temperature", "top_p", "top_k", "container", "fallbacks",
+    "inference_geo", "mcp_servers", "speed",
+)  # fmt: skip
+# The same for those without which the answer is as good: models that do not have them are not given them.
+_HINTS = ("thinking", "context_management", "diagnostics", "service_tier")
+_LABELS = ("cache_control", "user_profile_id", "workspace_id")
+_DEFAULTS: Mapping[str, object] = {"temperature": 1, "top_p": 1, "speed": "standard"}
+# Clients put such a line before their prompt, for Anthropic's accounts. It changes with each request.
+_BILLING = "x-anthropic-billing-header:"
+# Tools with a definition of Anthropic's that the client runs.
+_RUN_BY_CLIENT = ("bash_", "text_editor_", "computer_", "memory_")
+_OF_TOOL = frozenset({"type", "name", "description", "input_schema", "cache_control", "eager_input_streaming"})
+
+
+@dataclass(slots=True)
+class NewMessages:
+    """The messages of a request. `last_answer` is the last one of the assistant, `history` what is before it. What
+    follows is new: `results` of calls, and `blocks` of the user as NewTurn takes them.
+    """
+
+    history: list[PastItem] = field(default_factory=list)
+    last_answer: list[PastItem] = field(default_factory=list)
+    new: list[PastItem] = field(default_factory=list)
+    results: list[ResultIn] = field(default_factory=list)
+    blocks: list[Json] = field(default_factory=list)
+
+    @property
+    def items(self) -> Sequence[PastItem]:
+        return [*self.history, *self.last_answer, *self.new]
+
+
+async def input_of(messages: Sequence[MessageIn], *, continues: bool = False) -> NewMessages:
+    """`continues`: they are what is new in a conversation that the server has. Raises RequestRefused."""
+    found, portions = NewMessages(), Portions()
+    last = max((place for place, message in enumerate(messages) if message.role == "assistant"), default=-1)
+    first = last  # an answer may be in several messages
+    while first > 0 and messages[first - 1].role == "assistant":
+        first -= 1
+    for place, message in enumerate(messages):
+        await portions.pause()
+        name = f"messages.{place}.content"
+        if place > last:
+            found.new += _items(message, name, found)
+        else:
+            (found.history if place < first else found.last_answer).extend(_items(message, name))
+    if not continues:
+        _pair(found)
+    if not found.results and not found.blocks:
+        detail = "`messages` must end with a message of the user: this server does not continue an answer."
+        raise RequestRefused(detail, field="messages")
+    return found
+
+
+def _pair(found: NewMessages) -> None:
+    """Turns results that no call asks for into texts. Raises RequestRefused for a call without a result."""
+    calls = [item.id for item in found.last_answer if isinstance(item, PastCall)]
+    given = {result.tool_use_id for result in found.results}
+    if missing := [str(call) for call in calls if call not in given]:
+        detail = (
+            f"`messages` must have a `tool_result` for each `tool_use` block; it has none for {', '.join(missing)}."
+        )
+        raise RequestRefused(detail, field="messages")
+    orphans = [result for result in found.results if result.tool_use_id not in calls]
+    found.results = [result for result in found.results if result.tool_use_id in calls]
+    for result in reversed(orphans):
+        if result.blocks:
+            found.blocks[:0] = [block.model_dump() for block in result.blocks]
+        elif result.output:
+            found.blocks.insert(0, {"type": "text", "text": result.output})
+
+
+def _items(message: MessageIn, place: str, found: NewMessages | None = None) -> Iterator[PastItem]:
+    """The items of a message. What is new is also put into `found`."""
+    given = message.content
+    parts = [_text_block(given)] if isinstance(given, str) else given
+    blocks: list[Json] = []
+    for number, part in enumerate(parts):
+        where = f"{place}.{number}"
+        if message.role == "assistant":
+            yield from _of_answer(part)
+        elif part.type == "tool_result" and message.role == "user":
+            if part.tool_use_id is None:
+                detail = f"`{where}.tool_use_id` must be the id of a call."
+                raise RequestRefused(detail, field=f"{where}.tool_use_id")
+            yield PastResult(part.tool_use_id, _text_of_result(part), part.is_error or False)
+            if found is not None:
+                found.results.append(_result(part, part.tool_use_id, where))
+        elif part.type != "text" or part.text:
+            blocks.append(_block(part, where))
+            if message.role == "system":
+                blocks[-1] = _reminder(blocks[-1], where)
+    if blocks:
+        yield PastMessage(blocks)
+        if found is not None:
+            found.blocks += blocks
+
+
+def _of_answer(part: BlockIn) -> Iterator[PastItem]:
+    match part.type:
+        case "text":
+            yield PastText(part.text or "")
+        case "tool_use":
+            yield PastCall(part.id, part.name, to_json(part.input or {}).decode())
+        case type:
+            members = part.sent()
+            streamed = STREAMED_MEMBERS.get(type)
+            text = ""
+            if streamed in members:
+                value = members[streamed]
+                text = value if isinstance(value, str) else to_json(value).decode()
+                members[streamed] = "" if isinstance(value, str) else {}
+            yield PastBlock(type, to_json(members).decode(), text, part.id or part.tool_use_id, part.name)
+
+
+def _reminder(block: Json, place: str) -> Json:
+    """A message of the system in the midst of a conversation: as a text of the user's side it stays in its place, and
+    what the model was sent before stays as it was.
+    """
+    if block["type"] != "text":
+        raise RequestRefused(f"`{place}.type` must be `text` in a message of the system.", field=f"{place}.type")
+    return {"type": "text", "text": f"<system-reminder>\n{block['text']}\n</system-reminder>"}
+
+
+# --- blocks of the user ----------------------------------------------------------------------------------------------
+
+
+def _block(part: BlockIn, place: str) -> Json:
+    """A block as NewTurn takes it. Raises RequestRefused."""
+    if isinstance(part.citations, dict) and part.citations.get("enabled"):
+        raise RequestRefused(f"`{place}.citations` must be left out.", field=f"{place}.citations")
+    match part.type:
+        case "text":
+            return {"type": "text", "text": part.text}
+        case "image" if part.source is not None:
+            return {"type": "image", "source": _source(part.source, f"{place}.source")}
+        case "document" if part.source is not None and part.context is None:
+            title = {"title": part.title} if part.title else {}
+            return {"type": "document", "source": _source(part.source, f"{place}.source"), **title}
+        case "document" if part.source is not None:
+            raise RequestRefused(f"`{place}.context` must be left out.", field=f"{place}.context")
+        case _:
+            detail = f"`{place}.type` must be `text`, or `image` or `document` with a `source`."
+            raise RequestRefused(detail, field=f"{place}.type")
+
+
+def _source(source: SourceIn, place: str) -> Json:
+    match source.type:
+        case "base64":
+            type = {"media_type": source.media_type} if source.media_type else {}
+            return {"type": "base64", "data": source.data or "", **type}
+        case "text":
+            return {"type": "base64", "data": b64encode((source.data or "").encode()).decode()}
+        case "content":
+            texts = source.content if isinstance(source.content, list) else [source.content]
+            parts = [part.get("text") if isinstance(part, dict) else part for part in texts]
+            text = "\n".join(part for part in parts if isinstance(part, str))
+            return {"type": "base64", "data": b64encode(text.encode()).decode()}
+        case "url":
+            if (found := source_of_url(source.url or "")) is not None:
+                return found
+            detail = f"`{place}.url` must be a data: URL, or the path of an upload (/api/uploads/…): this server"
+            raise RequestRefused(f"{detail} fetches no files.", field=f"{place}.url")
+        case "file":
+            with suppress(ValueError):
+                return {"type": "upload", "id": UUID(source.file_id)}
+            detail = f"`{place}.file_id` must be the id of one of your uploads (POST /api/uploads)."
+            raise RequestRefused(detail, field=f"{place}.file_id")
+        case _:
+            detail = f"`{place}.type` must be `base64`, `text`, `content`, `url` or `file`."
+            raise RequestRefused(detail, field=f"{place}.type")
+
+
+# --- results of calls ------------------------------------------------------------------------------------------------
+
+
+def _parts_of(part: BlockIn) -> Sequence[Any]:
+    return part.content if isinstance(part.content, list) else []
+
+
+def _text_of_result(part: BlockIn) -> str:
+    """The result as one text, as histories compare it."""
+    if isinstance(part.content, str):
+        return part.content
+    texts = [each.get("text") for each in _parts_of(part) if isinstance(each, dict) and each.get("type") == "text"]
+    if len(texts) == len(_parts_of(part)) and all(isinstance(text, str) for text in texts):
+        return "\n".join(map(str, texts))
+    return to_json(part.content).decode()
+
+
+def _text_block(text: str) -> BlockIn:
+    return BlockIn(type="text", text=text)
+
+
+def _parsed(value: Json, place: str) -> BlockIn:
+    try:
+        return BlockIn.model_validate(value)
+    except ValidationError as error:
+        raise Invalid(refusals(BlockIn, error, place.split("."))) from None
+
+
+def _result(part: BlockIn, call: str, place: str) -> ResultIn:
+    """Texts and files as they are, other content as JSON. Raises RequestRefused."""
+    error, blocks = part.is_error or False, _parts_of(part)
+    if any(isinstance(each, dict) and each.get("type") in ("image", "document") for each in blocks):
+        given = []
+        for number, each in enumerate(blocks):
+            where = f"{place}.content.{number}"
+            if not isinstance(each, dict) or not isinstance(each.get("type"), str):
+                raise RequestRefused(f"`{where}.type` must be the type of a block.", field=f"{where}.type")
+            known = each["type"] in {"text", "image", "document"}
+            given.append(_block(_parsed(each, where) if known else _text_block(to_json(each).decode()), where))
+        return ResultIn.model_validate({"type": "result", "tool_use_id": call, "blocks": given, "is_error": error})
+    return ResultIn(type="result", tool_use_id=call, output=_text_of_result(part), is_error=error)
+
+
+# --- options ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class AskedOptions:
+    """What a request asks for besides its messages, as members of NewTurn, and the names of what was left out."""
+
+    members: Json
+    ignored: Sequence[str] = ()
+
+
+def options_of(services: Services, sent: CountIn, *, betas: bool, continues: bool = False) -> AskedOptions:
+    """`continues`: without `system` and `tools` those of the answer before stay. Raises RequestRefused."""
+    resolver = services.resolver
+    model = resolver.models.check(sent.model)
+    params = {name: value for name in _PARAMS if (value := getattr(sent, name, None)) is not None}
+    ignored = [name for name in _LABELS if getattr(sent, name, None) is not None]
+    known = {parameter.name for parameter in resolver.params.listed(model)}
+    ignored += [name for name, value in params.items() if name not in known and value == _DEFAULTS.get(name)]
+    hints = {name: value for name in _HINTS if (value := getattr(sent, name, None)) is not None}
+    if sent.output_config and sent.output_config.effort is not None:
+        hints["output_config"] = {"effort": sent.output_config.effort}
+    fitting = resolver.params.fitting(model, hints)
+    ignored += sorted(hints.keys() - fitting.keys())
+    if betas:
+        ignored.append("anthropic-beta")
+    if "cache_control" not in ignored and _has_cache_marks(sent):
+        ignored.append("cache_control")
+    members: Json = {
+        "model": sent.model,
+        "system_prompt": None if continues and sent.system is None else _system(services, sent),
+        "params": {name: value for name, value in params.items() if name not in ignored} | fitting,
+        "tools": None if continues and sent.tools is None else _tools(services, sent),
+        "output": _output(sent),
+    }
+    if isinstance(sent, MessagesIn) and sent.metadata is not None and sent.metadata.user_id:
+        members["labels"] = {"user_id": sent.metadata.user_id[:_LONGEST_LABEL]}
+    if sent.tools or continues:
+        members["limits"] = _limits(services)
+    return AskedOptions({name: value for name, value in members.items() if value is not None}, ignored)
+
+
+def new_turn(options: AskedOptions, blocks: Sequence[Json]) -> NewTurn:
+    """Raises RequestRefused."""
+    return checked_turn({**options.members, "blocks": blocks})
+
+
+def _has_cache_marks(sent: CountIn) -> bool:
+    contents = [sent.system, *(message.content for message in sent.messages)]
+    parts = [part for content in contents if isinstance(content, list) for part in content]
+    return any(part.cache_control is not None for part in (*parts, *(sent.tools or ())))
+
+
+def _system(services: Services, sent: CountIn) -> str | None:
+    """The system prompt of an earlier turn is not carried over."""
+    if sent.system is None:
+        return None if "system_prompt" in held_options() else services.resolver.defaults.system_prompt or ""
+    if isinstance(sent.system, str):
+        return sent.system
+    for place, part in enumerate(sent.system):
+        if part.type != "text":
+            raise RequestRefused(f"`system.{place}.type` must be `text`.", field=f"system.{place}.type")
+    texts = [part.text or "" for part in sent.system]
+    return "\n\n".join(text for text in texts if text and not text.startswith(_BILLING))
+
+
+def _limits(services: Services) -> Json | None:
+    """The client runs the loop of its tools, so its rounds are limited by what the operator has set alone."""
+    if "limits" in held_options():
+        return None
+    ceilings, hard = services.resolver.defaults.ceilings, services.resolver.defaults.limits.hard_max_rounds
+    most = hard if hard is not None else ceilings.get("max_rounds")
+    return {"max_rounds": 100, "hard_max_rounds": 1000} if most is None else {"max_rounds": min(100, int(most))}
+
+
+def _tools(services: Services, sent: CountIn) -> list[Any] | None:
+    """The tools of the request, and those of the server that it chooses: all of them where it has no `tools`."""
+    resolver, given = services.resolver, sent.tools
+    if given is None:
+        if "tools" in held_options():
+            return None
+        with_tools = resolver.models.check(sent.model).supports("tools")
+        return list(resolver.toolset.names) if with_tools and _output(sent) is None else []
+    found: list[Any] = []
+    for place, tool in enumerate(given):
+        match tool.type:
+            case None | "custom":
+                found.append(
+                    {
+                        "type": "client",
+                        "name": tool.name or "",
+                        "description": tool.description or tool.name or "",
+                        "input_schema": tool.input_schema or {"type": "object", "properties": {}},
+                    }
+                )
+                if more := {name: value for name, value in tool.sent().items() if name not in _OF_TOOL}:
+                    found.append({"type": "provider", "definition": {"name": tool.name, **more}})
+            case "mcp_toolset" if tool.mcp_server_name == SERVER:
+                found += _chosen(tool, resolver.toolset.names)
+            case type if type.startswith(_RUN_BY_CLIENT):
+                detail = f"`tools.{place}.type` must be left out: describe the tool by its `input_schema`."
+                raise RequestRefused(detail, field=f"tools.{place}.type")
+            case _:
+                definition = tool.sent()
+                definition.pop("cache_control", None)
+                found.append({"type": "provider", "definition": definition})
+    return found
+
+
+def _chosen(toolset: ToolIn, names: Sequence[str]) -> list[str]:
+    """The tools of the server that a toolset enables, as the MCP connector of Anthropic's API has it."""
+    members = toolset.sent()
+
+    def enabled(config: object, default: bool) -> bool:
+        return bool(config.get("enabled", default)) if isinstance(config, dict) else default
+
+    usual, configs = enabled(members.get("default_config"), True), members.get("configs")
+    return [name for name in names if enabled(configs.get(name) if isinstance(configs, dict) else None, usual)]
+
+
+def _output(sent: CountIn) -> Json | None:
+    """The output of a structured turn. Raises RequestRefused."""
+    format = sent.output_config.format if sent.output_config else None
+    if format is None:
+        return None
+    if format.get("type") != "json_schema" or not isinstance(format.get("schema"), dict):
+        detail = "`output_config.format` must have the type `json_schema` and a `schema`."
+        raise RequestRefused(detail, field="output_config.format")
+    return {"schema": format["schema"]}

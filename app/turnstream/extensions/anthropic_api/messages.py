@@ -1,0 +1,86 @@
+"""The handler of messages."""
+
+from contextlib import suppress
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from turnstream.api.codec import to_json
+from turnstream.api.dialects.histories import HistoryPlace
+from turnstream.api.http.errors import BadRequest
+from turnstream.api.http.reading import idempotency_key_of, read_body
+from turnstream.api.services import Services, identity_of, services_and_owner
+from turnstream.api.streams.turn import requested_cursor
+from turnstream.domain.errors import NotFound
+from turnstream.domain.turns import Turn
+from turnstream.extensions.anthropic_api.errors import ThreadRefused, failure
+from turnstream.extensions.anthropic_api.events import EventPlace, MessageId
+from turnstream.extensions.anthropic_api.inputs import input_of, options_of
+from turnstream.extensions.anthropic_api.posting import MessagePosting
+from turnstream.extensions.anthropic_api.schemas import MessagesIn
+from turnstream.extensions.anthropic_api.stream import event_stream, reader
+
+RESUME, IGNORED = "Turnstream-Resume", "Turnstream-Ignored"
+
+
+async def create_message(request: Request) -> Response:
+    """Posts the last message where its history leads to, or stores the results of calls that wait; returns the message,
+    or its stream. With the header of an earlier response it returns that one, which goes on behind the last event.
+    """
+    services, owner = services_and_owner(request)
+    sent, body = await read_body(request, MessagesIn)
+    after = requested_cursor(request, EventPlace.parse, EventPlace())[1]
+    if sent.stream:
+        services.streams.take(request)
+    ignored: list[str] = []
+    if resumed := request.headers.get(RESUME):
+        turn, part = await _resumed(request, services, resumed)
+    else:
+        identity_of(request).require_reach(None)
+        place = await _continued(request, services, sent)
+        continues = place is not None
+        options = options_of(services, sent, betas="anthropic-beta" in request.headers, continues=continues)
+        ignored += options.ignored
+        key = idempotency_key_of(request, body)
+        input = await input_of(sent.messages, continues=continues)
+        turn, part = await MessagePosting(services, identity_of(request), options, input, key).respond(place)
+    if sent.stream:
+        response: Response = event_stream(services, owner, turn, part, after)
+    else:
+        read = reader(services, owner, turn, part)
+        await read.end()
+        if read.events.failure is not None:
+            response = failure(request, read.events.failure)
+        else:
+            response = Response(to_json(read.events.message()), media_type="application/json")
+    response.headers[RESUME] = str(MessageId(turn.chat_id, turn.id, part))
+    response.headers["request-id"] = request.state.request_id
+    if ignored:
+        response.headers[IGNORED] = ", ".join(ignored)
+    return response
+
+
+async def _continued(request: Request, services: Services, sent: MessagesIn) -> HistoryPlace | None:
+    """The answer that a thread continues. Raises ThreadRefused."""
+    if sent.thread is None or sent.thread.type == "create":
+        return None
+    name, identity = sent.thread.previous_message_id or "", identity_of(request)
+    if id := MessageId.parse(name):
+        identity.require_reach(id.chat)
+        with suppress(NotFound):
+            await services.storage.turns.get(identity.owner, id.chat, id.turn)
+            return HistoryPlace(id.chat, id.turn, id.part)
+    raise ThreadRefused(f"There is no message {name}.", "thread_not_found")
+
+
+async def _resumed(request: Request, services: Services, text: str) -> tuple[Turn, int]:
+    """The turn and the part of the message that a response has named. Raises BadRequest, NotFound."""
+    id = MessageId.parse(text)
+    if id is None:
+        raise BadRequest(f"`{RESUME}` must be the value of that header in an earlier response.", field=RESUME)
+    identity = identity_of(request)
+    identity.require_reach(id.chat, id.turn)
+    turn = await services.storage.turns.get(identity.owner, id.chat, id.turn)
+    if turn.role == "user" or id.part > len({ask.round for ask in turn.asks if ask.is_marked and ask.answer}):
+        raise NotFound(f"There is no message {text}.")
+    return turn, id.part

@@ -1,0 +1,127 @@
+"""The use case of a message: it is posted where its history leads to, or calls that wait get their results."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from turnstream.api.actions import decisions_of, store_answers
+from turnstream.api.attachments import steer_blocks
+from turnstream.api.caller import check_turn, with_fixed
+from turnstream.api.dialects.histories import HistoryPlace, PastResult, digest_of, find_place, history_of
+from turnstream.api.exchange import admit, post_in_new_chat, post_message
+from turnstream.api.services import Services, count_writes
+from turnstream.domain.asks import Ask
+from turnstream.domain.chats import Chat
+from turnstream.domain.errors import RequestRefused
+from turnstream.domain.identity import Identity
+from turnstream.domain.turns import Turn
+from turnstream.extensions.anthropic_api.errors import ThreadRefused
+from turnstream.extensions.anthropic_api.inputs import AskedOptions, NewMessages, new_turn
+from turnstream.kit.clock import CLOCK
+from turnstream.kit.ids import new_id
+from turnstream.storage.chats.actions import Decision
+from turnstream.storage.chats.exchanges import IdempotencyKey, Target
+
+_PLACE = "messages"
+# The words with which the model goes on from results of calls that no turn here waits for.
+_GO_ON = "Go on."
+
+
+@dataclass(frozen=True, slots=True)
+class MessagePosting:
+    services: Services
+    identity: Identity
+    options: AskedOptions
+    input: NewMessages
+    key: IdempotencyKey | None
+
+    async def respond(self, continued: HistoryPlace | None = None) -> tuple[Turn, int]:
+        """Returns the turn that answers, and the part of it that is the answer; `continued` is the answer before, where
+        the request names it. Raises RequestRefused.
+        """
+        found, input = continued, self.input
+        if input.last_answer:
+            found = await find_place(self.services, self.identity, input.history, input.last_answer, self.identity.chat)
+        if found is None:
+            answer = await self._post_in_new_chat(), 0
+        elif input.results:
+            turn = await self.services.storage.turns.get(self.identity.owner, found.chat, found.turn)
+            if (answered := await self._answer(turn)) is None and continued is not None:
+                raise ThreadRefused("No call of that message waits for these results.", "thread_already_continued")
+            answer = answered or (await self._post_in_new_chat(), 0)
+        else:
+            answer = await self._post(found), 0
+        if continued is None:
+            digest = await digest_of(input.items)
+            await self.services.storage.histories.keep(self.identity.owner, digest, answer[0].id)
+        return answer
+
+    async def _post(self, place: HistoryPlace) -> Turn:
+        """Posts the message behind the answer that it follows."""
+        self.identity.require("send")
+        owner = self.identity.owner
+        _check_nothing_waits(await self.services.storage.turns.get(owner, place.chat, place.turn), ())
+        new, target = new_turn(self.options, self.input.blocks), Target(owner, place.chat, place.turn)
+        return (await post_message(self.services, new, target, self.key)).assistant_turn
+
+    async def _post_in_new_chat(self) -> Turn:
+        """Posts the message behind its history, which is recorded."""
+        self.identity.require("send")
+        self.identity.require_reach(None)
+        now = CLOCK.now()
+        chat = Chat(new_id(), self.identity.owner, None, None, {}, created_at=now, updated_at=now)
+        blocks, past = self.input.blocks, [*self.input.history, *self.input.last_answer]
+        if self.input.results:
+            past += [item for item in self.input.new if isinstance(item, PastResult)]
+            blocks = blocks or [{"type": "text", "text": _GO_ON}]
+        history = None
+        if past:
+            self.identity.require("chat")  # answers in a history are no messages of a person
+            history = history_of(self.services, self.identity.owner, past, _PLACE)
+        new = new_turn(self.options, blocks)
+        return (await post_in_new_chat(self.services, new, chat, self.key, history)).assistant_turn
+
+    # --- results of calls --------------------------------------------------------------------------------------------
+
+    async def _answer(self, turn: Turn) -> tuple[Turn, int] | None:
+        """Stores the results; returns the turn, and the part of it that follows them. None if its calls do not wait for
+        these results. A message that comes with them is one to the running turn.
+        """
+        services, identity = self.services, self.identity
+        identity.require("chat")
+        decisions = await decisions_of(self.input.results, turn, identity.owner, services, _PLACE)
+        asks = [_last_ask(turn, decision.tool_use_id) for decision in decisions]
+        if any(ask is None or ask.kind != "client" for ask in asks):
+            return None
+        last = max(ask.round for ask in asks if ask is not None)
+        part = len({ask.round for ask in turn.asks if ask.is_marked and ask.round <= last})
+        if all(ask is not None and ask.answer is not None for ask in asks):
+            return (turn, part) if _was_answered_so(asks, decisions) else None
+        if turn.ended:
+            return None
+        _check_nothing_waits(turn, [decision.tool_use_id for decision in decisions])
+        if not self.input.blocks:
+            await count_writes(services, identity.owner, 1)
+            return await store_answers(services, identity, turn, decisions, self.key), part
+        identity.require("send")
+        check_turn(turn)
+        new = with_fixed(new_turn(self.options, self.input.blocks))
+        await admit(services, identity.owner, new, writes=1)
+        return await store_answers(services, identity, turn, decisions, self.key, steer_blocks(new.blocks)), part
+
+
+def _check_nothing_waits(turn: Turn, answered: Sequence[str]) -> None:
+    """Raises RequestRefused where a call of the turn would still wait."""
+    for ask in turn.asks:
+        if turn.status == "waiting" and ask.answer is None and ask.tool_use_id not in answered:
+            detail = f"`messages` must have a `tool_result` for each call that waits; {ask.tool_use_id} has none."
+            raise RequestRefused(detail, field="messages")
+
+
+def _last_ask(turn: Turn, call: str) -> Ask | None:
+    return next((ask for ask in reversed(turn.asks) if ask.tool_use_id == call), None)
+
+
+def _was_answered_so(asks: Sequence[Ask | None], decisions: Sequence[Decision]) -> bool:
+    """Whether the same results were stored before, as by a request whose response was lost."""
+    given = [ask.answer and (ask.answer.kind, ask.answer.text) for ask in asks if ask is not None]
+    return given == [(decision.answer.kind, decision.answer.text) for decision in decisions]

@@ -1,0 +1,476 @@
+"""Anthropic's Messages API by the `anthropic` package, over a real socket."""
+
+import asyncio
+import json
+from base64 import b64encode
+from typing import Any
+
+import anthropic
+import pytest
+from anthropic import AsyncAnthropic, beta_async_tool
+
+from tests.support.http_client import Client
+from tests.support.http_server import Server, pausing, serving
+from tests.support.pictures import PIXEL
+from turnstream.domain.errors import PermanentError, TransientError
+from turnstream.llm.provider import BlockClosed, BlockOpened
+from turnstream.llm.scripted import Pause, message_of, text, thinking, tool_use
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+LOOK: Any = {
+    "name": "look",
+    "description": "Looks.",
+    "input_schema": {"type": "object", "properties": {"at": {"type": "string"}}},
+}
+
+
+def user(content: Any) -> Any:
+    return {"role": "user", "content": content}
+
+
+def assistant(content: Any) -> Any:
+    return {"role": "assistant", "content": content}
+
+
+def result(call: str, content: Any, **more: Any) -> Any:
+    return {"type": "tool_result", "tool_use_id": call, "content": content, **more}
+
+
+async def chats_of(api: Client) -> list[dict[str, Any]]:
+    chats: list[dict[str, Any]] = (await api.json("GET", "/api/chats"))["chats"]
+    return chats
+
+
+async def test_a_message_goes_on_where_its_history_came_from(
+    server: Server, api: Client, client: AsyncAnthropic
+) -> None:
+    model, provider = server.scripts.provider(*(message_of(text(word)) for word in ("One.", "Two.", "Other.")))
+    given: Any = {"model": model, "max_tokens": 100}
+    system: Any = [{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}]
+    first = await client.messages.create(**given, system=system, messages=[user("1")])
+    assert (first.type, first.role, first.model, first.stop_reason) == ("message", "assistant", model, "end_turn")
+    assert [block.to_dict() for block in first.content] == [{"type": "text", "text": "One."}]
+    assert (first.usage.input_tokens, first.usage.output_tokens) == (10, 5)
+    messages = [user("1"), assistant(first.content)]
+    await client.messages.create(**given, system=system, messages=[*messages, user("2")])
+    (chat,) = await chats_of(api)
+    assert len((await api.json("GET", f"/api/chats/{chat['id']}/turns"))["turns"]) == 4
+    await client.messages.create(**given, messages=[*messages, user([{"type": "text", "text": "else"}])])
+    assert len(await chats_of(api)) == 1, "a branch beside the second message"
+    assert [request.system for request in provider.requests] == ["Be brief.", "Be brief.", None]
+    assert [request.params["max_tokens"] for request in provider.requests] == [100, 100, 100]
+
+
+async def test_a_stream_is_accumulated_by_the_sdk(server: Server, client: AsyncAnthropic) -> None:
+    model = server.scripts.model(
+        message_of(
+            thinking("Let me ", "see.", signature="s+/="), text("Wa", "it."), tool_use("look", {"at": "sea"}, "c1")
+        )
+    )
+    async with client.messages.stream(model=model, max_tokens=100, messages=[user("Colour?")], tools=[LOOK]) as stream:
+        types = [event.type async for event in stream]
+        final = await stream.get_final_message()
+    assert types.count("content_block_start") == types.count("content_block_stop") == 3
+    assert {"thinking", "signature", "text", "input_json", "message_stop"} <= set(types)
+    assert [block.to_dict() for block in final.content] == [
+        {"type": "thinking", "thinking": "Let me see.", "signature": "s+/="},
+        {"type": "text", "text": "Wait."},
+        {"type": "tool_use", "id": "c1", "name": "look", "input": {"at": "sea"}},
+    ]
+    assert (final.stop_reason, final.usage.output_tokens) == ("tool_use", 5)
+
+
+async def test_raw_events_have_the_order_and_the_ids_of_the_log(server: Server, client: AsyncAnthropic) -> None:
+    model = server.scripts.model(message_of(text("Hel", "lo.")))
+    stream = await client.messages.create(model=model, max_tokens=9, messages=[user("Hi")], stream=True)
+    types = [event.type async for event in stream]
+    assert types[:2] == ["message_start", "content_block_start"]
+    assert types[-3:] == ["content_block_stop", "message_delta", "message_stop"]
+
+
+async def test_results_of_tools_let_the_turn_go_on(server: Server, api: Client, client: AsyncAnthropic) -> None:
+    model, provider = server.scripts.provider(
+        message_of(
+            thinking("Hm.", signature="abc"),
+            tool_use("look", {"at": "sea"}, "c1"),
+            tool_use("look", {"at": "sky"}, "c2"),
+        ),
+        message_of(tool_use("look", {}, "c3")),
+        message_of(text("Blue.")),
+    )
+    given: Any = {"model": model, "max_tokens": 100, "tools": [LOOK], "tool_choice": {"type": "any"}}
+    messages = [user("Colour?")]
+    made = await client.messages.create(**given, messages=messages)
+    assert made.stop_reason == "tool_use"
+    messages.append(assistant(made.content))
+    with pytest.raises(anthropic.BadRequestError, match="`tool_result` for each"):
+        await client.messages.create(**given, messages=[*messages, user([result("c1", "green")])])
+    with pytest.raises(anthropic.BadRequestError, match="`tool_result` for each"):
+        await client.messages.create(**given, messages=[*messages, user("And?")])
+    picture: Any = {"type": "base64", "media_type": "image/png", "data": b64encode(PIXEL).decode()}
+    messages.append(
+        user(
+            [
+                result("c1", [{"type": "text", "text": "green"}, {"type": "image", "source": picture}]),
+                result("c2", "dark", is_error=True),
+            ]
+        )
+    )
+    made = await client.messages.create(**given, messages=messages)
+    assert [block.type for block in made.content] == ["tool_use"]
+    messages += [assistant(made.content), user([result("c3", "blue"), {"type": "text", "text": "Be quick."}])]
+    made = await client.messages.create(**given, messages=messages)
+    assert [block.to_dict() for block in made.content] == [{"type": "text", "text": "Blue."}]
+    again = await client.messages.create(**given, messages=messages[:3])
+    assert [block.type for block in again.content] == ["tool_use"], "a repetition gets the same part"
+    assert len(await chats_of(api)) == 1
+    sent = provider.requests[-1].messages
+    assert [[block.type for block in message.blocks] for message in sent] == [
+        ["text"],
+        ["thinking", "tool_use", "tool_use"],
+        ["tool_result", "tool_result"],
+        ["tool_use"],
+        ["tool_result", "text"],
+    ]
+    assert sent[1].blocks[0].data is not None
+    assert json.loads(sent[1].blocks[0].data)["signature"] == "abc"
+    assert [block.is_error for block in sent[2].blocks] == [False, True]
+    assert [spec.name for spec in provider.requests[0].tools] == ["look"], "and no tool of the server"
+
+
+async def test_the_tool_runner_of_the_sdk_runs_its_tools(server: Server, api: Client, client: AsyncAnthropic) -> None:
+    model = server.scripts.model(
+        *(message_of(tool_use("water", {"name": f"sea {number}"}, f"c{number}")) for number in range(8)),
+        message_of(text("Salty.")),
+    )
+
+    @beta_async_tool
+    async def water(name: str) -> str:
+        """The water of a sea.
+
+        Args:
+            name: its name
+        """
+        return f"water of {name}"
+
+    runner = client.beta.messages.tool_runner(
+        model=model, max_tokens=100, tools=[water], messages=[user("Taste.")], max_iterations=10
+    )
+    final = await runner.until_done()
+    assert final.content[0].to_dict()["text"] == "Salty."
+    assert len(await chats_of(api)) == 1, "the rounds of the client are not those of `TURNSTREAM_MAX_ROUNDS`"
+
+
+async def test_thoughts_and_blocks_of_the_provider_come_back_byte_for_byte(
+    server: Server, api: Client, client: AsyncAnthropic
+) -> None:
+    hidden = '{"type":"redacted_thinking","data":"\\u00e4+/ =="}'
+    redacted: Any = [BlockOpened(0, "redacted_thinking", hidden), BlockClosed(0)]
+    found = (
+        '{"type":"web_search_tool_result","tool_use_id":"s1","content":[{"type":"web_search_result",'
+        '"title":"t","url":"u","page_age":null,"encrypted_content":"é=="}]}'
+    )
+    called = '{"type":"server_tool_use","id":"s1","name":"web_search","input":{}}'
+    server_call: Any = [BlockOpened(0, "server_tool_use", called, '{"query":"x"}', "s1", "web_search"), BlockClosed(0)]
+    server_result: Any = [BlockOpened(0, "web_search_tool_result", found, "", "s1"), BlockClosed(0)]
+    blocks = redacted, thinking("Hm.", signature="é=="), server_call, server_result, text("So.")
+    model, provider = server.scripts.provider(message_of(*blocks), message_of(*blocks), message_of(text("Yes.")))
+    given: Any = {"model": model, "max_tokens": 100}
+    made = await client.messages.create(**given, messages=[user("Hi")])
+    async with client.messages.stream(**given, messages=[user("Hi")]) as stream:
+        streamed = await stream.get_final_message()
+    assert [block.to_dict() for block in streamed.content] == [block.to_dict() for block in made.content]
+    assert [block.type for block in made.content] == [
+        "redacted_thinking",
+        "thinking",
+        "server_tool_use",
+        "web_search_tool_result",
+        "text",
+    ]
+    assert made.content[0].to_dict()["data"] == "ä+/ =="
+    foreign = [user("Elsewhere"), assistant(made.content), user("Go on")]
+    await client.messages.create(**given, messages=foreign)
+    sent = provider.requests[-1].messages[1].blocks
+    assert [json.loads(block.data or "{}") for block in sent[:2]] == [
+        json.loads(hidden),
+        {"type": "thinking", "thinking": "", "signature": "é=="},
+    ]
+    assert [block.type for block in sent] == [block.type for block in made.content]
+    assert len(await chats_of(api)) == 3
+
+
+async def test_results_of_calls_that_nobody_waits_for_are_taken(
+    server: Server, api: Client, client: AsyncAnthropic
+) -> None:
+    model, provider = server.scripts.provider(message_of(text("Blue.")), message_of(text("Red.")))
+    call = {"type": "tool_use", "id": "c9", "name": "look", "input": {"at": "sea"}}
+    messages = [user("Hello?"), assistant([{"type": "text", "text": "Wait."}, call]), user([result("c9", "water")])]
+    made = await client.messages.create(model=model, max_tokens=9, messages=messages, tools=[LOOK])
+    assert made.content[0].to_dict()["text"] == "Blue."
+    sent = [[block.type for block in message.blocks] for message in provider.requests[0].messages]
+    assert sent[:2] == [["text"], ["text", "tool_use"]]
+    assert sent[2][0] == "tool_result"
+    messages = [user([result("gone", "fire"), {"type": "text", "text": "Colour?"}])]
+    await client.messages.create(model=model, max_tokens=9, messages=messages, tools=[LOOK])
+    assert [block.text for block in provider.requests[1].messages[0].blocks] == ["fire", "Colour?"]
+
+
+async def test_images_and_documents_reach_the_model(server: Server, api: Client, client: AsyncAnthropic) -> None:
+    model, provider = server.scripts.provider(message_of(text("Seen.")), message_of(text("Read.")))
+    data = b64encode(PIXEL).decode()
+    upload = (await api.post("/api/uploads", content=PIXEL, headers={"Content-Type": "image/png"})).json()["id"]
+    content: Any = [
+        {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": data}},
+        {"type": "image", "source": {"type": "url", "url": f"data:image/png;base64,{data}"}},
+        {"type": "image", "source": {"type": "file", "file_id": upload}},
+        {"type": "document", "title": "T", "source": {"type": "text", "media_type": "text/plain", "data": "Words."}},
+        {"type": "text", "text": "What is it?"},
+    ]
+    await client.messages.create(model=model, max_tokens=9, messages=[user(content)])
+    sent = provider.requests[0].messages[0].blocks
+    assert [block.type for block in sent] == ["image", "image", "image", "document", "text"]
+    messages = [user(content), assistant("Seen."), user("And?")]
+    await client.messages.create(model=model, max_tokens=9, messages=messages)
+    assert len(await chats_of(api)) == 1
+    elsewhere = [{"type": "image", "source": {"type": "url", "url": "https://example.com/a.png"}}]
+    with pytest.raises(anthropic.BadRequestError, match="fetches no files"):
+        await client.messages.create(model=model, max_tokens=9, messages=[user(elsewhere)])
+
+
+async def test_tools_of_the_server_are_offered_without_others_or_on_request(
+    server: Server, client: AsyncAnthropic
+) -> None:
+    model, provider = server.scripts.provider(
+        message_of(text("I look."), tool_use("doc_tree", {}, "t1")), message_of(text("Nothing.")), message_of(text("."))
+    )
+    made = await client.messages.create(model=model, max_tokens=9, messages=[user("List.")])
+    assert [block.to_dict()["text"] for block in made.content] == ["I look.", "Nothing."]
+    chosen: Any = {
+        "type": "mcp_toolset",
+        "mcp_server_name": "turnstream",
+        "default_config": {"enabled": False},
+        "configs": {"doc_tree": {"enabled": True}},
+    }
+    await client.messages.create(model=model, max_tokens=9, messages=[user("Else.")], tools=[LOOK, chosen])
+    assert [spec.name for spec in provider.requests[-1].tools] == ["look", "doc_tree"]
+
+
+async def test_an_output_format_is_met(server: Server, client: AsyncAnthropic) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"sea": {"type": "string"}},
+        "required": ["sea"],
+        "additionalProperties": False,
+    }
+    model = server.scripts.model(*(message_of(tool_use("output", {"sea": "North"}, f"o{n}")) for n in range(2)))
+    config: Any = {"format": {"type": "json_schema", "schema": schema}}
+    given: Any = {"model": model, "max_tokens": 9, "messages": [user("Sea?")], "output_config": config}
+    made = await client.messages.create(**given)
+    assert json.loads(made.content[0].to_dict()["text"]) == {"sea": "North"}
+    assert made.stop_reason == "end_turn"
+    async with client.messages.stream(**given) as stream:
+        assert json.loads(await stream.get_final_text()) == {"sea": "North"}
+
+
+async def test_members_without_a_place_are_refused_and_labels_are_listed(
+    server: Server, client: AsyncAnthropic
+) -> None:
+    model, provider = server.scripts.provider(message_of(text("Yes.")))
+    given: Any = {"model": model, "max_tokens": 9, "messages": [user("Hi")]}
+    answer = await client.messages.with_raw_response.create(
+        **given,
+        cache_control={"type": "ephemeral"},
+        metadata={"user_id": "ada"},
+        service_tier="auto",
+        thinking={"type": "adaptive"},
+        extra_headers={"anthropic-beta": "some-2026-01-01"},
+        extra_body={"temperature": 1, "context_management": {"edits": []}},
+    )
+    assert answer.headers["Turnstream-Ignored"] == (
+        "cache_control, temperature, context_management, service_tier, anthropic-beta"
+    )
+    assert provider.requests[0].params == {"max_tokens": 9, "thinking": {"type": "adaptive"}}
+    for member, value in {"temperature": 0.5, "container": "c", "compaction": {"type": "summarize"}}.items():
+        with pytest.raises(anthropic.BadRequestError, match=f"`{member}`") as caught:
+            await client.messages.create(**given, extra_body={member: value})
+        assert caught.value.type == "invalid_request_error"
+
+
+async def test_refusals_have_the_classes_of_the_sdk(server: Server, client: AsyncAnthropic) -> None:
+    given: Any = {"max_tokens": 9, "messages": [user("Hi")]}
+    with pytest.raises(anthropic.NotFoundError) as missing:
+        await client.messages.create(**given, model="claude-none")
+    assert (missing.value.type, bool(missing.value.request_id)) == ("not_found_error", True)
+    with pytest.raises(anthropic.AuthenticationError) as unknown:
+        await client.with_options(api_key="ts_wrong").messages.create(**given, model="plain")
+    assert unknown.value.type == "authentication_error"
+    with pytest.raises(anthropic.BadRequestError, match="`messages` must end with a message of the user"):
+        await client.messages.create(model="plain", max_tokens=9, messages=[user("Hi"), assistant("He")])
+    with pytest.raises(anthropic.BadRequestError, match="max_tokens"):
+        await client.post("/v1/messages", body={"model": "plain", "messages": [user("Hi")]}, cast_to=object)
+    with pytest.raises(anthropic.NotFoundError, match="has no call"):
+        await client.messages.batches.list()
+
+
+@pytest.mark.parametrize(
+    ("type", "status", "given"),
+    [
+        ("rate_limit_error", 429, "rate_limit_error"),
+        ("overloaded_error", 529, "overloaded_error"),
+        ("invalid_request_error", 400, "invalid_request_error"),
+        ("api_error", 500, "authentication_error"),
+    ],
+)
+async def test_failures_of_the_model_have_the_classes_of_the_sdk(
+    server: Server, client: AsyncAnthropic, type: str, status: int, given: str
+) -> None:
+    secret = "key sk-123 of the operator"
+    replies: list[Any] = [
+        [PermanentError(given, secret)],
+        [*list(message_of(text("Half")))[:3], PermanentError(given, secret)],
+    ]
+    model = server.scripts.model(*replies)
+    sent: Any = {"model": model, "max_tokens": 9, "messages": [user("Hi")]}
+    with pytest.raises(anthropic.APIStatusError) as caught:
+        await client.with_options(max_retries=2).messages.create(**sent)
+    assert (caught.value.status_code, caught.value.type) == (status, type)
+    assert (secret in str(caught.value)) == (given != "authentication_error")
+    with pytest.raises(anthropic.APIStatusError) as streamed:
+        async with client.messages.stream(**sent) as stream:
+            await stream.get_final_message()
+    assert streamed.value.type == type
+
+
+async def test_models_are_listed_in_anthropics_words_for_its_clients_alone(api: Client, client: AsyncAnthropic) -> None:
+    listed = [model async for model in client.models.list()]
+    assert [(model.type, model.id) for model in listed if model.id == "plain"] == [("model", "plain")]
+    assert (await client.models.retrieve("plain")).display_name == "plain"
+    with pytest.raises(anthropic.NotFoundError):
+        await client.models.retrieve("none")
+    assert (await api.get("/v1/models")).json()["object"] == "list", "OpenAI's clients do not send the header"
+
+
+async def test_a_key_is_taken_from_either_header(server: Server, api: Client) -> None:
+    token = await server.token(api.owner)
+    body = {"model": "plain", "max_tokens": 9, "messages": [user("Hi")]}
+    for headers in ({"x-api-key": token}, {"Authorization": f"Bearer {token}"}):
+        async with Client(server.url) as nobody:
+            answer = await nobody.post(
+                "/v1/messages", json=body, headers={"anthropic-version": "2023-06-01", **headers}
+            )
+            assert answer.status_code == 200, answer.text
+    async with Client(server.url) as nobody:
+        assert (await nobody.post("/v1/messages", json=body, headers={"x-api-key": "no"})).status_code == 401
+
+
+async def test_messages_of_the_system_stay_in_their_place(server: Server, client: AsyncAnthropic) -> None:
+    model, provider = server.scripts.provider(message_of(text("Yes.")))
+    system: Any = [
+        {"type": "text", "text": "x-anthropic-billing-header: cc_version=1; cch=0f3;"},
+        {"type": "text", "text": "Be brief."},
+    ]
+    messages = [user("Hi"), {"role": "system", "content": "It is dark."}]
+    await client.messages.create(model=model, max_tokens=9, system=system, messages=messages)
+    assert provider.requests[0].system == "Be brief."
+    (sent,) = provider.requests[0].messages
+    assert [block.text for block in sent.blocks] == ["Hi", "<system-reminder>\nIt is dark.\n</system-reminder>"]
+
+
+async def test_the_synchronous_client_works_too(server: Server, api: Client) -> None:
+    token = await server.token(api.owner)
+    model = server.scripts.model(message_of(text("Hel", "lo.")))
+
+    def ask() -> list[str]:
+        with anthropic.Anthropic(base_url=server.url, api_key=token, max_retries=0) as client:
+            with client.messages.stream(model=model, max_tokens=9, messages=[user("Hi")]) as stream:
+                streamed = "".join(stream.text_stream)
+            made = client.messages.create(model="plain", max_tokens=9, messages=[user("Hi")])
+            return [streamed, str(made.content[0].to_dict()["text"])]
+
+    assert await asyncio.to_thread(ask) == ["Hello.", "Hello."]
+
+
+async def test_a_stream_is_replayed_from_the_place_of_its_client(server: Server, api: Client) -> None:
+    pause = Pause()
+    model = server.scripts.model(pausing(pause, "Hel", "lo ", "there."))
+    body = {"model": model, "max_tokens": 9, "stream": True, "messages": [user("Hi")]}
+    async with api.stream("POST", "/v1/messages", json=body) as answer:
+        name = answer.headers["Turnstream-Resume"]
+        seen = ""
+        async for piece in answer.aiter_text():
+            seen += piece
+            if "Hel" in seen:
+                break
+    pause.go.set()
+    await api.post("/v1/messages", json=body, headers={"Turnstream-Resume": name})  # returns at the end of the answer
+    whole = (await api.post("/v1/messages", json=body, headers={"Turnstream-Resume": name})).text
+    frames = [frame for frame in whole.split("\n\n") if "data:" in frame]
+    ids = [frame.split("id: ")[1].split("\n")[0] for frame in frames]
+    assert len(set(ids)) == len(ids)
+    for place, id in enumerate(ids, 1):
+        headers = {"Turnstream-Resume": name, "Last-Event-ID": id}
+        rest = (await api.post("/v1/messages", json=body, headers=headers)).text
+        assert _data(rest) == _data("\n\n".join(frames[place:])), id
+    assert (await api.post("/v1/messages", json=body, headers={"Turnstream-Resume": "msg_1"})).status_code == 400
+    headers = {"Turnstream-Resume": name, "Last-Event-ID": "9-99-0"}
+    assert _data((await api.post("/v1/messages", json=body, headers=headers)).text) == _data(whole), "begins again"
+
+
+def _data(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line[6:]) for line in text.splitlines() if line.startswith("data: ")]
+
+
+async def test_a_key_makes_one_message_of_repeated_requests(server: Server, api: Client) -> None:
+    model = server.scripts.model(message_of(tool_use("look", {}, "c1")), message_of(text("Once.")))
+    headers = {"Idempotency-Key": "k1"}
+    body: dict[str, Any] = {"model": model, "max_tokens": 9, "messages": [user("Hi")], "tools": [LOOK]}
+    first, second = [(await api.post("/v1/messages", json=body, headers=headers)).json() for _ in range(2)]
+    assert first == second
+    body["messages"] = [*body["messages"], assistant(first["content"]), user([result("c1", "x")])]
+    headers = {"Idempotency-Key": "k2"}
+    third, fourth = [(await api.post("/v1/messages", json=body, headers=headers)).json() for _ in range(2)]
+    assert third == fourth
+    assert third["content"][0]["text"] == "Once."
+    assert third["id"] != first["id"]
+
+
+async def test_a_stream_ends_with_an_error_where_its_text_is_taken_back(database_url: str) -> None:
+    away = TransientError("server_error", "away")
+    async with serving(database_url, recovery="retry") as server:
+        model = server.scripts.model([*list(message_of(text("Half of", " it")))[:3], away], message_of(text("All.")))
+        async with AsyncAnthropic(base_url=server.url, api_key="none", max_retries=0) as client:
+            sent: Any = {"model": model, "max_tokens": 9, "messages": [user("Hi")]}
+            async with client.messages.stream(**sent) as stream:
+                name = stream.response.headers["Turnstream-Resume"]
+                with pytest.raises(anthropic.APIStatusError, match="Turnstream-Resume") as caught:
+                    await stream.get_final_message()
+            assert caught.value.type == "overloaded_error"
+            async with client.messages.stream(**sent, extra_headers={"Turnstream-Resume": name}) as stream:
+                assert await stream.get_final_text() == "All."
+
+
+async def test_a_thread_is_continued_by_the_id_of_its_last_message(
+    server: Server, api: Client, client: AsyncAnthropic
+) -> None:
+    model, provider = server.scripts.provider(*(message_of(text(word)) for word in ("One.", "Two.", "Three.")))
+    thread = client.beta.messages.thread(model=model, max_tokens=9, system="Be brief.")
+    for word in ("1", "2"):
+        await thread.send(user(word))
+    assert [len(request.messages) for request in provider.requests] == [1, 3]
+    assert [request.system for request in provider.requests] == ["Be brief.", "Be brief."]
+    (chat,) = await chats_of(api)
+    await api.json("DELETE", f"/api/chats/{chat['id']}")
+    answer = await thread.send(user("3"))
+    assert answer.content[0].to_dict()["text"] == "Three."
+    assert len(provider.requests[2].messages) == 5, "the SDK has sent the whole conversation"
+
+
+async def test_a_history_that_another_thread_has_led_to_is_refused_with_unknown_results(client: AsyncAnthropic) -> None:
+    made = await client.messages.create(model="plain", max_tokens=9, messages=[user("Hi")])
+    thread = {"type": "continue", "previous_message_id": made.id}
+    messages = [user([result("c1", "blue")])]
+    sent: Any = {"model": "plain", "max_tokens": 9, "messages": messages, "extra_body": {"thread": thread}}
+    with pytest.raises(anthropic.NotFoundError, match="waits for these results") as caught:
+        await client.messages.create(**sent)
+    assert caught.value.error_code == "thread_already_continued"
