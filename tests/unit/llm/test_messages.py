@@ -522,6 +522,13 @@ def test_no_note_on_failed_tools_is_added_while_a_server_tool_is_at_work() -> No
     ]
 
 
+def test_the_note_is_the_last_text_behind_the_calls_of_a_stopped_program() -> None:
+    stopped = [call("a"), result("a", "no", is_error=True), called_by("gone", "b"), result("b", "no", is_error=True)]
+    turn = assistant(stopped, stops=["tool_use"], request=ONE_FAILURE)
+    told = f"{PROGRAM_CUT}\n- look {{}}: error: no"
+    assert sent(QUESTION, turn)[-1] == ("user", ["tool_result a", told, GIVEN_UP])
+
+
 def test_the_note_stays_in_all_later_requests() -> None:
     turn = assistant(failing("a"), [text("I could not.")], stops=["tool_use"], request=ONE_FAILURE)
     assert sent(QUESTION, turn, user(text("And?")), assistant())[2:4] == [
