@@ -13,8 +13,10 @@ from tests.support.http_client import Client
 from tests.support.http_server import Server, pausing, serving
 from tests.support.pictures import PIXEL
 from turnstream.domain.errors import PermanentError, TransientError
-from turnstream.llm.provider import BlockClosed, BlockOpened
-from turnstream.llm.scripted import Pause, message_of, text, thinking, tool_use
+from turnstream.llm.anthropic.render import render_count
+from turnstream.llm.models.catalog import ProviderModels
+from turnstream.llm.provider import BlockClosed, BlockOpened, ModelRequest
+from turnstream.llm.scripted import Pause, ScriptedProvider, message_of, text, thinking, tool_use
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -473,3 +475,45 @@ async def test_a_history_that_another_thread_has_led_to_is_refused_with_unknown_
     with pytest.raises(anthropic.NotFoundError, match="waits for these results") as caught:
         await client.messages.create(**sent)
     assert caught.value.error_code == "thread_already_continued"
+
+
+async def test_tokens_are_counted_by_the_provider_or_estimated(
+    database_url: str, server: Server, client: AsyncAnthropic
+) -> None:
+    class Counting(ScriptedProvider):
+        async def count(self, request: ModelRequest) -> int:
+            counted.append(request)
+            return 42
+
+    counted: list[ModelRequest] = []
+    data = b64encode(PIXEL).decode()
+    picture = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": data}}
+    call = {"type": "tool_use", "id": "c1", "name": "look", "input": {"at": "sea"}}
+    thought = {"type": "thinking", "thinking": "Hm.", "signature": "s"}
+    sent: Any = {
+        "messages": [
+            user([picture, {"type": "text", "text": "Hi"}]),
+            assistant([thought, call]),
+            user([result("c1", "x")]),
+        ],
+        "system": "Be brief.",
+        "tools": [LOOK],
+    }
+    short = await client.messages.count_tokens(model="plain", messages=[user("Hi")], tools=[])
+    long = await client.messages.count_tokens(model="plain", **sent)
+    assert 0 < short.input_tokens < long.input_tokens
+    async with (
+        serving(database_url, offers=[ProviderModels(Counting(()), ["counted"])]) as other,
+        AsyncAnthropic(base_url=other.url, api_key="none", max_retries=0) as its_client,
+    ):
+        assert (await its_client.messages.count_tokens(model="counted", **sent)).input_tokens == 42
+    (request,) = counted
+    assert [[block.type for block in message.blocks] for message in request.messages] == [
+        ["image", "text"],
+        ["thinking", "tool_use"],
+        ["tool_result"],
+    ]
+    body = json.loads(render_count(request))
+    assert body["messages"][0]["content"][0] == picture
+    assert body["messages"][1]["content"] == [thought, call]
+    assert (body["system"][0]["text"], body["tools"][0]["name"]) == ("Be brief.", "look")

@@ -1,6 +1,7 @@
 """The log of a turn as Anthropic's messages: each part between two waits for the client is a message of its own.
 
-A stream of this API cannot take anything back. Where the log does, the stream ends with an error.
+A stream of this API cannot take anything back. Where the log does, the stream ends with an error. A client that has
+resumed one knows that a message may begin again.
 """
 
 import re
@@ -91,7 +92,15 @@ class MessageEvents:
     one the message alone counts.
     """
 
-    def __init__(self, turn: Turn, part: int, view: Callable[[], LiveView], after: EventPlace | None = None) -> None:
+    def __init__(
+        self,
+        turn: Turn,
+        part: int,
+        view: Callable[[], LiveView],
+        after: EventPlace | None = None,
+        *,
+        is_resumed: bool = False,
+    ) -> None:
         self.failure: tuple[str, str] | None = None
         self.is_void = False  # the client has what the log has not
         self._view = view
@@ -100,6 +109,7 @@ class MessageEvents:
         self._model = turn.request.model if turn.request else ""
         self._is_structured = turn.request is not None and turn.request.output is not None
         self._projection = Projection(turn)
+        self._is_resumed = is_resumed
         self._is_stream, after = after is not None, after or EventPlace()
         self._after = after
         self._is_behind = after.cursor != START  # the marks before that place were not looked at yet
@@ -190,8 +200,11 @@ class MessageEvents:
             case RoundStop(usage=usage):
                 self._usages.append(usage)
             case Retract(index=index) if self._is_stream and index <= self._newest:
-                self.failure = _RETRACTED
-                yield _error(*_RETRACTED)
+                if self._is_resumed:
+                    self.is_void = True
+                else:
+                    self.failure = _RETRACTED
+                    yield _error(*_RETRACTED)
             case TurnEnd():
                 yield from self._end(step)
             case _:

@@ -81,6 +81,15 @@ async def input_of(messages: Sequence[MessageIn], *, continues: bool = False) ->
     return found
 
 
+async def items_of(messages: Sequence[MessageIn]) -> list[PastItem]:
+    """Raises RequestRefused."""
+    items, portions = list[PastItem](), Portions()
+    for place, message in enumerate(messages):
+        await portions.pause()
+        items += _items(message, f"messages.{place}.content")
+    return items
+
+
 def _pair(found: NewMessages) -> None:
     """Turns results that no call asks for into texts. Raises RequestRefused for a call without a result."""
     calls = [item.id for item in found.last_answer if isinstance(item, PastCall)]
