@@ -13,6 +13,7 @@ from sqlalchemy.schema import CreateSchema
 
 from turnstream.storage.database import ANSWER_TIMEOUT, in_schema, plain_url, schema_of
 from turnstream.storage.hosts import open_connection
+from turnstream.storage.migration_waits import waits_reported
 from turnstream.storage.migrations import (
     DIGESTS,
     RELATIONS,
@@ -89,13 +90,14 @@ async def _online() -> None:
         await connection.execution_options(isolation_level="AUTOCOMMIT")
         # A limit of the database's own would end the migration.
         await connection.execute(_NO_TIMEOUTS)
-        # A statement that waits for the lock has a snapshot. If the session that has the lock builds an index concurrently,
-        # it waits for every snapshot.
-        while not await connection.scalar(_TAKE_LOCK, {"lock": LOCK}):  # noqa: ASYNC110, Postgres tells nobody
-            await asyncio.sleep(_PAUSE)
-        await connection.commit()
-        await connection.execution_options(isolation_level="READ COMMITTED")
-        await connection.run_sync(_migrate)
+        async with waits_reported(url, await connection.scalar(text("SELECT pg_backend_pid()")), LOCK):
+            # A statement that waits for the lock has a snapshot. If the session that has the lock builds an index
+            # concurrently, it waits for every snapshot.
+            while not await connection.scalar(_TAKE_LOCK, {"lock": LOCK}):  # noqa: ASYNC110, Postgres tells nobody
+                await asyncio.sleep(_PAUSE)
+            await connection.commit()
+            await connection.execution_options(isolation_level="READ COMMITTED")
+            await connection.run_sync(_migrate)
     await engine.dispose()
 
 

@@ -17,6 +17,7 @@ import pytest
 from hypothesis import settings
 
 from tests.support.effort import FULL, tries
+from tests.support.extensions import are_all_complete, complete, needed_by
 from tests.support.other_postgres import use_other_postgres
 from tests.support.programs import missing
 from turnstream.extensions.embedded.server import EmbeddedPostgres
@@ -120,9 +121,12 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """What a run leaves out is not even imported."""
-    left_out = _is_quick(config) and collection_path.is_relative_to(_TESTS)
-    return (left_out and collection_path.relative_to(_TESTS).as_posix() in _FULL_ONLY) or None
+    """What a run leaves out is not even imported: modules of a full run, and those of an extension that is missing."""
+    if not (collection_path.is_file() and collection_path.is_relative_to(_TESTS)):
+        return None
+    is_later = _is_quick(config) and collection_path.relative_to(_TESTS).as_posix() in _FULL_ONLY
+    is_useless = not are_all_complete() and not complete() >= needed_by(collection_path)
+    return is_later or is_useless or None
 
 
 def _is_quick(config: pytest.Config) -> bool:
@@ -149,7 +153,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """
     asked_for = {"live": LIVE, "image": IMAGE, "large": LARGE, "full": not _is_quick(config)}
     left_out = {name for name, asked in asked_for.items() if not asked}
-    if deselected := [item for item in items if any(map(item.get_closest_marker, left_out))]:
+    if deselected := [
+        item for item in items if any(map(item.get_closest_marker, left_out)) or not complete() >= _extensions_of(item)
+    ]:
         config.hook.pytest_deselected(items=deselected)
         items[:] = [item for item in items if item not in deselected]
     most: defaultdict[Path, float] = defaultdict(float)
@@ -167,6 +173,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         programs = [name for marker in item.iter_markers("needs") for name in marker.args]
         if reason := missing(*programs, *_NEEDED_BY_FOLDER.get(item.path.parent.name, ())):
             item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def _extensions_of(item: pytest.Item) -> set[str]:
+    """Those that a test is marked with."""
+    return {name for marker in item.iter_markers("extensions") for name in marker.args}
 
 
 @cache

@@ -18,17 +18,6 @@ AnySection = TypeVar("AnySection", bound="Section")
 _PREFIX = "TURNSTREAM_"
 # Settings of `turnstream chat`, a client.
 OF_THE_CLIENT = frozenset({"TURNSTREAM_URL", "TURNSTREAM_TOKEN"})
-# Settings of the distribution turnstream-lab, which was a part of the server.
-OF_THE_LAB = frozenset(
-    {
-        "TURNSTREAM_RECORD",
-        "TURNSTREAM_RECORD_TURNS",
-        "TURNSTREAM_RECORD_OWNERS",
-        "TURNSTREAM_RETAIN_RECORDINGS_DAYS",
-        "TURNSTREAM_CHAOS",
-        "TURNSTREAM_CHAOS_SEED",
-    }
-)
 
 
 def _alias(field: str) -> AliasChoices:
@@ -51,6 +40,14 @@ class Section(BaseSettings):
         extra="ignore",
         populate_by_name=True,
     )
+
+    def __init__(self, _env_file: Any = ".env", **values: Any) -> None:
+        """Raises ConfigError with a sentence for each value that is wrong."""
+        try:
+            super().__init__(_env_file=_env_file, **values)
+        except ValidationError as error:
+            names = variables(type(self))  # a value of the environment is found by its name, a given one by its field
+            raise ConfigError(*(_sentence(each, names) for each in error.errors())) from None
 
 
 class Settings(Section):
@@ -308,13 +305,6 @@ class Settings(Section):
     retain_audit_days: float = Field(
         365, gt=0, description="days for which the audit trail is kept; refused logins at most 30"
     )
-    traces: bool = Field(False, description="true: spans for OpenTelemetry: see [traces](monitoring.md#traces)")
-    traces_content: int = Field(
-        0,
-        ge=0,
-        le=100_000,
-        description="characters of messages, tool inputs and results that an attribute of a span may hold; 0 for none",
-    )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="least severe log line that is written"
     )
@@ -332,8 +322,8 @@ def read_settings(sections: Sequence[type[Section]] = ()) -> Settings:
     for section in every:
         try:
             read = section(**secrets) if section is Settings else section()
-        except ValidationError as error:
-            wrong += [f"{each['loc'][0]} {requirement(each['type'], each.get('ctx'))}." for each in error.errors()]
+        except ConfigError as error:
+            wrong += error.args
         else:
             settings = read if isinstance(read, Settings) else settings
     if wrong or settings is None:
@@ -377,6 +367,11 @@ def _secrets_in_files(sections: Sequence[type[Section]]) -> dict[str, Any]:
     return found
 
 
+def _sentence(problem: Any, names: Mapping[str, str]) -> str:
+    field = problem["loc"][0]
+    return f"{names.get(field, field)} {requirement(problem['type'], problem.get('ctx'))}."
+
+
 def variables(section: type[Section]) -> Mapping[str, str]:
     """The names of the environment by the fields of a section."""
     aliases = {name: field.validation_alias for name, field in section.model_fields.items()}
@@ -395,10 +390,10 @@ def _unknown(sections: Sequence[type[Section]]) -> Iterator[str]:
             bare = {each.removeprefix(_PREFIX): each for each in known}
             close = difflib.get_close_matches(name.removeprefix(_PREFIX), bare, n=1)
             remedy = (
-                f"did you mean {bare[close[0]]}?" if close else "`turnstream doctor --settings` lists all settings."
+                f"did you mean {bare[close[0]]}? Extensions add others."
+                if close
+                else "`turnstream doctor --settings` lists all; extensions add others."
             )
-            if name in OF_THE_LAB:
-                remedy = "install turnstream-lab, which has it (app/turnstream_lab of turnstream's repository)."
             yield f"{where}{name} is not a setting; {remedy}"
 
 

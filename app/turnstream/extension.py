@@ -209,15 +209,28 @@ def selected(settings: "Settings") -> Sequence[Extension]:
     out: a server that people log in to must not be open because the extension for that is missing.
     """
     found = _selected(settings)
-    left_out = [each for each in installed().values() if each not in found and each.settings is not None]
-    for extension in left_out:
-        assert extension.settings is not None
-        if given := sorted(settings.section(extension.settings).model_fields_set):
-            name = config.variables(extension.settings)[given[0]]
+    for extension in left_out(found):
+        section = extension.settings
+        given = {} if section is None else settings.section(section).model_dump(exclude_unset=True, exclude_none=True)
+        if section is not None and given:
+            name = config.variables(section)[min(given)]
             raise ConfigError(
                 f"{name} is a setting of the extension {extension.name}, which TURNSTREAM_EXTENSIONS leaves out."
             )
     return found
+
+
+def left_out(extensions: Collection[Extension]) -> Sequence[Extension]:
+    """Those that are installed and not among these."""
+    return [each for each in installed().values() if each not in extensions]
+
+
+def refused(user: str, extension: Extension) -> ConfigError:
+    """The error for a part of a file that an extension would read. `user` is that part, a subject."""
+    return ConfigError(
+        f"{user} needs the extension {extension.name}, which this server leaves out: add {extension.name} to"
+        " TURNSTREAM_EXTENSIONS."
+    )
 
 
 def _selected(settings: "Settings") -> Sequence[Extension]:

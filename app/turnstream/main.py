@@ -29,7 +29,6 @@ from turnstream.api.services import HttpSettings, Live, Services, Storage
 from turnstream.api.streams.response import OwnerStreams
 from turnstream.api.streams.watch import StreamWatch
 from turnstream.config import Settings
-from turnstream.domain.extras import need
 from turnstream.domain.plans import Plan
 from turnstream.engine.hooks import Hooks
 from turnstream.extension import Extension, own_cell, recordings_of, selected
@@ -57,7 +56,6 @@ from turnstream.storage.migrations import upgrade_in_thread
 from turnstream.stream.delivery import Deliveries
 from turnstream.tools.outputs import Outputs
 from turnstream.tools.toolset import Toolset
-from turnstream.tracing import TRACING
 from turnstream.web.page import page_routes
 
 
@@ -132,9 +130,6 @@ async def running(
     """Everything between Postgres and the API, started in this order and stopped in reverse. `process` is this one,
     where the server has several.
     """
-    if settings.traces:
-        need("opentelemetry", "otel", "TURNSTREAM_TRACES")
-        TRACING.begin(settings.traces_content)
     async with AsyncExitStack() as stack:
         given = given or Given()
         # Before the database is touched, so that a wrong setting makes none.

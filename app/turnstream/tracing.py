@@ -8,7 +8,6 @@ set up (`opentelemetry-instrument`, or an embedding program); without one its AP
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from importlib.metadata import version
 from time import time_ns
 from types import TracebackType
 from typing import Any, Literal
@@ -16,15 +15,6 @@ from typing import Any, Literal
 _log = logging.getLogger(__name__)
 
 Kind = Literal["INTERNAL", "CLIENT", "SERVER", "PRODUCER", "CONSUMER"]
-
-# The metrics of the conventions, with the boundaries that these advise.
-_SECONDS = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
-_TOKENS = tuple(4.0**power for power in range(14))
-_HISTOGRAMS = {
-    "gen_ai.client.operation.duration": ("s", "GenAI operation duration.", _SECONDS),
-    "gen_ai.client.operation.time_to_first_chunk": ("s", "Time to receive the first chunk.", _SECONDS),
-    "gen_ai.client.token.usage": ("{token}", "Number of input and output tokens used.", _TOKENS),
-}
 
 
 class _Isolated:
@@ -79,8 +69,8 @@ _OFF = nullcontext(Span())
 
 
 class Tracing:
-    """The one switch of the process, as logging has one. `begin` is called once, before anything runs. `content` is how
-    many characters of content an attribute may hold: 0 for none.
+    """The one switch of the process, as logging has one. The extension `otel` calls `begin` once, before anything runs.
+    `content` is how many characters of content an attribute may hold: 0 for none.
     """
 
     def __init__(self) -> None:
@@ -88,17 +78,12 @@ class Tracing:
         self._tracer: Any = None
         self.content = 0
 
-    def begin(self, content: int = 0) -> None:
-        from opentelemetry import context, metrics, propagate, trace  # noqa: PLC0415, a server without traces does not load it
-
+    def begin(
+        self, tracer: Any, histograms: Mapping[str, Any], content: int, *, trace: Any, propagate: Any, context: Any
+    ) -> None:
+        """`trace`, `propagate` and `context` are modules of OpenTelemetry's API, `histograms` the metrics by name."""
         self._api, self._propagate, self._contexts = trace, propagate, context
-        self._tracer = trace.get_tracer("turnstream", version("turnstream"))
-        meter = metrics.get_meter("turnstream", version("turnstream"))
-        self._histograms = {
-            name: meter.create_histogram(name, unit, words, explicit_bucket_boundaries_advisory=boundaries)
-            for name, (unit, words, boundaries) in _HISTOGRAMS.items()
-        }
-        self.content = content
+        self._tracer, self._histograms, self.content = tracer, histograms, content
 
     def end(self) -> None:
         self._tracer, self.content = None, 0

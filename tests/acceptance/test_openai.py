@@ -2,9 +2,12 @@
 
 from typing import Any
 
+import pytest
 from openai import AsyncOpenAI
 
 from tests.acceptance.conftest import StartServer
+
+pytestmark = pytest.mark.extensions("openai_api")
 
 
 def client_of(url: str) -> AsyncOpenAI:

@@ -13,7 +13,7 @@ import pytest
 from tests.acceptance.conftest import StartServer
 from tests.acceptance.test_pages import shell
 from tests.support.http_client import Client, said
-from tests.unit.test_examples import BLOCKS
+from tests.support.pages import BLOCKS
 
 pytestmark = [pytest.mark.needs("curl"), pytest.mark.timeout(300)]
 

@@ -21,6 +21,7 @@ def blocks(heading: str, kind: str) -> list[str]:
 
 
 @pytest.mark.needs("curl")
+@pytest.mark.extensions("mcp")
 async def test_tools_in_process_and_of_an_mcp_server_are_called_without_a_key(
     server: StartServer, tmp_path: Path
 ) -> None:

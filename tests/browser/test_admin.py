@@ -14,7 +14,7 @@ from tests.support.http_client import Client, Said
 from tests.support.http_server import Server
 from turnstream.llm.scripted import Pause, message_of, text
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
+pytestmark = [pytest.mark.extensions("admin"), pytest.mark.asyncio(loop_scope="session")]
 
 
 def card(ada: Person, said: Said) -> Locator:

@@ -277,6 +277,7 @@ async def _open_long(people: SitDown, site: Server, api: Client, turns: int) -> 
 
 
 @pytest.mark.full
+@pytest.mark.extensions("openai_api")
 async def test_a_chat_of_a_thousand_turns_costs_the_page_what_one_of_a_hundred_does(
     people: SitDown, site: Server, api: Client
 ) -> None:

@@ -12,7 +12,12 @@ from tests.node.conftest import copilotkit, node
 
 __all__ = ["copilotkit", "node"]
 
-pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.needs("Chromium", "npm"), pytest.mark.timeout(420)]
+pytestmark = [
+    pytest.mark.extensions("ag_ui"),
+    pytest.mark.asyncio(loop_scope="session"),
+    pytest.mark.needs("Chromium", "npm"),
+    pytest.mark.timeout(420),
+]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")

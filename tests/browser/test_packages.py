@@ -19,7 +19,12 @@ from turnstream.llm.scripted import Pause
 
 __all__ = ["node", "packages"]
 
-pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.needs("Chromium", "npm"), pytest.mark.timeout(180)]
+pytestmark = [
+    pytest.mark.extensions("ai_sdk"),
+    pytest.mark.asyncio(loop_scope="session"),
+    pytest.mark.needs("Chromium", "npm"),
+    pytest.mark.timeout(180),
+]
 
 SOURCE = Path(__file__).with_name("packages.jsx")
 

@@ -21,7 +21,12 @@ from turnstream.domain.identity import Identity
 from turnstream.storage.database import connect
 from turnstream.storage.owners.tokens import Tokens
 
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(240), pytest.mark.needs("HAProxy", "nginx")]
+pytestmark = [
+    pytest.mark.extensions("cells", "jwt"),
+    pytest.mark.asyncio(loop_scope="module"),
+    pytest.mark.timeout(240),
+    pytest.mark.needs("HAProxy", "nginx"),
+]
 
 CELLS = ("07", "08")
 

@@ -73,6 +73,7 @@ async def _listening(process: asyncio.subprocess.Process, url: str) -> None:
                 return
 
 
+@pytest.mark.extensions("webhooks")
 @pytest.mark.parametrize("mode", ["session", "transaction"])
 async def test_fifty_turns_are_whole_behind_a_pooler_and_each_leaves_its_webhook(tmp_path: Path, mode: str) -> None:
     async with (

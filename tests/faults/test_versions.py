@@ -134,6 +134,7 @@ async def two_cells(before: VersionBefore, urls: Sequence[str], folder: Path) ->
             await new.close()
 
 
+@pytest.mark.extensions("cells")
 async def test_cells_of_two_versions_work_beside_each_other_and_an_owner_moves_when_both_are_of_one(
     before: VersionBefore, empty_database_url: str, database_url: str, tmp_path: Path
 ) -> None:

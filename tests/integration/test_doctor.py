@@ -154,7 +154,7 @@ def test_wrong_settings_are_all_shown_and_listed(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("TURNSTREAM_POOL_SIZE", "x")
     done = CliRunner().invoke(commands, ["doctor"])
     assert done.stdout.splitlines() == [
-        "fault  settings     TURNSTREAM_PROT is not a setting; did you mean TURNSTREAM_PORT?",
+        "fault  settings     TURNSTREAM_PROT is not a setting; did you mean TURNSTREAM_PORT? Extensions add others.",
         "fault  settings     TURNSTREAM_POOL_SIZE must be a whole number.",
     ]
     assert done.exit_code == 1

@@ -41,6 +41,7 @@ def settings(harness: Harness, tmp_path: Path) -> Settings:
     return Settings(_env_file=None, database_url=harness.url, record=tmp_path / "recordings")
 
 
+@pytest.mark.extensions("lab")
 async def test_an_erasure_leaves_nothing_of_the_owner_and_all_of_others(
     harness: Harness, asked: Asked, settings: Settings
 ) -> None:
@@ -97,6 +98,7 @@ async def test_an_erasure_cancels_the_turn_that_runs(database_url: str) -> None:
         assert await Owners(server.services.storage.database).is_erased(OWNER)
 
 
+@pytest.mark.extensions("lab")
 async def test_an_erasure_that_was_killed_at_any_step_is_taken_up_again(
     harness: Harness, asked: Asked, settings: Settings
 ) -> None:

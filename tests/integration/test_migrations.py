@@ -5,11 +5,13 @@ import io
 import re
 import sys
 import tarfile
+import threading
 from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -25,6 +27,7 @@ from tests.support.catalog import RENEW, SCHEMA, catalog, schema_sql
 from tests.support.locks import Locker, waiting_to_migrate
 from tests.support.migration_files import listed, present
 from turnstream.domain.errors import ConfigError
+from turnstream.storage import migration_waits
 from turnstream.storage.migrations import (
     DIGESTS,
     FOLDER,
@@ -208,6 +211,7 @@ async def locker(empty_database_url: str) -> AsyncIterator[Locker]:
         yield locker
 
 
+(LOCK,) = map(int, re.findall(r"^LOCK = ([\d_]+)$", (FOLDER / "env.py").read_text(), re.MULTILINE))
 # PostgreSQL 15 has no limit of transactions.
 LIMITS = ("statement_timeout", "lock_timeout", "transaction_timeout", "idle_in_transaction_session_timeout")
 
@@ -219,9 +223,7 @@ async def test_two_processes_that_migrate_at_once_do_it_once_whatever_the_limits
     limits = await locker.connection.fetch("SELECT name FROM pg_settings WHERE name = ANY($1)", LIMITS)
     for (limit,) in limits:
         await locker.connection.execute(f"ALTER DATABASE {name} SET {limit} = '250ms'")
-    found = re.search(r"^LOCK = ([\d_]+)$", (FOLDER / "env.py").read_text(), re.MULTILINE)
-    assert found
-    async with locker.holding(f"SELECT pg_advisory_xact_lock({int(found[1])})"):
+    async with locker.holding(f"SELECT pg_advisory_xact_lock({LOCK})"):
         both = [await migrating(empty_database_url) for _ in range(2)]
         await waiting_to_migrate(locker.watcher, 2)
         await locker.connection.execute("SELECT pg_sleep(0.5)")  # for longer than a statement has
@@ -300,6 +302,33 @@ async def test_a_trigger_that_changes_waits_for_those_who_write_its_table_and_ho
         await migration
     [after] = await look(database_url, TRIGGERS)
     assert {name for name, _ in {*after} - {*before}} == {"turn_waits", "chat_deleted"}
+
+
+LOCKS = ["DELETE FROM turns WHERE attempt < 0", f"SELECT pg_advisory_xact_lock({LOCK})"]
+
+
+@pytest.mark.parametrize("lock", LOCKS, ids=["a transaction", "another migration"])
+async def test_the_log_names_the_session_that_a_migration_waits_for(
+    database_url: str, monkeypatch: pytest.MonkeyPatch, lock: str
+) -> None:
+    files, reported = changed("triggers/turns.turn_waits"), threading.Event()
+    monkeypatch.setattr("turnstream.storage.migrations.sql_files", lambda: files)
+    monkeypatch.setattr(migration_waits, "PAUSE", 0.05)
+    seen: dict[str, Any] = {}
+
+    def warning(event: str, **fields: Any) -> None:
+        seen.update(fields, event=event)
+        reported.set()
+
+    monkeypatch.setattr(migration_waits, "log", SimpleNamespace(warning=warning))
+    async with locker_at(database_url) as locker:
+        async with locker.holding(lock):
+            migration = asyncio.create_task(upgrade_in_thread(database_url))
+            await asyncio.to_thread(reported.wait)
+        await migration
+        assert (seen["event"], seen["pid"]) == ("migration.waits", locker.connection.get_server_pid())
+        assert (seen["user"], seen["state"]) == ("postgres", "idle in transaction")
+        assert seen["seconds"] >= 0
 
 
 # Tables whose rows are few, or change seldom: what Postgres does by default is right for them.

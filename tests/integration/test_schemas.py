@@ -49,6 +49,7 @@ async def faults(wanted: Settings) -> list[str]:
     return [each.text for each in await examine(wanted, ping=False) if each.status == "fault"]
 
 
+@pytest.mark.extensions("demo")
 async def test_two_installations_and_a_host_share_a_database(
     empty_database_url: str, host: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -79,6 +80,7 @@ async def test_two_installations_and_a_host_share_a_database(
     assert await host.fetchval("SELECT version_num FROM alembic_version") == "ae1027a6acf"
 
 
+@pytest.mark.extensions("demo")
 @pytest.mark.parametrize("revision", ["ae1027a6acf", "0007"])
 async def test_tables_of_another_program_are_never_migrated(
     empty_database_url: str, host: asyncpg.Connection, revision: str

@@ -9,7 +9,7 @@ const client = createClient<paths>({ baseUrl: process.argv[2] })
 
 const message = { type: 'text' as const, text: 'tools' }
 const posted = await client.POST('/api/turns', { body: { blocks: [message], tools: ['weather', 'explode'] } })
-if (!posted.data || typeof posted.data === 'string') throw posted.error
+if (!posted.data) throw posted.error
 const { chat_id: chat, id: turn } = posted.data.assistant_turn
 const place = { params: { path: { chat, turn } } }
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.node.conftest import FOLDER, ROOT, Json, Page, Process, ScriptServer, process_of, shared
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.extensions("ag_ui"), pytest.mark.asyncio(loop_scope="module")]
 
 
 class Agent(Page):

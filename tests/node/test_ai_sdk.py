@@ -6,7 +6,7 @@ import pytest
 
 from tests.node.conftest import Json, Page, ScriptServer
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.extensions("ai_sdk"), pytest.mark.asyncio(loop_scope="module")]
 
 
 def parts_of(state: Json) -> list[Json]:

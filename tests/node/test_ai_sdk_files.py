@@ -6,7 +6,7 @@ import pytest
 
 from tests.node.conftest import Json, Page
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.extensions("ai_sdk"), pytest.mark.asyncio(loop_scope="module")]
 
 PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n and more").decode()
 TEXT = base64.b64encode("High at four, tschüß.".encode()).decode()

@@ -7,7 +7,11 @@ import pytest
 
 from tests.node.conftest import Page, ScriptServer
 
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(180)]  # npm may install first
+pytestmark = [
+    pytest.mark.extensions("ai_sdk"),
+    pytest.mark.asyncio(loop_scope="module"),
+    pytest.mark.timeout(180),
+]  # npm may install first
 
 
 @pytest.mark.parametrize("before", ["", "tools, "])

@@ -20,7 +20,7 @@ def recent(node: str) -> None:
         pytest.skip(f"OpenAI's package needs Node {_LEAST}; this is {version.strip()}")
 
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.extensions("openai_api"), pytest.mark.asyncio(loop_scope="module")]
 
 
 def play(node: str, server: ScriptServer, scene: str, *arguments: str) -> Any:

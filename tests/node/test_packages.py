@@ -11,7 +11,11 @@ import pytest
 from tests.node.conftest import BINARIES, FOLDER, ROOT, ScriptServer, run
 from tests.node.types import types
 
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(180)]  # npm may install first
+pytestmark = [
+    pytest.mark.extensions("ai_sdk"),
+    pytest.mark.asyncio(loop_scope="module"),
+    pytest.mark.timeout(180),
+]  # npm may install first
 
 MOST_BYTES = 5_000
 SCENES: dict[str, Any] = {

@@ -65,7 +65,7 @@ def _of_document() -> str:
     with tempfile.TemporaryDirectory() as folder:
         source, written = Path(folder, "openapi.json"), Path(folder, "schema.d.ts")
         source.write_text(json.dumps({**document, "paths": {}, "components": parts}), encoding="utf-8")
-        _run("openapi-typescript", source, "--output", written, "--default-non-nullable=false")
+        _run("openapi-typescript", source, "--output", written)
         return _HEADER + written.read_text(encoding="utf-8")
 
 

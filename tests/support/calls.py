@@ -1,8 +1,10 @@
-"""Every call of a server with all extensions: those of the core and the dialects, and those in the form of OpenAI."""
+"""Every call of a server with the extensions of this run: those of the core and the dialects, and those of OpenAI."""
 
+from tests.support.extensions import complete
 from turnstream.api.routes import CORE
 from turnstream.extension import installed
 
-PARTS = [CORE, *(part for extension in installed().values() for part in extension.calls())]
+_ACTIVE = [extension for extension in installed().values() if extension.name in complete()]
+PARTS = [CORE, *(part for extension in _ACTIVE for part in extension.calls())]
 ENDPOINTS = [endpoint for part in PARTS if part.foreign is None for endpoint in part.endpoints]
 OPENAI = [endpoint for part in PARTS if part.foreign for endpoint in part.endpoints]

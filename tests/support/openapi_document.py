@@ -16,6 +16,12 @@ PROBLEM = "application/problem+json"
 STREAM = "text/event-stream"
 
 
+def answers_of(operation: Mapping[str, Any]) -> Mapping[str, Any]:
+    """By their status. A stream beside an answer in JSON has a member of its own."""
+    stream = {"200": operation["x-stream"]} if "x-stream" in operation else {}
+    return {**operation["responses"], **stream}
+
+
 class Document:
     """`seen` are the answers that were checked: method, path as the document writes it, status."""
 
@@ -34,7 +40,7 @@ class Document:
             self._check_unknown(request, response, item)
             return
         operation = item[method]
-        answers = operation["responses"]
+        answers = answers_of(operation)
         answer = answers.get(str(response.status_code)) or answers.get("default")
         assert answer is not None, f"{request.method} {path} answered {response.status_code}"
         self._check_answer(request, response, self.resolved(answer))
@@ -46,7 +52,7 @@ class Document:
         """The name of the stream that this request is answered with."""
         _, item = self._item(request.url.path)
         method = "get" if request.method == "HEAD" else request.method.lower()
-        reference: str = item[method]["responses"]["200"].get("$ref", "OpenAI")
+        reference: str = answers_of(item[method])["200"].get("$ref", "OpenAI")
         return reference.rpartition("/")[2]
 
     def check_event(self, name: str, data: Any, stream: str = "Stream") -> None:

@@ -5,25 +5,19 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
-from datetime import datetime
 from importlib.metadata import packages_distributions
 from pathlib import Path
-from typing import NamedTuple
 from uuid import UUID
 
 import pytest
 
-from tests.extensions.mcp.mcp_servers import declared_servers
-from tests.support.model_apis import APIS, providers_of
-from tests.support.pages import PAGES, ROOT
+from tests.support.model_apis import APIS
+from tests.support.pages import BLOCKS, ROOT, Block, blocks
 from tests.support.programs import path_of
 from turnstream.api.schemas.requests import BrowserTokenIn, ChatChanges
 from turnstream.api.schemas.responses import BrowserTokenOut, ExcerptOut, Problem, WhyOut
 from turnstream.api.schemas.tools import ActionsIn
 from turnstream.config import Settings
-from turnstream.extensions.webhooks.deliveries import body_of
-from turnstream.extensions.webhooks.queue import Webhook
 from turnstream.setup.policies import allowances
 from turnstream_lab.comparison import Question, read_plan
 
@@ -32,8 +26,9 @@ COMPARE = "tests/lab/test_replay_page.py::test_the_comparisons_of_the_page_print
 README = "tests/acceptance/test_quickstart.py::test_the_commands_of_the_readme_work_as_written"
 REPLAY = "tests/lab/test_replay_page.py::test_the_commands_of_the_page_print_what_it_says"
 OWN_TOOLS = "tests/acceptance/test_tools_page.py::test_tools_in_process_and_of_an_mcp_server_are_called_without_a_key"
-DECLARED = "tests/integration/test_declared_tools.py::test_the_examples_of_declarations_work"
-HTTP_TOOL = "tests/integration/test_declared_tools.py::test_the_example_of_an_http_tool_prints_the_documented_text"
+MCP = "tests/extensions/mcp/test_declared.py::"
+DECLARED = f"{MCP}test_the_examples_of_declarations_work"
+HTTP_TOOL = "tests/extensions/http_tools/test_declared.py::test_the_example_of_the_page_prints_the_documented_text"
 BESIDE = "tests/acceptance/test_embedding.py::test_beside_the_routes_of_a_host_all_addresses_have_the_prefix"
 TABLES = "tests/acceptance/test_embedding.py::test_beside_the_tables_of_a_host_it_has_a_schema_of_its_own"
 LOGS = "tests/acceptance/test_embedding.py::test_its_lines_go_through_the_logging_of_the_host"
@@ -170,7 +165,9 @@ CHECKED = {
         "tests/acceptance/test_pages.py::test_the_secret_of_the_webhook_is_made_as_the_page_says"
     ),
     ("docs/hooks.md", "The webhook", "http"): "a request as it is on the wire; test_webhooks.py compares its members",
-    ("docs/hooks.md", "A turn that waits", "json"): f"{HERE}test_the_webhook_of_a_turn_that_waits_is_as_on_the_page",
+    ("docs/hooks.md", "A turn that waits", "json"): (
+        "tests/extensions/webhooks/test_webhooks.py::test_the_webhook_of_a_turn_that_waits_is_as_on_the_page"
+    ),
     ("docs/hooks.md", "Signature and delivery", "python"): (
         "tests/extensions/webhooks/test_webhooks.py::test_the_receiver_of_the_page_knows_what_is_genuine"
     ),
@@ -220,7 +217,9 @@ CHECKED = {
     ("docs/providers.md", "Parameters that the operator allows", "sh"): (
         f"{HERE}test_the_allowed_parameters_of_the_page_are_known"
     ),
-    ("docs/providers.md", "The Responses API", "toml"): f"{HERE}test_the_providers_of_the_page_can_be_read",
+    ("docs/providers.md", "The Responses API", "toml"): (
+        "tests/extensions/openai/test_openai.py::test_the_providers_of_the_page_can_be_read"
+    ),
     **{
         ("docs/quickstart.md", heading, "sh"): QUICKSTART
         for heading in (
@@ -285,7 +284,7 @@ CHECKED = {
     ("docs/tools.md", "HTTP tools", "python"): HTTP_TOOL,
     ("docs/tools.md", "HTTP tools", "text"): HTTP_TOOL,
     ("docs/tools.md", "MCP servers", "python"): OWN_TOOLS,
-    ("docs/tools.md", "MCP servers", "toml"): f"{HERE}test_the_mcp_servers_of_the_page_can_be_declared",
+    ("docs/tools.md", "MCP servers", "toml"): f"{MCP}test_the_servers_of_the_page_can_be_declared",
     ("docs/tools.md", "MCP servers", "sh"): OWN_TOOLS,
     ("docs/tools.md", "MCP servers", "text"): OWN_TOOLS,
     ("docs/tools.md", "Questions of an MCP server", "json"): f"{HERE}test_the_answer_to_a_question_is_accepted",
@@ -304,35 +303,6 @@ CHECKED = {
     ("docs/tools.md", "The document tools", "sh"): DOCUMENTS,
     ("docs/tools.md", "The document tools", "text"): DOCUMENTS,
 }
-
-
-class Block(NamedTuple):
-    page: str
-    heading: str
-    language: str
-    code: str
-
-
-def _blocks() -> Iterator[Block]:
-    for page in PAGES:
-        heading, language, lines = "", None, list[str]()
-        for line in page.read_text(encoding="utf-8").splitlines():
-            if line.startswith("```") and language is None:
-                language, lines = line.removeprefix("```"), []
-            elif line == "```" and language is not None:
-                yield Block(str(page.relative_to(ROOT)), heading, language, "\n".join(lines) + "\n")
-                language = None
-            elif language is not None:
-                lines.append(line)
-            elif line.startswith("#"):
-                heading = line.lstrip("# ")
-
-
-BLOCKS = list(_blocks())
-
-
-def blocks(page: str, heading: str, language: str) -> list[str]:
-    return [block.code for block in BLOCKS if block[:3] == (page, heading, language)]
 
 
 def test_every_block_names_its_language() -> None:
@@ -391,19 +361,6 @@ def test_answers_of_the_api_page_fit_their_schemas() -> None:
     assert ExcerptOut.model_validate_json(excerpt.replace("01a2…", str(UUID(int=1)))).turn == UUID(int=1)
 
 
-def test_the_providers_of_the_page_can_be_read(tmp_path: Path) -> None:
-    (table,) = blocks("docs/providers.md", "The Responses API", "toml")
-    (tmp_path / "models.toml").write_text(table, encoding="utf-8")
-    specs = {spec.name: spec for spec in providers_of(tmp_path / "models.toml", {"OPENAI_API_KEY": "sk-0"})}
-    assert specs["openai"].api.name == "openai-responses"
-
-
-def test_the_mcp_servers_of_the_page_can_be_declared(tmp_path: Path) -> None:
-    (tmp_path / "tools.toml").write_text("".join(blocks("docs/tools.md", "MCP servers", "toml")), encoding="utf-8")
-    servers = declared_servers(tmp_path / "tools.toml", {"WIKI_TOKEN": "tok-1"})
-    assert [server.name for server in servers] == ["clock", "company-wiki"]
-
-
 def test_the_plans_of_comparisons_can_be_read(tmp_path: Path) -> None:
     plans = []
     for heading in ("Compare", "Judges"):
@@ -432,16 +389,6 @@ def test_the_allowed_parameters_of_the_page_are_known(tmp_path: Path) -> None:
     (tmp_path / ".env").write_text(line, encoding="utf-8")
     settings = Settings(_env_file=tmp_path / ".env")
     assert allowances(settings, APIS).params.values
-
-
-def test_the_webhook_of_a_turn_that_waits_is_as_on_the_page() -> None:
-    (example,) = blocks("docs/hooks.md", "A turn that waits", "json")
-    shown = json.loads(example)["data"]
-    since = datetime.fromisoformat(shown["since"])
-    turn, chat = UUID(shown["turn"]), UUID(shown["chat"])
-    owner, calls = shown["owner"], shown["calls"]
-    webhook = Webhook(turn, chat, owner, "waiting", None, "demo", None, None, None, since, None, 1, 1, calls, since)
-    assert json.loads(body_of(webhook, "waiting")) == json.loads(example)
 
 
 def test_the_answer_to_a_question_is_accepted() -> None:

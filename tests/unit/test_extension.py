@@ -1,10 +1,14 @@
 """Which extensions a server has: those that are installed, of these the selected ones."""
 
+import re
+import tomllib
 from collections.abc import Callable, Iterator
 from importlib.metadata import EntryPoint
 
 import pytest
 
+from tests.support.extensions import needed_by
+from tests.support.pages import ROOT
 from turnstream import extension
 from turnstream.config import Section, Settings
 from turnstream.domain.errors import ConfigError
@@ -87,3 +91,25 @@ def test_an_entry_point_without_its_extension_is_refused_by_name(
     install(**{name: value})
     with pytest.raises(ConfigError, match=sentence):
         installed()
+
+
+# --- tests of extensions ---------------------------------------------------------------------------------------------
+
+
+def test_a_module_of_tests_needs_the_extension_of_its_folder_and_those_that_it_imports() -> None:
+    assert needed_by(ROOT / "tests/unit/test_extension.py") == set()
+    assert needed_by(ROOT / "tests/extensions/mcp/test_traces.py") == {"mcp", "otel"}, "the second by tests/support"
+
+
+def test_tests_are_marked_with_names_of_extensions() -> None:
+    """A misspelt name is never installed, and its test would never run."""
+    projects = (
+        tomllib.loads(path.read_text(encoding="utf-8"))
+        for path in (ROOT / "pyproject.toml", *ROOT.glob("app/*/pyproject.toml"))
+    )
+    names = {name for each in projects for name in each["project"].get("entry-points", {}).get(GROUP, {})}
+    texts = [path.read_text(encoding="utf-8") for path in ROOT.glob("tests/**/test_*.py")]
+    marks = [mark for text in texts for mark in re.findall(r"mark\.extensions\(([\"\w, ]+)\)", text)]
+    marked = {name for mark in marks for name in re.findall(r"\w+", mark)}
+    assert "openai_api" in marked
+    assert marked <= names

@@ -15,7 +15,7 @@ from pydantic import SecretStr
 from turnstream.cli.serve import bound
 from turnstream.config import Section, Settings, variables
 from turnstream.domain.errors import ConfigError, StorageError
-from turnstream.extension import Extension, installed, read_settings, sections
+from turnstream.extension import Extension, left_out, read_settings, sections
 from turnstream.llm.models.catalog import Models
 from turnstream.setup.databases import addressed, check_present, database_name, database_url, session_url
 from turnstream.setup.identity import allowed_origins, metrics_token
@@ -103,8 +103,8 @@ async def examine(settings: Settings, ping: bool) -> list[Finding]:
             extensions = chosen_extensions(settings, given)
         if found[-1].status == "ok":
             names = [each.name for each in extensions]
-            left_out = [name for name in installed() if name not in names]
-            text = "; left out: ".join(", ".join(each) for each in (names or ["none"], left_out) if each)
+            others = [each.name for each in left_out(extensions)]
+            text = "; left out: ".join(", ".join(each) for each in (names or ["none"], others) if each)
             found[-1] = Finding("extensions", "ok", text)
         with _tried("allowances", found):
             allowances(settings, model_apis(settings, extensions))

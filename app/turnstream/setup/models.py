@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import ExitStack, aclosing, asynccontextmanager, suppress
 from dataclasses import replace
+from functools import partial
 
 from pydantic import SecretStr
 
@@ -11,7 +12,7 @@ from turnstream.config import Section, Settings, read_environment, variables
 from turnstream.domain.blocks import Block
 from turnstream.domain.errors import ConfigError, ProviderError, RequestRefused
 from turnstream.domain.kinds import TEXT
-from turnstream.extension import Extension
+from turnstream.extension import Extension, left_out, refused
 from turnstream.llm.models.api import ANTHROPIC, CallOptions, ModelApi, ProviderSpec
 from turnstream.llm.models.catalog import Models, ProviderModels
 from turnstream.llm.models.connect import connect_providers, import_adapter
@@ -58,7 +59,15 @@ def _all_providers(settings: Settings, extensions: Sequence[Extension]) -> Seque
     for extension in extensions:
         if extension.settings is not None:
             environment |= _given(settings.section(extension.settings), extension.settings.model_fields)
-    return read_registry(settings.models_file, environment, model_apis(settings, extensions))
+    apis = {each.name: each for each in model_apis(settings, extensions)}
+    for extension in left_out(extensions):
+        for each in extension.providers(settings):
+            apis.setdefault(each.name, replace(each, catalog=None, check=partial(_refuse, extension)))
+    return read_registry(settings.models_file, environment, list(apis.values()))
+
+
+def _refuse(extension: Extension, provider: str) -> None:
+    raise refused(f"The provider {provider} of the file of models", extension)
 
 
 def _given(section: Section, fields: Iterable[str]) -> Mapping[str, str]:

@@ -3,21 +3,31 @@
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
+from pydantic import ConfigDict
+
 from turnstream.config import Settings
 from turnstream.domain.errors import ConfigError
-from turnstream.extension import Extension, selected
+from turnstream.extension import Extension, left_out, refused, selected
 from turnstream.tools.assembly import load_installed, load_toolset
 from turnstream.tools.declared.declarations import Declarations, errors_collected, errors_named, read_declarations
+from turnstream.tools.declared.tables import PolicyTable
 from turnstream.tools.outputs import Outputs
 from turnstream.tools.sources import LoadedTools, SourceKind
 from turnstream.tools.tool import Tool
 from turnstream.tools.toolset import Toolset
 
-# The settings of tool sources by the fields of ToolSettings.
-OF_SOURCES = {
+# The settings by the fields of ToolSettings.
+SETTINGS = {
+    "file": "tools_file",
+    "reference": "toolset",
+    "max_parallel": "parallel_tools",
+    "max_request_tools": "parallel_request_tools",
+    "max_result_chars": "max_result_chars",
+    "max_file_bytes": "max_upload_bytes",
     "signing_secret": "signing_secret",
     "allowed": "http_tools_allow",
     "request_tools": "request_tools",
@@ -29,9 +39,7 @@ OF_SOURCES = {
 
 @dataclass(frozen=True, slots=True)
 class ToolSettings:
-    """The settings of tools, for a program. `environment` has the variables that `file` may name, and that factories
-    get. Those in `OF_SOURCES` are settings of extensions.
-    """
+    """The settings of tools, for a program. `environment` has the variables for `file` and for factories."""
 
     file: Path | None = None
     reference: str | None = None
@@ -101,14 +109,29 @@ async def open_toolset(
 
 
 def source_kinds(settings: Settings, extensions: Sequence[Extension]) -> Sequence[SourceKind]:
-    return [kind for extension in extensions for kind in extension.tool_sources(settings)]
+    """The kinds of the extensions. Kinds of installed extensions that are not among them refuse their tables."""
+    kinds = {kind.name: kind for extension in extensions for kind in extension.tool_sources(settings)}
+    for extension in left_out(extensions):
+        for kind in extension.tool_sources(settings):
+            kinds.setdefault(kind.name, SourceKind(kind.name, _AnyTable, partial(_refuse, kind.name, extension)))
+    return list(kinds.values())
+
+
+class _AnyTable(PolicyTable):
+    model_config = ConfigDict(extra="allow")
+
+
+def _refuse(kind: str, extension: Extension, declarations: Declarations) -> LoadedTools:
+    for name in declarations.tables.get(kind, {}):
+        raise refused(f"{declarations.source}: [{kind}.{name}]", extension)
+    return LoadedTools()
 
 
 def _installed_kinds(given: ToolSettings) -> Sequence[SourceKind]:
     """The kinds of the extensions, for the settings that a program gave."""
     defaults = {each.name: each.default for each in fields(given)}
     values = {
-        setting: getattr(given, name) for name, setting in OF_SOURCES.items() if getattr(given, name) != defaults[name]
+        setting: getattr(given, name) for name, setting in SETTINGS.items() if getattr(given, name) != defaults[name]
     }
     settings = Settings(_env_file=None, **values)
     return source_kinds(settings, selected(settings))

@@ -1,16 +1,26 @@
 """HTTP tools of the tools file."""
 
 import json
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.support.pages import ROOT, blocks
+from turnstream.config import Settings
 from turnstream.domain.errors import ConfigError
 from turnstream.domain.turns import HttpCall, ToolSpec
 from turnstream.extensions.http_tools import HttpToolsSettings
 from turnstream.extensions.http_tools.declared import http_tools
 from turnstream.extensions.http_tools.tool import HttpTool
+from turnstream.llm.models.catalog import Models, ProviderModels
+from turnstream.llm.scripted import ScriptedProvider
+from turnstream.main import running
+from turnstream.setup.parts import Given
+from turnstream.setup.toolset import ToolSettings, open_toolset
 from turnstream.tools.declared.declarations import read_declarations
 from turnstream.tools.policy import Breaker, Policy
 
@@ -91,3 +101,73 @@ def test_a_mistake_is_reported_with_file_table_and_key(tmp_path: Path, text: str
     with pytest.raises(ConfigError) as caught:
         read(tmp_path, text)
     assert str(caught.value).removeprefix(f"{tmp_path}/tools.toml").startswith(words)
+
+
+async def test_a_tool_of_the_file_is_in_the_toolset_of_a_server(
+    tmp_path: Path, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WEATHER_KEY", "tok-1")
+    path = tmp_path / "tools.toml"
+    path.write_text(HTTP + 'headers = { x-key = "$WEATHER_KEY" }\n[policy.weather]\ntimeout = 4\n')
+    values: dict[str, Any] = {
+        "database_url": database_url,
+        "model": "scripted",
+        "port": 0,
+        "tools_file": path,
+        "http_tools_allow": "127.0.0.1, 10.0.0.0/8",
+        "signing_secret": "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw",
+    }
+    models = Models([ProviderModels(ScriptedProvider([]), ["scripted"])])
+    async with running(Settings(_env_file=None, **values), Given(models)) as services:
+        assert services.resolver.toolset.policy("weather").timeout == 4
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "words"),
+    [
+        ("https:", "http:", r"tools\.toml: \[http\.weather\] the URL must begin with https://$"),
+        ("$WEATHER_KEY", "a\\nb", r"tools\.toml: \[http\.weather\] the value of the header x-key"),
+        ('{ type = "object" }', '{ type = "list" }', r"tools\.toml: \[http\.weather\] the input schema must be"),
+    ],
+)
+async def test_a_file_that_is_wrong_stops_the_start(tmp_path: Path, before: str, after: str, words: str) -> None:
+    path, text = tmp_path / "tools.toml", HTTP + 'headers = { x-key = "$WEATHER_KEY" }\n'
+    assert before in text
+    path.write_text(text.replace(before, after))
+    with pytest.raises(ConfigError, match=words):
+        async with open_toolset([], ToolSettings(file=path, environment=ENVIRONMENT)):
+            pass
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (
+            ToolSettings(allowed="10.0.0.0/33"),
+            "^TURNSTREAM_HTTP_TOOLS_ALLOW: '10.0.0.0/33' must be an address",
+        ),
+        (ToolSettings(signing_secret="not base64!"), "^TURNSTREAM_SIGNING_SECRET: a signing secret must be base64"),
+    ],
+)
+async def test_a_setting_that_is_wrong_stops_the_start(settings: ToolSettings, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        async with open_toolset([], settings):
+            pass
+
+
+def test_the_example_of_the_page_prints_the_documented_text(tmp_path: Path) -> None:
+    (declared,), (code,), (printed,) = (
+        blocks("docs/tools.md", "HTTP tools", kind) for kind in ("toml", "python", "text")
+    )
+    (tmp_path / "tools.toml").write_text(declared, encoding="utf-8")
+    (tmp_path / "example.py").write_text(code, encoding="utf-8")
+    run = subprocess.run(
+        [sys.executable, "example.py"],
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    results = [line for line in run.stdout.splitlines() if "tool.settled" not in line]
+    assert (run.returncode, results) == (0, printed.splitlines()), run.stderr

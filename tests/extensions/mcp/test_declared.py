@@ -1,13 +1,20 @@
 """MCP servers of the tools file."""
 
+import asyncio
+import sys
+import tomllib
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 
 from tests.extensions.mcp.mcp_servers import declared_servers
+from tests.support.pages import blocks
 from turnstream.domain.errors import ConfigError
 from turnstream.extensions.mcp.declared import McpServer
+from turnstream.setup.toolset import ToolSettings, open_toolset
 from turnstream.tools.policy import Policy
+from turnstream.tools.tool import ToolContext, tool
 
 DECLARED = """
 [mcp.time]
@@ -35,6 +42,16 @@ concurrency = 3
 [policy.w__search]
 max_result_chars = 500
 """
+RUNNING = f"""
+[mcp.time]
+command = "{sys.executable}"
+args = ["-m", "mcp_server_time", "--local-timezone", "UTC"]
+
+[policy.time__convert_time]
+timeout = 4
+"""
+PAGE = "docs/tools.md"
+CONTEXT = ToolContext("ada", UUID(int=1), UUID(int=2), "toolu_1", "key-1", progress=lambda words: None)
 ENVIRONMENT = {"WEATHER_KEY": "tok-1", "ZONE": "Europe/Oslo"}
 
 
@@ -90,3 +107,55 @@ def test_a_mistake_is_reported_with_file_table_and_key(tmp_path: Path, text: str
     with pytest.raises(ConfigError) as caught:
         read(tmp_path, text)
     assert str(caught.value).removeprefix(f"{tmp_path}/tools.toml").startswith(words)
+
+
+async def test_tools_of_a_server_have_the_policies_of_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "tools.toml"
+    path.write_text(RUNNING)
+    async with open_toolset([], ToolSettings(file=path)) as toolset:
+        # On a loaded machine the server may start after the five seconds that the start of a toolset waits for it.
+        while "time__convert_time" not in toolset.names:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+        assert toolset.names == ("time__get_current_time", "time__convert_time")
+        assert toolset.policy("time__convert_time").timeout == 4
+        outcome = await toolset.run("time__get_current_time", '{"timezone": "Europe/Oslo"}', CONTEXT)
+        assert "Europe/Oslo" in outcome.text
+
+
+async def test_two_servers_of_one_prefix_stop_the_start(tmp_path: Path) -> None:
+    path = tmp_path / "tools.toml"
+    path.write_text(f'[mcp.clock]\nurl = "https://a.example"\nprefix = "time"\n{RUNNING}')
+    with pytest.raises(ConfigError, match="two MCP servers"):
+        async with open_toolset([], ToolSettings(file=path)):
+            pass
+
+
+# --- the documentation -----------------------------------------------------------------------------------------------
+
+
+def test_the_servers_of_the_page_can_be_declared(tmp_path: Path) -> None:
+    (tmp_path / "tools.toml").write_text("".join(blocks("docs/tools.md", "MCP servers", "toml")), encoding="utf-8")
+    servers = declared_servers(tmp_path / "tools.toml", {"WIKI_TOKEN": "tok-1"})
+    assert [server.name for server in servers] == ["clock", "company-wiki"]
+
+
+async def test_the_examples_of_declarations_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (module,), (package, policies) = (blocks(PAGE, "Declaring tools", kind) for kind in ("python", "toml"))
+    assert tomllib.loads(package)["project"]["entry-points"]["turnstream.tools"] == {"shop": "shop:toolset"}
+    (tmp_path / "shop_of_the_docs.py").write_text(module, encoding="utf-8")
+    (tmp_path / "tools.toml").write_text(blocks(PAGE, "MCP servers", "toml")[0] + policies, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+
+    @tool(read_only=True)
+    async def doc_search(words: str) -> str:
+        """Search."""
+        return words
+
+    settings = ToolSettings(
+        file=tmp_path / "tools.toml", reference="shop_of_the_docs:toolset", environment={"SHOP_CURRENCY": "€"}
+    )
+    async with open_toolset([doc_search], settings) as toolset:
+        assert (await toolset.run("price", '{"article": "tea"}', CONTEXT)).text == "tea: 3 €"
+        assert toolset.policy("price").approval == "always"
+        assert toolset.policy("doc_search").breaker is None

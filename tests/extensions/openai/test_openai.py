@@ -4,12 +4,15 @@ test_adapters.py.
 
 import json
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.integration.adapters import JSON, REQUEST, Talk, chunk, talking, texts
 from tests.support.canned import Ending
+from tests.support.model_apis import providers_of
+from tests.support.pages import blocks
 from turnstream.domain.errors import PermanentError, ProviderError, TransientError
 from turnstream.extensions.openai.provider import OpenAIChatProvider
 from turnstream.extensions.openai.quirks import Quirks
@@ -104,3 +107,10 @@ async def test_an_error_in_mid_stream_is_sorted_by_what_it_says_since_its_status
 async def test_an_error_after_the_reason_to_stop_is_raised(talk: Talk) -> None:
     talk.answers(SAID + STOP + b'data: {"error":"No."}\n\n', sizes=[len(SAID + STOP)])
     assert (await talk.failure()).message == "No."
+
+
+def test_the_providers_of_the_page_can_be_read(tmp_path: Path) -> None:
+    (table,) = blocks("docs/providers.md", "The Responses API", "toml")
+    (tmp_path / "models.toml").write_text(table, encoding="utf-8")
+    specs = {spec.name: spec for spec in providers_of(tmp_path / "models.toml", {"OPENAI_API_KEY": "sk-0"})}
+    assert specs["openai"].api.name == "openai-responses"

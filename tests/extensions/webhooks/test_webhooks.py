@@ -8,8 +8,10 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import httpx2
 import pytest
@@ -21,6 +23,7 @@ from structlog.testing import capture_logs
 from tests.integration.proxy import proxied
 from tests.support.harness import OWNER, Asked, Harness, Replica
 from tests.support.http_server import MODEL, serving
+from tests.support.pages import blocks
 from turnstream.config import Settings
 from turnstream.domain.asks import AskAnswer
 from turnstream.domain.errors import ConfigError, PermanentError
@@ -583,3 +586,13 @@ async def test_a_webhook_without_a_secret_that_can_sign_stops_the_start(secret: 
     with pytest.raises(ConfigError, match="TURNSTREAM_WEBHOOK_SECRET"):
         async with running(Settings(_env_file=None, **given)):
             pass
+
+
+def test_the_webhook_of_a_turn_that_waits_is_as_on_the_page() -> None:
+    (example,) = blocks("docs/hooks.md", "A turn that waits", "json")
+    shown = json.loads(example)["data"]
+    since = datetime.fromisoformat(shown["since"])
+    turn, chat = UUID(shown["turn"]), UUID(shown["chat"])
+    owner, calls = shown["owner"], shown["calls"]
+    webhook = Webhook(turn, chat, owner, "waiting", None, "demo", None, None, None, since, None, 1, 1, calls, since)
+    assert json.loads(body_of(webhook, "waiting")) == json.loads(example)

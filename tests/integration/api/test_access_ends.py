@@ -25,7 +25,12 @@ from turnstream.storage.owners.tokens import Tokens
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-DIALECTS = ("turn", "post", "chat", "feed", "ai-sdk", "ai-sdk resumed", "ag-ui", "ag-ui connected", "openai")
+DIALECTS = [
+    *("turn", "post", "chat", "feed"),
+    *(pytest.param(name, marks=pytest.mark.extensions("ai_sdk")) for name in ("ai-sdk", "ai-sdk resumed")),
+    *(pytest.param(name, marks=pytest.mark.extensions("ag_ui")) for name in ("ag-ui", "ag-ui connected")),
+    pytest.param("openai", marks=pytest.mark.extensions("openai_api")),
+]
 
 
 @pytest.fixture(autouse=True)
@@ -178,6 +183,7 @@ async def test_with_another_token_a_reader_goes_on_from_its_cursor(server: Serve
         assert "".join(event.data["text"] for event in rest if event.name == "block_delta") == "two."
 
 
+@pytest.mark.extensions("jwt")
 async def test_keys_rotate_and_a_token_expires_in_mid_stream(
     database_url: str, document: Document, monkeypatch: pytest.MonkeyPatch
 ) -> None:

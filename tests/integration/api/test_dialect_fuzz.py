@@ -254,8 +254,19 @@ def check_refusal(call: str, response: httpx2.Response) -> None:
         assert body["detail"]
 
 
+def extension_of(call: str) -> tuple[str, ...]:
+    owners = {"/v1/": "openai_api", "/api/ag-ui": "ag_ui", "/api/ai-sdk/": "ai_sdk"}
+    return tuple(name for path, name in owners.items() if call.startswith(path))
+
+
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(("call", "body"), BODIES, ids=[f"{n} {call}" for n, (call, _) in enumerate(BODIES)])
+@pytest.mark.parametrize(
+    ("call", "body"),
+    [
+        pytest.param(call, body, id=f"{number} {call}", marks=pytest.mark.extensions(*extension_of(call)))
+        for number, (call, body) in enumerate(BODIES)
+    ],
+)
 async def test_any_json_in_any_place_has_a_defined_answer(server: Server, call: str, body: Json) -> None:
     owner = f"owner {uuid4()}"
     headers = {"Authorization": f"Bearer {await server.token(owner)}", "Content-Type": "application/json"}

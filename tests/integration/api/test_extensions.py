@@ -3,7 +3,7 @@
 import asyncio
 import re
 import tomllib
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +21,18 @@ from turnstream.api.services import services_of
 from turnstream.api.views import json_response
 from turnstream.domain.errors import ConfigError
 from turnstream.engine.upkeep.sweeps import Sweep
-from turnstream.extension import GROUP
+from turnstream.extension import GROUP, installed
 from turnstream.extensions.demo import EXTENSION as DEMO
 from turnstream.llm.models.catalog import Models
-from turnstream.llm.scripted import message_of, text
+from turnstream.llm.scripted import message_of, text, tool_use
 from turnstream.main import running
 from turnstream.setup.models import default_model
 from turnstream.setup.parts import Given
+from turnstream.setup.toolset import source_kinds
+from turnstream.tools.declared.declarations import Declarations, read_declarations
+from turnstream.tools.declared.tables import PolicyTable
+from turnstream.tools.sources import LoadedTools, SourceKind
+from turnstream.tools.tool import Tool, tool
 
 NO_KEYS: dict[str, Any] = {"anthropic_api_key": None, "openai_api_key": None}
 PAGE = Path(__file__).parents[3] / "docs/extensions.md"
@@ -116,6 +121,112 @@ async def test_a_check_of_an_extension_stops_the_start(database_url: str) -> Non
             pass
 
 
+# --- tools -----------------------------------------------------------------------------------------------------------
+
+
+class PlantTable(PolicyTable):
+    grows: str
+
+
+class Garden:
+    """Lists a tool for each plant. `sow` adds one."""
+
+    def __init__(self) -> None:
+        self.plants: dict[str, Tool] = {}
+        self.open = False
+
+    def tools(self) -> Mapping[str, Tool]:
+        return self.plants if self.open else {}
+
+    def sow(self, name: str, grows: str) -> None:
+        @tool(name=f"garden__{name}", read_only=True)
+        async def grow() -> str:
+            """Grow it."""
+            return grows
+
+        self.plants = {**self.plants, grow.spec.name: grow}
+
+    async def __aenter__(self) -> None:
+        self.open = True
+
+    async def __aexit__(self, *_: object) -> None:
+        self.open = False
+
+
+def gardening(garden: Garden) -> Extension:
+    def make(declarations: Declarations) -> LoadedTools:
+        declarations.each("plant", lambda name, table: garden.sow(name, table.grows))
+        return LoadedTools(sources=[garden], prefixes=["garden__"], connections=[garden])
+
+    return Extension("garden", "plants", tool_sources=lambda _: [SourceKind("plant", PlantTable, make)])
+
+
+async def test_tools_of_a_source_of_an_extension_come_while_the_server_runs(database_url: str, tmp_path: Path) -> None:
+    file, garden = tmp_path / "tools.toml", Garden()
+    file.write_text("[plant.rose]\ngrows = 'slowly'\n[policy.garden__cress]\nmax_result_chars = 200\n")
+    async with serving(database_url, extensions=[gardening(garden)], tools_file=file) as server:
+        assert garden.open
+        async with Client(server.url) as api:
+            model, provider = server.scripts.provider(
+                message_of(tool_use("garden__rose", {}, "a")),
+                message_of(text("A rose.")),
+                message_of(tool_use("garden__cress", {}, "b")),
+                message_of(text("Cress.")),
+            )
+            first = (await api.ask(await api.chat(), model=model)).assistant
+            garden.sow("cress", "fast")
+            second = (await api.ask(await api.chat(), model=model)).assistant
+        results = [
+            block["text"] for turn in (first, second) for block in turn["blocks"] if block["type"] == "tool_result"
+        ]
+        assert results == ["slowly", "fast"]
+        listed = [{spec.name for spec in request.tools} >= {"garden__cress"} for request in provider.requests]
+        assert listed == [False, False, True, True]
+    assert not garden.open
+
+
+KINDS = [
+    (extension.name, kind.name)
+    for extension in installed().values()
+    for kind in extension.tool_sources(Settings(_env_file=None))
+]
+APIS = [
+    (extension.name, api.name)
+    for extension in installed().values()
+    for api in extension.providers(Settings(_env_file=None))
+]
+
+
+@pytest.mark.parametrize(("extension", "kind"), KINDS)
+def test_a_table_of_an_extension_that_is_left_out_names_it(tmp_path: Path, extension: str, kind: str) -> None:
+    file = tmp_path / "tools.toml"
+    file.write_text(f"[{kind}.a]\nkey = 1\n")
+    others = [each for each in installed().values() if each.name != extension]
+    kinds = source_kinds(Settings(_env_file=None), others)
+    declarations = read_declarations(file, {}, {each.name: each.table for each in kinds})
+    (left_out,) = (each for each in kinds if each.name == kind)
+    with pytest.raises(ConfigError) as refused:
+        left_out.make(declarations)
+    assert str(refused.value) == (
+        f"{file}: [{kind}.a] needs the extension {extension}, which this server leaves out: add {extension} to"
+        " TURNSTREAM_EXTENSIONS."
+    )
+
+
+@pytest.mark.parametrize(("extension", "api"), APIS)
+def test_an_api_of_an_extension_that_is_left_out_names_it(tmp_path: Path, extension: str, api: str) -> None:
+    file = tmp_path / "models.toml"
+    file.write_text(f"[providers.mine]\napi = '{api}'\n")
+    others = [each for each in installed().values() if each.name != extension]
+    with pytest.raises(
+        ConfigError, match=f"^The provider mine of the file of models needs the extension {extension}, "
+    ):
+        default_model(Settings(_env_file=None, models_file=file, **NO_KEYS), others)
+
+
+# --- pages -----------------------------------------------------------------------------------------------------------
+
+
 async def test_the_extension_of_the_page_counts(
     database_url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -156,7 +267,9 @@ async def test_without_the_extension_the_file_of_models_names_the_apis_that_ther
     file = tmp_path / "models.toml"
     file.write_text('[providers.mountain]\napi = "echo"\n', encoding="utf-8")
     settings = Settings(_env_file=None, models_file=file, **NO_KEYS)
-    with pytest.raises(ConfigError, match=r"`api` of \[providers.mountain\] must be one of anthropic, not 'echo'; ext"):
+    with pytest.raises(
+        ConfigError, match=r"`api` of \[providers.mountain\] must be one of anthropic, .*, not 'echo'; ext"
+    ):
         default_model(settings, [])
 
 

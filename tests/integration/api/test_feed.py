@@ -255,6 +255,7 @@ async def test_a_chat_that_an_older_version_deleted_is_sent(api: Client, server:
         await take_until(events, "chat_deleted", id=id_of(chat))
 
 
+@pytest.mark.extensions("ai_sdk")
 async def test_a_chat_that_is_made_again_under_its_id_is_there(api: Client, server: Server) -> None:
     cursor = (await read_list(api)).cursor
     body = {"id": "mine", "messages": [{"id": "m1", "role": "user", "parts": [{"type": "text", "text": "Hi"}]}]}

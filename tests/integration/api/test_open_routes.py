@@ -40,6 +40,7 @@ async def guarded(database_url: str) -> AsyncIterator[Server]:
         yield server
 
 
+@pytest.mark.extensions("admin", "openai_api")
 async def test_every_route_needs_a_credential_or_is_in_the_list_of_open_ones(guarded: Server) -> None:
     token = await guarded.token("somebody")
     routes = [

@@ -18,7 +18,7 @@ from tests.integration.proxy import proxied
 from tests.support.calls import ENDPOINTS, OPENAI
 from tests.support.http_client import Client, Event, Parser, said
 from tests.support.http_server import Server, pausing, serving
-from tests.support.openapi_document import Document
+from tests.support.openapi_document import Document, answers_of
 from tests.support.pictures import PIXEL
 from turnstream.api.events import EVENTS, frame
 from turnstream.api.http.endpoint import Endpoint
@@ -415,7 +415,7 @@ async def world(api: Client, server: Server, document: Document) -> AsyncIterato
 
 @pytest.mark.parametrize("endpoint", ENDPOINTS, ids=lambda endpoint: f"{endpoint.method} {endpoint.path}")
 async def test_every_answer_that_is_listed_is_given(world: World, document: Document, endpoint: Endpoint) -> None:
-    world, listed = world.of(endpoint), {int(each) for each in operation(document, endpoint)["responses"]} - {500, 503}
+    world, listed = world.of(endpoint), {int(each) for each in answers_of(operation(document, endpoint))} - {500, 503}
     document.seen.clear()
     await good(world, endpoint)
     for status in listed & PROVOKED.keys():
@@ -427,7 +427,7 @@ async def test_every_answer_that_is_listed_is_given(world: World, document: Docu
 async def failing(document: Document, server: Server, status: int) -> None:
     async with Client(server.url, document) as client:
         for endpoint in ENDPOINTS:
-            listed = str(status) in operation(document, endpoint)["responses"]
+            listed = str(status) in answers_of(operation(document, endpoint))
             answer = await client.request(endpoint.method, nothing_there(endpoint), **body_of(endpoint))
             assert (answer.status_code == status) == listed, f"{endpoint.method} {endpoint.path}"
 

@@ -43,6 +43,7 @@ def field_of(refused: Any) -> str:
     return field
 
 
+@pytest.mark.extensions("http_tools")
 async def test_headers_of_tools_are_masked_wherever_a_chat_is_shown(api: Client, server: Server) -> None:
     made = await api.post("/api/chats", json={"settings": {"tools": [crm(Authorization="Bearer tok-123456", x="y")]}})
     id = made.json()["id"]
@@ -66,6 +67,7 @@ async def test_headers_of_tools_are_masked_wherever_a_chat_is_shown(api: Client,
     assert stored.settings["tools"][0]["headers"] == {"Authorization": "Bearer tok-123456", "x": "y"}
 
 
+@pytest.mark.extensions("http_tools")
 async def test_a_mask_that_is_sent_back_keeps_the_value_for_the_same_address_alone(api: Client, server: Server) -> None:
     chat = await api.chat(settings={"tools": [crm(Authorization="Bearer tok-123456")]})
     id = UUID(chat.rpartition("/")[2])
@@ -146,6 +148,7 @@ async def test_a_server_without_a_ceiling_of_its_own_takes_what_the_api_allows(a
     await api.ask(await api.chat(), limits={"max_rounds": 100, "max_recoveries": 100})
 
 
+@pytest.mark.extensions("lab")
 async def test_a_recording_needs_leave(database_url: str, tmp_path: Path) -> None:
     recorded = {"record": tmp_path, "record_turns": "asked", "record_owners": "ada"}
     async with strict(database_url, **recorded) as (server, _), AsyncExitStack() as stack:

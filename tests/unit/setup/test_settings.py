@@ -1,11 +1,12 @@
 """Settings as they are read from the environment and from a file `.env`."""
 
 from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
 
 import pytest
 
 from tests.support.server_process import clean_environment
-from turnstream.config import secret_files
+from turnstream.config import Section, Settings, secret_files, variables
 from turnstream.domain.errors import ConfigError
 from turnstream.extension import read_settings, sections
 from turnstream.extensions.webhooks import WebhookSettings
@@ -19,13 +20,15 @@ def nothing_is_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def test_a_misspelt_name_is_refused_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TURNSTREAM_PROT", "9000")
-    with pytest.raises(ConfigError, match=r"^TURNSTREAM_PROT is not a setting; did you mean TURNSTREAM_PORT\?$"):
+    with pytest.raises(ConfigError, match=r"^TURNSTREAM_PROT is not a setting; did you mean TURNSTREAM_PORT\? Ext"):
         read_settings()
 
 
 def test_a_misspelt_name_is_refused_in_the_file_too(tmp_path: Path) -> None:
     (tmp_path / ".env").write_text("TURNSTREAM_PROT=9000\n")
-    with pytest.raises(ConfigError, match=r"^\.env: TURNSTREAM_PROT is not a setting; did you mean TURNSTREAM_PORT\?$"):
+    with pytest.raises(
+        ConfigError, match=r"^\.env: TURNSTREAM_PROT is not a setting; did you mean TURNSTREAM_PORT\? Ext"
+    ):
         read_settings()
 
 
@@ -48,7 +51,7 @@ def test_the_file_may_hold_settings_of_the_client_and_foreign_variables(tmp_path
         (
             "QQQ",
             "1",
-            "TURNSTREAM_QQQ is not a setting; `turnstream doctor --settings` lists all settings.",
+            "TURNSTREAM_QQQ is not a setting; `turnstream doctor --settings` lists all; extensions add others.",
         ),
     ],
 )
@@ -59,6 +62,24 @@ def test_a_wrong_setting_is_refused_in_a_sentence(
     with pytest.raises(ConfigError) as refused:
         read_settings()
     assert str(refused.value) == sentence
+
+
+SECTIONS: list[type[Section]] = [Settings, *sections()]
+BOUNDED = [
+    (section, name)
+    for section in SECTIONS
+    for name, field in section.model_fields.items()
+    if any(
+        kind in {int, float} or get_origin(kind) is Literal for kind in (field.annotation, *get_args(field.annotation))
+    )
+]
+
+
+@pytest.mark.parametrize(("section", "name"), BOUNDED, ids=[name for _, name in BOUNDED])
+def test_a_wrong_value_that_a_program_gives_is_refused_in_a_sentence(section: type[Section], name: str) -> None:
+    wrong: dict[str, Any] = {name: "x"}
+    with pytest.raises(ConfigError, match=rf"^{variables(section)[name]} must be .*\.$"):
+        Settings(_env_file=None, **wrong).section(section)
 
 
 def test_a_secret_may_stand_in_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

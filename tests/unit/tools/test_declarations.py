@@ -82,7 +82,7 @@ def test_every_field_of_a_policy_can_be_chosen_with_its_own_default() -> None:
     [
         ("a = [", " is not TOML: Invalid value (at end of document)"),
         ("[[probe]]\ntext = 'x'", ": `probe` must be tables that have a name each: write [probe.NAME]"),
-        ("[prob.a]\ntext = 'x'", ": there is no table [prob]; the tables are [probe.NAME], [policy.NAME]"),
+        ("[prob.a]\ntext = 'x'", ": there is no table [prob]; the tables are [probe.NAME], [policy.NAME]; ext"),
         ("probe = 3", ": `probe` must be tables that have a name each: write [probe.NAME]"),
         ("[probe.a]", ": [probe.a] `text`: is missing"),
         ("[probe.a]\ntext = ''\nnumbr = 3", ": [probe.a] has no key `numbr`; did you mean `number`?"),

@@ -15,7 +15,7 @@ from tests.support.model_apis import EXTENSIONS
 from turnstream.config import Settings
 from turnstream.domain.errors import ConfigError
 from turnstream.extension import sections
-from turnstream.setup.toolset import OF_SOURCES, ToolSettings, open_toolset, source_kinds
+from turnstream.setup.toolset import SETTINGS, ToolSettings, open_toolset, source_kinds
 from turnstream.tools import assembly
 from turnstream.tools.assembly import load_installed, load_toolset
 from turnstream.tools.declared.declarations import Declarations
@@ -289,7 +289,7 @@ async def test_the_kinds_of_the_installed_extensions_are_used_without_any_given(
         async with open_toolset([], ToolSettings(file=file)):
             pass
     listed = [f"[{kind.name}.NAME]" for kind in source_kinds(Settings(_env_file=None), EXTENSIONS)]
-    assert str(refused.value).endswith(f"there is no table [shelf]; the tables are {', '.join(listed)}, [policy.NAME]")
+    assert f"there is no table [shelf]; the tables are {', '.join(listed)}, [policy.NAME]; " in str(refused.value)
 
 
 @pytest.mark.parametrize(
@@ -299,15 +299,22 @@ async def test_the_kinds_of_the_installed_extensions_are_used_without_any_given(
         ({"allowed": "10.0.0.0/33"}, "TURNSTREAM_HTTP_TOOLS_ALLOW"),
         ({"request_tools_allowed": "10.0.0.0/33"}, "TURNSTREAM_REQUEST_TOOLS_ALLOW"),
         ({"tool_secrets": "KEY"}, "TURNSTREAM_TOOL_SECRETS"),
+        ({"request_tools": "everywhere"}, "TURNSTREAM_REQUEST_TOOLS must be 'public', "),
+        *(
+            ({each.name: value}, f"TURNSTREAM_{SETTINGS[each.name].upper()} must be ")
+            for each in fields(ToolSettings)
+            for value in (0, float("nan"))
+            if isinstance(each.default, int | float)
+        ),
     ],
 )
-async def test_the_settings_of_sources_that_a_program_gives_are_checked(given: dict[str, Any], variable: str) -> None:
+async def test_the_settings_that_a_program_gives_are_checked(given: dict[str, Any], variable: str) -> None:
     with pytest.raises(ConfigError, match=f"^{variable}"):
         async with open_toolset([], ToolSettings(**given)):
             pass
 
 
-def test_each_setting_of_a_source_that_a_program_may_give_is_one_of_an_extension() -> None:
-    every = {name for each in sections() for name in each.model_fields}
-    assert set(OF_SOURCES.values()) <= every
-    assert set(OF_SOURCES) <= {each.name for each in fields(ToolSettings)}
+def test_each_setting_that_a_program_may_give_is_one_of_a_server() -> None:
+    every = {*Settings.model_fields, *(name for each in sections() for name in each.model_fields)}
+    assert set(SETTINGS.values()) <= every
+    assert set(SETTINGS) == {each.name for each in fields(ToolSettings)} - {"environment"}

@@ -1,7 +1,8 @@
 """The OpenAPI document, made from the table of endpoints and the models that the handlers use."""
 
+import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import reduce
 from importlib.metadata import metadata
 from operator import or_
@@ -153,7 +154,7 @@ class OpenApi:
         for part in sorted(self._parts, key=lambda part: part.header is not None):
             for endpoint in part.endpoints:  # a path has room for one operation of each method
                 operations = paths.setdefault(endpoint.path.replace(":path}", "}"), {})
-                operations.setdefault(endpoint.method.lower(), _operation(endpoint, part, refs))
+                operations.setdefault(endpoint.method.lower(), _operation(endpoint, part, refs, version))
         about = metadata("turnstream")
         tags = dict([*_TAGS.values(), *((part.tag, part.about) for part in self._parts if part.tag)])
         return {
@@ -196,6 +197,8 @@ class OpenApi:
             values = {name: {"anyOf": [schema, {"type": "null"}]} for name, schema in self._params().items()}
             schemas["$defs"]["Params"]["properties"] = values
         _open_choices(schemas["$defs"])
+        for model in schemas["$defs"].values():
+            _state_defaults(model.get("properties", {}).values())
         return {cast("type[BaseModel]", model): ref for (model, _), ref in refs.items()}, schemas["$defs"]
 
     def _problems(self, refs: Refs) -> Json:
@@ -222,7 +225,18 @@ def _open_choices(schema: Any) -> None:
             _open_choices(value)
 
 
-def _operation(endpoint: Endpoint, part: CallGroup, refs: Refs) -> Json:
+def _state_defaults(members: Iterable[Any]) -> None:
+    """Puts defaults into the descriptions of members. Some generators of clients require a member that has a default:
+    one for the models of requests and of answers alike.
+    """
+    for member in members:
+        default = member.pop("default", None)
+        if isinstance(default, str | int | float) and default != "":
+            stated = f"`{default if isinstance(default, str) else json.dumps(default)}` if it is left out"
+            member["description"] = "; ".join(filter(None, [member.get("description"), stated]))
+
+
+def _operation(endpoint: Endpoint, part: CallGroup, refs: Refs, version: Version) -> Json:
     name = endpoint.handler.__name__
     operation: Json = {
         "operationId": f"{part.foreign.name}_{name}" if part.foreign else name,
@@ -233,6 +247,9 @@ def _operation(endpoint: Endpoint, part: CallGroup, refs: Refs) -> Json:
         if part.foreign is None
         else _foreign_answers(endpoint, part.foreign, refs),
     }
+    if endpoint.streams and part.foreign is None and version == "3.1":
+        # Generated clients would take the stream for the answer to any request.
+        operation["x-stream"] = operation["responses"].pop("200")
     if endpoint.takes is not None:
         fields = endpoint.takes.model_fields.values() if isinstance(endpoint.takes, type) else ()
         required = any(field.is_required() for field in fields)

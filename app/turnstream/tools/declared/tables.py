@@ -105,7 +105,8 @@ def _sentence(problem: Any, tables: Mapping[str, type[PolicyTable]]) -> str:
     table, key = ".".join(map(str, loc[:depth])), ".".join(map(str, loc[depth:]))
     if problem["type"] == "extra_forbidden":
         if not table:
-            return f"there is no table [{key}]; the tables are {', '.join(f'[{name}.NAME]' for name in tables)}"
+            names = ", ".join(f"[{name}.NAME]" for name in tables)
+            return f"there is no table [{key}]; the tables are {names}; extensions add others"
         known = PolicyTable if depth == 4 else tables[str(loc[0])]
         close = difflib.get_close_matches(key, known.model_fields, n=1)
         hint = f"did you mean `{close[0]}`?" if close else f"the keys are {', '.join(known.model_fields)}"

@@ -58,7 +58,6 @@ export interface components {
             input_digest: string;
             /** @enum {string} */
             action: "accept" | "decline" | "cancel";
-            /** @default null */
             content?: {
                 [key: string]: unknown;
             } | null;
@@ -81,11 +80,9 @@ export interface components {
             tool_use_id: string;
             /** @description of the input that was shown, from the action */
             input_digest: string;
-            /** @default null */
             input?: {
                 [key: string]: unknown;
             } | null;
-            /** @default null */
             remember?: components["schemas"]["RememberIn"] | null;
         };
         /** @description The bytes themselves. Their type is detected; a `media_type` that differs from it is refused. */
@@ -96,7 +93,6 @@ export interface components {
              */
             type: "base64";
             data: string;
-            /** @default null */
             media_type?: string | null;
         };
         /** @description More of the open block: text, thinking or partial JSON alike. `offset` counts Unicode code points. */
@@ -437,22 +433,14 @@ export interface components {
         };
         /** @description Defaults of a chat's turns. In a change, members that are omitted stay, at each level, and null removes one. */
         ChatSettings: {
-            /** @default null */
             model?: string | null;
-            /** @default null */
             params?: components["schemas"]["Params"] | null;
-            /** @default null */
             tools?: (string | components["schemas"]["ClientToolIn"] | components["schemas"]["HttpToolIn"] | components["schemas"]["ProviderToolIn"])[] | null;
-            /** @default null */
             limits?: components["schemas"]["LimitsIn"] | null;
-            /** @default null */
             labels?: {
                 [key: string]: string;
             } | null;
-            /**
-             * @description of its texts, for the search
-             * @default null
-             */
+            /** @description of its texts, for the search */
             search_language?: ("simple" | "arabic" | "armenian" | "basque" | "catalan" | "danish" | "dutch" | "english" | "finnish" | "french" | "german" | "greek" | "hindi" | "hungarian" | "indonesian" | "irish" | "italian" | "lithuanian" | "nepali" | "norwegian" | "portuguese" | "romanian" | "russian" | "serbian" | "spanish" | "swedish" | "tamil" | "turkish" | "yiddish") | null;
         };
         /** @description A notice about the turn: its stage, or an event of the provider. It has no id and is never sent again. */
@@ -633,10 +621,7 @@ export interface components {
             type: "deny";
             tool_use_id: string;
             input_digest: string;
-            /**
-             * @description sent to the model
-             * @default
-             */
+            /** @description sent to the model */
             reason?: string;
         };
         /** @description A PDF or a text. */
@@ -647,7 +632,6 @@ export interface components {
              */
             type: "document";
             source: components["schemas"]["Base64In"] | components["schemas"]["UploadIn"] | components["schemas"]["PathIn"];
-            /** @default null */
             title?: string | null;
         };
         ErrorOut: {
@@ -670,10 +654,7 @@ export interface components {
             user_turn: components["schemas"]["TurnOut"] | null;
             assistant_turn: components["schemas"]["TurnOut"];
             stream_url: string;
-            /**
-             * @description true where the message becomes a `user_text` block of that turn
-             * @default false
-             */
+            /** @description true where the message becomes a `user_text` block of that turn; `false` if it is left out */
             steered?: boolean;
         };
         /** @description A chat was deleted. */
@@ -758,20 +739,13 @@ export interface components {
         /** @description Target and end of a copy. The copy of a user turn is answered again. */
         ForkIn: {
             /**
-             * @description a sibling of the turn, or a new chat with the path to it
-             * @default branch
+             * @description a sibling of the turn, or a new chat with the path to it; `branch` if it is left out
              * @enum {string}
              */
             into?: "branch" | "chat";
-            /**
-             * @description index of the last block that is copied; without it, the whole turn
-             * @default null
-             */
+            /** @description index of the last block that is copied; without it, the whole turn */
             block?: number | null;
-            /**
-             * @description of the new chat; by default that of the chat, and (fork)
-             * @default null
-             */
+            /** @description of the new chat; by default that of the chat, and (fork) */
             title?: string | null;
         };
         /** @description A permission for the calls of a tool in this chat, given with the approval of one call. */
@@ -809,17 +783,14 @@ export interface components {
                 [key: string]: unknown;
             };
             url: string;
-            /**
-             * @description seconds
-             * @default 30
-             */
+            /** @description seconds; `30.0` if it is left out */
             timeout?: number;
             headers?: {
                 [key: string]: string;
             };
-            /** @default false */
+            /** @description `false` if it is left out */
             read_only?: boolean;
-            /** @default false */
+            /** @description `false` if it is left out */
             retry_safe?: boolean;
         };
         ImageBlockIn: {
@@ -831,70 +802,32 @@ export interface components {
             source: components["schemas"]["Base64In"] | components["schemas"]["UploadIn"];
         };
         LimitsIn: {
-            /**
-             * @description tool rounds before the last answer
-             * @default null
-             */
+            /** @description tool rounds before the last answer */
             max_rounds?: number | null;
-            /** @default null */
             on_max_rounds?: ("answer" | "stop") | null;
-            /** @default null */
             max_failed_rounds?: number | null;
-            /** @default null */
             continue_after_tools?: boolean | null;
-            /** @default null */
             recovery?: ("retry" | "continue") | null;
-            /** @default null */
             max_recoveries?: number | null;
-            /**
-             * @description where no model can answer: the results of the tools in words, or an error
-             * @default null
-             */
+            /** @description where no model can answer: the results of the tools in words, or an error */
             on_provider_failure?: ("assemble" | "fail") | null;
-            /**
-             * @description share of the context window at which the path is shortened
-             * @default null
-             */
+            /** @description share of the context window at which the path is shortened */
             compact_at?: number | null;
-            /**
-             * @description results of tools in earlier turns are sent whole, shortened, or not at all
-             * @default null
-             */
+            /** @description results of tools in earlier turns are sent whole, shortened, or not at all */
             earlier_results?: ("whole" | "short" | "none") | null;
-            /**
-             * @description who shortens it: this server, or the provider where it offers that for the model
-             * @default null
-             */
+            /** @description who shortens it: this server, or the provider where it offers that for the model */
             compaction?: ("own" | "provider") | null;
-            /**
-             * @description tool rounds to which `max_rounds` stretches while they progress
-             * @default null
-             */
+            /** @description tool rounds to which `max_rounds` stretches while they progress */
             hard_max_rounds?: number | null;
-            /**
-             * @description tool calls of the turn
-             * @default null
-             */
+            /** @description tool calls of the turn */
             max_calls?: number | null;
-            /**
-             * @description tokens of all kinds
-             * @default null
-             */
+            /** @description tokens of all kinds */
             budget_tokens?: number | null;
-            /**
-             * @description in the currency of the prices
-             * @default null
-             */
+            /** @description in the currency of the prices */
             budget_cost?: number | null;
-            /**
-             * @description since its start, without waits for a person
-             * @default null
-             */
+            /** @description since its start, without waits for a person */
             budget_seconds?: number | null;
-            /**
-             * @description send the model how many tool rounds are left
-             * @default null
-             */
+            /** @description send the model how many tool rounds are left */
             tell_rounds?: boolean | null;
         };
         ListedChat: {
@@ -914,85 +847,42 @@ export interface components {
         };
         /** @description A condition for one member of an input: its exact value, or its bounds. */
         MemberCondition: {
-            /** @default null */
             const?: unknown;
-            /** @default null */
             enum?: unknown[] | null;
-            /** @default null */
             minimum?: number | null;
-            /** @default null */
             maximum?: number | null;
         };
         NewChat: {
-            /** @default null */
             title?: string | null;
-            /** @default null */
             system_prompt?: string | null;
-            /**
-             * @default {
-             *       "model": null,
-             *       "params": null,
-             *       "tools": null,
-             *       "limits": null,
-             *       "labels": null,
-             *       "search_language": null
-             *     }
-             */
             settings?: components["schemas"]["ChatSettings"];
         };
         /** @description A user turn, and the chat that is created in the same transaction. */
         NewTurnInNewChat: {
-            /** @default null */
             model?: string | null;
-            /** @default null */
             system_prompt?: string | null;
-            /** @default null */
             params?: components["schemas"]["Params"] | null;
-            /** @default null */
             tools?: (string | components["schemas"]["ClientToolIn"] | components["schemas"]["HttpToolIn"] | components["schemas"]["ProviderToolIn"])[] | null;
-            /** @default null */
             limits?: components["schemas"]["LimitsIn"] | null;
-            /** @default null */
             output?: components["schemas"]["OutputIn"] | null;
-            /**
-             * @description keep a recording of the model calls, on a server that has a folder for them
-             * @default null
-             */
+            /** @description keep a recording of the model calls, on a server that has a folder for them */
             record?: boolean | null;
-            /**
-             * @description texts by name that are kept with the turn for its client; no model gets them
-             * @default null
-             */
+            /** @description texts by name that are kept with the turn for its client; no model gets them */
             labels?: {
                 [key: string]: string;
             } | null;
             /**
-             * @default user
+             * @description `user` if it is left out
              * @constant
              */
             role?: "user";
             blocks: (components["schemas"]["TextBlockIn"] | components["schemas"]["ImageBlockIn"] | components["schemas"]["DocumentBlockIn"])[];
-            /** @default null */
             parent_id?: null;
             /**
-             * @description while a turn of this branch runs: refuse, run next, cancel it, add to it, run beside it
-             * @default reject
+             * @description while a turn of this branch runs: refuse, run next, cancel it, add to it, run beside it; `reject` if it is left out
              * @enum {string}
              */
             on_busy?: "reject" | "enqueue" | "interrupt" | "steer" | "branch";
-            /**
-             * @default {
-             *       "system_prompt": null,
-             *       "settings": {
-             *         "labels": null,
-             *         "limits": null,
-             *         "model": null,
-             *         "params": null,
-             *         "search_language": null,
-             *         "tools": null
-             *       }
-             *     }
-             */
             chat?: components["schemas"]["NewChat"];
         };
         /**
@@ -1004,24 +894,17 @@ export interface components {
             schema: {
                 [key: string]: unknown;
             };
-            /** @default null */
             validator?: string | null;
-            /** @default null */
             handler?: string | null;
-            /** @default 3 */
+            /** @description `3` if it is left out */
             max_attempts?: number;
-            /**
-             * @description model calls of one attempt
-             * @default 15
-             */
+            /** @description model calls of one attempt; `15` if it is left out */
             max_iterations?: number;
-            /** @default output */
+            /** @description `output` if it is left out */
             name?: string;
-            /** @default null */
             description?: string | null;
-            /** @default submit */
+            /** @description `submit` if it is left out */
             submit_name?: string;
-            /** @default null */
             submit_description?: string | null;
         };
         /**
@@ -1138,10 +1021,7 @@ export interface components {
             turns: components["schemas"]["TurnOut"][];
             /** @description the `leaf` of the page before: older turns; null at the root */
             next: string | null;
-            /**
-             * @description the `after` of the page behind: newer turns; null at the end of the path
-             * @default null
-             */
+            /** @description the `after` of the page behind: newer turns; null at the end of the path */
             following?: string | null;
             /** @description follow the stream of the chat from here, without gap or overlap */
             cursor: string;
@@ -1173,7 +1053,6 @@ export interface components {
         RememberIn: {
             /** @constant */
             scope: "chat";
-            /** @default null */
             when?: {
                 [key: string]: components["schemas"]["MemberCondition"];
             } | null;
@@ -1204,13 +1083,10 @@ export interface components {
              */
             type: "result";
             tool_use_id: string;
-            /** @default null */
             output?: unknown;
-            /** @default null */
             blocks?: (components["schemas"]["TextBlockIn"] | components["schemas"]["ImageBlockIn"] | components["schemas"]["DocumentBlockIn"])[] | null;
-            /** @default false */
+            /** @description `false` if it is left out */
             is_error?: boolean;
-            /** @default null */
             data?: unknown;
         };
         /**
@@ -1430,27 +1306,15 @@ export interface components {
         };
         /** @description Options of one turn. Options that are omitted come from the chat, then from the server. */
         TurnOptions: {
-            /** @default null */
             model?: string | null;
-            /** @default null */
             system_prompt?: string | null;
-            /** @default null */
             params?: components["schemas"]["Params"] | null;
-            /** @default null */
             tools?: (string | components["schemas"]["ClientToolIn"] | components["schemas"]["HttpToolIn"] | components["schemas"]["ProviderToolIn"])[] | null;
-            /** @default null */
             limits?: components["schemas"]["LimitsIn"] | null;
-            /** @default null */
             output?: components["schemas"]["OutputIn"] | null;
-            /**
-             * @description keep a recording of the model calls, on a server that has a folder for them
-             * @default null
-             */
+            /** @description keep a recording of the model calls, on a server that has a folder for them */
             record?: boolean | null;
-            /**
-             * @description texts by name that are kept with the turn for its client; no model gets them
-             * @default null
-             */
+            /** @description texts by name that are kept with the turn for its client; no model gets them */
             labels?: {
                 [key: string]: string;
             } | null;
@@ -1498,15 +1362,9 @@ export interface components {
             hook_failures: number;
             /** @description the policies that the turn needed */
             degraded: components["schemas"]["DegradedOut"][];
-            /**
-             * @description all turns with its parent, itself included
-             * @default null
-             */
+            /** @description all turns with its parent, itself included */
             siblings?: string[] | null;
-            /**
-             * @description follow the stream from here, without gap or overlap
-             * @default null
-             */
+            /** @description follow the stream from here, without gap or overlap */
             cursor?: string | null;
         };
         /** @description The first event of every turn. */

@@ -1,59 +1,38 @@
 """Spans of turns, as an exporter of OpenTelemetry's SDK gets them."""
 
-import asyncio
 import json
-import sys
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import httpx2
 import pytest
-from opentelemetry import metrics, trace
+from opentelemetry import metrics
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import HistogramDataPoint, InMemoryMetricReader
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from tests.support.canned import Answer, Asked, CannedServer, canned_server, served
+from tests.support.canned import Answer, canned_server
 from tests.support.harness import Harness
-from tests.support.http_client import Client, said
 from tests.support.http_server import pausing, serving
-from turnstream.domain.errors import TransientError
-from turnstream.domain.turns import HttpCall, ToolSpec
-from turnstream.extensions.http_tools.addresses import Allowed
-from turnstream.extensions.http_tools.tool import HttpTools
-from turnstream.extensions.mcp.declared import McpServer
-from turnstream.extensions.mcp.servers import McpServers
+from tests.support.spans import PARENT, TRACE, collected, of_trace
+from turnstream.config import Settings
+from turnstream.domain import extras
+from turnstream.domain.errors import ConfigError, TransientError
+from turnstream.extensions.otel import EXTENSION
 from turnstream.llm.anthropic.provider import AnthropicProvider
-from turnstream.llm.models.catalog import ProviderModels
+from turnstream.llm.models.catalog import Models, ProviderModels
 from turnstream.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text, tool_use
 from turnstream.storage.activities import Activities
-from turnstream.tools.policy import Policy
 from turnstream.tools.tool import tool
-from turnstream.tools.toolset import Toolset
 from turnstream.tracing import TRACING, trace_id
-
-TRACE = "0af7651916cd43dd8448eb211c80319c"
-PARENT = f"00-{TRACE}-b7ad6b7169203331-01"
-
-
-@pytest.fixture(scope="module")
-def exporter() -> InMemorySpanExporter:
-    """Of the one SDK that a process has."""
-    exporter, provider = InMemorySpanExporter(), TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    trace.set_tracer_provider(provider)
-    return exporter
 
 
 @pytest.fixture
-def spans(exporter: InMemorySpanExporter) -> Iterator[InMemorySpanExporter]:
-    exporter.clear()
-    TRACING.begin()
-    yield exporter
-    TRACING.end()
+def spans() -> Iterator[InMemorySpanExporter]:
+    with collected() as exporter:
+        yield exporter
 
 
 @pytest.fixture(scope="module")
@@ -77,10 +56,6 @@ def points(reader: InMemoryMetricReader, name: str, **labels: str) -> Sequence[H
         if isinstance(point, HistogramDataPoint)
         if {key.replace("__", "."): value for key, value in labels.items()}.items() <= (point.attributes or {}).items()
     ]
-
-
-def of_trace(spans: InMemorySpanExporter) -> Sequence[ReadableSpan]:
-    return [span for span in spans.get_finished_spans() if f"{span.context.trace_id:032x}" == TRACE]
 
 
 def attributes(span: ReadableSpan, *names: str) -> list[object]:
@@ -140,66 +115,27 @@ async def test_a_traceparent_comes_in_with_a_message_and_goes_out_to_the_provide
             turn = (await http.post(f"{server.url}/api/turns", json=body, headers=headers)).json()["assistant_turn"]
             stream = f"{server.url}/api/chats/{turn['chat_id']}/turns/{turn['id']}/stream"
             assert "turn_error" in (await http.get(stream, headers=headers)).text
-            body = {"model": "claude", "input": "Hi"}
-            assert (await http.post(f"{server.url}/v1/responses", json=body, headers=headers)).json()["error"]
         sent = [request.headers["traceparent"] for request in api.requests]
         await offer.provider.aclose()  # type: ignore[attr-defined]
     assert {trace_id(each) for each in sent} == {TRACE}
     names = [span.name for span in of_trace(spans)]
     assert {"POST /api/turns", "invoke_agent turnstream", "chat claude"} <= {*names}
-    assert "POST /v1/responses" in names
-    assert names.count("invoke_agent turnstream") == 2
 
 
-class Outside(CannedServer):
-    """A tool that fails at first, and the receiver of webhooks."""
-
-    def answer_to(self, asked: Asked) -> Answer:
-        first = len([each for each in self.requests if each.target == "/tool"]) == 1
-        return Answer(b"{}", 503 if first and asked.target == "/tool" else 200, {"content-type": "application/json"})
+async def test_a_setting_switches_traces_on(database_url: str) -> None:
+    async with serving(database_url, traces=True, traces_content=7):
+        assert (TRACING.on, TRACING.content) == (True, 7)
+    TRACING.end()
 
 
-MCP = """
-from mcp.server.mcpserver import Context, MCPServer
-
-server = MCPServer("far")
-
-@server.tool(structured_output=False)
-async def parent(context: Context) -> str:
-    return str((context.request_context.meta or {}).get("traceparent"))
-
-server.run("stdio")
-"""
-
-
-async def test_a_traceparent_goes_out_to_each_try_of_a_tool_to_mcp_servers_and_webhooks(
-    database_url: str, spans: InMemorySpanExporter
+async def test_without_its_package_the_setting_stops_the_start_with_the_command_that_installs_it(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async with (
-        served(Outside()) as outside,
-        HttpTools(Allowed.of(["127.0.0.1"])) as http_tools,
-        McpServers([McpServer("far", command=sys.executable, args=("-c", MCP))]) as mcp,
-    ):
-        spec = ToolSpec("near", "Near.", '{"type": "object"}', read_only=True, http=HttpCall(f"{outside.url}/tool"))
-        near = http_tools.operator_tool(spec, Policy(retries=1))
-        toolset = Toolset([near], sources=[mcp], backoff=lambda retry: 0)
-        hook: dict[str, Any] = {"webhook_url": f"{outside.url}/hook", "webhook_secret": f"whsec_{'MfKQ' * 8}"}
-        async with serving(database_url, toolset, **hook) as server, Client(server.url) as api:
-            calls = message_of(tool_use("near", {}, "a"), tool_use("far__parent", {}, "b"))
-            model = server.scripts.model(calls, message_of(text("Done.")))
-            message = {**said("Call."), "model": model}
-            asked = await api.json("POST", "/api/turns", 201, json=message, headers={"traceparent": PARENT})
-            await api.events(asked["stream_url"])
-            turn = await api.json("GET", asked["stream_url"].removesuffix("/stream"))
-            while len(outside.requests) < 3:  # noqa: ASYNC110, the receiver has no event for it
-                await asyncio.sleep(0.02)
-    (by_mcp,) = [block["text"] for block in turn["blocks"] if block.get("tool_use_id") == "b" and "text" in block]
-    sent = {each.target: each.headers["traceparent"] for each in outside.requests}
-    assert [each.target for each in outside.requests] == ["/tool", "/tool", "/hook"]
-    ids = {f"{span.context.span_id:016x}": span.name for span in of_trace(spans)}
-    assert ids[sent["/tool"].split("-")[2]] == "execute_tool near"
-    assert ids[sent["/hook"].split("-")[2]] == "webhook"
-    assert {trace_id(each) for each in (*(each.headers["traceparent"] for each in outside.requests), by_mcp)} == {TRACE}
+    monkeypatch.setattr(extras, "find_spec", lambda _: None)
+    (check,) = EXTENSION.checks.values()
+    assert await check(Settings(_env_file=None), Models([]), False) == "off"
+    with pytest.raises(ConfigError, match=r"^TURNSTREAM_TRACES needs .* pip install 'turnstream\[otel\]'\.$"):
+        await check(Settings(_env_file=None, traces=True), Models([]), False)
 
 
 async def test_without_traces_nothing_is_sent_or_stored(harness: Harness) -> None:
@@ -245,19 +181,13 @@ async def test_a_model_call_is_measured_by_the_conventions(
     assert attributes(span, "gen_ai.usage.cache_read.input_tokens", "gen_ai.usage.output_tokens") == [20, 11]
 
 
-async def test_content_is_in_spans_on_request_alone_and_has_a_bound(
-    harness: Harness, exporter: InMemorySpanExporter
-) -> None:
-    exporter.clear()
-    TRACING.begin(content=20)
+async def test_content_is_in_spans_on_request_alone_and_has_a_bound(harness: Harness) -> None:
     replies: list[Reply] = [message_of(tool_use("look", {}, "a")), message_of(text("It is a long answer."))]
-    try:
+    with collected(content=20) as spans:
         async with harness.replica(ScriptedProvider(replies), [look]) as replica:
             asked = await harness.ask("First words, and the last ones of the user.", tools=[look], trace=PARENT)
             await harness.finish(replica, asked)
-    finally:
-        TRACING.end()
-    first, second = [span.attributes or {} for span in of_trace(exporter) if span.name == "chat scripted"]
+    first, second = [span.attributes or {} for span in of_trace(spans) if span.name == "chat scripted"]
     assert json.loads(str(first["gen_ai.input.messages"])) == [
         {"role": "user", "parts": [{"type": "text", "content": "First words, and the…"}]}
     ]
@@ -266,7 +196,7 @@ async def test_content_is_in_spans_on_request_alone_and_has_a_bound(
     (told,) = json.loads(str(second["gen_ai.input.messages"]))[0]["parts"]
     assert told == {"type": "tool_call_response", "id": "a", "response": "a secret that no spa…"}
     assert json.loads(str(second["gen_ai.output.messages"]))[0]["parts"][0]["content"] == "It is a long answer."
-    (tool_span,) = [span for span in of_trace(exporter) if span.name == "execute_tool look"]
+    (tool_span,) = [span for span in of_trace(spans) if span.name == "execute_tool look"]
     assert attributes(tool_span, "gen_ai.tool.call.arguments", "gen_ai.tool.call.result") == [
         "{}",
         "a secret that no spa…",

@@ -1,0 +1,41 @@
+"""Spans and metrics for OpenTelemetry, if the settings ask for them."""
+
+from typing import TYPE_CHECKING
+
+from pydantic import Field
+
+from turnstream.config import Section, Settings
+from turnstream.domain.extras import need
+from turnstream.extension import Context, Extension, Work
+
+if TYPE_CHECKING:
+    from turnstream.llm.models.catalog import Models
+
+
+class TraceSettings(Section):
+    traces: bool = Field(False, description="true: spans for OpenTelemetry: see [traces](monitoring.md#traces)")
+    traces_content: int = Field(
+        0,
+        ge=0,
+        le=100_000,
+        description="characters of messages, tool inputs and results that an attribute of a span may hold; 0 for none",
+    )
+
+
+async def _check(settings: Settings, _: "Models", __: bool) -> str:
+    if not settings.section(TraceSettings).traces:
+        return "off"
+    need("opentelemetry", "otel", "TURNSTREAM_TRACES")
+    return "go to the SDK of the process"
+
+
+def _work(context: Context) -> Work:
+    settings = context.settings.section(TraceSettings)
+    if settings.traces:
+        from turnstream.extensions.otel.sdk import begin
+
+        begin(settings.traces_content)
+    return Work()
+
+
+EXTENSION = Extension("otel", "spans for OpenTelemetry", TraceSettings, checks={"traces": _check}, work=_work)
