@@ -117,8 +117,10 @@ class MessagePosting:
 
 
 def _essence(request: TurnRequest) -> tuple[object, ...]:
-    """What decides the next model call. A choice that forces a call holds for the first one alone."""
-    params = dict(request.params)
+    """What decides the next model call. A choice that forces a call holds for the first one alone. Each client has a
+    `max_tokens` of its own, and another one is no other request.
+    """
+    params = {name: value for name, value in request.params.items() if name != "max_tokens"}
     choice = {name: value for name, value in (params.pop("tool_choice", None) or {}).items() if name != "name"}
     choice["type"] = "none" if choice.get("type") == "none" else "auto"
     return request.model, request.system, request.tools, request.provider_tools, request.output, params, choice
