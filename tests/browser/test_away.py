@@ -27,8 +27,15 @@ async def test_a_chat_that_is_opened_without_a_network_is_there_when_it_is_back(
     await ada.page.get_by_text("Reconnecting").wait_for()
     await ada.page.locator("#title", has_text="Other").wait_for()
     assert ada.chat == other.assistant["chat_id"]
+    await ada.page.get_by_text("This chat cannot be read now").wait_for()
+    assert await ada.page.locator("#welcome").is_hidden()
+    await ada.page.get_by_role("link", name="First").click()
+    await ada.sees("Hello.")  # as this browser has seen it before
+    await ada.page.get_by_role("link", name="Other").click()
+    await ada.page.get_by_text("This chat cannot be read now").wait_for()
     await ada.context.set_offline(False)
     await ada.sees("Hello.")
+    assert await ada.page.locator("#unread").is_hidden()
     await ada.page.get_by_text("Reconnecting").wait_for(state="hidden")
     await ada.say("And now?")
     await ada.sees("And now?")

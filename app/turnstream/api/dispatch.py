@@ -1,13 +1,13 @@
 """Routes of a table of calls: each request is admitted, and handled within its span."""
 
 from asyncio import CancelledError
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Match, Route
-from starlette.types import ASGIApp, Scope
+from starlette.routing import BaseRoute, Match, Route
+from starlette.types import Receive, Scope, Send
 
 from turnstream.api.http.call_group import Answer, CallGroup
 from turnstream.api.http.endpoint import Endpoint, HandlerApp
@@ -45,36 +45,39 @@ async def _answered(request: Request, endpoint: Endpoint) -> Response:
         return response
 
 
-class _RouteWith(Route):
-    """A route of the requests that have `header`."""
+class _WithHeader(BaseRoute):
+    """The requests of a route that have `header`."""
 
-    def __init__(self, path: str, app: ASGIApp, methods: Collection[str] | None, header: str) -> None:
-        super().__init__(path, app, methods=methods and list(methods))
+    def __init__(self, route: Route, header: str) -> None:
+        self._route = route
         self._header = header
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        return super().matches(scope) if self._header in Headers(scope=scope) else (Match.NONE, {})
+        return self._route.matches(scope) if self._header in Headers(scope=scope) else (Match.NONE, {})
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._route.handle(scope, receive, send)
 
 
-def routes_of(parts: Iterable[CallGroup]) -> list[Route]:
+def routes_of(parts: Iterable[CallGroup]) -> list[BaseRoute]:
     """One route for each path of a group, so that a refusal of a wrong method lists all the right ones."""
-    routes, rest = [], []
+    routes: list[BaseRoute] = []
+    rest: list[BaseRoute] = []
     for part in sorted(parts, key=lambda part: part.header is None):
         by_path: dict[str, dict[str, Endpoint]] = {}
         for endpoint in part.endpoints:
             by_path.setdefault(endpoint.path, {})[endpoint.method] = endpoint
-        routes += [
-            _route(path, _dispatcher(methods, part.answer or answer), methods, part.header)
+        own = [
+            Route(path, _dispatcher(methods, part.answer or answer), methods=list(methods))
             for path, methods in by_path.items()
         ]
-        rest += [_route(each.path, each.app, each.methods, part.header) for each in part.routes]
+        routes += _limited(own, part.header)
+        rest += _limited(part.routes, part.header)
     return routes + rest
 
 
-def _route(path: str, app: ASGIApp, methods: Collection[str] | None, header: str | None) -> Route:
-    if header is not None:
-        return _RouteWith(path, app, methods, header)
-    return Route(path, app, methods=methods and list(methods))
+def _limited(routes: Sequence[Route], header: str | None) -> Sequence[BaseRoute]:
+    return routes if header is None else [_WithHeader(each, header) for each in routes]
 
 
 def _dispatcher(endpoints: Mapping[str, Endpoint], answer: Answer) -> HandlerApp:

@@ -1,16 +1,21 @@
 // The open chat: the path that is shown, kept up to date by the stream of the chat. Knows nothing of the page.
 
 import { inputOf, isFile } from './files.js'
+import { pathOf } from './kept-files.js'
 import { Subscription } from './subscription.js'
 import { apply, hasEnded, isPassing, pause } from './turnstream.js'
 
 /** @typedef {import('./protocol.d.ts').Turn & {pendingSteers?: string[]}} Turn */
 
 export class Conversation extends EventTarget {
-  /** Fires `path` (other turns are shown), `turn` (one changed), `chat` (it changed, or was begun), `deleted`, `connection`. */
-  constructor(client) {
+  /**
+   * Fires `path` (other turns are shown), `turn` (one changed), `chat` (it changed, or was begun), `deleted`, `connection`.
+   * `kept`: where this browser keeps the paths that it has shown.
+   */
+  constructor(client, kept) {
     super()
     this.client = client
+    this.kept = kept
     this.stream = new Subscription(client, {
       open: (options) => client.followChat(this.id, options),
       receive: (event) => this.#receive(event),
@@ -32,6 +37,7 @@ export class Conversation extends EventTarget {
     this.through = null
     this.draft = {}
     this.older = null
+    this.unread = false // whether the server has not been reached since the chat was opened
     this.#emit('connection', 'open') // what is reported of the chat before it is over
     this.#emit('path')
   }
@@ -63,7 +69,7 @@ export class Conversation extends EventTarget {
 
   /**
    * Opens a chat at its newest turn, or at the newest that follows the turn `through`. Without a network, or while the server
-   * is away, it is tried again until another chat is opened. Throws Refused.
+   * is away, the path that was kept is shown, and it is tried again until another chat is opened. Throws Refused.
    */
   async open(id, /** @type {string | null} */ through = null) {
     this.close()
@@ -77,6 +83,7 @@ export class Conversation extends EventTarget {
         if (visit !== this.visit) return
         if (!isPassing(error)) throw error
         this.#emit('connection', 'lost')
+        if (tries === 1) await this.#showKept()
         await pause(tries)
       }
     }
@@ -102,7 +109,7 @@ export class Conversation extends EventTarget {
     const leaf = this.path.at(-1)
     return {
       on_busy: this.running ? onBusy : 'enqueue',
-      ...(leaf && { parent_id: leaf.id }),
+      ...(leaf && !this.unread && { parent_id: leaf.id }), // of a kept path, the leaf may not be the newest turn
       ...(!this.id && { chat: this.draft }),
     }
   }
@@ -184,16 +191,35 @@ export class Conversation extends EventTarget {
     if (this.reading !== reading) return this.reading || this.stream.started ? null : this.#read(null)
     // Only these: what came while they were read is sent again from their cursor, and must count as new then.
     this.turns = new Map(turns.map((turn) => [turn.id, turn]))
-    Object.assign(this, { through, older: next })
+    Object.assign(this, { through, older: next, unread: false })
     this.#show(turns)
     this.stream.start(cursor)
+    this.#keep()
+  }
+
+  /** Keeps the path in this browser, for a time without the server. */
+  #keep() {
+    const name = pathOf(this.id)
+    this.kept.keep(name, name, new Blob([JSON.stringify(this.path)]))
+  }
+
+  async #showKept() {
+    const { visit, id } = this
+    const [kept] = await this.kept.of(pathOf(id))
+    const path = kept ? JSON.parse(await kept.file.text()) : []
+    if (visit !== this.visit || this.turns.size) return // the server has answered
+    this.unread = true
+    this.turns = new Map(path.map((turn) => [turn.id, turn]))
+    this.#show(path)
   }
 
   #receive(event) {
     const { data } = event
     if (event.event === 'chat') this.#emit('chat', data)
-    else if (event.event === 'chat_deleted') this.#emit('deleted')
-    else if (event.event === 'turns_deleted') this.#forget(new Set(data.turns))
+    else if (event.event === 'chat_deleted') {
+      this.kept.remove(pathOf(this.id))
+      this.#emit('deleted')
+    } else if (event.event === 'turns_deleted') this.#forget(new Set(data.turns))
     else if (event.event === 'turn') this.#add(data)
     else if (this.turns.has(data.turn)) this.#apply(this.turns.get(data.turn), event)
   }
@@ -211,6 +237,7 @@ export class Conversation extends EventTarget {
     const siblings = stored.siblings.length < turn.siblings.length ? turn.siblings : stored.siblings
     Object.assign(turn, stored, { siblings })
     this.#emit('turn', turn)
+    if (this.turns.get(turn.id) === turn) this.#keep()
   }
 
   /** Adds the turns of a response. The stream brings the same turns, sometimes first. */

@@ -1,13 +1,15 @@
-// Files of messages that are not sent yet, kept in this browser beside their words.
+// Files of messages that are not sent yet, kept in this browser beside their words; and the last path of each chat.
 
 import { shelf } from './session.js'
 
-const MAX_BYTES = 50_000_000 // of all files together: the oldest are forgotten
+const MAX_BYTES = 50_000_000 // of all files together: paths are forgotten first, then the oldest files
 const MAX_AGE = 7 * 24 * 3_600_000 // milliseconds
 
 /** What a draft of a chat, or an unsent message, is called here. */
 export const draftOf = (chat) => `draft ${chat ?? 'new'}`
 export const unsentOf = (key) => `unsent ${key}`
+/** What the last path of a chat is called. */
+export const pathOf = (chat) => `path ${chat}`
 
 export class KeptFiles {
   /** @type {Promise<IDBDatabase> | undefined} */
@@ -59,7 +61,7 @@ export class KeptFiles {
     const all = (await this.#run('readonly', (store) => store.getAll())) ?? []
     let bytes = 0
     const old = all
-      .sort((a, b) => b.at - a.at)
+      .sort((a, b) => isPath(a) - isPath(b) || b.at - a.at)
       .filter(({ at, file }) => (bytes += file.size) > MAX_BYTES || at < Date.now() - MAX_AGE)
     const isOld = (one) => old.some(({ id, at }) => id === one.id && at === one.at)
     if (old.length) await this.#forEach((cursor) => isOld(cursor.value) && cursor.delete())
@@ -102,3 +104,5 @@ export class KeptFiles {
     return this.#opening
   }
 }
+
+const isPath = ({ message }) => Number(message.startsWith(pathOf('')))

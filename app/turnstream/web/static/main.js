@@ -25,13 +25,13 @@ const { page: texts } = TEXTS
 const BRIEF = 800 // milliseconds: a connection that is back within this is not reported as lost
 
 const client = new Session()
-const conversation = new Conversation(client)
+const kept = new KeptFiles()
+const conversation = new Conversation(client, kept)
 const chats = new Chats(client)
 new Settings(client, conversation)
 new Waiting(client, chats)
 new Notifications(chats, report)
 const models = new Models(client)
-const kept = new KeptFiles()
 const attachments = new Attachments(client, kept, report)
 const outbox = new Outbox(client, kept, (file, id) => attachments.upload(file, id))
 const composer = new Composer({

@@ -23,7 +23,9 @@ export class Unsent {
     clearTimeout(this.soon)
     const entries = this.outbox.of(this.conversation.id)
     const [first] = entries
-    find('#welcome').hidden = this.conversation.path.length + entries.length > 0
+    const isEmpty = this.conversation.path.length + entries.length === 0
+    find('#welcome').hidden = !isEmpty || this.conversation.unread
+    find('#unread').hidden = !this.conversation.unread || this.conversation.path.length > 0
     const age = Date.now() - first?.at
     if (entries.length === 1 && !first.away && !first.reason && !first.missing.length && age < BRIEF) {
       this.soon = setTimeout(() => this.draw(), BRIEF - age)
