@@ -15,8 +15,10 @@ from tests.support.pictures import PIXEL
 from turnstream.domain.errors import PermanentError, TransientError
 from turnstream.llm.anthropic.render import render, render_count
 from turnstream.llm.models.catalog import ProviderModels
-from turnstream.llm.provider import BlockClosed, BlockOpened, ModelRequest
+from turnstream.llm.provider import BlockClosed, BlockOpened, MessageDelta, MessageEnded, ModelRequest
 from turnstream.llm.scripted import Pause, ScriptedProvider, message_of, text, thinking, tool_use
+from turnstream.tools.tool import tool
+from turnstream.tools.toolset import Toolset
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -560,3 +562,35 @@ async def test_members_of_tools_and_tools_that_anthropic_defines_reach_its_model
         {"type": "bash_20250124", "name": "bash"},
         {**search, "cache_control": {"type": "ephemeral"}},
     ]
+
+
+async def test_the_reason_of_the_end_has_what_the_provider_reported(server: Server, client: AsyncAnthropic) -> None:
+    ends = [
+        MessageDelta("stop_sequence", {}, '{"stop_sequence":"END"}'),
+        MessageDelta("refusal", {}, '{"stop_details":{"type":"refusal","category":"cyber"}}'),
+    ]
+    model = server.scripts.model(*([*list(message_of(text("No")))[:-1], (end, MessageEnded())] for end in ends))
+    sent: Any = {"model": model, "max_tokens": 9, "messages": [user("Hi")], "stop_sequences": ["END"]}
+    made = await client.messages.create(**sent)
+    assert (made.stop_reason, made.stop_sequence) == ("stop_sequence", "END")
+    async with client.messages.stream(**sent) as stream:
+        streamed = await stream.get_final_message()
+    assert streamed.stop_details is not None
+    assert (streamed.stop_reason, streamed.stop_details.category) == ("refusal", "cyber")
+
+
+async def test_a_message_pauses_where_a_tool_of_the_server_waits_for_an_approval(database_url: str) -> None:
+    @tool(approval="always")
+    async def send_mail(to: str) -> str:
+        """Sends a mail."""
+        return f"sent to {to}"
+
+    async with serving(database_url, Toolset([send_mail])) as server, Client(server.url) as api:
+        model = server.scripts.model(
+            message_of(text("May I?"), tool_use("send_mail", {"to": "ada"}, "m1")), message_of(text("Done."))
+        )
+        async with AsyncAnthropic(base_url=server.url, api_key="none", max_retries=0) as client:
+            made = await client.messages.create(model=model, max_tokens=9, messages=[user("Mail.")])
+        assert (made.stop_reason, [block.type for block in made.content]) == ("pause_turn", ["text"])
+        (waiting,) = (await api.json("GET", "/api/waiting"))["calls"]
+        assert waiting["tool_use_id"] == "m1"
