@@ -12,6 +12,8 @@ _EXPOSED = (
     "Location",
     "Retry-After",
     "Turnstream-Heartbeat",
+    "Turnstream-Ignored",
+    "Turnstream-Resume",
     "WWW-Authenticate",
     "X-Request-ID",
     "X-Resumable-Stream-ID",
