@@ -56,6 +56,14 @@ def claude_code() -> Path:
     return folder / "node_modules/@anthropic-ai/claude-code/cli-wrapper.cjs"
 
 
+@pytest.fixture(scope="session")
+def codex() -> Path:
+    """The script that starts Codex CLI."""
+    folder = FOLDER / "codex"
+    _install(folder)
+    return folder / "node_modules/@openai/codex/bin/codex.js"
+
+
 def _install(folder: Path) -> None:
     """Once for each state of the lock, however many processes of tests there are."""
     wanted = (folder / "package-lock.json").read_text(encoding="utf-8")

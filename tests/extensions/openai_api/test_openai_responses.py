@@ -15,13 +15,22 @@ from tests.support.http_server import Server, pausing, serving
 from tests.support.pictures import PIXEL
 from turnstream.domain.errors import TransientError
 from turnstream.domain.plans import Plan
+from turnstream.extensions.openai.parameters import chat_parameters
+from turnstream.extensions.openai.quirks import QUIRKS
+from turnstream.extensions.openai_api.members import HINTS
 from turnstream.kit.clock import CLOCK
 from turnstream.kit.signature import headers_of
-from turnstream.llm.scripted import Pause, message_of, text, thinking, tool_use
+from turnstream.llm.models.catalog import ProviderModels
+from turnstream.llm.scripted import Pause, ScriptedProvider, message_of, text, thinking, tool_use
 from turnstream.tools.tool import tool
 from turnstream.tools.toolset import Toolset
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+def user(content: str) -> Any:
+    return {"role": "user", "content": content}
+
 
 LOOK: Any = {
     "type": "function",
@@ -418,3 +427,98 @@ async def test_approvals_and_limits_of_a_plan(database_url: str) -> None:
                 await client.responses.create(input="Hi")
             assert int(refused.value.response.headers["retry-after"]) > 0
             assert refused.value.code == "rate_limit_exceeded"
+
+
+# --- members that have no place --------------------------------------------------------------------------------------
+
+
+async def ignored_by(client: AsyncOpenAI, path: str, body: Any) -> str | None:
+    raw: Any = {"headers": {"X-Stainless-Raw-Response": "true"}}
+    answer: Any = await client.post(path, body=body, cast_to=Response, options=raw)
+    found: str | None = answer.headers.get("turnstream-ignored")
+    return found
+
+
+@pytest.mark.parametrize("path", ["/responses", "/chat/completions"])
+@pytest.mark.parametrize("name", HINTS)
+async def test_a_hint_is_accepted_and_named_and_what_changes_the_answer_is_refused(
+    client: AsyncOpenAI, path: str, name: str
+) -> None:
+    values = HINTS[name]
+    body = {"model": "plain", **({"input": "Hi"} if path == "/responses" else {"messages": [user("Hi")]})}
+    for value in values if values is not None else ("x",):
+        assert await ignored_by(client, path, {**body, name: value}) == name
+    if values is not None:
+        other: Any = {"modalities": ["audio"], "parallel_tool_calls": False, "service_tier": "flex"}.get(name, 0.5)
+        with pytest.raises(openai.BadRequestError) as refused:
+            await client.post(path, body={**body, name: other}, cast_to=Response)
+        assert refused.value.param == name
+
+
+@pytest.mark.parametrize(
+    ("members", "ignored"),
+    [
+        ({"stream_options": {"include_obfuscation": True}}, "stream_options.include_obfuscation"),
+        ({"reasoning": {"generate_summary": "auto"}}, "reasoning.generate_summary"),
+        ({"include": ["message.output_text.logprobs"]}, "include"),
+        ({"tools": [{"type": "web_search"}]}, "tools[0]"),
+        ({}, None),
+    ],
+)
+async def test_members_inside_of_others_are_named_by_their_path(
+    client: AsyncOpenAI, members: Any, ignored: str | None
+) -> None:
+    assert await ignored_by(client, "/responses", {"input": "Hi", **members}) == ignored
+
+
+async def test_a_model_gets_its_parameters_by_their_own_names(server: Server, client: AsyncOpenAI) -> None:
+    provider, model = ScriptedProvider(lambda _: message_of(text("Hi."))), f"open-{uuid4().hex}"
+    parameters = chat_parameters(QUIRKS["compatible"])
+    server.scripts.offers.append(ProviderModels(provider, [model], parameters=parameters))
+    own: Any = {
+        "top_k": 20,
+        "min_p": 0.1,
+        "repetition_penalty": 1.1,
+        "chat_template_kwargs": {"enable_thinking": False},
+    }
+    await client.responses.create(model=model, input="Hi", extra_body=own, user="u1", reasoning={"effort": "low"})
+    await client.chat.completions.create(
+        model=model, messages=[user("Hello")], extra_body=own, user="u1", reasoning_effort="low", seed=4
+    )
+    wanted = {**own, "reasoning_effort": "low"}
+    for request, more in zip(provider.requests, ({}, {"seed": 4}), strict=True):
+        assert request.params == {**wanted, **more}
+
+
+# --- tools of programs -----------------------------------------------------------------------------------------------
+
+
+async def test_custom_tools_and_those_of_a_namespace_come_back_as_they_were_sent(
+    server: Server, client: AsyncOpenAI
+) -> None:
+    tools: Any = [
+        {"type": "custom", "name": "patch", "description": "Patches.", "format": {"type": "text"}},
+        {"type": "namespace", "name": "sea", "description": "Sea.", "tools": [LOOK]},
+    ]
+    calls = [tool_use("patch", {"input": "*** A\n+b"}, "c1"), tool_use("look--in--sea", {"at": "x"}, "c2")]
+    model, provider = server.scripts.provider(message_of(*calls), message_of(text("Done.")))
+    async with client.responses.stream(model=model, input="Go", tools=tools) as stream:
+        events = [event async for event in stream]
+        asked = await stream.get_final_response()
+    assert "".join(e.delta for e in events if e.type == "response.custom_tool_call_input.delta") == "*** A\n+b"
+    custom, function = asked.output
+    assert (custom.type, function.type) == ("custom_tool_call", "function_call")
+    assert (custom.to_dict()["name"], custom.to_dict()["input"]) == ("patch", "*** A\n+b")
+    assert (function.to_dict()["name"], function.to_dict()["namespace"]) == ("look", "sea")
+    again = await client.responses.retrieve(asked.id)
+    assert [item.to_dict()["id"] for item in again.output] == [item.to_dict()["id"] for item in asked.output]
+    outputs: Any = [
+        {"type": "custom_tool_call_output", "call_id": "c1", "output": "ok"},
+        {"type": "function_call_output", "call_id": "c2", "output": "blue"},
+    ]
+    answered = await client.responses.create(model=model, input=outputs, previous_response_id=asked.id)
+    assert answered.output_text == "Done."
+    items = (await client.responses.input_items.list(answered.id, order="asc")).data
+    assert [item.type for item in items] == ["custom_tool_call_output", "function_call_output"]
+    blocks = [block for message in provider.requests[1].messages for block in message.blocks]
+    assert [block.text for block in blocks if block.type == "tool_result"] == ["ok", "blue"]

@@ -187,6 +187,19 @@ async def test_without_tokens_no_other_machine_is_answered_whatever_host_it_clai
                     assert "another machine" in answer.json()["detail"]
 
 
+async def test_without_tokens_any_key_is_the_local_owners_but_not_for_a_foreign_page(database_url: str) -> None:
+    async with serving(database_url) as server, httpx2.AsyncClient(base_url=server.url, trust_env=False) as client:
+        for key in ("EMPTY", "none", "ollama", "lm-studio", "sk-1234", "sk-ant-x"):
+            headers = {"Authorization": f"Bearer {key}"}
+            for path in ("/api/chats", "/v1/models", "/api/ag-ui/capabilities"):
+                assert (await client.get(path, headers=headers)).status_code in {200, 404}, path
+            refused = await client.get("/api/chats", headers={**headers, "Origin": "https://elsewhere.example"})
+            assert refused.status_code == 401
+        await server.token("ada")  # now it needs one
+    async with serving(database_url) as server, httpx2.AsyncClient(base_url=server.url, trust_env=False) as client:
+        assert (await client.get("/api/chats", headers={"Authorization": "Bearer sk-1234"})).status_code == 401
+
+
 async def test_the_local_owner_is_looked_for_in_the_table_only_until_the_first_token(database_url: str) -> None:
     async with connect(database_url, size=2) as database:
         tokens = Tokens(database)

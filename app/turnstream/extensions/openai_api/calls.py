@@ -33,7 +33,7 @@ _STREAM = (
     Query("stream", "`true`: as a stream of events"),
     Query("starting_after", "the number of an event: the stream sends what follows it"),
     Query("include", "is accepted: responses have all that is there"),
-    Query("include_obfuscation", "`false`, or left out"),
+    Query("include_obfuscation", "is accepted: events are never obfuscated"),
 )
 
 _call = partial(Endpoint, reach=_H, lenient=True)

@@ -42,7 +42,7 @@ async def complete_chat(request: Request) -> Response:
     services, owner = services_and_owner(request)
     sent, body = await read_body(request, ChatIn)
     items, places = await items_of_messages(sent.messages)
-    input, options = await split_input(items, places), options_of_chat(sent)
+    input, options = await split_input(items, places), options_of_chat(services, sent)
     identity_of(request).require_reach(None)
     key = idempotency_key_of(request, body)
     if sent.stream:
@@ -55,14 +55,14 @@ async def complete_chat(request: Request) -> Response:
         services, owner, turn, lambda turn, view: ChatChunks(turn, part, lambda: view().turn, usage=wants_usage)
     )
     if sent.stream:
-        return event_stream(services, delivered(reader.frames(), forget))
+        return event_stream(services, delivered(reader.frames(), forget), options.headers)
     await reader.end()
     if forget is not None:
         await forget()
     if (failure := reader.events.failure) is not None:
         # The turn has had its own tries; the SDKs would post the message anew.
         return Response(to_json(failure), 500, {"x-should-retry": "false"}, "application/json")
-    return Response(to_json(reader.events.completion()), media_type="application/json")
+    return Response(to_json(reader.events.completion()), 200, options.headers, "application/json")
 
 
 class ChatChunks:

@@ -28,9 +28,12 @@ from turnstream.extensions.openai_api.objects import (
     ResponseState,
     annotations_of,
     approval_id,
+    custom_input,
+    custom_tools,
     function_of,
     is_server_call,
     item_id,
+    names_of,
     response_json,
     role_tools,
     state_of,
@@ -96,7 +99,7 @@ class ResponseEvents:
         self._starts: dict[int, int] = {}
         self._running: dict[tuple[int, str], _Item] = {}
         self._usages: list[Any] = []
-        self._roles = role_tools(turn)
+        self._roles, self._customs = role_tools(turn), custom_tools(turn)
         self._is_structured = turn.request is not None and turn.request.output is not None
         self._end: ResponseState | None = None
 
@@ -195,7 +198,7 @@ class ResponseEvents:
 
     def _delta(self, delta: BlockDelta) -> bytes:
         item = self._open
-        if item is None:
+        if item is None or not item.prefix:
             return b""
         first, text, before = self._number(item.start + delta.offset), delta.text, b""
         last = first + len(text) - 1
@@ -233,6 +236,8 @@ class ResponseEvents:
                     items[-1]["content"] = [text_part(written.text)]
                 case "reasoning":
                     items[-1]["summary"] = [{"type": "summary_text", "text": written.text}]
+                case "custom_tool_call":
+                    pass  # its input is a part of what is written
                 case _:
                     items[-1]["arguments"] = written.text
         return items
@@ -256,6 +261,8 @@ class ResponseEvents:
             part = {"type": "summary_text", "text": ""}
             yield from self._event("response.reasoning_summary_part.added", **item.place, summary_index=0, part=part)
         item.start = self._position
+        if json["type"] == "custom_tool_call":
+            return
         type, more = _DELTAS[json["type"]]
         place = to_json(item.place)[1:-1].replace(b"%", b"%%")
         item.prefix = b'event: %b\ndata: {"type":"%b",%b,%b"sequence_number":%%d,"delta":%%b}\n\n' % (
@@ -274,8 +281,10 @@ class ResponseEvents:
         if start.type == THINKING:
             return {"type": "reasoning", "id": item_id("rs", turn, *place), "summary": []}
         if begin.runner == "client":
-            call = {"call_id": start.tool_use_id, "name": start.name, "arguments": ""}
-            return {"type": "function_call", "id": item_id("fc", turn, *place), "status": "in_progress", **call}
+            call = {"status": "in_progress", "call_id": start.tool_use_id, **names_of(start.name)}
+            if start.name in self._customs:
+                return {"type": "custom_tool_call", "id": item_id("ctc", turn, *place), **call, "input": ""}
+            return {"type": "function_call", "id": item_id("fc", turn, *place), **call, "arguments": ""}
         if is_server_call(begin.runner, start.name, self._roles):
             return self._server_call(SERVER if begin.runner == "server" else PROVIDER, start.name, "", *place)
         return None
@@ -322,6 +331,11 @@ class ResponseEvents:
                 call = function_of(block)
                 yield from self._event("response.function_call_arguments.done", **item.place, **call)
                 yield from self._done(item, status=status, **call)
+            case "custom_tool_call":
+                given = custom_input(block.text)
+                yield from self._event("response.custom_tool_call_input.delta", **item.place, delta=given)
+                yield from self._event("response.custom_tool_call_input.done", **item.place, input=given)
+                yield from self._done(item, status=status, input=given)
             case _:
                 item.json |= function_of(block)
                 arguments = item.json["arguments"]

@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
 from uuid import UUID
 
 from pydantic import ValidationError
@@ -17,19 +16,17 @@ from turnstream.api.schemas.blocks import source_of_url
 from turnstream.api.schemas.requests import NewTurn
 from turnstream.api.services import Services
 from turnstream.domain.errors import RequestRefused
-from turnstream.extensions.openai_api.objects import SERVER, Json, ResponseId, turn_of_item
+from turnstream.extensions.openai_api.members import IGNORED, effort_of, params_of, unheeded
+from turnstream.extensions.openai_api.objects import Json, ResponseId, turn_of_item
 from turnstream.extensions.openai_api.schemas import (
     ApprovalItem,
     ChatIn,
     ChatMessageIn,
     FileIn,
     FormatIn,
-    ForwardedToolIn,
     FunctionOutputItem,
-    FunctionToolIn,
     ImageUrlIn,
     InputItem,
-    McpToolIn,
     MessageItem,
     OutputItem,
     PartIn,
@@ -37,14 +34,10 @@ from turnstream.extensions.openai_api.schemas import (
     ToolChoiceIn,
     ToolIn,
 )
+from turnstream.extensions.openai_api.tools import offered, tools_of
 from turnstream.kit.offload import Portions
 
 _TEXTS = frozenset({"input_text", "output_text", "text"})
-# Members of OpenAI's requests that are parameters of models by the same name.
-_PARAMS = (
-    "temperature", "top_p", "parallel_tool_calls", "user", "safety_identifier", "prompt_cache_key", "service_tier",
-)  # fmt: skip
-_OF_CHAT = ("presence_penalty", "frequency_penalty", "logit_bias", "seed", "verbosity")
 _CHOICES = {"auto": "auto", "required": "any", "none": "none"}
 
 
@@ -75,6 +68,12 @@ class Options:
     place: str = "text.format"
     labels: Mapping[str, str] | None = None
     max_calls: int | None = None
+    ignored: Sequence[str] = ()
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """Those of a response that name what was ignored."""
+        return {IGNORED: ", ".join(self.ignored)} if self.ignored else {}
 
 
 def items_of(given: str | Sequence[InputItem] | None) -> Sequence[InputItem]:
@@ -203,35 +202,38 @@ async def items_of_messages(messages: Sequence[ChatMessageIn]) -> tuple[list[Inp
 # --- options ---------------------------------------------------------------------------------------------------------
 
 
-def options_of(sent: ResponseIn) -> Options:
-    params = {name: value for name in _PARAMS if (value := getattr(sent, name)) is not None}
+def options_of(services: Services, sent: ResponseIn) -> Options:
+    params, ignored = params_of(services, sent.model, sent)
     if sent.max_output_tokens is not None:
         params["max_tokens"] = sent.max_output_tokens
     if sent.reasoning and sent.reasoning.effort is not None:
-        params["output_config"] = {"effort": sent.reasoning.effort}
+        params |= effort_of(services, sent.model, sent.reasoning.effort)
     if sent.text and sent.text.verbosity is not None:
         params["verbosity"] = sent.text.verbosity
+    tools, tools_ignored = offered(services, sent.model, sent.tools)
     if sent.tool_choice is not None:
         params["tool_choice"] = choice_of(sent.tool_choice)
     return Options(
         sent.model,
         sent.instructions,
         params,
-        sent.tools,
+        tools,
         sent.text.format if sent.text else None,
         labels=sent.metadata,
         max_calls=sent.max_tool_calls,
+        ignored=[*ignored, *unheeded(sent), *tools_ignored],
     )
 
 
-def options_of_chat(sent: ChatIn) -> Options:
-    params = {name: value for name in (*_PARAMS, *_OF_CHAT) if (value := getattr(sent, name)) is not None}
+def options_of_chat(services: Services, sent: ChatIn) -> Options:
+    params, ignored = params_of(services, sent.model, sent)
     if (most := sent.max_completion_tokens or sent.max_tokens) is not None:
         params["max_tokens"] = most
     if sent.stop is not None:
         params["stop_sequences"] = [sent.stop] if isinstance(sent.stop, str) else sent.stop
     if sent.reasoning_effort is not None:
-        params["output_config"] = {"effort": sent.reasoning_effort}
+        params |= effort_of(services, sent.model, sent.reasoning_effort)
+    tools, tools_ignored = offered(services, sent.model, sent.tools)
     if sent.tool_choice is not None:
         params["tool_choice"] = choice_of(sent.tool_choice)
     format = None
@@ -242,7 +244,14 @@ def options_of_chat(sent: ChatIn) -> Options:
         except ValidationError as error:
             raise Invalid(refusals(FormatIn, error, ("response_format", "json_schema"))) from None
     return Options(
-        sent.model, None, params, sent.tools, format, place="response_format.json_schema", labels=sent.metadata
+        sent.model,
+        None,
+        params,
+        tools,
+        format,
+        place="response_format.json_schema",
+        labels=sent.metadata,
+        ignored=[*ignored, *unheeded(sent), *tools_ignored],
     )
 
 
@@ -272,55 +281,10 @@ def choice_of(given: str | ToolChoiceIn) -> Json:
     """Raises RequestRefused."""
     if isinstance(given, str) and given in _CHOICES:
         return {"type": _CHOICES[given]}
-    if isinstance(given, ToolChoiceIn) and given.type == "function":
+    if isinstance(given, ToolChoiceIn) and given.type in ("function", "custom"):
         return {"type": "tool", "name": (given.function or given).name}
     detail = "`tool_choice` must be `auto`, `required`, `none`, or an object with the type `function` and a `name`."
     raise RequestRefused(detail, field="tool_choice")
-
-
-def tools_of(services: Services, model: str | None, given: Sequence[ToolIn] | None) -> list[Any]:
-    """The server's tools, or those of them that an item of the type `mcp` allows, and the functions of the client. A
-    function takes the place of a tool of the server with its name.
-    """
-    resolver, own = services.resolver, list(services.resolver.toolset.names)
-    if not resolver.models.check(model or resolver.defaults.model).supports("tools"):
-        own = []
-    others: list[Json] = []
-    functions: set[str | None] = set()
-    for number, tool in enumerate(given or ()):
-        match tool:
-            case FunctionToolIn():
-                function = tool.function or tool
-                functions.add(function.name)
-                others.append(
-                    {
-                        "type": "client",
-                        "name": function.name,
-                        "description": function.description or function.name,
-                        "input_schema": function.parameters or {"type": "object", "properties": {}},
-                    }
-                )
-            case McpToolIn():
-                own = _allowed(tool, own, f"tools.{number}")
-            case ForwardedToolIn(type="custom" | None):
-                field = f"tools.{number}.type"
-                raise RequestRefused(f"`{field}` must be `function`, `mcp`, or a tool of the provider.", field=field)
-            case ForwardedToolIn():
-                others.append({"type": "provider", "definition": tool.sent()})
-    return [*(name for name in own if name not in functions), *others]
-
-
-def _allowed(tool: McpToolIn, own: Sequence[str], place: str) -> list[str]:
-    if tool.server_label != SERVER:
-        detail = f"`{place}.server_label` must be `{SERVER}`: other MCP servers are configured by the operator."
-        raise RequestRefused(detail, field=f"{place}.server_label")
-    names = tool.allowed_tools
-    if names is None:
-        return list(own)
-    if not all(name in own for name in names):
-        detail = f"`{place}.allowed_tools` must be a list of names of tools: {', '.join(own) or 'there are none'}."
-        raise RequestRefused(detail, field=f"{place}.allowed_tools")
-    return list(names)
 
 
 def output_of_format(format: FormatIn | None, place: str) -> Json | None:

@@ -10,7 +10,7 @@ from turnstream.domain.kinds import DOCUMENT, IMAGE, TEXT
 from turnstream.domain.log import marks_of
 from turnstream.domain.turns import Turn
 from turnstream.extensions.openai_api.events import ResponseEvents
-from turnstream.extensions.openai_api.objects import Json, approval_id, item_id, parts_of
+from turnstream.extensions.openai_api.objects import Json, approval_id, custom_tools, item_id, parts_of
 from turnstream.kit.offload import Portions
 
 
@@ -56,7 +56,8 @@ def _answer(turn: Turn, ask: Ask, number: int) -> Json:
     assert ask.answer is not None
     if ask.kind == "client":
         output = {"call_id": ask.tool_use_id, "output": ask.answer.text, "status": "completed"}
-        return {"type": "function_call_output", "id": item_id("fco", turn, number), **output}
+        kind = "custom_tool_call_output" if ask.name in custom_tools(turn) else "function_call_output"
+        return {"type": kind, "id": item_id("fco", turn, number), **output}
     call = next(b for b in turn.blocks if b.is_call and b.key == ask.key)
     decision = {"approval_request_id": approval_id(turn, call), "approve": ask.answer.kind == "approve"}
     reason = ask.answer.text or None

@@ -2,9 +2,12 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Self
 from uuid import UUID
+
+import msgspec
 
 from turnstream.api.codec import block_details, parsed
 from turnstream.api.dialects.projection import Runner
@@ -18,6 +21,16 @@ Json = dict[str, Any]
 
 # The label of the tools that run on this server, and of those that run at the provider of the model.
 SERVER, PROVIDER = "turnstream", "provider"
+
+# Between the name of a tool and that of its namespace: models know one name. Theirs have letters, digits, _ and - only.
+_IN = "--in--"
+# The input of a custom tool, which is any text: models know functions with JSON.
+CUSTOM: Mapping[str, Any] = {
+    "type": "object",
+    "properties": {"input": {"type": "string", "description": "The whole input of the tool, as text."}},
+    "required": ["input"],
+    "additionalProperties": False,
+}
 
 # The stop reasons of answers that are not complete, and the failures of structured turns by the same names, in OpenAI's
 # words.
@@ -202,9 +215,34 @@ def is_server_call(runner: Runner | None, name: str | None, roles: frozenset[str
     return runner == "provider" or (runner == "server" and name not in roles)
 
 
+def flat_name(name: Any, namespace: Any) -> Any:
+    """The name of a tool by which models know it."""
+    return f"{name}{_IN}{namespace}" if namespace else name
+
+
+def names_of(flat: str | None) -> Json:
+    """The name of a tool, and that of its namespace if it has one."""
+    name, _, namespace = (flat or "").partition(_IN)
+    return {"name": name, "namespace": namespace} if namespace else {"name": flat}
+
+
+def custom_tools(turn: Turn) -> frozenset[str]:
+    specs = turn.request.tools if turn.request else ()
+    return frozenset(spec.name for spec in specs if spec.client and parsed(spec.input_schema) == CUSTOM)
+
+
+def custom_input(arguments: str) -> str:
+    """The input of a custom tool. A model may write arguments that are no JSON: then all of it is the input."""
+    with suppress(msgspec.DecodeError):
+        found = msgspec.json.decode(arguments)
+        if isinstance(found, dict) and isinstance(found.get("input"), str):
+            return str(found["input"])
+    return arguments
+
+
 def function_of(block: Block) -> Json:
     """The function and the arguments of a call."""
-    return {"name": block.name, "arguments": block.text.strip() or "{}"}
+    return {**names_of(block.name), "arguments": block.text.strip() or "{}"}
 
 
 def annotations_of(block: Block) -> list[Json]:
@@ -236,10 +274,13 @@ def _tool_choice(choice: Mapping[str, Any]) -> Any:
 
 
 def _function(spec: ToolSpec) -> Json:
+    schema = parsed(spec.input_schema)
+    if schema == CUSTOM:
+        return {"type": "custom", "name": spec.name, "description": spec.description}
     return {
         "type": "function",
         "name": spec.name,
         "description": spec.description,
-        "parameters": parsed(spec.input_schema),
+        "parameters": schema,
         "strict": False,
     }

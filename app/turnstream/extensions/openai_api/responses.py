@@ -32,7 +32,7 @@ async def create_response(request: Request) -> Response:
     if sent.background and sent.store is False:
         raise RequestRefused("`store` must be left out with `background`.", field="store")
     items = await with_referenced(services, identity_of(request), items_of(sent.input))
-    input, options = await split_input(items), options_of(sent)
+    input, options = await split_input(items), options_of(services, sent)
     place = await _place(request, services, sent)
     if sent.stream:
         services.streams.take(request)
@@ -46,21 +46,19 @@ async def create_response(request: Request) -> Response:
         services, owner, turn, part, previous=sent.previous_response_id, stored=sent.store is not False
     )
     if sent.stream:
-        return event_stream(services, delivered(reader.frames(), forget))
+        return event_stream(services, delivered(reader.frames(), forget), options.headers)
     if sent.background:
-        return Response(to_json(reader.events.response()), media_type="application/json")
+        return Response(to_json(reader.events.response()), 200, options.headers, "application/json")
     await reader.end()
     response = to_json(reader.events.response())
     if forget is not None:
         await forget()
-    return Response(response, media_type="application/json")
+    return Response(response, 200, options.headers, "application/json")
 
 
 async def get_response(request: Request) -> Response:
     services, owner = services_and_owner(request)
     _check_query(request, "stream", "starting_after", "include", "include[]", "include_obfuscation")
-    if request.query_params.get("include_obfuscation", "false") != "false":
-        raise RequestRefused("`include_obfuscation` must be false.", field="include_obfuscation")
     for value in [*request.query_params.getlist("include"), *request.query_params.getlist("include[]")]:
         if value not in get_args(Included):
             known = " or ".join(f"`{each}`" for each in get_args(Included))

@@ -2,6 +2,7 @@
 than are needed, as the SDKs send back what they received.
 """
 
+import json
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag
@@ -19,9 +20,10 @@ from turnstream.api.schemas.fields import (
     without_defaults,
 )
 from turnstream.api.schemas.requests import Labels, ModelName
+from turnstream.extensions.openai_api.objects import flat_name
 
-# What a response has in any case, or never has because it is not needed here.
-Included = Literal["message.input_image.image_url", "reasoning.encrypted_content"]
+# What a response has in any case, or never has because it is not needed here. Probabilities are not kept.
+Included = Literal["message.input_image.image_url", "message.output_text.logprobs", "reasoning.encrypted_content"]
 
 
 # --- parts and items -------------------------------------------------------------------------------------------------
@@ -93,6 +95,20 @@ class OutputItem(LenientBody):
     arguments: Storable | None = None
 
 
+def _as_function(value: Any) -> Any:
+    """Calls of custom tools and of tools of a namespace, and their outputs, as those of functions."""
+    if not isinstance(value, dict):
+        return value
+    match value.get("type"):
+        case "custom_tool_call":
+            value = {**value, "type": "function_call", "arguments": json.dumps({"input": value.get("input", "")})}
+        case "custom_tool_call_output":
+            value = {**value, "type": "function_call_output"}
+        case _:
+            pass
+    return {**value, "name": flat_name(value.get("name"), value["namespace"])} if value.get("namespace") else value
+
+
 InputItem = MessageItem | FunctionOutputItem | ApprovalItem | OutputItem
 
 
@@ -110,6 +126,7 @@ ItemIn = Annotated[
     | Annotated[ApprovalItem, Tag("mcp_approval_response")]
     | Annotated[OutputItem, Tag("output")],
     Discriminator(_item_tag),
+    BeforeValidator(_as_function),
 ]
 InputIn = (
     Annotated[
@@ -133,6 +150,36 @@ class FunctionToolIn(FunctionIn):
 
     type: Literal["function"]
     function: FunctionIn | None = None
+
+
+class CustomToolIn(LenientBody):
+    """A tool of the client whose input is any text. A grammar in its `format` is a hint for the model."""
+
+    type: Literal["custom"]
+    name: Storable
+    description: Storable | None = None
+    format: JsonObject | None = None
+
+
+def _own_tag(value: Any) -> str:
+    return "custom" if isinstance(value, dict) and value.get("type") == "custom" else "function"
+
+
+class NamespaceToolIn(LenientBody):
+    """Tools of the client that have a name in common."""
+
+    type: Literal["namespace"]
+    name: Storable
+    description: Storable | None = None
+    tools: Annotated[
+        list[
+            Annotated[
+                Annotated[FunctionToolIn, Tag("function")] | Annotated[CustomToolIn, Tag("custom")],
+                Discriminator(_own_tag),
+            ]
+        ],
+        Field(max_length=200),
+    ]
 
 
 class AllowedToolsIn(LenientBody):
@@ -162,11 +209,13 @@ class ForwardedToolIn(OpenBody):
 
 def _tool_tag(value: Any) -> str:
     type = value.get("type") if isinstance(value, dict) else None
-    return type if type in ("function", "mcp") else "provider"
+    return type if type in ("function", "custom", "namespace", "mcp") else "provider"
 
 
 ToolIn = Annotated[
     Annotated[FunctionToolIn, Tag("function")]
+    | Annotated[CustomToolIn, Tag("custom")]
+    | Annotated[NamespaceToolIn, Tag("namespace")]
     | Annotated[McpToolIn, Tag("mcp")]
     | Annotated[ForwardedToolIn, Tag("provider")],
     Discriminator(_tool_tag),
@@ -217,14 +266,15 @@ class ReasoningIn(Body):
 
     effort: Storable | None = None
     summary: Literal["auto", "concise", "detailed"] | None = None
+    generate_summary: Storable | None = None
 
 
 class StreamOptionsIn(Body):
-    include_obfuscation: Literal[False] | None = None
+    include_obfuscation: bool | None = None
 
 
-class ResponseIn(Body):
-    """The body of POST /v1/responses."""
+class ResponseIn(OpenBody):
+    """The body of POST /v1/responses. Other members are labels, or parameters of the model by its own names."""
 
     model: ModelName | None = None
     input: InputIn = None
@@ -246,10 +296,6 @@ class ResponseIn(Body):
     parallel_tool_calls: bool | None = None
     temperature: float | None = None
     top_p: float | None = None
-    user: Storable | None = None
-    safety_identifier: Storable | None = None
-    prompt_cache_key: Storable | None = None
-    service_tier: Storable | None = None
     include: list[Included] | None = None
     truncation: Literal["auto", "disabled"] | None = None
     stream: bool | None = None
@@ -300,8 +346,8 @@ class ChatMessageIn(LenientBody):
     tool_call_id: Storable | None = None
 
 
-class ChatIn(Body):
-    """The body of POST /v1/chat/completions."""
+class ChatIn(OpenBody):
+    """The body of POST /v1/chat/completions. Other members are labels, or parameters of the model by its own names."""
 
     model: ModelName
     messages: Annotated[list[ChatMessageIn], Field(min_length=1, max_length=10_000)]
@@ -313,10 +359,6 @@ class ChatIn(Body):
     max_completion_tokens: int | None = None
     temperature: float | None = None
     top_p: float | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    logit_bias: dict[str, float] | None = None
-    seed: int | None = None
     stop: (
         Annotated[
             Annotated[Storable, Tag(TEXT_TAG)] | Annotated[list[Storable], Tag(OTHER_TAG)], Discriminator(text_or_other)
@@ -326,10 +368,6 @@ class ChatIn(Body):
     reasoning_effort: Storable | None = None
     verbosity: Literal["low", "medium", "high"] | None = None
     metadata: Labels | None = None
-    user: Storable | None = None
-    safety_identifier: Storable | None = None
-    prompt_cache_key: Storable | None = None
-    service_tier: Storable | None = None
     logprobs: Literal[False] | None = None
     n: Literal[1] | None = None
     store: bool | None = None

@@ -1,6 +1,6 @@
 """Responses as they are read: as a stream, to their end, or as they are now. The reader is that of every stream."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 
 from turnstream.api.codec import to_json
 from turnstream.api.dialects.streams import PartReader, current_view, dialect_response
@@ -48,8 +48,12 @@ async def response_now(services: Services, turn: Turn, part: int, previous: str 
     return events.response(block)
 
 
-def event_stream(services: Services, frames: AsyncGenerator[bytes, None]) -> FrameResponse:
-    return dialect_response(services, frames, _access_ended, FIRST)
+def event_stream(
+    services: Services, frames: AsyncGenerator[bytes, None], headers: Mapping[str, str] | None = None
+) -> FrameResponse:
+    response = dialect_response(services, frames, _access_ended, FIRST)
+    response.headers.update(headers or {})
+    return response
 
 
 def _access_ended(refusal: RequestRefused) -> bytes:

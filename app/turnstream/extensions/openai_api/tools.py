@@ -1,0 +1,94 @@
+"""Tools of OpenAI's requests as those of a turn.
+
+A tool of a namespace has the name of its namespace behind its own. A custom tool, whose input is any text, is a
+function of one text.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from turnstream.api.codec import to_json
+from turnstream.api.services import Services
+from turnstream.domain.errors import RequestRefused
+from turnstream.extensions.openai_api.objects import CUSTOM, SERVER, Json, flat_name
+from turnstream.extensions.openai_api.schemas import (
+    CustomToolIn,
+    ForwardedToolIn,
+    FunctionIn,
+    FunctionToolIn,
+    McpToolIn,
+    NamespaceToolIn,
+    ToolIn,
+)
+
+# Agents offer these in every request, whatever the model is.
+_OFFERS = frozenset({"web_search", "web_search_preview"})
+
+
+def tools_of(services: Services, model: str | None, given: Sequence[ToolIn] | None) -> list[Any]:
+    """The server's tools, or those of them that an item of the type `mcp` allows, and the tools of the client. One of
+    the client takes the place of a tool of the server with its name.
+    """
+    resolver, own = services.resolver, list(services.resolver.toolset.names)
+    if not resolver.models.check(model or resolver.defaults.model).supports("tools"):
+        own = []
+    others: list[Json] = []
+    for number, tool in enumerate(given or ()):
+        place = f"tools.{number}"
+        match tool:
+            case FunctionToolIn() | CustomToolIn():
+                others.append(_client_tool(tool))
+            case NamespaceToolIn():
+                others += [_client_tool(each, tool.name) for each in tool.tools]
+            case McpToolIn():
+                own = _allowed(tool, own, place)
+            case ForwardedToolIn(type=None):
+                field = f"{place}.type"
+                raise RequestRefused(f"`{field}` must be `function`, `mcp`, or a tool of the provider.", field=field)
+            case ForwardedToolIn():
+                others.append({"type": "provider", "definition": tool.sent()})
+    taken = {tool.get("name") for tool in others}
+    return [*(name for name in own if name not in taken), *others]
+
+
+def offered(
+    services: Services, model: str | None, given: Sequence[ToolIn] | None
+) -> tuple[Sequence[ToolIn] | None, list[str]]:
+    """The tools without those that agents offer to every model where the provider of this one does not have them, and
+    the names of these.
+    """
+    resolver = services.resolver
+    checked = resolver.models.check(model or resolver.defaults.model)
+    if any(parameter.name == "include" for parameter in resolver.models.parameters(checked.id)):
+        return given, []  # it speaks the Responses API, whose tools these are
+    places = [place for place, tool in enumerate(given or ()) if _is_offer(tool)]
+    kept = given and [tool for tool in given if not _is_offer(tool)]
+    return kept, [f"tools[{place}]" for place in places]
+
+
+def _is_offer(tool: ToolIn) -> bool:
+    return isinstance(tool, ForwardedToolIn) and tool.type in _OFFERS
+
+
+def _client_tool(tool: FunctionToolIn | CustomToolIn, namespace: str | None = None) -> Json:
+    about = tool.function or tool if isinstance(tool, FunctionToolIn) else tool
+    description, schema = about.description or about.name, CUSTOM
+    if isinstance(about, FunctionIn):
+        schema = about.parameters or {"type": "object", "properties": {}}
+    elif about.format:
+        description = f"{description}\n\nThe format of its input: {to_json(about.format).decode()}"
+    name = flat_name(about.name, namespace)
+    return {"type": "client", "name": name, "description": description, "input_schema": schema}
+
+
+def _allowed(tool: McpToolIn, own: Sequence[str], place: str) -> list[str]:
+    if tool.server_label != SERVER:
+        detail = f"`{place}.server_label` must be `{SERVER}`: other MCP servers are configured by the operator."
+        raise RequestRefused(detail, field=f"{place}.server_label")
+    names = tool.allowed_tools
+    if names is None:
+        return list(own)
+    if not all(name in own for name in names):
+        detail = f"`{place}.allowed_tools` must be a list of names of tools: {', '.join(own) or 'there are none'}."
+        raise RequestRefused(detail, field=f"{place}.allowed_tools")
+    return list(names)

@@ -1,0 +1,44 @@
+"""Requests of programs, recorded in front of a server that answers any. Long texts in them are replaced."""
+
+import json
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from tests.support.http_client import Client
+from tests.support.http_server import Server
+from turnstream.extensions.openai.parameters import chat_parameters
+from turnstream.extensions.openai.quirks import QUIRKS
+from turnstream.llm.models.catalog import ProviderModels
+from turnstream.llm.scripted import ScriptedProvider, message_of, text
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+RECORDED = sorted((Path(__file__).parents[1] / "fixtures/requests").glob("*.json"))
+
+
+@pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.stem)
+@pytest.mark.parametrize("quirks", [None, *QUIRKS])
+async def test_the_recorded_request_of_a_program_is_answered(
+    server: Server, api: Client, path: Path, quirks: str | None
+) -> None:
+    recorded = json.loads(path.read_text(encoding="utf-8"))
+    model = server.scripts.model(message_of(text("Hello.")))
+    if quirks is not None:
+        model = f"{model}-{quirks}"
+        provider = ScriptedProvider([message_of(text("Hello."))])
+        server.scripts.offers.append(ProviderModels(provider, [model], parameters=chat_parameters(QUIRKS[quirks])))
+    method, call = recorded["call"].split()
+    headers = {**recorded["headers"], "Authorization": f"Bearer {await server.token(api.owner)}"}
+    body = {**recorded["body"], "model": model}
+    async with httpx2.AsyncClient(base_url=server.url, headers=headers, trust_env=False) as client:
+        answer = await client.request(method, call, json=body)
+    if path.stem == "litellm_vllm" and quirks not in {"compatible", "openrouter"}:
+        assert answer.status_code == 400
+        assert answer.json()["error"]["param"] in {"min_p", "top_k"}
+    elif path.stem == "litellm_tools" and quirks is None:
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, "temperature")
+    else:
+        assert answer.status_code == 200, answer.text
+        assert "Hello." in answer.text
