@@ -131,6 +131,19 @@ BODIES: Sequence[tuple[str, Json]] = (
             "thread": {"type": "create"},
         },
     ),
+    (
+        "/v1/messages/count_tokens",
+        {
+            "model": "plain",
+            "system": "Be brief.",
+            "messages": [
+                {"role": "user", "content": [{"type": "image", "source": {"type": "url", "url": PICTURE}}]},
+                {"role": "assistant", "content": [{"type": "thinking", "thinking": "Hm.", "signature": "s"}]},
+                {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c1", "content": "sea"}]},
+            ],
+            "tools": [{"name": "look", "input_schema": SCHEMA}],
+        },
+    ),
     ("/v1/conversations", {"items": ITEMS, "metadata": {"a": "b"}}),
     (
         "/api/ag-ui",
@@ -228,7 +241,7 @@ async def rows_of(connection: "asyncpg.Connection[asyncpg.Record]", owner: str) 
 def check_refusal(call: str, response: httpx2.Response) -> None:
     assert response.status_code < 500
     body = response.json()
-    if call == "/v1/messages":
+    if call.startswith("/v1/messages"):
         assert body["type"] == "error"
         assert body["error"].keys() - {"details"} == {"type", "message"}
         assert body["error"]["message"]

@@ -81,6 +81,15 @@ async def input_of(messages: Sequence[MessageIn], *, continues: bool = False) ->
     return found
 
 
+async def items_of(messages: Sequence[MessageIn]) -> list[PastItem]:
+    """Raises RequestRefused."""
+    items, portions = list[PastItem](), Portions()
+    for place, message in enumerate(messages):
+        await portions.pause()
+        items += _items(message, f"messages.{place}.content")
+    return items
+
+
 def _pair(found: NewMessages) -> None:
     """Turns results that no call asks for into texts. Raises RequestRefused for a call without a result."""
     calls = [item.id for item in found.last_answer if isinstance(item, PastCall)]
@@ -327,29 +336,26 @@ def _tools(services: Services, sent: CountIn) -> list[Any] | None:
         with_tools = resolver.models.check(sent.model).supports("tools")
         return list(resolver.toolset.names) if with_tools and _output(sent) is None else []
     found: list[Any] = []
-    for place, tool in enumerate(given):
+    for tool in given:
         match tool.type:
             case None | "custom":
-                found.append(
-                    {
-                        "type": "client",
-                        "name": tool.name or "",
-                        "description": tool.description or tool.name or "",
-                        "input_schema": tool.input_schema or {"type": "object", "properties": {}},
-                    }
-                )
+                found.append(_client_tool(tool, tool.input_schema or {"type": "object", "properties": {}}))
                 if more := {name: value for name, value in tool.sent().items() if name not in _OF_TOOL}:
                     found.append({"type": "provider", "definition": {"name": tool.name, **more}})
             case "mcp_toolset" if tool.mcp_server_name == SERVER:
                 found += _chosen(tool, resolver.toolset.names)
-            case type if type.startswith(_RUN_BY_CLIENT):
-                detail = f"`tools.{place}.type` must be left out: describe the tool by its `input_schema`."
-                raise RequestRefused(detail, field=f"tools.{place}.type")
-            case _:
+            case type:
                 definition = tool.sent()
                 definition.pop("cache_control", None)
+                if type.startswith(_RUN_BY_CLIENT):
+                    found.append(_client_tool(tool, {"type": "object"}))
                 found.append({"type": "provider", "definition": definition})
     return found
+
+
+def _client_tool(tool: ToolIn, schema: Json) -> Json:
+    name = tool.name or ""
+    return {"type": "client", "name": name, "description": tool.description or name, "input_schema": schema}
 
 
 def _chosen(toolset: ToolIn, names: Sequence[str]) -> list[str]:
