@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from turnstream.api.caller import held_options
 from turnstream.api.codec import to_json
-from turnstream.api.dialects.chats import checked_turn
+from turnstream.api.dialects.chats import PROGRAM_EXPIRY, checked_turn
 from turnstream.api.dialects.histories import PastBlock, PastCall, PastItem, PastMessage, PastResult, PastText
 from turnstream.api.http.errors import Invalid
 from turnstream.api.http.validation import refusals
@@ -336,6 +336,7 @@ def _tools(services: Services, sent: CountIn) -> list[Any] | None:
                         "name": tool.name or "",
                         "description": tool.description or tool.name or "",
                         "input_schema": tool.input_schema or {"type": "object", "properties": {}},
+                        "expiry": PROGRAM_EXPIRY,
                     }
                 )
                 if more := {name: value for name, value in tool.sent().items() if name not in _OF_TOOL}:

@@ -268,14 +268,17 @@ def new_turn(services: Services, options: Options, input: Input, *, follows: boo
     if prompt is None and follows and "system_prompt" not in held:
         prompt = services.resolver.defaults.system_prompt or ""
     held_tools = "tools" in held and options.tools is None
+    output = output_of_format(options.format, options.place)
     members: Json = {
         "model": options.model,
         "system_prompt": prompt,
         "params": options.params or None,
-        "tools": None if held_tools else tools_of(services, options.model, options.tools),
+        "tools": None
+        if held_tools
+        else tools_of(services, options.model, options.tools, structured=output is not None),
         "labels": options.labels,
         "limits": None if options.max_calls is None else {"max_calls": options.max_calls},
-        "output": output_of_format(options.format, options.place),
+        "output": output,
         "blocks": input.blocks,
     }
     return checked_turn({name: value for name, value in members.items() if value is not None})

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from turnstream.api.codec import to_json
+from turnstream.api.dialects.chats import PROGRAM_EXPIRY
 from turnstream.api.services import Services
 from turnstream.domain.errors import RequestRefused
 from turnstream.extensions.openai_api.objects import CUSTOM, SERVER, Json, flat_name
@@ -25,13 +26,17 @@ from turnstream.extensions.openai_api.schemas import (
 _OFFERS = frozenset({"web_search", "web_search_preview"})
 
 
-def tools_of(services: Services, model: str | None, given: Sequence[ToolIn] | None) -> list[Any]:
-    """The server's tools, or those of them that an item of the type `mcp` allows, and the tools of the client. One of
-    the client takes the place of a tool of the server with its name.
+def tools_of(
+    services: Services, model: str | None, given: Sequence[ToolIn] | None, *, structured: bool = False
+) -> list[Any]:
+    """The tools of the client, and those of the server: all for a request without tools and without a format of its
+    own, else those that an item of the type `mcp` allows. One of the client takes the place of a tool of the server with
+    its name. The client's are first, so that errors count them as it does.
     """
-    resolver, own = services.resolver, list(services.resolver.toolset.names)
+    resolver, names = services.resolver, list(services.resolver.toolset.names)
     if not resolver.models.check(model or resolver.defaults.model).supports("tools"):
-        own = []
+        names = []
+    own = names if given is None and not structured else []
     others: list[Json] = []
     for number, tool in enumerate(given or ()):
         place = f"tools.{number}"
@@ -41,14 +46,14 @@ def tools_of(services: Services, model: str | None, given: Sequence[ToolIn] | No
             case NamespaceToolIn():
                 others += [_client_tool(each, tool.name) for each in tool.tools]
             case McpToolIn():
-                own = _allowed(tool, own, place)
+                own = _allowed(tool, names, place)
             case ForwardedToolIn(type=None):
                 field = f"{place}.type"
                 raise RequestRefused(f"`{field}` must be `function`, `mcp`, or a tool of the provider.", field=field)
             case ForwardedToolIn():
                 others.append({"type": "provider", "definition": tool.sent()})
     taken = {tool.get("name") for tool in others}
-    return [*(name for name in own if name not in taken), *others]
+    return [*others, *(name for name in own if name not in taken)]
 
 
 def offered(
@@ -78,7 +83,8 @@ def _client_tool(tool: FunctionToolIn | CustomToolIn, namespace: str | None = No
     elif about.format:
         description = f"{description}\n\nThe format of its input: {to_json(about.format).decode()}"
     name = flat_name(about.name, namespace)
-    return {"type": "client", "name": name, "description": description, "input_schema": schema}
+    more = {"input_schema": schema, "expiry": PROGRAM_EXPIRY}
+    return {"type": "client", "name": name, "description": description, **more}
 
 
 def _allowed(tool: McpToolIn, own: Sequence[str], place: str) -> list[str]:
