@@ -98,7 +98,7 @@ async def test_a_stream_has_text_thoughts_calls_and_usage(server: Server, client
     answered = await client.chat.completions.create(model=model, messages=messages, tools=[FUNCTION])
     assert answered.choices[0].message.content == "Blue."
     with pytest.raises(openai.BadRequestError, match="No tool call found"):
-        await client.chat.completions.create(model=model, messages=[user("Else"), *messages[1:]])
+        await client.chat.completions.create(model=model, messages=[user("Else"), messages[2]])
 
 
 async def test_tools_of_the_server_run_there(server: Server, client: AsyncOpenAI) -> None:

@@ -360,9 +360,14 @@ async def test_a_round_that_is_taken_back_survives_the_assembling_of_the_sdk(
     server: Server, client: AsyncOpenAI
 ) -> None:
     started = list(message_of(thinking("Hm.", " Well.")))[:4]
-    model = server.scripts.model([*started, TransientError("overloaded", "Busy.")], message_of(text("Hello.")))
+    pause = Pause()  # until the client has seen what is taken back
+    model = server.scripts.model([*started, pause, TransientError("overloaded", "Busy.")], message_of(text("Hello.")))
+    events: list[Any] = []
     async with client.responses.stream(model=model, input="Hi") as stream:
-        events = [event async for event in stream]
+        async for event in stream:
+            events.append(event)
+            if event.type == "response.output_item.added":
+                pause.go.set()
         final = await stream.get_final_response()
     assert [item.type for item in final.output] == ["message"]
     assert final.output_text == "Hello."

@@ -206,6 +206,9 @@ def _canonical(item: PastMessage | PastText | PastCall | PastResult) -> list[Any
 
 # --- exchanges that took place elsewhere -----------------------------------------------------------------------------
 
+# The message behind a history that ends with results of calls for which no turn here waits.
+GO_ON = {"type": "text", "text": "Go on."}
+
 
 def history_of(services: Services, owner: str, items: Iterable[PastItem], place: str) -> History:
     """Exchanges from the items of the field `place`. Raises RequestRefused."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from turnstream.api.actions import decisions_of, store_answers
 from turnstream.api.attachments import steer_blocks
 from turnstream.api.caller import check_turn, with_fixed
-from turnstream.api.dialects.histories import HistoryPlace, PastResult, digest_of, find_place, history_of
+from turnstream.api.dialects.histories import GO_ON, HistoryPlace, PastResult, digest_of, find_place, history_of
 from turnstream.api.exchange import admit, post_in_new_chat, post_message
 from turnstream.api.services import Services, count_writes
 from turnstream.domain.asks import Ask
@@ -22,8 +22,6 @@ from turnstream.storage.chats.actions import Decision
 from turnstream.storage.chats.exchanges import IdempotencyKey, Target
 
 _PLACE = "messages"
-# The words with which the model goes on from results of calls that no turn here waits for.
-_GO_ON = "Go on."
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +70,7 @@ class MessagePosting:
         blocks, past = self.input.blocks, [*self.input.history, *self.input.last_answer]
         if self.input.results:
             past += [item for item in self.input.new if isinstance(item, PastResult)]
-            blocks = blocks or [{"type": "text", "text": _GO_ON}]
+            blocks = blocks or [GO_ON]
         history = None
         if past:
             self.identity.require("chat")  # answers in a history are no messages of a person

@@ -47,7 +47,8 @@ async def complete_chat(request: Request) -> Response:
     key = idempotency_key_of(request, body)
     if sent.stream:
         services.streams.take(request)
-    turn, part = await Posting(request, services, options, input, key, keeps_history=True).respond(Place())
+    posting = Posting(request, services, options, input, key, stores=sent.store is not False)
+    turn, part = await posting.respond(Place())
     forget = Forgetting(services, owner, turn, keeps_chat=False) if sent.store is False else None
     wants_usage = bool(sent.stream_options and sent.stream_options.include_usage)
     reader = PartReader(

@@ -10,6 +10,7 @@ by its band, as is one of an attempt that this database does not have.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from turnstream.api.codec import to_json
@@ -69,7 +70,7 @@ class _Item:
 
 class ResponseEvents:
     """Encodes one response for one reader, the events after number `after`. `rows` returns the turn as it is now.
-    `previous` is the id of the response before.
+    `previous` is the id of the response before. One that is not `stored` is deleted at its end.
     """
 
     def __init__(
@@ -79,12 +80,14 @@ class ResponseEvents:
         after: int = -1,
         previous: str | None = None,
         rows: Callable[[], Turn] | None = None,
+        *,
+        stored: bool = True,
     ) -> None:
         self._turn = rows or (lambda: turn)
         self._part = part
         self._lost = after > 1 and not _has_had(turn, after)
         self._after = 1 if self._lost else after
-        self._previous = previous
+        self._object = partial(response_json, part=part, previous=previous, stored=stored)
         self._projection = Projection(turn)
         self._position = 2  # of the next event: a response begins with two
         self._last = -1  # the number of the last event
@@ -128,7 +131,7 @@ class ResponseEvents:
             self.waiting()
         queued = turn.status == "queued" and turn.attempt == 0
         state = self._end or ResponseState("queued" if queued else "in_progress", self._output(written))
-        return response_json(turn, self._part, state, self._previous)
+        return self._object(turn, state=state)
 
     def take(self, event: Event | Notice) -> Iterator[Json]:
         """The events of a mark or a reset. A block may come without deltas: its end has the whole text."""
@@ -190,7 +193,7 @@ class ResponseEvents:
             yield self._of_response("response.in_progress", number - 1, state)
 
     def _of_response(self, type: str, number: int, state: ResponseState) -> Json:
-        response = response_json(self._turn(), self._part, state, self._previous)
+        response = self._object(self._turn(), state=state)
         return {"type": type, "sequence_number": number, "response": response}
 
     def _delta(self, delta: BlockDelta) -> bytes:
@@ -398,7 +401,7 @@ class ResponseEvents:
             self._items[-1].json["status"] = "incomplete"  # its end was sent before the stop reason was known
         self._end = ResponseState(state.status, self._output(), tuple(self._usages), state.reason, state.error)
         type = state.status if state.status in {"completed", "failed"} else "incomplete"
-        response = response_json(self._turn(), self._part, self._end, self._previous)
+        response = self._object(self._turn(), state=self._end)
         yield from self._event(f"response.{type}", response=response)
 
     def _whole_message(self, text: str) -> Iterator[Json]:

@@ -43,9 +43,8 @@ _CHOICES = {"auto": "auto", "required": "any", "none": "none"}
 
 @dataclass(slots=True)
 class Input:
-    """The input of a request. `origin` is the last response whose items it repeats by their ids; what follows them is
-    new: `blocks` of the user, as NewTurn takes them, `answers` to calls, and `instructions`. Items of answers without
-    ids of this server are a `history`, the last of which is `last_answer`.
+    """The input of a request: a `history`, the `last_answer`, and what is new: `blocks` of the user, as NewTurn takes
+    them, `answers` to calls, and `instructions`. `origin` is the response whose ids the items of the last answer have.
     """
 
     items: Sequence[InputItem]
@@ -86,19 +85,16 @@ async def split_input(items: Sequence[InputItem], places: Sequence[str] | None =
     """Separates what is new from what the server may have. `places` are the fields of the items. Raises
     RequestRefused.
     """
-    found, first, portions = Input(items), 0, Portions()
+    found, portions = Input(items), Portions()
     places = places or [f"input.{number}" for number in range(len(items))]
-    for number, item in enumerate(items):
-        await portions.pause()
+    first = begin = max((n for n, item in enumerate(items, 1) if is_of_assistant(item)), default=0)
+    while begin and is_of_assistant(items[begin - 1]):
+        begin -= 1
+    found.history, found.last_answer = items[:begin], items[begin:first]
+    for item in found.last_answer[-1:]:
         known = turn_of_item(item.id) if isinstance(item, MessageItem | OutputItem) else None
         if known is not None and known[2] is not None:
-            found.origin, first = ResponseId(known[0], known[1]), number + 1
-    last = max((n for n, item in enumerate(items, 1) if is_of_assistant(item)), default=0)
-    if last > first:
-        begin = last
-        while begin and is_of_assistant(items[begin - 1]):
-            begin -= 1
-        found.origin, found.history, found.last_answer, first = None, items[:begin], items[begin:last], last
+            found.origin = ResponseId(known[0], known[1])
     for number, item in enumerate(items):
         await portions.pause()
         place = f"{places[number]}.content"

@@ -125,7 +125,9 @@ def state_of(end: TurnEnd, is_structured: bool) -> ResponseState:
     return ResponseState("completed")
 
 
-def response_json(turn: Turn, part: int, state: ResponseState, previous: str | None = None) -> Json:
+def response_json(
+    turn: Turn, part: int, state: ResponseState, previous: str | None = None, *, stored: bool = True
+) -> Json:
     """The response object. `previous` is the id of the one that it follows."""
     request = turn.request
     assert request is not None
@@ -152,7 +154,7 @@ def response_json(turn: Turn, part: int, state: ResponseState, previous: str | N
         "parallel_tool_calls": params.get("parallel_tool_calls") is not False,
         "previous_response_id": str(ResponseId.of(turn, part - 1)) if part else previous,
         "reasoning": {"effort": _effort(params), "summary": None},
-        "store": True,
+        "store": stored,
         "temperature": params.get("temperature"),
         "text": {"format": text_format(turn)},
         "tool_choice": _tool_choice(choice),

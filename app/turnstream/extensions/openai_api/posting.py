@@ -8,7 +8,7 @@ from uuid import UUID
 from starlette.requests import Request
 
 from turnstream.api.actions import store_answers
-from turnstream.api.dialects.histories import digest_of, find_place, history_of, key_of
+from turnstream.api.dialects.histories import GO_ON, PastCall, digest_of, find_place, history_of, key_of
 from turnstream.api.exchange import admit, post_in_new_chat, post_message
 from turnstream.api.services import Services, count_writes, identity_of
 from turnstream.domain.asks import Ask, AskAnswer
@@ -33,14 +33,17 @@ from turnstream.storage.chats.exchanges import IdempotencyKey, Parent, Target
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The chat of a response, None for a new one, and the response that it follows."""
+    """The chat of a response, None for a new one, and the response that it follows. `named`: by the request, and not by
+    the items of its input.
+    """
 
     chat: UUID | None = None
     origin: ResponseId | None = None
+    named: bool = False
 
 
 class Posting:
-    """One request for a response. `keeps_history`: what was sent is noted, so that a later request finds the turn."""
+    """One request for a response. Without `stores`, a chat that begins with it is deleted at its end."""
 
     def __init__(
         self,
@@ -50,7 +53,7 @@ class Posting:
         input: Input,
         key: IdempotencyKey | None,
         *,
-        keeps_history: bool = False,
+        stores: bool,
     ) -> None:
         self._identity = identity_of(request)
         self._owner = self._identity.owner
@@ -58,41 +61,62 @@ class Posting:
         self._options = options
         self._input = input
         self._key = key
-        self._keeps_history = keeps_history
+        self._stores = stores
 
     async def respond(self, place: Place) -> tuple[Turn, int]:
         """Returns the turn that answers, and the part of it that is the response."""
-        if place.origin is None and self._input.last_answer:
-            history, answer = past_items(self._input.history), past_items(self._input.last_answer)
-            if found := await find_place(self._services, self._identity, history, answer, place.chat):
-                place = Place(found.chat, ResponseId(found.chat, found.turn, found.part))
+        if place.named:
+            return await self._follow(place) or (await self._post(place), 0)
+        histories, input = self._services.storage.histories, self._input
+        found = None
+        if input.last_answer:
+            history, answer = past_items(input.history), past_items(input.last_answer)
+            found = await find_place(self._services, self._identity, history, answer, self._identity.chat)
+        if found is None and input.origin is not None and not await self._is_edited(input.origin):
+            # Of a part of the conversation, sent by its ids: it would not be found by its digest.
+            return await self._follow(Place(input.origin.chat, input.origin)) or (await self._post(_FOREIGN), 0)
+        place = Place(found.chat, ResponseId(found.chat, found.turn, found.part)) if found else _FOREIGN
+        answered = await self._follow(place) or (await self._post(_FOREIGN), 0)
+        await histories.keep(self._owner, await digest_of(past_items(input.items)), answered[0].id)
+        return answered
+
+    async def _is_edited(self, origin: ResponseId) -> bool:
+        """Whether the history before the response is another one than it had, or there is no such response."""
+        with suppress(NotFound):
+            self._identity.require_reach(origin.chat)
+            await self._services.storage.turns.get(self._owner, origin.chat, origin.turn)
+            return await self._services.storage.histories.is_kept(self._owner, origin.turn)
+        return True
+
+    async def _follow(self, place: Place) -> tuple[Turn, int] | None:
+        """Answers calls of the response that the place names, or posts behind it. None if it cannot."""
         if self._input.answers:
-            turn, part = await self._answer(place.origin)
-        else:
-            turn, part = await self._post(place), 0
-        if self._keeps_history:
-            digest = await digest_of(past_items(self._input.items))
-            await self._services.storage.histories.keep(self._owner, digest, turn.id)
-        return turn, part
+            return await self._answer(place)
+        return (await self._post(place), 0) if place.chat else None
 
     # --- a message ---------------------------------------------------------------------------------------------------
 
     async def _post(self, place: Place) -> Turn:
         services, owner = self._services, self._owner
         self._identity.require("send")
-        if not self._input.blocks:
+        if not self._input.blocks and not self._input.answers:
             detail = "`input` must end with a message of the user, or with the outputs of calls."
             raise RequestRefused(detail, field="input")
+        self._input.blocks = self._input.blocks or [GO_ON]
         new = new_turn(services, self._options, self._input, follows=place.origin is not None)
         if place.chat is None:
+            self._identity.require_reach(None)
             now = CLOCK.now()
             chat = Chat(new_id(), owner, None, None, {}, created_at=now, updated_at=now)
             history = None
             if self._input.last_answer:
                 self._identity.require("chat")  # answers in a history are no messages of a person
-                items = [*self._input.history, *self._input.last_answer]
+                items = [*self._input.history, *self._input.last_answer, *self._input.answers]
                 history = history_of(services, owner, past_items(items), PLACE)
-            return (await post_in_new_chat(services, new, chat, self._key, history)).assistant_turn
+            turn = (await post_in_new_chat(services, new, chat, self._key, history)).assistant_turn
+            if not self._stores:
+                await services.storage.histories.keep_unstored(turn, owner)
+            return turn
         parent: Parent = None
         if place.origin is not None:
             before = await self._turn_of(place.origin)
@@ -110,23 +134,30 @@ class Posting:
 
     # --- answers to calls --------------------------------------------------------------------------------------------
 
-    async def _answer(self, origin: ResponseId | None) -> tuple[Turn, int]:
+    async def _answer(self, place: Place) -> tuple[Turn, int] | None:
         """Stores the answers of the input; returns the turn, and the part of it that follows them. A message that comes
-        with them is one to the running turn.
+        with them is one to the running turn. None where no call waits for them, and the input has the calls.
         """
-        services, owner, identity = self._services, self._owner, self._identity
+        services, owner, identity, origin = self._services, self._owner, self._identity, place.origin
+        has_calls = not place.named and self._has_calls()
         if origin is None:
+            if has_calls:
+                return None
             call = self._input.answers[0]
             name = call.call_id if isinstance(call, FunctionOutputItem) else call.approval_request_id
             detail = f"No tool call found for the output of {name}: name the response that has the call, or send its"
             raise RequestRefused(f"{detail} items.", field="input")
         turn = await self._turn_of(origin)
+        if has_calls and not _may_wait(turn, self._input.answers):
+            return None
         decisions = [_decision(turn, item) for item in self._input.answers]
         for decision in decisions:
             identity.require("chat" if decision.answer.kind == "result" else "approve")
         part = _part_behind(turn, decisions)
         if _was_answered_so(turn, decisions):
             return turn, part
+        if turn.ended and has_calls:
+            return None
         if turn.ended:  # no 409: the SDKs would try again
             raise RequestRefused(f"No call of {origin} waits for an output any more: it has ended.", field="input")
         _check_nothing_waits(turn, [decision.tool_use_id for decision in decisions])
@@ -141,6 +172,28 @@ class Posting:
         target = Target(owner, turn.chat_id, turn.id, "steer")
         exchange = await post_message(services, new, target, key, admitted=True)
         return exchange.assistant_turn, part if exchange.steered else 0
+
+    def _has_calls(self) -> bool:
+        """Whether the input has the call of each answer."""
+        items = [*self._input.history, *self._input.last_answer]
+        calls = {item.id for item in past_items(items) if isinstance(item, PastCall)}
+        return all(isinstance(item, FunctionOutputItem) and item.call_id in calls for item in self._input.answers)
+
+
+_FOREIGN = Place()
+
+
+def _may_wait(turn: Turn, answers: Sequence[FunctionOutputItem | ApprovalItem]) -> bool:
+    """Whether the turn has asked its client for each of these outputs, and has the same or none."""
+    for item in answers:
+        if isinstance(item, ApprovalItem):
+            return False
+        ask = _last_ask(turn, item.call_id)
+        if ask is None or ask.kind != "client":
+            return False
+        if ask.answer is not None and (ask.answer.kind, ask.answer.text) != ("result", result_text(item)):
+            return False
+    return True
 
 
 def _decision(turn: Turn, item: FunctionOutputItem | ApprovalItem) -> Decision:
@@ -206,8 +259,9 @@ class Forgetting:
         storage, owner, chat = self._services.storage, self._owner, self._turn.chat_id
         if not (await storage.turns.get(owner, chat, self._turn.id)).ended:
             return
+        is_unstored = await storage.histories.is_unstored(owner, chat)
         await delete_turn(self._services, owner, self._turn)
-        if not self._keeps_chat and await storage.turns.newest(owner, chat) is None:
+        if not self._keeps_chat and (is_unstored or await storage.turns.newest(owner, chat) is None):
             await storage.chats.delete(owner, chat)
             self._services.live.notify(owner, chat)
 

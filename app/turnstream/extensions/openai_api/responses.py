@@ -14,10 +14,11 @@ from turnstream.api.services import Services, identity_of, services_and_owner
 from turnstream.api.streams.turn import passed_on
 from turnstream.domain.errors import NotFound, RequestRefused
 from turnstream.domain.turns import Turn
-from turnstream.extensions.openai_api.inputs import Input, items_of, options_of, origin_of, split_input
+from turnstream.extensions.openai_api.inputs import items_of, options_of, origin_of, split_input
 from turnstream.extensions.openai_api.items import input_items_of
 from turnstream.extensions.openai_api.objects import ResponseId, chat_of_conversation, parts_of
 from turnstream.extensions.openai_api.posting import Forgetting, Place, Posting, delete_turn, delivered
+from turnstream.extensions.openai_api.references import with_referenced
 from turnstream.extensions.openai_api.schemas import Included, ResponseIn
 from turnstream.extensions.openai_api.stream import event_stream, response_now, response_reader
 
@@ -30,16 +31,20 @@ async def create_response(request: Request) -> Response:
     sent, body = await read_body(request, ResponseIn)
     if sent.background and sent.store is False:
         raise RequestRefused("`store` must be left out with `background`.", field="store")
-    input, options = await split_input(items_of(sent.input)), options_of(services, sent)
-    place = await _place(request, services, sent, input)
+    items = await with_referenced(services, identity_of(request), items_of(sent.input))
+    input, options = await split_input(items), options_of(services, sent)
+    place = await _place(request, services, sent)
     if sent.stream:
         services.streams.take(request)
-    posting = Posting(request, services, options, input, idempotency_key_of(request, body))
+    key = idempotency_key_of(request, body)
+    posting = Posting(request, services, options, input, key, stores=sent.store is not False)
     turn, part = await posting.respond(place)
     forget = None
     if sent.store is False:
         forget = Forgetting(services, owner, turn, keeps_chat=sent.conversation is not None)
-    reader = response_reader(services, owner, turn, part, previous=sent.previous_response_id)
+    reader = response_reader(
+        services, owner, turn, part, previous=sent.previous_response_id, stored=sent.store is not False
+    )
     if sent.stream:
         return event_stream(services, delivered(reader.frames(), forget), options.headers)
     if sent.background:
@@ -125,11 +130,11 @@ def item_page(request: Request, items: Sequence[dict[str, Any]], *, more: bool =
     return Response(to_json(body), media_type="application/json")
 
 
-async def _place(request: Request, services: Services, sent: ResponseIn, input: Input) -> Place:
-    """The chat of the response and the response that it follows: the one that is named, that of the last item of an
-    answer in the input, or the newest of the conversation.
+async def _place(request: Request, services: Services, sent: ResponseIn) -> Place:
+    """The chat of the response and the response that it follows: the one that is named, or the newest of the
+    conversation.
     """
-    origin, identity = origin_of(sent) or input.origin, identity_of(request)
+    origin, identity = origin_of(sent), identity_of(request)
     if sent.conversation is not None:
         name = sent.conversation if isinstance(sent.conversation, str) else sent.conversation.id
         chat = chat_of_conversation(name)
@@ -137,9 +142,9 @@ async def _place(request: Request, services: Services, sent: ResponseIn, input: 
             raise NotFound(f"There is no conversation {name}.")
         identity.require_reach(chat)
         newest = await services.storage.turns.newest(identity.owner, chat)
-        return Place(chat, None if newest is None else ResponseId(chat, newest))
+        return Place(chat, None if newest is None else ResponseId(chat, newest), named=True)
     identity.require_reach(origin.chat if origin else None)
-    return Place(origin.chat if origin else None, origin)
+    return Place(origin.chat, origin, named=True) if origin else Place()
 
 
 async def _found(request: Request, services: Services, owner: str) -> tuple[ResponseId, Turn]:

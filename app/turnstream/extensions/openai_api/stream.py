@@ -18,11 +18,21 @@ FIRST = b": \n\n"
 
 
 def response_reader(
-    services: Services, owner: str, turn: Turn, part: int, after: int = -1, previous: str | None = None
+    services: Services,
+    owner: str,
+    turn: Turn,
+    part: int,
+    after: int = -1,
+    previous: str | None = None,
+    *,
+    stored: bool = True,
 ) -> PartReader[ResponseEvents]:
     """Reads a response from the event behind number `after`."""
     return PartReader(
-        services, owner, turn, lambda turn, view: ResponseEvents(turn, part, after, previous, lambda: view().turn)
+        services,
+        owner,
+        turn,
+        lambda turn, view: ResponseEvents(turn, part, after, previous, lambda: view().turn, stored=stored),
     )
 
 

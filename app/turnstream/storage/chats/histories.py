@@ -45,6 +45,13 @@ FIND_BY_KEY = Statement(
     WHERE owner = :owner AND key BETWEEN :first AND :last ORDER BY key DESC LIMIT :most
     """
 )
+GET_HISTORY_OF_TURN = Statement(
+    """
+    SELECT key FROM idempotency_keys
+    WHERE turn_id = :turn AND owner = :owner AND starts_with(key, 'history ') LIMIT 1
+    """
+)
+GET_UNSTORED = Statement("SELECT key FROM idempotency_keys WHERE owner = :owner AND key = :key")
 _MOST = 20  # turns that are looked at, where many had the same history
 
 
@@ -86,6 +93,18 @@ class Histories:
         """
         key = f"history {digest.hex()} {turn.hex}"
         await self._database.row(KEEP_KEY, owner=owner, key=key, digest=digest, turn=turn, steer=None)
+
+    async def is_kept(self, owner: str, turn: UUID) -> bool:
+        """Whether a history is noted that led to the turn."""
+        return await self._database.row(GET_HISTORY_OF_TURN, owner=owner, turn=turn) is not None
+
+    async def keep_unstored(self, turn: Turn, owner: str) -> None:
+        """Notes that the chat of the turn is to be deleted once the turn has ended."""
+        key = f"unstored {turn.chat_id.hex}"
+        await self._database.row(KEEP_KEY, owner=owner, key=key, digest=turn.chat_id.bytes, turn=turn.id, steer=None)
+
+    async def is_unstored(self, owner: str, chat: UUID) -> bool:
+        return await self._database.row(GET_UNSTORED, owner=owner, key=f"unstored {chat.hex}") is not None
 
     async def find(self, owner: str, digest: bytes) -> list[tuple[UUID, UUID]]:
         """The newest turns, each with its chat before it, to which a history with this digest has led."""
