@@ -78,3 +78,26 @@ async def test_calls_of_a_program_are_in_no_list_of_a_person_and_expire(
     assert turn["status"] == "waiting"
     assert [action["expires_at"] is not None for action in turn["actions"]] == [True]
     assert PROGRAM_EXPIRY == 3600
+
+
+async def test_a_choice_of_allowed_tools_leaves_these_alone(server: Server, client: AsyncOpenAI) -> None:
+    other: Any = {**LOOK, "name": "hear"}
+    custom: Any = {"type": "custom", "name": "patch"}
+    model, provider = server.scripts.provider(*(message_of(text("Yes.")) for _ in range(3)))
+    named: Any = [{"type": "function", "name": "look"}, {"type": "custom", "name": "patch"}]
+    choice: Any = {"type": "allowed_tools", "mode": "required", "tools": named}
+    await client.responses.create(model=model, input="Go", tools=[LOOK, other, custom, OF_SERVER], tool_choice=choice)
+    assert [tool.name for tool in provider.requests[0].tools] == ["look", "patch"]
+    assert provider.requests[0].params["tool_choice"] == {"type": "any"}
+    choice = {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "mcp", "server_label": "turnstream"}]}
+    await client.responses.create(model=model, input="Go on", tools=[LOOK, OF_SERVER], tool_choice=choice)
+    assert {tool.name for tool in provider.requests[1].tools} == SERVER_TOOLS
+    functions: Any = [{"type": "function", "function": {"name": name}} for name in ("look", "hear")]
+    choice = {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": functions[:1]}}
+    asked: Any = [{"role": "user", "content": "Go"}]
+    await client.chat.completions.create(model=model, messages=asked, tools=functions, tool_choice=choice)
+    assert [tool.name for tool in provider.requests[2].tools] == ["look"]
+    with pytest.raises(openai.BadRequestError) as refused:
+        none: Any = {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "fly"}]}
+        await client.responses.create(model="plain", input="Go", tools=[LOOK], tool_choice=none)
+    assert refused.value.param == "tool_choice.tools"

@@ -13,11 +13,13 @@ from turnstream.api.services import Services
 from turnstream.domain.errors import RequestRefused
 from turnstream.extensions.openai_api.objects import CUSTOM, SERVER, Json, flat_name
 from turnstream.extensions.openai_api.schemas import (
+    AllowedIn,
     CustomToolIn,
     ForwardedToolIn,
     FunctionIn,
     FunctionToolIn,
     McpToolIn,
+    NamedToolIn,
     NamespaceToolIn,
     ToolIn,
 )
@@ -69,6 +71,23 @@ def offered(
     places = [place for place, tool in enumerate(given or ()) if _is_offer(tool)]
     kept = given and [tool for tool in given if not _is_offer(tool)]
     return kept, [f"tools[{place}]" for place in places]
+
+
+def allowed(given: Sequence[ToolIn] | None, choice: AllowedIn) -> Sequence[ToolIn]:
+    """The tools that a choice allows. Raises RequestRefused where it is none of them."""
+    wanted = [(each.type, _name_of(each)) for each in choice.tools or ()]
+    kept = [
+        tool
+        for tool in given or ()
+        if any(type == tool.type and (name is None or name == _name_of(tool)) for type, name in wanted)
+    ]
+    if not kept:
+        raise RequestRefused("`tool_choice.tools` must name tools that are in `tools`.", field="tool_choice.tools")
+    return kept
+
+
+def _name_of(tool: ToolIn | NamedToolIn) -> object:
+    return getattr(getattr(tool, "function", None) or tool, "name", None)
 
 
 def _is_offer(tool: ToolIn) -> bool:
