@@ -60,8 +60,8 @@ async def test_errors_count_the_tools_of_the_client(client: AsyncOpenAI, before:
     with pytest.raises(openai.BadRequestError) as refused:
         await client.responses.create(model="plain", input="Go", tools=[*before, forbidden, OF_SERVER])
     assert refused.value.param == f"tools[{len(before)}].type"
+    wrong: Any = {**LOOK, "name": "no name"}
     with pytest.raises(openai.BadRequestError) as refused:
-        wrong: Any = {**LOOK, "name": "no name"}
         await client.responses.create(model="plain", input="Go", tools=[*before, wrong, OF_SERVER])
     assert refused.value.param == f"tools[{len(before)}].name"
 
@@ -97,7 +97,7 @@ async def test_a_choice_of_allowed_tools_leaves_these_alone(server: Server, clie
     asked: Any = [{"role": "user", "content": "Go"}]
     await client.chat.completions.create(model=model, messages=asked, tools=functions, tool_choice=choice)
     assert [tool.name for tool in provider.requests[2].tools] == ["look"]
+    none: Any = {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "fly"}]}
     with pytest.raises(openai.BadRequestError) as refused:
-        none: Any = {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "fly"}]}
         await client.responses.create(model="plain", input="Go", tools=[LOOK], tool_choice=none)
     assert refused.value.param == "tool_choice.tools"

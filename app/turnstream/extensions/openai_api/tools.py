@@ -32,8 +32,8 @@ def tools_of(
     services: Services, model: str | None, given: Sequence[ToolIn] | None, *, structured: bool = False
 ) -> list[Any]:
     """The tools of the client, and those of the server: all for a request without tools and without a format of its
-    own, else those that an item of the type `mcp` allows. One of the client takes the place of a tool of the server with
-    its name. The client's are first, so that errors count them as it does.
+    own, else those that an item of the type `mcp` allows. One of the client takes the place of a tool of the server
+    with its name. The client's are first, so that errors count them as it does.
     """
     resolver, names = services.resolver, list(services.resolver.toolset.names)
     if not resolver.models.check(model or resolver.defaults.model).supports("tools"):
