@@ -391,6 +391,6 @@ def _declared(item: ClientToolIn | HttpToolIn, room: SchemaRoom | None) -> ToolS
     if room is not None:
         InputSchema.checked(schema, room)
     if isinstance(item, ClientToolIn):
-        return ToolSpec(item.name, item.description, schema, client=True)
+        return ToolSpec(item.name, item.description, schema, client=True, expiry=item.expiry)
     http = HttpCall(item.url, item.timeout, item.headers)
     return ToolSpec(item.name, item.description, schema, item.read_only, item.retry_safe, http=http)

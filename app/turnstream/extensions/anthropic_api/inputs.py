@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from turnstream.api.caller import held_options
 from turnstream.api.codec import to_json
-from turnstream.api.dialects.chats import checked_turn
+from turnstream.api.dialects.chats import PROGRAM_EXPIRY, checked_turn
 from turnstream.api.dialects.histories import PastBlock, PastCall, PastItem, PastMessage, PastResult, PastText
 from turnstream.api.http.errors import Invalid
 from turnstream.api.http.validation import refusals
@@ -355,7 +355,8 @@ def _tools(services: Services, sent: CountIn) -> list[Any] | None:
 
 def _client_tool(tool: ToolIn, schema: Json) -> Json:
     name = tool.name or ""
-    return {"type": "client", "name": name, "description": tool.description or name, "input_schema": schema}
+    about = tool.description or name
+    return {"type": "client", "name": name, "description": about, "input_schema": schema, "expiry": PROGRAM_EXPIRY}
 
 
 def _chosen(toolset: ToolIn, names: Sequence[str]) -> list[str]:
