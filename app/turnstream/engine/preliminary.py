@@ -20,7 +20,9 @@ _SIZES = Sizes(shown=20_000, kept=20_000)  # characters
 
 
 class PreliminaryOutputs:
-    """Of several outputs within a moment the last one counts. `close` ends its task."""
+    """Writes the preliminary outputs of a call. Of several outputs within a moment only the last is written.
+    `close` ends the task that writes.
+    """
 
     def __init__(self, recorder: Recorder, call: Block) -> None:
         self._recorder = recorder

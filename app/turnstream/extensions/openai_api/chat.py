@@ -61,7 +61,7 @@ async def complete_chat(request: Request) -> Response:
     if forget is not None:
         await forget()
     if (failure := reader.events.failure) is not None:
-        # The turn has had its own tries; the SDKs would post the message anew.
+        # The turn has had its own tries; the SDKs would post the message again.
         return Response(to_json(failure), reader.events.status, {"x-should-retry": "false"}, "application/json")
     return Response(to_json(reader.events.completion()), 200, options.headers, "application/json")
 
@@ -182,7 +182,7 @@ class ChatChunks:
         return is_shown and result.call is not None and result.call.index < first
 
     def _text(self, steps: Sequence[Closed]) -> str:
-        """The text without that of the thinking. A call of a tool is the end of a paragraph."""
+        """The text without the text of the thinking. A call of a tool is the end of a paragraph."""
         if self._is_structured:
             return output_of(self._now()) or ""
         text, was_called = "", False

@@ -217,7 +217,7 @@ def total_tokens(usages: Sequence[Mapping[str, Any]]) -> BilledTokens:
 
 
 def reasoning_tokens(usages: Sequence[Mapping[str, Any]]) -> int:
-    """Those that a provider reports apart, by either of OpenAI's names."""
+    """Returns the sum of the reasoning tokens that a provider reports, under either of OpenAI's two names."""
     details = [each.get("output_tokens_details") or each.get("completion_tokens_details") or {} for each in usages]
     counts = [detail.get("reasoning_tokens") for detail in details if isinstance(detail, Mapping)]
     return sum(count for count in counts if isinstance(count, int))

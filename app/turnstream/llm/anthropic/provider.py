@@ -54,7 +54,7 @@ class AnthropicProvider(Adapter):
             yield response, AnthropicWire(response.headers.get("request-id"))
 
     async def count(self, request: ModelRequest) -> int:
-        """Counts the tokens. The response is opened as a stream, as those of model calls are."""
+        """Counts the tokens. The response is opened as a stream, like the responses of model calls."""
         path = "/v1/messages/count_tokens"
         body = await offload(request.size, render_count, request)
         async with self._post(path, body, request, "application/json", by_sdk=True) as response:

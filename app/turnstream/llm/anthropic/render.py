@@ -67,7 +67,7 @@ _CALL_RULES = CallRules(re.compile(r"[a-zA-Z0-9_-]+"), longest_name=128, unique=
 
 
 def render(request: ModelRequest) -> bytes:
-    """Returns the body. Cache marks stand at the end of the system prompt, of the previous request and of this one."""
+    """Returns the body. Cache marks are at the end of the system prompt, of the previous request and of this one."""
     return _json(_body(request))
 
 

@@ -3,7 +3,7 @@
 Two promises, each with a property test. Every path gives messages that the provider accepts. And each request begins
 with the bytes of the one before it: a block that is left out once is left out every time, so that the provider's cache
 and its signatures hold. (Exceptions: a server tool that was still at work when its turn ended is left out from then on;
-and a summary or a shortening of results begins anew at its place.)
+and a summary or a shortening of results begins again at its place.)
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -199,7 +199,7 @@ def _entries_of(
         entries += words
         called_again = turn is running or any(later.number > round.number for later in turn.rounds)
         is_stopped = any(call.round == round.number for call in stopped)
-        # Where the calls of a turn are left out, its replies stand side by side.
+        # If the calls of a turn are left out, its replies follow each other directly.
         without_calls = turn is not running and earlier_results_of(running.request) == "none"
         # A compaction is no reply. The reply before it may have ended with calls of a program that was stopped later.
         goes_on = round.stop_reason in PAUSED or round.stop_reason == COMPACTED

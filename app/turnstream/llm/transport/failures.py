@@ -282,7 +282,7 @@ def _metadata(members: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _layers(failure: object) -> list[Mapping[str, Any]]:
-    """The members of the failure, then those of the failure that it wraps, and so on."""
+    """The members of the failure, then the members of the failure that it wraps, and so on."""
     layers = [_members(failure)]
     while len(layers) <= _DEEPEST and (inner := _wrapped(layers[-1])):
         layers.append(inner)
@@ -295,7 +295,7 @@ def _wrapped(members: Mapping[str, Any]) -> Mapping[str, Any]:
         inner = _members(_object_in(carrier) if isinstance(carrier, str) else carrier)
         if _text(inner):
             return inner
-    # One word ("ERROR") says less than what stands around it.
+    # One word ("ERROR") says less than the text around it.
     return {"message": raw} if isinstance(raw, str) and " " in raw.strip() else {}
 
 
