@@ -7,7 +7,7 @@ import pytest
 
 from tests.node.conftest import FOLDER, ScriptServer, run
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.extensions("anthropic_api"), pytest.mark.asyncio(loop_scope="module")]
 
 
 def play(node: str, server: ScriptServer, scene: str) -> Any:
