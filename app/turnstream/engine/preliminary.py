@@ -20,9 +20,7 @@ _SIZES = Sizes(shown=20_000, kept=20_000)  # characters
 
 
 class PreliminaryOutputs:
-    """Writes the preliminary outputs of a call. Of several outputs within a moment only the last is written.
-    `close` ends the task that writes.
-    """
+    """Writes the preliminary outputs of a call, of several within a moment the last. `close` ends the writing task."""
 
     def __init__(self, recorder: Recorder, call: Block) -> None:
         self._recorder = recorder

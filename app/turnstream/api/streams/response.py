@@ -29,9 +29,7 @@ END: Message = {"type": "http.response.body", "body": b"", "more_body": False}
 
 
 def headers_of(heartbeat: float) -> dict[str, str]:
-    """Returns the headers of a stream. With `heartbeat`, the seconds between heartbeats, a client detects a dead
-    connection.
-    """
+    """Returns the headers of a stream; by `heartbeat`, in seconds, a client detects a dead connection."""
     return {**HEADERS, "Turnstream-Heartbeat": f"{heartbeat:g}"}
 
 
