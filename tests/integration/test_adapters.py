@@ -10,7 +10,7 @@ import pytest
 
 from tests.integration.adapters import APIS, REQUEST, Talk, talking, texts
 from tests.support.canned import Ending
-from turnstream.domain.errors import PermanentError, ProviderError, TooLong, TransientError
+from turnstream.domain.errors import AccountRefused, PermanentError, ProviderError, TooLong, TransientError
 from turnstream.llm.provider import MessageEnded, MessageStarted, Part
 from turnstream.llm.transport import http
 
@@ -192,7 +192,8 @@ async def test_what_is_not_http_is_transient(talk: Talk) -> None:
 @pytest.mark.parametrize(
     ("status", "kind"),
     [
-        *((status, PermanentError) for status in (400, 401, 402, 403, 404, 422)),
+        *((status, PermanentError) for status in (400, 403, 404, 422)),
+        *((status, AccountRefused) for status in (401, 402)),
         *((status, TransientError) for status in (408, 409, 429, 500, 502, 503, 529)),
     ],
 )

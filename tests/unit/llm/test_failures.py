@@ -15,7 +15,7 @@ import yarl
 from multidict import CIMultiDict, CIMultiDictProxy
 
 from turnstream.domain.errors import AccountRefused, PermanentError, ProviderError, TooLong, TransientError
-from turnstream.llm.transport.failures import connection_error, provider_error, retry_after
+from turnstream.llm.transport.failures import connection_error, failure_class, provider_error, retry_after
 
 
 def openai(code: str | None = None, type: str | None = "invalid_request_error", message: str = "No.") -> dict[str, Any]:
@@ -423,3 +423,24 @@ def test_every_exception_of_the_http_client_has_a_sentence() -> None:
     for kind in kinds:
         if kind not in {httpx2.TransportError, httpx2.NetworkError}:
             assert "failed" not in connection_error(sdk(kind("x"))).message, kind
+
+
+@pytest.mark.parametrize(
+    ("type", "expected"),
+    [
+        ("invalid_api_key", "account"),
+        ("http_401", "account"),
+        ("rate_limit_error", "rate_limit"),
+        ("http_429", "rate_limit"),
+        ("overloaded_error", "overloaded"),
+        ("http_529", "overloaded"),
+        ("overloaded", "overloaded"),
+        ("context_length_exceeded", "too_long"),
+        ("invalid_request_error", "refused"),
+        ("http_404", "refused"),
+        ("http_500", "server"),
+        ("stall_timeout", "server"),
+    ],
+)
+def test_the_type_of_a_failure_has_a_class(type: str, expected: str) -> None:
+    assert failure_class(type) == expected

@@ -63,12 +63,10 @@ EXPIRE_ASKS = Statement(
     ), expired AS (
         UPDATE asks SET answer = CAST(:answer AS json), answered_at = now()
         FROM late WHERE turn_id = late.id AND answer IS NULL AND expires_at <= now()
-        RETURNING turn_id, kind
+        RETURNING turn_id
     )
     UPDATE turns
-    SET arrivals = arrivals + 1,
-        cancel_requested = cancel_requested OR id IN (SELECT turn_id FROM expired WHERE kind = 'client'),
-        status = CASE WHEN status = 'waiting' THEN 'queued' ELSE status END
+    SET arrivals = arrivals + 1, status = CASE WHEN status = 'waiting' THEN 'queued' ELSE status END
     WHERE id IN (SELECT turn_id FROM expired) AND status IN {OPEN_STATUSES}
     RETURNING id
     """
