@@ -221,3 +221,22 @@ async def test_a_thread_that_begins_with_messages_of_its_client_has_them(server:
     assert [message["role"] for message in stored] == ["user", "assistant", "tool", "assistant", "user", "assistant"]
     await run(api, thread, *seed, asked, stored[-1], user("Sure?"), model=model)
     assert len(provider.requests[1].messages) == 7
+
+
+CALLED = {"id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+
+
+@pytest.mark.parametrize(
+    "seed",
+    [
+        [{"id": "a", "role": "assistant", "content": "\0"}],
+        [
+            {"id": "a", "role": "assistant", "toolCalls": [CALLED]},
+            {"id": "b", "role": "tool", "toolCallId": "c", "content": "\0"},
+        ],
+    ],
+    ids=["text", "result"],
+)
+async def test_what_cannot_be_stored_is_refused_in_a_history(api: Client, seed: list[Json]) -> None:
+    (refusal,) = await run(api, str(uuid4()), *seed, user("Moin"), expect=422)
+    assert "a NUL character at offset 0" in refusal["detail"]

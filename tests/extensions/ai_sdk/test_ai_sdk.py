@@ -408,3 +408,19 @@ async def test_a_chat_that_begins_with_messages_of_its_client_has_them(server: S
     await talk(api, id, *seed, user("Which colour?", "m3"), stored[-1], user("Sure?", "m4"), turnstream=options)
     assert len(provider.requests[1].messages) == 7
     assert len(await messages_of(api, id)) == 6
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": "text", "text": "\0"},
+        {"type": "tool-look", "toolCallId": "c", "state": "output-available", "input": {}, "output": "\0"},
+        {"type": "tool-look", "toolCallId": "\0", "state": "output-available", "input": {}, "output": ""},
+        {"type": "dynamic-tool", "toolName": "\0", "toolCallId": "c", "state": "output-available", "output": ""},
+    ],
+    ids=["text", "output", "id", "name"],
+)
+async def test_what_cannot_be_stored_is_refused_in_a_history(api: Client, part: Json) -> None:
+    seed = {"id": "a", "role": "assistant", "parts": [part]}
+    (refusal,) = await talk(api, str(uuid4()), seed, user("Moin"), expect=422)
+    assert "a NUL character at offset 0" in refusal["detail"]

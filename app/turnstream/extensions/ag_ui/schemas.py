@@ -25,18 +25,18 @@ class AgUiPartIn(OpenBody):
     source: AgUiSourceIn | None = None
 
 
-class _MessageIn(LenientBody):
+class _MessageIn(OpenBody):
     id: Storable = ""
     tool_call_id: Annotated[str | None, Field(alias="toolCallId")] = None
     error: str | None = None
 
 
-class AgUiCalledIn(LenientBody):
+class AgUiCalledIn(OpenBody):
     name: Storable
     arguments: Storable = ""
 
 
-class AgUiCallIn(LenientBody):
+class AgUiCallIn(OpenBody):
     id: Storable
     function: AgUiCalledIn
 
