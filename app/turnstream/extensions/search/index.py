@@ -1,24 +1,28 @@
 """Search of chats, with excerpts, by an index of texts and titles that is written after their commits."""
 
-import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+import re
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 from uuid import UUID
 
-from turnstream.domain.chats import Chat
-from turnstream.domain.errors import RequestRefused, StatementTooLong
-from turnstream.kit.excerpt import AFTER, BEFORE, Excerpt, line_of, pieces_of, without_markdown
+from turnstream.domain.errors import NoSuchPage
+from turnstream.extensions.search.documents import best_documents
+from turnstream.kit.excerpt import AFTER, BEFORE, Excerpt, pieces_of
+from turnstream.kit.moments import from_microseconds, microseconds_of
 from turnstream.storage.chats.chats import chat_from
+from turnstream.storage.chats.search import (
+    SEARCH_ANSWER_TIMEOUT,
+    FoundDocument,
+    Hit,
+    Places,
+    SearchFilter,
+    excerpt_line,
+    limited,
+)
 from turnstream.storage.database import LONG, Database, Row, Statement, Transaction
 
-# In seconds, twice: to wait for one of the searches that a replica runs at once, and to run the search. Postgres itself
-# ends a search then; the driver, whose limit means that Postgres does not answer, waits for longer.
-SEARCH_TIMEOUT = 2.0
-SEARCH_ANSWER_TIMEOUT = 2 * SEARCH_TIMEOUT
-_CONCURRENT_SEARCHES = 2
 # Windows that one page may look at: whether words are sought inside of others. That begins when all chats with their
 # beginnings are found, and is left to the next page where these fill this one.
 _WINDOWS = (False, False, True)
@@ -28,7 +32,6 @@ _PENDING = 50
 
 NEWEST: Final = 2**63 - 1
 
-LIMIT_TIME = Statement("SELECT set_config('statement_timeout', :most, true)")
 # The row with `rest` says that there are older segments, and comes first.
 _PAGE = """
     WITH found AS MATERIALIZED (
@@ -112,6 +115,8 @@ PUT_SEARCH_SETTINGS = Statement(
     timeout=LONG,
 )
 
+# The window of a search, after an i where words are sought inside of others; and the hit behind which it continues.
+_TOKEN = re.compile("(i?)(-?[0-9]{1,19})(?:_([0-9]{1,4})_([0-9]{1,16})_([0-9a-f]{32}))?")
 _SAID = ("text", "user_text")
 _STEP = 100  # turns
 _DOCUMENTS = 10
@@ -127,25 +132,22 @@ class SearchPosition:
     behind: tuple[int, datetime, UUID] | None = None
     inside: bool = False
 
+    @property
+    def page(self) -> str:
+        window = f"{'i' if self.inside else ''}{self.first}"
+        if self.behind is None:
+            return window
+        score, when, chat = self.behind
+        return f"{window}_{score}_{microseconds_of(when)}_{chat.hex}"
 
-@dataclass(frozen=True, slots=True)
-class SearchFilter:
-    """The texts that are searched. `tools` includes results of tools. `since` and `until` limit the time of a message,
-    and for a title the time of its chat. `chat` limits the search to one chat.
-    """
-
-    tools: bool = False
-    since: datetime | None = None
-    until: datetime | None = None
-    chat: UUID | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Hit:
-    """A chat that was found, with an excerpt."""
-
-    chat: Chat
-    excerpt: Excerpt
+    @staticmethod
+    def of_page(name: str) -> "SearchPosition":
+        """Raises NoSuchPage."""
+        found = _TOKEN.fullmatch(name)
+        if found is None or not -NEWEST <= int(found[2]) <= NEWEST:
+            raise NoSuchPage
+        behind = (int(found[3]), from_microseconds(int(found[4])), UUID(found[5])) if found[3] else None
+        return SearchPosition(int(found[2]), behind, bool(found[1]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,66 +160,40 @@ class SearchSettings:
     tool_results: bool = False
 
 
-@asynccontextmanager
-async def place_of(places: asyncio.Semaphore) -> AsyncIterator[None]:
-    """A place among the searches that run at once. Raises RequestRefused when none gets free in time."""
-    try:
-        async with asyncio.timeout(SEARCH_TIMEOUT):
-            await places.acquire()
-    except TimeoutError:
-        raise _too_slow() from None
-    try:
-        yield
-    finally:
-        places.release()
-
-
-@asynccontextmanager
-async def limited(database: Database) -> AsyncIterator[Transaction]:
-    """A transaction whose statements Postgres ends after a while. Raises RequestRefused then."""
-    async with database.transaction() as connection:
-        await connection.rows(LIMIT_TIME, most=f"{SEARCH_TIMEOUT * 1000:.0f}")
-        try:
-            yield connection
-        except StatementTooLong:
-            raise _too_slow() from None
-
-
-class SearchReads:
+class IndexReads:
     """The reads of the search, which a standby can do too. `places` limits the searches that run at once."""
 
-    def __init__(self, database: Database, places: asyncio.Semaphore) -> None:
+    def __init__(self, database: Database, places: Places) -> None:
         self._database = database
         self._places = places
 
-    def on(self, database: Database) -> "SearchReads":
-        """The search of another database, in the same places."""
-        return SearchReads(database, self._places)
+    def on(self, database: Database) -> "IndexReads":
+        return IndexReads(database, self._places)
 
     async def is_complete(self, owner: str) -> bool:
-        """Whether all texts in the owner's chats are indexed."""
         return not await self._database.rows(GET_PENDING_OF, owner=owner)
 
     async def page(
-        self, owner: str, words: Sequence[str], limit: int, position: SearchPosition, only: SearchFilter
-    ) -> tuple[Sequence[Hit], SearchPosition | None]:
-        """The best chats in which each of `words` is found, and where the next page begins. A page may have fewer than
-        `limit` although there are more. Raises RequestRefused when the search takes too long.
-        """
-        async with place_of(self._places):
+        self, owner: str, words: Sequence[str], limit: int, before: str | None, only: SearchFilter
+    ) -> tuple[Sequence[Hit], str | None]:
+        position = SearchPosition.of_page(before) if before else SearchPosition()
+        async with self._places.one():
             await self._index_of(owner)
             async with limited(self._database) as connection:
-                rows, next_position = await _page(connection, owner, words, limit, position, only)
-                return await _with_excerpts(connection, rows, words, only.tools), next_position
+                rows, rest = await _page(connection, owner, words, limit, position, only)
+                return await _with_excerpts(connection, rows, words, only.tools), rest.page if rest else None
+
+    async def documents(self, owner: str, words: Sequence[str], prefix: str, limit: int) -> Sequence[FoundDocument]:
+        async with self._places.one(), limited(self._database) as connection:
+            return await best_documents(connection, owner, words, prefix, limit)
 
     async def _index_of(self, owner: str) -> None:
         """Nothing can be indexed on a standby."""
 
 
-class Search(SearchReads):
+class SearchIndex(IndexReads):
     def __init__(self, database: Database) -> None:
-        self.places = asyncio.Semaphore(_CONCURRENT_SEARCHES)
-        super().__init__(database, self.places)
+        super().__init__(database, Places())
 
     async def _index_of(self, owner: str) -> None:
         await self._database.row(INDEX_PENDING_OF, owner=owner, most=_PENDING)
@@ -315,8 +291,7 @@ async def _with_excerpts(
         line, marked = row["title"] or "", words
         if (excerpt := excerpts.get(row["turn"])) is not None:
             marked = [*words, excerpt["shown"]] if excerpt["shown"] else words
-            window = without_markdown(excerpt["around"], marked)
-            line = line_of(window, cut_before=excerpt["cut_before"], cut_after=excerpt["cut_after"])
+            line = excerpt_line(excerpt, marked)
         hits.append(Hit(chat_from(row), Excerpt(row["turn"], pieces_of(line, marked))))
     return hits
 
@@ -324,7 +299,3 @@ async def _with_excerpts(
 def _shown(title: str, words: Sequence[str]) -> Sequence[str]:
     """The words that an excerpt shows: the longest first, those that are in the title last."""
     return sorted(words, key=lambda word: (word.lower() in title.lower(), -len(word)))
-
-
-def _too_slow() -> RequestRefused:
-    return RequestRefused("`q` takes too long to be searched for; send other words, or try again later.", field="q")
