@@ -196,28 +196,3 @@ async def test_clients_older_than_the_protocol_get_no_outcome_that_they_refuse(a
     assert end["type"] == "RUN_FINISHED"
     assert "outcome" not in end
     assert end["metadata"]["turnstream"]["status"] == "cancelled"
-
-
-async def test_a_thread_that_begins_with_messages_of_its_client_has_them(server: Server, api: Client) -> None:
-    model, provider = server.scripts.provider(message_of(text("Blue.")), message_of(text("Yes.")))
-    call = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": '{"at": "sea"}'}}
-    seed = [
-        user("Hello?"),
-        {"id": "m2", "role": "assistant", "content": "I look.", "toolCalls": [call]},
-        {"id": "m3", "role": "tool", "toolCallId": "c1", "content": "x"},
-        {"id": "m4", "role": "assistant", "content": "Water."},
-    ]
-    thread, asked = str(uuid4()), user("Which colour?")
-    await run(api, thread, *seed, asked, model=model)
-    sent = [(message.role, [block.type for block in message.blocks]) for message in provider.requests[0].messages]
-    assert sent == [
-        ("user", ["text"]),
-        ("assistant", ["text", "tool_use"]),
-        ("user", ["tool_result"]),
-        ("assistant", ["text"]),
-        ("user", ["text"]),
-    ]
-    stored = (await thread_of(api, thread))["messages"]
-    assert [message["role"] for message in stored] == ["user", "assistant", "tool", "assistant", "user", "assistant"]
-    await run(api, thread, *seed, asked, stored[-1], user("Sure?"), model=model)
-    assert len(provider.requests[1].messages) == 7

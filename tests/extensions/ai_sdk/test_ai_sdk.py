@@ -386,25 +386,3 @@ async def test_the_output_of_a_structured_turn_is_in_its_metadata(api: Client, s
     chunks = await talk(api, "structured", user("Go"), turnstream={"model": model, "output": {"schema": schema}})
     assert chunks[-1]["messageMetadata"]["output"] == {"n": 7}
     assert (await messages_of(api, "structured"))[-1]["metadata"]["output"] == {"n": 7}
-
-
-async def test_a_chat_that_begins_with_messages_of_its_client_has_them(server: Server, api: Client) -> None:
-    model, provider = server.scripts.provider(message_of(text("Blue.")), message_of(text("Yes.")))
-    look = {"type": "tool-look", "toolCallId": "c1", "state": "output-available", "input": {"at": "sea"}, "output": "x"}
-    parts = [{"type": "text", "text": "I look."}, look, {"type": "text", "text": "Water."}]
-    seed = [user("Hello?", "m1"), {"id": "m2", "role": "assistant", "parts": parts}]
-    id, options = str(uuid4()), {"model": model}
-    await talk(api, id, *seed, user("Which colour?", "m3"), turnstream=options)
-    sent = [(message.role, [block.type for block in message.blocks]) for message in provider.requests[0].messages]
-    assert sent == [
-        ("user", ["text"]),
-        ("assistant", ["text", "tool_use"]),
-        ("user", ["tool_result"]),
-        ("assistant", ["text"]),
-        ("user", ["text"]),
-    ]
-    stored = await messages_of(api, id)
-    assert [message["role"] for message in stored] == ["user", "assistant", "user", "assistant"]
-    await talk(api, id, *seed, user("Which colour?", "m3"), stored[-1], user("Sure?", "m4"), turnstream=options)
-    assert len(provider.requests[1].messages) == 7
-    assert len(await messages_of(api, id)) == 6

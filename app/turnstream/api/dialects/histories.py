@@ -223,12 +223,6 @@ def history_of(
     return History(len(pasts), partial(_load, services, owner, pasts, place), goes_on)
 
 
-def seed_of(services: Services, owner: str, items: Iterable[PastItem], place: str) -> History | None:
-    """The history of a chat that begins with messages of its client. Raises RequestRefused."""
-    found = list(items)
-    return history_of(services, owner, found, place) if found else None
-
-
 @dataclass(slots=True)
 class _Past:
     """An exchange: the message as NewTurn takes it, and the blocks of its answer in rounds."""

@@ -6,8 +6,7 @@ from itertools import takewhile
 from typing import Any
 from uuid import UUID
 
-from turnstream.api.codec import block_details, output_text, parsed, to_json
-from turnstream.api.dialects.histories import PastCall, PastItem, PastMessage, PastResult, PastText
+from turnstream.api.codec import block_details, parsed, to_json
 from turnstream.api.dialects.projection import CallResult, Close, Closed, Projection, ProviderResult
 from turnstream.domain.asks import AskKind
 from turnstream.domain.blocks import Block
@@ -16,7 +15,7 @@ from turnstream.domain.kinds import CALLS, DOCUMENT, IMAGE, TEXT, THINKING, USER
 from turnstream.domain.log import open_actions_of
 from turnstream.domain.results import count_files, parts_of
 from turnstream.domain.turns import Turn
-from turnstream.extensions.ag_ui.schemas import AgUiMessageIn, AgUiUserMessageIn, blocks_in
+from turnstream.extensions.ag_ui.schemas import AgUiMessageIn, AgUiUserMessageIn
 from turnstream.kit.offload import Portions
 
 Json = dict[str, Any]
@@ -283,19 +282,3 @@ def _interrupt(turn: Turn, round: int, action: RequiredAction) -> Json:
     if action.expires_at is not None:
         found["expiresAt"] = action.expires_at.isoformat()
     return found
-
-
-def past_items(messages: Sequence[AgUiMessageIn]) -> Iterator[PastItem]:
-    """Messages of a client as a history. Raises RequestRefused."""
-    for message in messages:
-        if isinstance(message, AgUiUserMessageIn):
-            if blocks := blocks_in(message):
-                yield PastMessage(blocks)
-        elif message.role == "assistant":
-            if message.content:
-                yield PastText(output_text(message.content))
-            for call in message.tool_calls or ():
-                yield PastCall(call.id, call.function.name, call.function.arguments or "{}")
-        elif message.role == "tool" and message.tool_call_id:
-            output = message.error or output_text(message.content)
-            yield PastResult(message.tool_call_id, output, is_error=message.error is not None)

@@ -31,20 +31,9 @@ class _MessageIn(LenientBody):
     error: str | None = None
 
 
-class AgUiCalledIn(LenientBody):
-    name: Storable
-    arguments: Storable = ""
-
-
-class AgUiCallIn(LenientBody):
-    id: Storable
-    function: AgUiCalledIn
-
-
 class AgUiOtherMessageIn(_MessageIn):
     role: Literal["developer", "system", "assistant", "tool", "activity", "reasoning"]
     content: Any = None
-    tool_calls: Annotated[list[AgUiCallIn] | None, Field(alias="toolCalls")] = None
 
 
 class AgUiUserMessageIn(_MessageIn):

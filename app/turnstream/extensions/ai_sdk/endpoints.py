@@ -24,7 +24,7 @@ from turnstream.api.dialects.chats import (
     storable_in_messages,
     with_page,
 )
-from turnstream.api.dialects.histories import key_of, last_answer, posted_with, seed_of, turn_of
+from turnstream.api.dialects.histories import key_of, last_answer, posted_with, turn_of
 from turnstream.api.http.reading import id_in_query, idempotency_key_of, read_body
 from turnstream.api.schemas.requests import UiOptions
 from turnstream.api.services import Services, count_writes, identity_of, path_for, services_and_owner
@@ -34,7 +34,7 @@ from turnstream.domain.asks import Ask, AskAnswer
 from turnstream.domain.errors import RequestRefused
 from turnstream.domain.identity import Identity
 from turnstream.domain.turns import Turn
-from turnstream.extensions.ai_sdk.messages import past_items, ui_message
+from turnstream.extensions.ai_sdk.messages import ui_message
 from turnstream.extensions.ai_sdk.parts import Json
 from turnstream.extensions.ai_sdk.schemas import UiMessageIn, UiRequest, UiStopped, blocks_in
 from turnstream.extensions.ai_sdk.stream import ui_stream
@@ -106,15 +106,7 @@ async def _post(services: Services, owner: str, chat: UUID, sent: UiRequest, key
     place = _place(sent, before)
     options = await _options(services, owner, chat, sent, before)
     new = new_turn(options, blocks_in(message.parts))
-    target = Target(owner, chat, place, new.on_busy)
-    before_it = sent.messages if sent.message else sent.messages[:-1]
-    return await post_by_chat(
-        services,
-        new,
-        target,
-        key or _key(chat, message, place),
-        lambda: seed_of(services, owner, past_items(before_it), "messages"),
-    )
+    return await post_by_chat(services, new, Target(owner, chat, place, new.on_busy), key or _key(chat, message, place))
 
 
 async def _options(services: Services, owner: str, chat: UUID, sent: UiRequest, before: Turn | None) -> UiOptions:
