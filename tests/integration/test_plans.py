@@ -125,7 +125,7 @@ def nodes(plan: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 
 async def check_reads(
-    url: str, statement: Statement, values: Mapping[str, Any], most: int, mode: str, *, warm: bool
+    url: str, statement: Statement, values: Mapping[str, Any], most: int, mode: str, *, warm: bool = False
 ) -> None:
     """Fails where it scans a large table, or touches more than `most` pages."""
     connection = await asyncpg.connect(url)
@@ -154,27 +154,7 @@ async def check_reads(
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("case", CASES)
 async def test_a_statement_reads_what_it_is_about(large_database_url: str, case: str, mode: str) -> None:
-    await check_reads(large_database_url, *CASES[case], mode, warm=CASES[case][0] is search.FIND_CHATS)
-
-
-async def test_the_simple_search_of_an_owner_who_has_nearly_all_messages_uses_their_index(
-    large_database_url: str,
-) -> None:
-    connection = await asyncpg.connect(large_database_url)
-    transaction = connection.transaction()
-    await transaction.start()
-    try:
-        await connection.execute(
-            "SET session_replication_role = replica; UPDATE chats SET owner = 'ada'; ANALYZE chats"
-        )
-        explain = f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {search.FIND_CHATS.sql}"
-        (row,) = await connection.fetch(explain, *search.FIND_CHATS.arguments(dict(found("ada", "nothing"))))
-    finally:
-        await transaction.rollback()
-        await connection.close()
-    (explained,) = json.loads(row[0])
-    pages = explained["Plan"]["Shared Hit Blocks"] + explained["Plan"]["Shared Read Blocks"]
-    assert pages < 5000, "their messages fill 125,000"
+    await check_reads(large_database_url, *CASES[case], mode)
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -23,6 +23,7 @@ from turnstream.llm.scripted import ScriptedProvider, message_of, text
 from turnstream.storage.chats.chats import Chats
 from turnstream.storage.chats.exchanges import Exchanges, IdempotencyKey, NewExchange, Position
 from turnstream.storage.chats.grants import Grants
+from turnstream.storage.chats.search import SearchFilter, SimpleSearch
 from turnstream.storage.chats.turns import Turns
 from turnstream.storage.database import OWNER as OWNER_OF_REQUEST
 from turnstream.storage.database import Database, Statement, connect
@@ -165,14 +166,16 @@ async def test_a_search_that_names_another_owner_finds_nothing(
 
 @pytest.mark.usefixtures("rows")
 async def test_the_search_of_the_core_finds_the_chats_of_one_owner(harness: Harness, api: Database) -> None:
-    every = "to_tsquery('simple', 'h:*'), NULL, NULL, NULL, NULL, NULL, 9"
-    search = Statement(f"SELECT * FROM find_chats('bob', {every})")
-    assert len(await harness.database.rows(search)) == 1
+    async def found(database: Database) -> int:
+        hits, _ = await SimpleSearch(database).page("bob", ["h"], 9, None, SearchFilter())
+        return len(hits)
+
+    assert await found(harness.database) == 1
     with acting_for(OWNER):
-        assert await api.rows(search) == []
-    assert await api.rows(search) == []
+        assert await found(api) == 0
+    assert await found(api) == 0
     with acting_for("bob"):
-        assert len(await api.rows(search)) == 1
+        assert await found(api) == 1
 
 
 async def test_every_table_with_an_owner_has_its_policy_and_is_reached_by_the_api_alone_through_it(

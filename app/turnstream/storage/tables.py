@@ -398,13 +398,6 @@ blocks = Table(
         "turn_id",
         postgresql_where=literal_column("type IN ('image', 'document', 'tool_result') AND data IS NOT NULL"),
     ),
-    # Messages of people, for the search of the core (`find_chats`).
-    Index(
-        "ix_blocks_messages",
-        literal_column("to_tsvector('simple'::regconfig, \"left\"(text, 50000))"),
-        postgresql_using="gin",
-        postgresql_where=literal_column("type = 'user_text' OR type = 'text' AND attempt = 0"),
-    ),
     info=owned("turn_id", "content"),
 )
 

@@ -32,19 +32,40 @@ _WINDOW = """
             start + :length <= length({text}) AS cut_after
     ) AS window_of_text
     """
+# The turn is null where the title has all of the words. No index holds the messages: a server that searches large chats
+# has the extension, and each message costs others nothing.
 FIND_CHATS = Statement(
     f"""
-    SELECT chats.*, found.turn, found.turn IS NOT NULL AS in_text, message.around, message.cut_before, message.cut_after
-    FROM find_chats(
-        :owner, to_tsquery('pg_catalog.simple', :sought), CAST(:since AS timestamptz), CAST(:until AS timestamptz),
-        CAST(:only AS uuid), CAST(:before AS timestamptz), CAST(:before_id AS uuid), CAST(:limit AS integer)
-    ) AS found JOIN chats ON chats.id = found.chat AND owner = :owner LEFT JOIN LATERAL (
+    WITH found AS MATERIALIZED (
+        SELECT DISTINCT ON (chat_id) chat_id, turns.id
+        FROM chats JOIN turns ON chat_id = chats.id JOIN blocks ON turn_id = turns.id
+        WHERE owner = :owner AND (type = 'user_text' OR type = 'text' AND blocks.attempt = 0)
+          AND to_tsvector('pg_catalog.simple', left(text, 50000)) @@ to_tsquery('pg_catalog.simple', :sought)
+          AND (CAST(:only AS uuid) IS NULL OR chats.id = :only)
+          AND (CAST(:since AS timestamptz) IS NULL OR turns.created_at >= :since)
+          AND (CAST(:until AS timestamptz) IS NULL OR turns.created_at < :until)
+        ORDER BY chat_id, turns.created_at DESC, turns.id
+    ), best AS (
+        SELECT chats.*, CASE WHEN NOT titled THEN found.id END AS turn
+        FROM chats LEFT JOIN found ON chat_id = chats.id CROSS JOIN LATERAL (
+            SELECT coalesce(
+                to_tsvector('pg_catalog.simple', title) @@ to_tsquery('pg_catalog.simple', :sought), false
+            ) AND (CAST(:since AS timestamptz) IS NULL OR created_at >= :since)
+              AND (CAST(:until AS timestamptz) IS NULL OR created_at < :until)
+        ) AS each (titled)
+        WHERE owner = :owner AND (titled OR found.id IS NOT NULL)
+          AND (CAST(:only AS uuid) IS NULL OR chats.id = :only)
+          AND (CAST(:before AS timestamptz) IS NULL OR (updated_at, chats.id) < (:before, CAST(:before_id AS uuid)))
+        ORDER BY updated_at DESC, chats.id DESC LIMIT :limit
+    )
+    SELECT best.*, turn IS NOT NULL AS in_text, around, cut_before, cut_after
+    FROM best LEFT JOIN LATERAL (
         SELECT around, cut_before, cut_after FROM blocks {_WINDOW.format(text="text")}
-        WHERE turn_id = found.turn AND type IN ('text', 'user_text')
+        WHERE turn_id = turn AND type IN ('text', 'user_text')
             AND to_tsvector('pg_catalog.simple', left(text, 50000)) @@ to_tsquery('pg_catalog.simple', :sought)
         ORDER BY index LIMIT 1
     ) AS message ON true
-    ORDER BY updated_at DESC, chats.id DESC
+    ORDER BY updated_at DESC, best.id DESC
     """,
     timeout=SEARCH_ANSWER_TIMEOUT,
 )
@@ -148,7 +169,7 @@ async def limited(database: Database) -> AsyncIterator[Transaction]:
 
 
 class SimpleSearch:
-    """The search of the core, by indexes that Postgres keeps. Each text has all of the words, or is not found."""
+    """The search of the core, which reads the messages of an owner. A text has all of the words, or is not found."""
 
     def __init__(self, database: Database, places: Places | None = None) -> None:
         self._database = database
