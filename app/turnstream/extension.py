@@ -9,11 +9,12 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager, asyn
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import entry_points
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 from uuid import UUID
 
 from turnstream import config
 from turnstream.domain.errors import ConfigError
+from turnstream.kit.extension_packages import GROUP
 
 if TYPE_CHECKING:
     from turnstream.api.http.call_group import CallGroup
@@ -26,11 +27,11 @@ if TYPE_CHECKING:
     from turnstream.llm.models.api import ModelApi
     from turnstream.llm.models.catalog import Models
     from turnstream.llm.transport.interceptor import Interceptor
+    from turnstream.storage.chats.search import Search
     from turnstream.storage.database import Database
     from turnstream.storage.runs.queue import WebhookKind
     from turnstream.tools.sources import SourceKind
 
-GROUP: Final = "turnstream.extensions"
 _NONE = "none"
 
 Task = Callable[[], Coroutine[Any, Any, None]]
@@ -169,8 +170,8 @@ class Extension:
     it. `providers` are APIs of models, `tool_sources` kinds of tools from elsewhere. `interceptors` opens those of
     model calls, the nearest to the network first. `recordings` are files of turns, if the settings ask for them.
     `database` is a Postgres that the server runs itself. `cell` is the name that the settings give this server; its
-    tokens have it in them. `commands` are modules by the name of the command that each defines: `usage`, or
-    `owners move` for one of the group `owners`.
+    tokens have it in them. `search` takes the place of the core's own search. `commands` are modules by the name of the
+    command that each defines: `usage`, or `owners move` for one of the group `owners`.
     """
 
     name: str
@@ -186,6 +187,7 @@ class Extension:
     recordings: "Callable[[Settings], TurnFiles | None]" = _no_recordings
     database: "Callable[[Settings], OwnDatabase | None]" = _no_database
     cell: "Callable[[Settings], str | None]" = _no_cell
+    search: "Callable[[Database], Search] | None" = None
     commands: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -257,6 +259,13 @@ def recordings_of(settings: "Settings", extensions: Sequence[Extension]) -> Turn
 def own_cell(settings: "Settings", extensions: Iterable[Extension]) -> str | None:
     """The name of this server among several, for its tokens."""
     return next((cell for each in extensions if (cell := each.cell(settings)) is not None), None)
+
+
+def search_of(extensions: Iterable[Extension], database: "Database") -> "Search":
+    """The search of the first of them that has one, else that of the core."""
+    from turnstream.storage.chats.search import SimpleSearch  # noqa: PLC0415, commands need no search
+
+    return next((each.search for each in extensions if each.search is not None), SimpleSearch)(database)
 
 
 def sections() -> "Sequence[type[Section]]":

@@ -31,7 +31,7 @@ from turnstream.api.streams.watch import StreamWatch
 from turnstream.config import Settings
 from turnstream.domain.plans import Plan
 from turnstream.engine.hooks import Hooks
-from turnstream.extension import Extension, own_cell, recordings_of, selected
+from turnstream.extension import Extension, own_cell, recordings_of, search_of, selected
 from turnstream.llm.models.api import schemas_by_name
 from turnstream.llm.models.catalog import Models
 from turnstream.setup.databases import api_database, database_url, session_url
@@ -160,7 +160,8 @@ async def running(
         owner_plans = OwnerPlans(plans)
         streams = OwnerStreams(owner_plans)
         await stack.enter_async_context(background(engine.failed, stored.record_uses, StreamWatch(streams).run))
-        storage = Storage.of(api, database, plans.default.running_turns, own_cell(settings, extensions))
+        search, cell = search_of(extensions, api), own_cell(settings, extensions)
+        storage = Storage.of(api, database, search, plans.default.running_turns, cell)
         standby = await stack.enter_async_context(open_standby(settings, api, engine.replica, engine.renewals))
         yield Services(
             authenticator=Authenticator(ways),

@@ -79,7 +79,7 @@ def client(
 def server(url: str, token: str | None, message: str, patience: float, form: Format, output: Path | None) -> None:
     """Examine the server at URL, also through what stands before it.
 
-    About 20 messages are sent, in chats that are deleted at the end. With a real model they cost money.
+    About 30 messages are sent, in chats that are deleted at the end. With a real model they cost money.
     """
     _print(asyncio.run(servers.examine(url, token, message, patience)), form, output)
 

@@ -1,5 +1,6 @@
 """The report about promises: as text, as JSON, and as JUnit XML."""
 
+import asyncio
 import json
 import re
 import time
@@ -9,6 +10,8 @@ from typing import Literal
 from xml.etree.ElementTree import Element, SubElement, tostring
 
 import httpx2
+
+_LONGEST_TEXT = 300  # characters, of what was seen
 
 Status = Literal["held", "failed", "skipped"]
 
@@ -43,17 +46,23 @@ class Check:
     rule: str
     examine: Callable[[], Awaitable[str]]
 
-    async def run(self) -> PromiseResult:
+    async def run(self, limit: float | None = None) -> PromiseResult:
+        """Examines the promise, for at most `limit` seconds."""
         start = time.monotonic()
         status: Status = "held"
         try:
-            text = await self.examine()
+            async with asyncio.timeout(limit):
+                text = await self.examine()
         except Failed as failure:
             status, text = "failed", str(failure)
         except Skipped as reason:
             status, text = "skipped", str(reason)
         except (httpx2.HTTPError, TimeoutError) as error:
             status, text = "failed", f"The other end did not answer ({type(error).__name__}): {error}"
+        except Exception as error:  # noqa: BLE001 - what the other end sends may break the examination in any way
+            status, text = "failed", f"What the other end sent does not fit ({type(error).__name__}): {error}"
+        text = " ".join(text.split())
+        text = text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}…"
         return PromiseResult(self.promise, self.rule, status, text, round(time.monotonic() - start, 3))
 
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 from uuid import uuid4
 
 import httpx2
@@ -20,7 +20,15 @@ MESSAGE = "/say The tide 🌊 comes in 🌊, and the tide goes out. É voilà. �
 _CURSORS = 25  # of one turn, from each of which the rest is read
 _LONGEST_DELTA = 131_072
 _SOON = 2.0  # seconds
+_AT_ONCE = 0.25  # seconds: a whole answer that took less may come as one piece
+_LATER = 4  # times the message, for an answer whose readers come and go
 _LONG = 40  # times the message, for an answer that is stopped
+_ANSWERS = 3  # so many times the patience a check may take
+_FRUITLESS = 3  # connections in a row without an event, after which a reader gives up
+_MOST_BYTES = 16 * 1024 * 1024  # of one body
+_REPLY = {"text", "thinking", "tool_use"}  # types of blocks that a model writes
+_T = TypeVar("_T")
+_NOTICES = {"status", "tool_progress", "tool_output", "access_ended", "retry"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +56,13 @@ class ServerChecks:
 
     # --- requests ----------------------------------------------------------------------------------------------------
 
-    async def json(self, method: str, path: str, expect: int, **request: Any) -> Json:
-        """The JSON of an answer. A stream that is answered in its place is not read."""
+    async def json(self, method: str, path: str, *expect: int, **request: Any) -> Json:
+        """The JSON of an answer with one of these statuses. A stream that is answered in its place is not read."""
         async with asyncio.timeout(self.patience), self.client.stream(method, path, **request) as response:
-            if response.status_code != expect:
-                raise Failed(f"{method} {path} was answered with {response.status_code}, not {expect}.")
-            body = await response.aread()
+            if response.status_code not in expect:
+                wanted = " or ".join(map(str, expect))
+                raise Failed(f"{method} {path} was answered with {response.status_code}, not {wanted}.")
+            body = b"".join([chunk async for chunk in _bounded(response)])
         return cast("Json", json.loads(body)) if body else {}
 
     async def chat(self) -> str:
@@ -61,29 +70,27 @@ class ServerChecks:
         self.chats.append(f"/api/chats/{chat['id']}")
         return self.chats[-1]
 
-    async def post(self, times: int = 1) -> Exchanged:
-        """Posts the message, so many `times` over where the answer is to take long."""
-        chat = await self.chat()
-        body = {"blocks": [{"type": "text", "text": " ".join([self.message] * times)}]}
-        new = await self.json("POST", f"{chat}/turns", 201, json=body)
-        return Exchanged(chat, *(f"{chat}/turns/{new[turn]['id']}" for turn in ("user_turn", "assistant_turn")))
+    def body(self, times: int = 1, more: str = "") -> Json:
+        return {"blocks": [{"type": "text", "text": " ".join([self.message] * times) + more}]}
 
-    @property
-    def body(self) -> Json:
-        return {"blocks": [{"type": "text", "text": self.message}]}
+    async def post(self, times: int = 1, more: str = "") -> Exchanged:
+        """Posts the message, so many `times` over where the answer is to take long, with `more` behind it."""
+        chat = await self.chat()
+        new = await self.json("POST", f"{chat}/turns", 201, json=self.body(times, more))
+        return Exchanged(chat, *(f"{chat}/turns/{new[turn]['id']}" for turn in ("user_turn", "assistant_turn")))
 
     @asynccontextmanager
     async def open(
-        self, path: str, cursor: str | None = None, method: str = "GET", key: str | None = None
+        self, path: str, cursor: str | None = None, *, posted: Json | None = None, key: str | None = None
     ) -> AsyncIterator[tuple[httpx2.Response, Parser, AsyncGenerator[Event, None]]]:
-        """A stream. With POST it is the answer to the message, with the idempotency `key`."""
-        headers = {"Accept": "text/event-stream", "Accept-Encoding": "gzip, br, zstd"}
+        """A stream: of a GET, or the answer to the message `posted` with the idempotency `key`."""
+        method = "GET" if posted is None else "POST"
+        headers = {"Accept": "text/event-stream", "Accept-Encoding": "gzip"}
         headers |= {"Last-Event-ID": cursor} if cursor else {}
         headers |= {"Idempotency-Key": key} if key else {}
-        body = self.body if method == "POST" else None
         async with (
             asyncio.timeout(self.patience),
-            self.client.stream(method, path, headers=headers, json=body) as response,
+            self.client.stream(method, path, headers=headers, json=posted) as response,
         ):
             if response.status_code not in {200, 201}:
                 raise Failed(f"{method} {path} was answered with {response.status_code}.")
@@ -101,26 +108,91 @@ class ServerChecks:
                     break
         return found
 
-    async def ended(self) -> tuple[Exchanged, list[Event], Json]:
+    async def read_on(self, path: str, portion: int, last_portion: bool = False) -> list[list[Event]]:
+        """The events of each connection of a reader that is cut off after every `portion`, or only after the first."""
+        found: list[list[Event]] = []
+        seen: set[str] = set()
+        cursor, fruitless = None, 0
+        while not (found and found[-1] and found[-1][-1].name in ENDS):
+            found.append(await self.read(path, cursor, None if last_portion and cursor else portion))
+            ids = [event.id for event in found[-1] if event.id]
+            fruitless = fruitless + 1 if seen.issuperset(ids) else 0
+            if fruitless == _FRUITLESS:
+                raise Failed(
+                    f"{fruitless} connections in a row had no new event after the cursor {cursor}, and no end."
+                )
+            seen.update(ids)
+            cursor = ids[-1] if ids else cursor
+        return found
+
+    async def whole(self, url: str) -> Json:
+        """The turn as JSON when it has ended. Raises Failed unless it is complete."""
+        end = time.monotonic() + self.patience
+        while (turn := await self.json("GET", url, 200))["status"] not in ENDS.values():
+            if time.monotonic() > end:
+                raise Failed(f"After {self.patience:g} s the turn is {turn['status']}.")
+            await asyncio.sleep(0.2)
+        if turn["status"] != "complete":
+            raise Failed(f"The turn ended as {turn['status']}; it should be complete.")
+        return turn
+
+    async def ended(self, times: int = 1) -> tuple[Exchanged, list[Event], Json]:
         """A turn that has ended: its events as they came live, and its JSON."""
-        new = await self.post()
+        new = await self.post(times)
         events = await self.read(new.stream)
         return new, events, await self.json("GET", new.url, 200)
 
     # --- turns -------------------------------------------------------------------------------------------------------
 
     async def cuts(self) -> str:
-        """S1, S2: the turn is read in portions of three events, while it runs."""
+        """The turn is read in portions of three events, while it runs."""
         new = await self.post()
-        events: list[Event] = []
-        ids: list[str] = []
-        while not (events and events[-1].name in ENDS):
-            events += await self.read(new.stream, ids[-1] if ids else None, most=3)
-            ids = [event.id for event in events if event.id]
-            if len(set(ids)) != len(ids):
-                raise Failed("An event came twice.")
+        connections = await self.read_on(new.stream, 3)
+        events = [event for each in connections for event in each]
         _check_same(events, await self.json("GET", new.url, 200))
-        return f"{len(ids)} events over {len(ids) // 3 + 1} connections"
+        return f"{sum(event.id is not None for event in events)} events over {len(connections)} connections"
+
+    async def side_by_side(self) -> str:
+        """The answers of the demo are known."""
+        news = await _all(*(self.post(more=f" {number}") for number in range(4)))
+        read = await _all(*(self.read(new.stream) for new in news))
+        turns = await _all(*(self.json("GET", new.url, 200) for new in news))
+        if not self.message.startswith("/say ") or "\n" in self.message or turns[0].get("model") != "demo":
+            raise Skipped("only the answers of the demo to a message that begins with /say are known")
+        for number, (events, turn) in enumerate(zip(read, turns, strict=True)):
+            known = [{"type": "text", "text": f"{self.message.removeprefix('/say ').strip()} {number}"}]
+            for blocks in (turn["blocks"], assemble(events)[0]):
+                if wrong := difference(blocks, known):
+                    raise Failed(f"In the answer to message {number}, {wrong}.")
+        return f"{len(turns)} answers"
+
+    async def readers_at_once(self) -> str:
+        """Some read from the beginning, some join later, some come back with a cursor."""
+        new = await self.post(_LATER)
+
+        async def joining(after: int) -> list[Event]:
+            await self.read(new.stream, most=after)
+            return await self.read(new.stream)
+
+        async def resuming(after: int) -> list[Event]:
+            return [event for each in await self.read_on(new.stream, after, last_portion=True) for event in each]
+
+        readers = [self.read(new.stream), self.read(new.stream), joining(4), joining(9), resuming(6), resuming(12)]
+        read = await _all(*readers)
+        turn = await self.json("GET", new.url, 200)
+        for events in read:
+            _check_same(events, turn)
+        return f"{len(read)} readers"
+
+    async def ids(self) -> str:
+        new = await self.post()
+        for portion, last_portion in ((2, False), (1, True)):
+            connections = await self.read_on(new.stream, portion, last_portion)
+            ids = [event.id for each in connections for event in each if event.id]
+            for before, after in pairwise(ids):
+                if _position(after) <= _position(before):
+                    raise Failed(f"The id {after} came after {before}; each must be larger than the one before.")
+        return ""
 
     async def every_cursor(self) -> str:
         new, events, turn = await self.ended()
@@ -139,11 +211,16 @@ class ServerChecks:
         return ""
 
     async def first_bytes(self) -> str:
-        new, start = await self.post(), time.monotonic()
+        new, start = await self.post(_LONG), time.monotonic()
         async with self.open(new.stream) as (response, _, events):
-            await anext(events)
+            await _next(events)
             taken = time.monotonic() - start
             heartbeat = response.headers.get("turnstream-heartbeat", "")
+        await self.read(new.stream, most=4)
+        status = (await self.json("GET", new.url, 200))["status"]
+        if status in ENDS.values() and time.monotonic() - start > _AT_ONCE:
+            raise Failed(f"The turn was {status} before its fourth event came.")
+        await self.json("POST", f"{new.url}/cancel", 202, 200)
         if taken > _SOON:
             raise Failed(f"They came after {taken:.1f} s.")
         if not heartbeat.replace(".", "", 1).isdecimal():
@@ -157,7 +234,7 @@ class ServerChecks:
             with suppress(TimeoutError):
                 async with asyncio.timeout(limit):
                     while not parser.comments:
-                        await anext(events)
+                        await _next(events)
         if not parser.comments:
             raise Failed(f"No comment came within {limit:g} s.")
         return f"after {time.monotonic() - start:.1f} s"
@@ -184,53 +261,93 @@ class ServerChecks:
         return ""
 
     async def order(self) -> str:
-        """S10, S11, S14, S15."""
+        """S10, S11, S15."""
         _, events, turn = await self.ended()
-        names = [event.name for event in events]
-        if sum(name in ENDS for name in names) != 1 or names[-1] not in ENDS:
-            raise Failed(f"The last events were {', '.join(names[-3:])}.")
-        if names[0] != "turn_start":
-            raise Failed(f"The first event was {names[0]}.")
-        longest = max((len(event.data["text"]) for event in events if event.name == "block_delta"), default=0)
-        if longest > _LONGEST_DELTA:
-            raise Failed(f"A delta has {longest:,} code points.")
-        is_open = False
-        for event in events:
-            if is_open and event.name in {"block_start", "round_stop", *ENDS}:
-                raise Failed(f"{event.name} came while a block was open.")
-            is_open = event.name == "block_start" or (is_open and event.name not in {"block_stop", "reset"})
+        _check_order(events)
+        if turn["status"] != ENDS[events[-1].name]:
+            raise Failed(f"The last event was {events[-1].name}, but the turn is {turn['status']}.")
+        _check_same(events, turn)
+        return f"{len(events)} events"
+
+    async def notices(self) -> str:
+        _, events, turn = await self.ended()
+        if wrong := [event.name for event in events if event.id and event.name in _NOTICES]:
+            raise Failed(f"The notice {wrong[0]} has an id.")
+        if wrong := [event.name for event in events if not event.id and event.name not in _NOTICES]:
+            raise Failed(f"{wrong[0]} has no id.")
         _check_same([event for event in events if event.id], turn)
-        return f"{len(events)} events, {sum(event.id is None for event in events)} notices"
+        return f"{sum(event.id is None for event in events)} notices"
 
     async def code_points(self) -> str:
-        _, events, _ = await self.ended()
+        _, events, turn = await self.ended()
+        _check_same(events, turn)
         deltas = [event for event in events if event.name == "block_delta"]
         if not any(ord(character) > 0xFFFF for event in deltas[:-1] for character in event.data["text"]):
             raise Skipped("the answer came in one piece, or has no character outside of the basic plane; try --message")
-        return ""  # the offsets were compared when the events were assembled
+        return ""
 
     async def without_readers(self) -> str:
-        new = await self.post()
-        await self.read(new.stream, most=1)
-        end = time.monotonic() + self.patience
-        while (turn := await self.json("GET", new.url, 200))["status"] not in ENDS.values():
-            if time.monotonic() > end:
-                raise Failed(f"After {self.patience:g} s the turn is {turn['status']}.")
-            await asyncio.sleep(0.2)
-        return str(turn["status"])
+        """One reader leaves a stream, one the answer to its POST. What their turns become is compared with turns whose
+        readers stayed, unless these differ, as with a model that writes each answer differently.
+        """
+        left, chat = await self.post(_LATER), await self.chat()
+        await self.read(left.stream, most=1)
+        async with self.open(f"{chat}/turns", posted=self.body(_LATER)) as (_, _, events):
+            posted = (await _named(events)).data["turn"]
+        turns = await _all(self.whole(left.url), self.whole(f"{chat}/turns/{posted}"))
+        stayed = [turn["blocks"] for _, _, turn in await _all(self.ended(_LATER), self.ended(_LATER))]
+        if difference(stayed[0], stayed[1]):
+            return "complete"
+        for turn in turns:
+            if wrong := difference(turn["blocks"], stayed[0]):
+                raise Failed(f"In a turn whose reader left, {wrong}.")
+        return "complete, with the same text"
 
     async def posted(self) -> str:
         chat, key = await self.chat(), str(uuid4())
         read: list[list[Event]] = []
         for _ in range(2):
-            async with self.open(f"{chat}/turns", method="POST", key=key) as (_, _, stream):
+            async with self.open(f"{chat}/turns", posted=self.body(), key=key) as (_, _, stream):
                 read.append([event async for event in stream if event.name])
+            if not read[-1] or read[-1][0].name != "turn_start":
+                raise Failed("The answer to the POST did not begin with turn_start.")
         first, again = (events[0].data["turn"] for events in read)
         if first != again:
             raise Failed("Repeated with its Idempotency-Key, the message was answered by another turn.")
         turn = await self.json("GET", f"{chat}/turns/{first}", 200)
         for events in read:
             _check_same(events, turn)
+            if events[-1].name not in ENDS:
+                raise Failed(f"The answer to the POST ended with {events[-1].name}.")
+        return ""
+
+    async def one_effect(self) -> str:
+        chat, key = await self.chat(), {"Idempotency-Key": str(uuid4())}
+
+        async def send() -> str:
+            new = await self.json("POST", f"{chat}/turns", 201, json=self.body(), headers=key)
+            return str(new["assistant_turn"]["id"])
+
+        ids = {*(await _all(*(send() for _ in range(4)))), await send()}
+        turns = (await self.json("GET", f"{chat}/turns", 200))["turns"]
+        if len(ids) != 1 or len(turns) != 2:
+            raise Failed(
+                f"Five posts with one Idempotency-Key made {len(ids)} answers and {len(turns)} turns, not 1 and 2."
+            )
+        return ""
+
+    async def busy(self) -> str:
+        new = await self.post(_LONG)
+        await self.read(new.stream, most=1)
+        answer = await self.json("POST", f"{new.chat}/turns", 409, 201, json=self.body())
+        turns = (await self.json("GET", f"{new.chat}/turns", 200))["turns"]
+        ended = (await self.json("POST", f"{new.url}/cancel", 202, 200))["status"] == "complete"
+        if ended:
+            raise Skipped("the answer was complete too early; try a longer --message")
+        if "assistant_turn" in answer:
+            raise Failed("A message after an answer that is being written was accepted.")
+        if len(turns) != 2:
+            raise Failed(f"After a message that was refused the chat has {len(turns)} turns, not 2.")
         return ""
 
     async def refusals(self) -> str:
@@ -244,23 +361,31 @@ class ServerChecks:
 
     async def cancelled(self) -> str:
         new = await self.post(_LONG)
-        await self.read(new.stream, most=4)
-        await self.json("POST", f"{new.url}/cancel", 202)
+        begun = await self.read(new.stream, most=6)
+        if (await self.json("POST", f"{new.url}/cancel", 202, 200))["status"] == "complete":
+            raise Skipped("the answer was complete too early; try a longer --message")
         events = await self.read(new.stream)
         _check_end(events, "cancelled")
-        _check_same(events, await self.json("GET", new.url, 200))
+        turn = await self.json("GET", new.url, 200)
+        _check_same(events, turn)
+        seen, kept = ("".join(block["text"] for block in blocks) for blocks in (assemble(begun)[0], turn["blocks"]))
+        if turn["status"] != "cancelled" or not kept.startswith(seen):
+            raise Failed(f"The turn is {turn['status']}, with {len(kept)} characters; {len(seen)} were sent before.")
         return ""
 
     async def deleted(self) -> str:
         new = await self.post(_LONG)
         found: list[Event] = []
         async with self.open(new.stream) as (_, _, events):
-            found.append(await anext(events))
+            found.append(await _named(events))
+            if (await self.json("GET", new.url, 200))["status"] in ENDS.values():
+                raise Skipped("the answer was complete too early; try a longer --message")
             await self.json("DELETE", new.chat, 200)
             self.chats.remove(new.chat)
             found += [event async for event in events if event.name]
         _check_end(found, "deleted")
-        await self.json("GET", new.stream, 404)
+        for address in (new.stream, new.url, new.chat):
+            await self.json("GET", address, 404)
         return ""
 
     # --- streams of chats and of the owner ---------------------------------------------------------------------------
@@ -268,61 +393,89 @@ class ServerChecks:
     async def of_a_chat(self) -> str:
         chat = await self.chat()
         async with self.open(f"{chat}/stream") as (_, _, live):
-            new = await self.json("POST", f"{chat}/turns", 201, json=self.body)
-            turn, events = new["assistant_turn"]["id"], list[Event]()
-            async for event in live:
-                events += [event] if event.name else []
-                if event.name in ENDS and event.data["turn"] == turn:
-                    break
+            new = await self.json("POST", f"{chat}/turns", 201, json=self.body())
+            turn = new["assistant_turn"]["id"]
+            events = await _until_the_end(live, turn)
         stored = await self.json("GET", f"{chat}/turns/{turn}", 200)
         _check_same([event for event in events if event.data.get("turn") == turn], stored)
         names = [event.name for event in events]
         if names[0] != "chat" or names.count("turn") != 2:
             raise Failed(f"The stream began with {names[0]} and had {names.count('turn')} new turns, not 2.")
-        places = [place for place, event in enumerate(events) if event.id]
+        asked = next(event.data for event in events if event.name == "turn" and event.data["role"] == "user")
+        if wrong := difference(asked["blocks"], self.body()["blocks"]):
+            raise Failed(f"In the message, {wrong}.")
+        places = [place for place, event in enumerate(events[:-1]) if event.id]
         for place in places[:: max(1, len(places) // 5)]:
-            rest = events[: place + 1]
             async with self.open(f"{chat}/stream", events[place].id) as (_, _, again):
-                while rest[-1].name not in ENDS:
-                    event = await anext(again)
-                    rest += [event] if event.name else []
+                rest = events[: place + 1] + await _until_the_end(again, turn)
             _check_same([event for event in rest if event.data.get("turn") == turn], stored)
+            if (count := [event.name for event in rest].count("turn")) != 2:
+                raise Failed(f"From the cursor {events[place].id} on there were {count} new turns in all, not 2.")
         return f"{len(events)} events"
 
+    async def from_page(self) -> str:
+        """T3: the stream goes on where the page of a chat ends."""
+        first, _, _ = await self.ended()
+        page = await self.json("GET", f"{first.chat}/turns", 200)
+        new = await self.json("POST", f"{first.chat}/turns", 201, json=self.body())
+        turn = new["assistant_turn"]["id"]
+        async with self.open(f"{first.chat}/stream", page["cursor"]) as (_, _, live):
+            events = await _until_the_end(live, turn)
+        turns = [event.data["turn"] for event in events if "turn" in event.data]
+        if unknown := [id for id in turns if id not in {turn, new["user_turn"]["id"]}]:
+            raise Failed(f"After the page an event of the turn {unknown[0]} came, which the page has.")
+        _check_same(
+            [event for event in events if event.data.get("turn") == turn],
+            await self.json("GET", f"{first.chat}/turns/{turn}", 200),
+        )
+        return ""
+
     async def refusals_of_chats(self) -> str:
-        chat = await self.chat()
-        await self.json("GET", f"{chat}/stream", 400, headers={"Last-Event-ID": "no cursor"})
+        chat, other = await self.chat(), await self.post()
+        async with self.open(f"{other.chat}/stream") as (_, _, events):
+            while (event := await _named(events)).name != "turn_start":
+                pass
+        cursor = event.id
+        for foreign in ("no cursor", cursor or ""):
+            await self.json("GET", f"{chat}/stream", 400, headers={"Last-Event-ID": foreign})
         await self.json("GET", f"/api/chats/{uuid4()}/stream", 404)
-        await self.json("GET", "/api/stream", 400, headers={"Last-Event-ID": "no cursor"})
         return "400, 404"
 
     async def feed(self) -> str:
         seen: list[str] = []
-        async with self.open("/api/stream") as (_, _, events):
-            first = await anext(events)
-            while not first.id and not first.name:  # a comment
-                first = await anext(events)
+        async with self.open("/api/stream") as (_, parser, events):
+            first = await _next(events)
+            while not first.id and not first.name and not parser.comments:
+                first = await _next(events)
             if not first.id or first.name:
                 raise Failed(f"The feed began with {first.name or 'nothing'}, not with an id alone.")
             new = await self.post()
             chat, turn = new.chat.rpartition("/")[2], new.url.rpartition("/")[2]
-            async for event in events:
-                if event.name == "turn" and event.data["turn"] == turn:
-                    seen.append(event.data["status"])
-                    if seen[-1] in ENDS.values():
-                        break
+            is_listed = False
+            while not (seen and seen[-1] in ENDS.values()):
+                event = await _named(events)
+                is_listed |= event.name == "chat" and event.data["id"] == chat
+                seen += [event.data["status"]] if event.name == "turn" and event.data["turn"] == turn else []
             await self.json("DELETE", new.chat, 200)
             self.chats.remove(new.chat)
-            async for event in events:
-                if event.name == "chat_deleted" and event.data["id"] == chat:
-                    break
+            while (event := await _named(events)).name != "chat_deleted" or event.data["id"] != chat:
+                pass
+        if not is_listed:
+            raise Failed("The new chat was not sent.")
         if any(one == other for one, other in pairwise(seen)):
             raise Failed(f"A state was sent twice in a row: {', '.join(seen)}.")
         return ", ".join([*seen, "deleted"])
 
+    async def refusals_of_the_feed(self) -> str:
+        await self.json("GET", "/api/stream", 400, headers={"Last-Event-ID": "no cursor"})
+        return "400"
+
     def checks(self) -> list[Check]:
         rows: Sequence[tuple[str, str, Callable[[], Awaitable[str]]]] = [
             ("S1", "cuts while a turn runs lose nothing, and repeat nothing", self.cuts),
+            ("S1", "turns side by side have their own words", self.side_by_side),
+            ("S1", "readers at once, and those that join late, miss nothing", self.readers_at_once),
+            ("S2", "ids grow, over all connections", self.ids),
             ("S3", "the id of any event stays valid", self.every_cursor),
             ("S4", "after the last event nothing is left", self.nothing_left),
             ("S5", "the first bytes come at once", self.first_bytes),
@@ -333,19 +486,63 @@ class ServerChecks:
             ("S10", "a chat that is deleted is not found", self.deleted),
             ("S11", "events come in order, one end comes last", self.order),
             ("S13", "offsets count code points", self.code_points),
+            ("S14", "notices have no id, and events have one", self.notices),
             ("S16", "a turn goes on without readers", self.without_readers),
             ("S17", "a POST may answer with the stream, and be repeated", self.posted),
             ("S18", "streams that cannot be are refused", self.refusals),
+            ("S21", "posts with one key have one effect", self.one_effect),
+            ("B1", "a message to a busy branch is refused", self.busy),
             ("T1", "the stream of a chat has its turns, from any cursor", self.of_a_chat),
+            ("T3", "a page of turns goes on as a stream", self.from_page),
             ("T6", "streams of chats that cannot be are refused", self.refusals_of_chats),
             ("F2", "the feed sends what becomes of chats and turns", self.feed),
+            ("F6", "a feed from what is no cursor is refused", self.refusals_of_the_feed),
         ]
         return [Check(promise, rule, examine) for rule, promise, examine in rows]
 
 
+async def _bounded(response: httpx2.Response) -> AsyncGenerator[bytes, None]:
+    """The body, decompressed. Raises Failed where it does not end."""
+    count = 0
+    async for chunk in response.aiter_bytes():
+        count += len(chunk)
+        if count > _MOST_BYTES:
+            raise Failed(f"The answer has more than {_MOST_BYTES:,} bytes.")
+        yield chunk
+
+
+async def _all(*checks: Awaitable[_T]) -> list[_T]:
+    """The results of all. Raises the first error, when all have ended."""
+    results = await asyncio.gather(*checks, return_exceptions=True)
+    if errors := [result for result in results if isinstance(result, BaseException)]:
+        raise errors[0]
+    return cast("list[_T]", results)
+
+
+async def _next(events: AsyncIterator[Event]) -> Event:
+    async for event in events:
+        return event
+    raise Failed("The stream ended before the events that were to come.")
+
+
+async def _named(events: AsyncIterator[Event]) -> Event:
+    """The next event that is no comment."""
+    while not (event := await _next(events)).name:
+        pass
+    return event
+
+
+async def _until_the_end(events: AsyncIterator[Event], turn: str) -> list[Event]:
+    """The events of a chat until that turn has ended."""
+    found = [await _named(events)]
+    while found[-1].name not in ENDS or found[-1].data["turn"] != turn:
+        found.append(await _named(events))
+    return found
+
+
 async def _events(response: httpx2.Response, parser: Parser) -> AsyncGenerator[Event, None]:
     """The events of a body; one without id and name for bytes that are none, so that a reader sees comments."""
-    async for chunk in response.aiter_raw():
+    async for chunk in _bounded(response):
         events = list(parser.feed(chunk))
         for event in events or [Event(None, "", {})]:
             yield event
@@ -361,10 +558,54 @@ def _check_same(events: Sequence[Event], stored: Json, begun: Json | None = None
         raise Failed(f"In what was assembled, {wrong}.")
 
 
+def _position(cursor: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(number) for number in cursor.split("-"))
+    except ValueError:
+        raise Failed(f"The id {cursor!r} is not numbers with hyphens between them.") from None
+
+
+def _check_order(events: Sequence[Event]) -> None:
+    """Raises Failed unless rounds and blocks open and close one after the other, and one end comes last."""
+    names = [event.name for event in events]
+    if sum(name in ENDS for name in names) != 1 or names[-1] not in ENDS:
+        raise Failed(f"The last events were {', '.join(names[-3:])}; one end must come last.")
+    if names[0] != "turn_start":
+        raise Failed(f"The first event was {names[0]}.")
+    is_open, blocks = False, 0
+    in_round: bool | None = False  # None: not known, after a reset
+    for event in events:
+        if is_open and event.name in {"block_start", "round_start", "round_stop", *ENDS}:
+            raise Failed(f"{event.name} came while a block was open.")
+        match event.name:
+            case "round_start" | "round_stop":
+                if in_round is (event.name == "round_start"):
+                    raise Failed(f"{event.name} came while {'a' if in_round else 'no'} round was open.")
+                in_round = event.name == "round_start"
+            case "block_start":
+                if event.data["index"] != blocks:
+                    raise Failed(f"Block {event.data['index']} began where block {blocks} was next.")
+                if in_round is False and event.data["type"] in _REPLY:
+                    raise Failed(f"A block of the type {event.data['type']} began outside of a round.")
+                is_open, blocks = True, blocks + 1
+            case "block_delta" | "block_stop":
+                if not is_open:
+                    raise Failed(f"{event.name} came while no block was open.")
+                is_open = event.name == "block_delta"
+                if len(event.data.get("text", "")) > _LONGEST_DELTA and is_open:
+                    raise Failed(f"A delta has {len(event.data['text']):,} code points.")
+            case "reset":
+                is_open, in_round, blocks = False, None, event.data["index"]
+            case "turn_complete" if in_round:
+                raise Failed("The turn was complete while a round was open.")
+            case _:
+                pass
+
+
 def _check_end(events: Sequence[Event], stop_reason: str) -> None:
+    if not events:
+        raise Failed(f"The stream had no event; it should end with turn_cancelled, {stop_reason}.")
     end = events[-1]
-    if end.name == "turn_complete":
-        raise Skipped("the answer was complete too early; try a longer --message")
     if (end.name, end.data.get("stop_reason")) != ("turn_cancelled", stop_reason):
         raise Failed(f"The stream ended with {end.name}, {end.data.get('stop_reason')}; it should be {stop_reason}.")
 
@@ -372,12 +613,17 @@ def _check_end(events: Sequence[Event], stop_reason: str) -> None:
 async def examine(url: str, token: str | None, message: str, patience: float) -> Report:
     """Examines a server with chats of its own, which are deleted at the end."""
     headers = {"Authorization": f"Bearer {token}"} if token else {}
-    timeout = httpx2.Timeout(patience)
-    async with httpx2.AsyncClient(base_url=url, headers=headers, timeout=timeout) as client:
+    limits = httpx2.Limits(max_connections=None, max_keepalive_connections=0)
+    async with httpx2.AsyncClient(base_url=url, headers=headers, timeout=patience, limits=limits) as client:
         server = ServerChecks(client, message, patience, token is not None)
         try:
-            results = await asyncio.gather(*(check.run() for check in server.checks()))
+            results = await asyncio.gather(*(check.run(_ANSWERS * patience) for check in server.checks()))
         finally:
-            for chat in server.chats:
-                await client.delete(chat)
+            await asyncio.gather(*(_delete(client, chat, patience) for chat in server.chats))
     return Report(f"server {url}", results)
+
+
+async def _delete(client: httpx2.AsyncClient, chat: str, patience: float) -> None:
+    with suppress(httpx2.HTTPError, TimeoutError):
+        async with asyncio.timeout(patience), client.stream("DELETE", chat):
+            pass

@@ -1,7 +1,6 @@
 """A disk of Postgres is full for a while: that of the data, or that of the log (WAL), which stops Postgres."""
 
 import asyncio
-import os
 import shutil
 import subprocess
 from collections.abc import AsyncIterator, Iterator
@@ -27,9 +26,9 @@ class Disk:
         self._filler = folder / "filler"
 
     def fill(self) -> None:
-        room = os.statvfs(self._folder)
-        with self._filler.open("wb") as filler:
-            os.posix_fallocate(filler.fileno(), 0, room.f_bavail * room.f_frsize)
+        with self._filler.open("wb", buffering=0) as filler, suppress(OSError):  # Postgres takes of the same room
+            while True:
+                filler.write(bytes(65_536))
 
     def clear(self) -> None:
         self._filler.unlink()

@@ -232,12 +232,11 @@ def test_an_unknown_model_is_reported_before_a_database_is_created(tmp_path: Pat
     assert not (tmp_path / ".data").exists()
 
 
-async def test_every_statement_is_printed_as_psql_takes_it(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DATABASE_URL", database_url)
-    done = await asyncio.to_thread(CliRunner().invoke, commands, ["statements", "--plan"])
-    assert done.exit_code == 0, done.output
+async def test_every_statement_is_printed_as_psql_takes_it(database_url: str, tmp_path: Path) -> None:
+    done = await asyncio.to_thread(turnstream, tmp_path, "statements", "--plan", DATABASE_URL=database_url)
+    assert done.returncode == 0, done.stderr
     connection = await asyncpg.connect(database_url)
-    await connection.execute(f"BEGIN; {done.output}")
+    await connection.execute(f"BEGIN; {done.stdout}")
     prepared = await connection.fetch(
         "SELECT name, parameter_types::text[] AS types FROM pg_prepared_statements WHERE from_sql"
     )
@@ -245,7 +244,7 @@ async def test_every_statement_is_printed_as_psql_takes_it(database_url: str, mo
     assert len(prepared) == len({id(statement) for statement in statements().values()}) - 1, "LOCK has no plan"
     (claim,) = (row["types"] for row in prepared if row["name"] == "runs_queue_claim_turns")
     assert claim == ["integer", "uuid", "bigint", "integer"]
-    assert "ix_turns_queue" in done.output.partition("runs_queue_claim_turns")[2].partition("PREPARE")[0]
+    assert "ix_turns_queue" in done.stdout.partition("runs_queue_claim_turns")[2].partition("PREPARE")[0]
 
 
 def test_statements_are_found_by_their_name_or_that_of_their_module(

@@ -36,6 +36,7 @@ from turnstream.storage.migrations import (
     SqlFile,
     alembic_config,
     downgrade,
+    functions,
     newest_revision,
     present_revision,
     sql_files,
@@ -246,9 +247,9 @@ def test_no_migration_changes_once_databases_may_have_it_and_a_function_changes_
 
 async def test_the_functions_and_triggers_are_those_of_the_files_each_with_one_signature(database_url: str) -> None:
     there = await catalog(database_url)
-    functions = [f"functions/{signature.partition('(')[0]}" for signature, *_ in there["functions"]]
-    triggers = [f"triggers/{table}.{name}" for table, name, *_ in there["triggers"]]
-    assert sorted(functions + triggers) == sorted(file.name for file in sql_files())
+    triggers = {f"triggers/{table}.{name}" for table, name, *_ in there["triggers"]}
+    assert sorted(signature.partition("(")[0] for signature, *_ in there["functions"]) == sorted(functions())
+    assert triggers == {file.name for file in sql_files() if file.table is not None}
 
 
 async def test_postgres_finds_what_the_bodies_of_functions_name(database_url: str) -> None:
@@ -279,7 +280,7 @@ async def test_a_start_applies_the_functions_that_changed_and_no_others(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other, owners, triggers = await look(database_url, SOURCE, OWNERS, TRIGGERS)
-    files = changed("functions/take_place")
+    files = changed("called/take_place")
     monkeypatch.setattr("turnstream.storage.migrations.sql_files", lambda: files)
     await upgrade_in_thread(database_url)
     after = await look(database_url, SOURCE, OWNERS, TRIGGERS)

@@ -23,13 +23,13 @@ from turnstream.llm.scripted import ScriptedProvider, message_of, text
 from turnstream.storage.chats.chats import Chats
 from turnstream.storage.chats.exchanges import Exchanges, IdempotencyKey, NewExchange, Position
 from turnstream.storage.chats.grants import Grants
-from turnstream.storage.chats.search import Search
+from turnstream.storage.chats.search import SearchFilter, SimpleSearch
 from turnstream.storage.chats.turns import Turns
 from turnstream.storage.database import OWNER as OWNER_OF_REQUEST
 from turnstream.storage.database import Database, Statement, connect
-from turnstream.storage.migrations import DIGESTS, sql_files
+from turnstream.storage.migrations import DIGESTS, functions
 from turnstream.storage.ownership import ownership_of
-from turnstream.storage.row_security import API_ROLE, CALLED, NARROW, admit, embedded_api_url
+from turnstream.storage.row_security import API_ROLE, NARROW, admit, embedded_api_url
 from turnstream.storage.tables import metadata
 
 # All tables whose rows belong to an owner, by themselves or through a chat or a turn.
@@ -88,7 +88,7 @@ async def rows(harness: Harness) -> None:
         turns = {OWNER: await harness.ask(), "bob": await harness.ask()}
         for asked in turns.values():
             await harness.finish(replica, asked)
-    await Search(harness.database).index()
+    await harness.database.rows(Statement("SELECT search_index_next(100)"))
     async with harness.locker() as locker:
         execute = locker.connection.execute
         await execute("UPDATE chats SET owner = 'bob' WHERE id = $1", turns["bob"].chat)
@@ -162,6 +162,20 @@ async def test_a_search_that_names_another_owner_finds_nothing(
     assert await api.rows(search) == []
     with acting_for("bob"):
         assert await api.rows(search) != []
+
+
+@pytest.mark.usefixtures("rows")
+async def test_the_search_of_the_core_finds_the_chats_of_one_owner(harness: Harness, api: Database) -> None:
+    async def found(database: Database) -> int:
+        hits, _ = await SimpleSearch(database).page("bob", ["h"], 9, None, SearchFilter())
+        return len(hits)
+
+    assert await found(harness.database) == 1
+    with acting_for(OWNER):
+        assert await found(api) == 0
+    assert await found(api) == 0
+    with acting_for("bob"):
+        assert await found(api) == 1
 
 
 async def test_every_table_with_an_owner_has_its_policy_and_is_reached_by_the_api_alone_through_it(
@@ -256,7 +270,7 @@ async def test_every_function_of_the_schema_is_one_that_no_caller_can_turn_again
     harness: Harness, api: Database
 ) -> None:
     async with harness.locker() as locker:
-        functions = await locker.connection.fetch(
+        there = await locker.connection.fetch(
             """
             SELECT proname, prosecdef OR prorettype = 'trigger'::regtype AS has_rights, proconfig, rolname, rolsuper,
                 rolcanlogin, rolcreaterole, rolcreatedb, rolreplication,
@@ -271,11 +285,9 @@ async def test_every_function_of_the_schema_is_one_that_no_caller_can_turn_again
             "SELECT relname FROM pg_class WHERE relowner = 'postgres_functions'::regrole"
             " OR relname = 'tokens' AND has_table_privilege('postgres_functions', oid, 'SELECT')"
         )
-    assert {f"functions/{each['proname']}" for each in functions} == {
-        file.name for file in sql_files() if file.table is None
-    }
-    assert {each["proname"] for each in functions if each["called"]} == {*CALLED}
-    for each in functions:
+    assert {each["proname"] for each in there} == {*functions()}
+    assert {each["proname"] for each in there if each["called"]} == {*functions(called=True)}
+    for each in there:
         assert not each["open"], each
         assert each["rolname"] == "postgres_functions"
         assert not any(each[right] for right in ("rolsuper", "rolcanlogin", "rolcreaterole", "rolcreatedb"))

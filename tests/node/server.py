@@ -61,6 +61,9 @@ def _replies(word: str) -> Sequence[Reply]:
 
 def reply_to(request: ModelRequest) -> Reply:
     """The reply to the n-th call of a turn is the n-th that the user's last word asks for."""
+    if word_of(request) == "recall":
+        said = [f"{each.type} {each.text}" for message in request.messages for each in message.blocks]
+        return message_of(text(" / ".join(said)))
     replies, rounds = _replies(word_of(request)), 0
     for message in reversed(request.messages):
         if message.role == "user" and message.blocks[0].type in {TEXT, USER_TEXT}:

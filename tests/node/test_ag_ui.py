@@ -243,6 +243,41 @@ async def test_a_thread_that_is_not_known_keeps_the_messages_of_its_page(agent: 
     assert roles_of(state) == ["assistant", "user", "assistant", "tool", "assistant"]
 
 
+CALL = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": '{"at":"sea"}'}}
+SEEDS: list[list[Json]] = [
+    [{"id": "a", "role": "assistant", "content": "How can I help?"}],
+    [{"id": "u", "role": "user", "content": "Moin"}, {"id": "a", "role": "assistant", "content": "Ahoy."}],
+    [
+        {"id": "u", "role": "user", "content": "Colour?"},
+        {"id": "b", "role": "assistant", "toolCalls": [CALL]},
+        {"id": "t", "role": "tool", "toolCallId": "c1", "content": "blue"},
+        {"id": "a", "role": "assistant", "content": "Blue."},
+    ],
+]
+RECALLED = [
+    "text … / text How can I help? / text recall",
+    "text Moin / text Ahoy. / text recall",
+    'text Colour? / tool_use {"at":"sea"} / tool_result blue / text Blue. / text recall',
+]
+
+
+@pytest.mark.parametrize(
+    ("seed", "recalled"), list(zip(SEEDS, RECALLED, strict=True)), ids=["greeting", "chat", "tools"]
+)
+async def test_the_model_gets_the_messages_that_a_page_begins_with(
+    agent: Agent, seed: list[Json], recalled: str
+) -> None:
+    await agent.open(seed)
+    state = await agent("send", text="recall")
+    assert state["messages"][-1]["content"] == recalled
+    said = [(each["role"], each.get("content")) for each in state["messages"]]
+    shown = await agent("connect")
+    assert shown["messages"] == state["messages"], "each is there once, as the page has it"
+    assert [(each["role"], each.get("content")) for each in (await agent.thread())["messages"]] == said
+    state = await agent("send", text="recall")
+    assert state["messages"][-1]["content"] == f"{recalled} / text {recalled} / text recall"
+
+
 async def test_the_state_of_a_page_is_its_own(agent: Agent) -> None:
     await agent.open()
     state = await agent("send", text="plain")

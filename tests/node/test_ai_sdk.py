@@ -14,6 +14,10 @@ def parts_of(state: Json) -> list[Json]:
     return parts
 
 
+def text_of(state: Json) -> str:
+    return "".join(part["text"] for part in parts_of(state) if part["type"] == "text")
+
+
 def types_of(state: Json) -> list[str]:
     return [part["type"] for part in parts_of(state)]
 
@@ -38,6 +42,39 @@ async def test_a_conversation_with_tools_that_run_on_the_server(page: Page) -> N
     state = await page("send", text="plain")
     assert [part["text"] for part in parts_of(state) if part["type"] == "text"] == ["That is it."]
     await page.assert_shows_what_is_stored()
+
+
+LOOK = {"type": "tool-look", "toolCallId": "c1", "state": "output-available", "input": {"at": "sea"}, "output": "blue"}
+SEEDS: list[list[tuple[str, list[Json]]]] = [
+    [("assistant", [{"type": "text", "text": "How can I help?"}])],
+    [("user", [{"type": "text", "text": "Moin"}]), ("assistant", [{"type": "text", "text": "Ahoy."}])],
+    [("user", [{"type": "text", "text": "Colour?"}]), ("assistant", [LOOK, {"type": "text", "text": "Blue."}])],
+]
+RECALLED = [
+    "text … / text How can I help?",
+    "text Moin / text Ahoy.",
+    'text Colour? / tool_use {"at":"sea"} / tool_result blue / text Blue.',
+]
+
+
+@pytest.mark.parametrize(
+    ("seed", "recalled"), list(zip(SEEDS, RECALLED, strict=True)), ids=["greeting", "chat", "tools"]
+)
+async def test_the_model_gets_the_messages_that_a_page_begins_with(
+    page: Page, seed: list[tuple[str, list[Json]]], recalled: str
+) -> None:
+    messages = [{"id": f"s{number}", "role": role, "parts": parts} for number, (role, parts) in enumerate(seed)]
+    await page.open(messages)
+    state = await page("send", text="recall")
+    assert text_of(state) == f"{recalled} / text recall"
+    first = state["messages"][-2]["id"]
+    state = await page("send", text="recall")
+    assert text_of(state) == f"{recalled} / text recall / text {recalled} / text recall / text recall"
+    state = await page("send", text="plain, recall", messageId=first)
+    assert len(state["messages"]) == len(seed) + 2
+    assert [each["role"] for each in await page.stored()] == [each["role"] for each in state["messages"]]
+    state = await page("send", text="recall")
+    assert text_of(state).startswith(f"{recalled} / text plain, recall"), "the edited message is behind the first ones"
 
 
 async def test_an_approval_is_asked_for_and_given(page: Page) -> None:

@@ -164,7 +164,7 @@ class Harness:
         """`address`: that of an earlier one whose place it takes. `listens`: it receives notifications of others."""
         directory, clock = Directory(), FrameClock()
         session = hash(new_id()) % 2**62
-        queue = Queue(self.database, new_id(), address or str(new_id()), session, self.webhooks)
+        queue = Queue(self.database, new_id(), address or str(new_id()), session, self.webhooks, extensions=["search"])
         provider_for = provider if callable(provider) else lambda _: provider
         toolset = toolset or Toolset(tools, max_result_chars=1000, patience=TICK)
         worker = KillableWorker(self.database, queue, directory, provider_for, toolset, policy, clock, hooks)

@@ -79,7 +79,8 @@ class Server:
     def services(self) -> Services:
         """Those of the application, with a storage that sees the rows of all owners."""
         services: Services = self.app.state.services
-        return replace(services, storage=Storage.of(services.storage.database, services.storage.database))
+        everything = services.storage.database
+        return replace(services, storage=Storage.of(everything, everything, services.storage.search))
 
     async def token(self, owner: str, *scopes: Scope, **more: Any) -> str:
         """A new token of the owner, with the scopes of a person unless some are named."""

@@ -12,7 +12,8 @@ from tests.support.pages import ROOT
 from turnstream import extension
 from turnstream.config import Section, Settings
 from turnstream.domain.errors import ConfigError
-from turnstream.extension import GROUP, Extension, installed, selected
+from turnstream.extension import Extension, installed, selected
+from turnstream.kit.extension_packages import GROUP
 
 Install = Callable[..., None]
 FIRST, SECOND = Extension("first", "a first one"), Extension("second", "a second one")

@@ -1,10 +1,7 @@
 """Handlers of chats: create, list, read, change, delete."""
 
-import re
 from collections.abc import Mapping
-from datetime import datetime
 from typing import Any
-from uuid import UUID
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -14,13 +11,11 @@ from turnstream.api.http.reading import id_of, limit_of, read_body
 from turnstream.api.reads import ReadStorage
 from turnstream.api.schemas.requests import ChatChanges, NewChat
 from turnstream.api.schemas.responses import ChatPage, Deleted
-from turnstream.api.search import of_no_page, search_page, words_of
+from turnstream.api.search import search_page, words_of
 from turnstream.api.services import path_for, services_and_owner
 from turnstream.api.views import chat_out, json_response, listed_chat
 from turnstream.domain.chats import Chat
-from turnstream.kit.moments import from_microseconds, microseconds_of
-
-_TOKEN = re.compile("([0-9]{1,16})_([0-9a-f]{32})")
+from turnstream.storage.chats.chats import page_behind, place_of_page
 
 
 async def create_chat(request: Request) -> Response:
@@ -45,11 +40,9 @@ async def list_chats(request: Request) -> Response:
     async def read(storage: ReadStorage) -> ChatPage:
         # Taken before the chats are read, so that the feed from there misses nothing.
         feed = None if before else await services.live.feed.cursor(storage.time)
-        page = await storage.chats.page(owner, limit + 1, _position(before) if before else None)
-        chats = [listed_chat(chat) for chat in page]
-        last = chats[limit - 1] if len(chats) > limit else None
-        token = last and f"{microseconds_of(last.updated_at)}_{last.id.hex}"
-        return ChatPage(chats=chats[:limit], next=token, cursor=feed and str(feed))
+        page = await storage.chats.page(owner, limit + 1, place_of_page(before))
+        token = page_behind(page[limit - 1]) if len(page) > limit else None
+        return ChatPage(chats=list(map(listed_chat, page[:limit])), next=token, cursor=feed and str(feed))
 
     return json_response(await services.reads.read(request, read))
 
@@ -86,10 +79,3 @@ async def delete_chat(request: Request) -> Response:
         await services.live.cancel(turn)
     services.live.notify(owner, chat)
     return json_response(Deleted(deleted=chat))
-
-
-def _position(token: str) -> tuple[datetime, UUID]:
-    found = _TOKEN.fullmatch(token)
-    if found is None:
-        raise of_no_page()
-    return from_microseconds(int(found[1])), UUID(found[2])

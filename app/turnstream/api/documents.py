@@ -21,7 +21,7 @@ from turnstream.api.views import json_response
 from turnstream.domain.errors import NotFound, RequestRefused, TooMany
 from turnstream.domain.limits import ReachedLimit
 from turnstream.kit.text import unstorable
-from turnstream.storage.owners.document_search import FoundDocument
+from turnstream.storage.chats.search import FoundDocument
 from turnstream.storage.owners.documents import DocumentInfo
 
 UNTIL_DELETED = 60  # seconds until an owner may have deleted something
@@ -72,7 +72,7 @@ async def list_documents(request: Request) -> Response:
         if after:
             raise RequestRefused("`after` must be left out with `q`: a search has one page.", field="after")
         limit = limit_of(request, default=50, most=200)
-        best = await services.storage.document_search.best(owner, words, prefix, limit)
+        best = await services.storage.search.documents(owner, words, prefix, limit)
         return json_response(DocumentPage(documents=list(map(_found_document, best)), next=None))
     limit = limit_of(request, default=200, most=1000)
     found = await services.storage.documents.tree(owner, prefix, after=after, limit=limit + 1)

@@ -12,7 +12,7 @@ from turnstream.domain.errors import RequestRefused, StorageError
 from turnstream.domain.turns import Turn
 from turnstream.storage.chats.chat_changes import ChatUpdates
 from turnstream.storage.chats.chats import ChatReads
-from turnstream.storage.chats.search import SearchReads
+from turnstream.storage.chats.search import Search
 from turnstream.storage.chats.turns import TurnReads
 from turnstream.storage.standby import Moment, Standby
 from turnstream.telemetry import STANDBY_READS
@@ -32,7 +32,7 @@ class ReadStorage:
 
     chats: ChatReads
     chat_changes: ChatUpdates
-    search: SearchReads
+    search: Search
     turns: TurnReads
     time: datetime | None = None
 

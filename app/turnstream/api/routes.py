@@ -11,7 +11,6 @@ from turnstream.api import (
     chats,
     documents,
     health,
-    search,
     tokens,
     turns,
     uploads,
@@ -28,7 +27,6 @@ from turnstream.api.schemas.requests import (
     NewChat,
     NewTurn,
     NewTurnInNewChat,
-    SearchSettingsIn,
     TurnOptions,
 )
 from turnstream.api.schemas.responses import (
@@ -46,7 +44,6 @@ from turnstream.api.schemas.responses import (
     ModelsOut,
     PathPage,
     Revoked,
-    SearchSettingsOut,
     ToolsOut,
     TurnOut,
     TurnsOut,
@@ -108,21 +105,6 @@ ENDPOINTS = (
             Query("chat", "with `q`: only in this chat"),
         ),
         headers=_OLD,
-    ),
-    Endpoint(
-        "GET /api/search/settings",
-        search.get_search_settings,
-        "How the owner's texts are indexed for the search",
-        gives=SearchSettingsOut,
-    ),
-    Endpoint(
-        "PUT /api/search/settings",
-        search.put_search_settings,
-        "Set the language of the owner's texts, and whether results of tools are indexed",
-        SearchSettingsIn,
-        SearchSettingsOut,
-        problems=(422,),
-        limits=_WRITES,
     ),
     Endpoint("GET /api/chats/{chat}", chats.get_chat, "One chat", gives=ChatOut, problems=(404,)),
     Endpoint(

@@ -38,7 +38,6 @@ from turnstream.storage.chats.waiting import WaitingCalls
 from turnstream.storage.database import OWNER, Database
 from turnstream.storage.owners.accounts import Accounts, Refusal, retry_after
 from turnstream.storage.owners.charges import Charges
-from turnstream.storage.owners.document_search import DocumentSearch
 from turnstream.storage.owners.documents import Documents
 from turnstream.storage.owners.tokens import Tokens
 from turnstream.storage.owners.uploads import Uploads
@@ -68,19 +67,22 @@ class Storage:
     waiting: WaitingCalls
     results: ToolResults
     documents: Documents
-    document_search: DocumentSearch
     uploads: Uploads
     tokens: Tokens
     activities: Activities
 
     @classmethod
     def of(
-        cls, database: Database, everything: Database, most_running: int | None = None, cell: str | None = None
+        cls,
+        database: Database,
+        everything: Database,
+        search: Search,
+        most_running: int | None = None,
+        cell: str | None = None,
     ) -> Self:
         """`database` is held to the owner of the request where row-level security is on, `everything` is not. An owner
         without a plan may have `most_running` turns at once. Tokens are created for `cell`.
         """
-        search = Search(database)
         return cls(
             database=everything,
             accounts=Accounts(everything),
@@ -98,7 +100,6 @@ class Storage:
             waiting=WaitingCalls(database),
             results=ToolResults(database),
             documents=Documents(database),
-            document_search=DocumentSearch(database, search.places),
             uploads=Uploads(database),
             tokens=Tokens(everything, cell),
             activities=Activities(everything, most_running),

@@ -5,6 +5,7 @@ TurnstreamError
 │   ├── Unauthorized      … has no credential, or one that is not valid
 │   ├── Forbidden         … has a credential that does not allow it
 │   ├── NotFound          … names nothing the caller may see
+│   ├── NoSuchPage        … is for a page that no list has
 │   ├── OfAnotherCell     … is of an owner whose rows another cell has
 │   ├── Conflict          … does not fit the present state
 │   └── TooMany           … must wait: a limit of the owner is reached
@@ -100,6 +101,19 @@ class NotFound(RequestRefused):
     status = 404
     title = "Not found"
     code = "not_found"
+
+
+class NoSuchPage(RequestRefused):
+    """`before` names no page."""
+
+    status = 400
+    title = "The request cannot be read"
+    code = "unreadable"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "`before` must be the `next` of an earlier page; leave it out for the first page.", field="before"
+        )
 
 
 class OfAnotherCell(RequestRefused):

@@ -23,7 +23,6 @@ from turnstream.engine.upkeep.journal_writer import JournalWriter
 from turnstream.engine.upkeep.recovery import ReplicaMonitor
 from turnstream.engine.upkeep.refusals import REFUSALS_KEPT_DAYS, RefusedLogins
 from turnstream.engine.upkeep.round_writer import RoundWriter
-from turnstream.engine.upkeep.search_indexer import SearchIndexer
 from turnstream.engine.upkeep.sweeps import HOURS, UNUSED_UPLOADS_KEPT, Sweep
 from turnstream.engine.upkeep.transactions import TransactionWatch
 from turnstream.engine.worker import Worker, WorkerPolicy
@@ -37,7 +36,6 @@ from turnstream.setup.standby import renewal_interval
 from turnstream.storage.activities import Activities
 from turnstream.storage.chats.actions import Actions
 from turnstream.storage.chats.chat_changes import ChatUpdates
-from turnstream.storage.chats.search import Search
 from turnstream.storage.database import Database
 from turnstream.storage.owners.accounts import Accounts
 from turnstream.storage.owners.audit import AuditTrail
@@ -99,7 +97,7 @@ async def started(parts: Parts, url: str, api: Database, process: ServerProcess 
     policy = worker_policy(settings, parts.models, parts.plans)
     works = _works(parts, policy, signals)
     kinds = {kind for work in works.values() for kind in work.webhooks}
-    queue = Queue(database, new_id(), _address(settings, process), session_key, kinds, digests_of(parts))
+    queue = Queue(database, new_id(), _address(settings, process), session_key, kinds, digests_of(parts), [*works])
     monitor = ReplicaMonitor(queue, Actions(database), settings.lease, signals, renewal_interval(settings))
     chat_wakeups = ChatWakeups(ChatUpdates(database), monitor.notify_peers, _CHAT_POLL)
     feed = OwnerFeed(OwnerChanges(api), monitor.notify_peers, _FEED_LOOK)
@@ -157,7 +155,6 @@ def _address(settings: Settings, process: ServerProcess | None) -> str:
 def _upkeep_of_rows(settings: Settings, database: Database, works: Collection[Work]) -> Sequence[Task]:
     sweeps = [*sweeps_of(settings, database), *(each for work in works for each in work.sweeps)]
     return [
-        SearchIndexer(Search(database)).run,
         TransactionWatch(database).run,
         *(partial(each.run, Sweeps(database)) for each in sweeps),
         *(task for work in works for task in work.tasks),
@@ -174,7 +171,6 @@ def sweeps_of(settings: Settings, database: Database) -> Sequence[Sweep]:
         Sweep("tool cache", HOURS / 6, ToolCache(database).sweep),
         Sweep("reservations", HOURS / 6, Accounts(database).sweep),
         Sweep("open text", HOURS / 6, OpenTexts(database).sweep),
-        Sweep("search", HOURS / 30, Search(database).catch_up),
         Sweep("audit", 6 * HOURS, partial(trail.sweep, settings.retain_audit_days, REFUSALS_KEPT_DAYS)),
     ]
     if settings.retain_chats_days is not None:

@@ -2,13 +2,14 @@
 imported where there is something to migrate.
 
 A database without tables gets those of `schema.sql`, then the revisions behind it. Each function and each trigger is a
-file of `sql/`, which is applied behind the newest revision if its digest has changed.
+file of `sql/`, here or in an extension, which is applied behind the newest revision if its digest has changed.
 """
 
 import asyncio
 import re
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -17,6 +18,7 @@ import asyncpg
 from asyncpg.types import ServerVersion
 
 from turnstream.domain.errors import ConfigError
+from turnstream.kit.extension_packages import extension_packages
 from turnstream.storage.database import SigningKey, plain_url, single_connection, unusable
 
 if TYPE_CHECKING:
@@ -70,7 +72,9 @@ $$
 
 @dataclass(frozen=True, slots=True)
 class SqlFile:
-    """A function or a trigger. `name` is its path in `migrations/sql`: functions/NAME or triggers/TABLE.NAME."""
+    """A function or a trigger. `name` is its path in a folder `sql`: functions/NAME, called/NAME for one that the role
+    of the API calls, or triggers/TABLE.NAME.
+    """
 
     name: str
     sql: str
@@ -85,10 +89,27 @@ class SqlFile:
         return name.partition(".")[0] if kind == "triggers" else None
 
 
+@cache
+def _sql_folders() -> Sequence[Path]:
+    """That of the core, and those of all installed extensions: a trigger of one that is left out stays, and needs its
+    function.
+    """
+    return [FOLDER / "sql", *(package / "sql" for package in extension_packages())]
+
+
 def sql_files() -> Sequence[SqlFile]:
     """The functions first: triggers call them."""
-    paths = sorted(FOLDER.glob("sql/*/*.sql"))
+    paths = sorted(
+        (path for folder in _sql_folders() for path in folder.glob("*/*.sql")),
+        key=lambda path: (path.parent.name, path.name),
+    )
     return [SqlFile(f"{path.parent.name}/{path.stem}", path.read_text(encoding="utf-8")) for path in paths]
+
+
+def functions(*, called: bool = False) -> Sequence[str]:
+    """The names of those in the files; only those that are `called` by the role of the API."""
+    names = [file.name.partition("/") for file in sql_files() if file.table is None]
+    return [name for kind, _, name in names if kind == "called" or not called]
 
 
 def create_tables(connection: "Connection") -> str:

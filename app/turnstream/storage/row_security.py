@@ -14,7 +14,7 @@ import asyncpg
 
 from turnstream.domain.errors import ConfigError
 from turnstream.storage.database import SigningKey, single_connection
-from turnstream.storage.migrations import FOLDER
+from turnstream.storage.migrations import functions
 from turnstream.storage.ownership import ownership_of
 
 if TYPE_CHECKING:
@@ -29,12 +29,6 @@ NARROW: Final = {
     "grants": "SELECT, INSERT, UPDATE (revoked_at)",
     "tool_sets": "SELECT",
 }
-# The functions that it calls, in statements and in policies.
-CALLED: Final = (
-    *("owner_in_scope", "chat_of_another", "turn_of_another", "take_place", "keep_tool_set"),
-    *("search_index_of", "search_inside", "search_language", "search_matches", "search_plain", "search_sought"),
-)
-
 # Of the tables in %(paths)s, by their names and paths: where a row carries its owner, it is compared; else the row of
 # its chat or turn must be one that the policy of that table shows. A new row may come with its chat or turn, in one
 # statement, whose other parts it does not see: it must not be one of another owner, and the foreign key demands that
@@ -237,8 +231,8 @@ def policies_of(tables: "Iterable[Table]") -> str:
 
 def hardening() -> str:
     """The SQL that narrows the rights of functions, and gives roles of the API those that they call."""
-    ours = [path.stem for path in sorted(FOLDER.glob("sql/functions/*.sql"))]
-    return _HARDEN.replace("{CALLED}", f"{{{','.join(CALLED)}}}").replace("{OURS}", f"{{{','.join(ours)}}}")
+    called = ",".join(functions(called=True))
+    return _HARDEN.replace("{CALLED}", f"{{{called}}}").replace("{OURS}", f"{{{','.join(functions())}}}")
 
 
 async def embedded_api_url(url: str) -> str:
@@ -260,9 +254,8 @@ async def admit(url: str, api_url: str) -> SigningKey:
         for table in tables:
             for change in _changes(table):
                 await connection.execute(_CHANGE.format(role=quoted, change=change))
-        missing = [
-            f"EXECUTE ON FUNCTION {each['signature']}" for each in await connection.fetch(_UNCALLABLE, name, CALLED)
-        ]
+        uncallable = await connection.fetch(_UNCALLABLE, name, functions(called=True))
+        missing = [f"EXECUTE ON FUNCTION {each['signature']}" for each in uncallable]
         if not await connection.fetchval(_SEES_LEASES, name):
             missing.append("SELECT (id, lease_until) ON replicas")
         if not await connection.fetchval(_REACHES, name):

@@ -401,8 +401,8 @@ blocks = Table(
     info=owned("turn_id", "content"),
 )
 
-# The index of the search (`search_*.sql`). Chats of an owner stand in segments: what is searched does not grow
-# with the other owners.
+# The index of the extension `search` (its `search_*.sql`). Chats of an owner are in segments: what is searched does not
+# grow with the other owners.
 search_owners = Table(
     "search_owners",
     metadata,
@@ -692,6 +692,8 @@ replicas = Table(
     Column("signs", Boolean, nullable=False, server_default=text("false")),
     # False for a version that looks for tools in requests alone.
     Column("reads_tool_sets", Boolean, nullable=False, server_default=text("false")),
+    # Those that are active, for triggers of extensions. The version before names none, and has the search.
+    Column("extensions", ARRAY(Text), nullable=False, server_default=text("'{search}'")),
     info=owned(None),
 )
 

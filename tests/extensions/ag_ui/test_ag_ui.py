@@ -196,3 +196,47 @@ async def test_clients_older_than_the_protocol_get_no_outcome_that_they_refuse(a
     assert end["type"] == "RUN_FINISHED"
     assert "outcome" not in end
     assert end["metadata"]["turnstream"]["status"] == "cancelled"
+
+
+async def test_a_thread_that_begins_with_messages_of_its_client_has_them(server: Server, api: Client) -> None:
+    model, provider = server.scripts.provider(message_of(text("Blue.")), message_of(text("Yes.")))
+    call = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": '{"at": "sea"}'}}
+    seed = [
+        user("Hello?"),
+        {"id": "m2", "role": "assistant", "content": "I look.", "toolCalls": [call]},
+        {"id": "m3", "role": "tool", "toolCallId": "c1", "content": "x"},
+        {"id": "m4", "role": "assistant", "content": "Water."},
+    ]
+    thread, asked = str(uuid4()), user("Which colour?")
+    await run(api, thread, *seed, asked, model=model)
+    sent = [(message.role, [block.type for block in message.blocks]) for message in provider.requests[0].messages]
+    assert sent == [
+        ("user", ["text"]),
+        ("assistant", ["text", "tool_use"]),
+        ("user", ["tool_result"]),
+        ("assistant", ["text"]),
+        ("user", ["text"]),
+    ]
+    stored = (await thread_of(api, thread))["messages"]
+    assert [message["role"] for message in stored] == ["user", "assistant", "tool", "assistant", "user", "assistant"]
+    await run(api, thread, *seed, asked, stored[-1], user("Sure?"), model=model)
+    assert len(provider.requests[1].messages) == 7
+
+
+CALLED = {"id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+
+
+@pytest.mark.parametrize(
+    "seed",
+    [
+        [{"id": "a", "role": "assistant", "content": "\0"}],
+        [
+            {"id": "a", "role": "assistant", "toolCalls": [CALLED]},
+            {"id": "b", "role": "tool", "toolCallId": "c", "content": "\0"},
+        ],
+    ],
+    ids=["text", "result"],
+)
+async def test_what_cannot_be_stored_is_refused_in_a_history(api: Client, seed: list[Json]) -> None:
+    (refusal,) = await run(api, str(uuid4()), *seed, user("Moin"), expect=422)
+    assert "a NUL character at offset 0" in refusal["detail"]

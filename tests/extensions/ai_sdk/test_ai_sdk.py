@@ -386,3 +386,41 @@ async def test_the_output_of_a_structured_turn_is_in_its_metadata(api: Client, s
     chunks = await talk(api, "structured", user("Go"), turnstream={"model": model, "output": {"schema": schema}})
     assert chunks[-1]["messageMetadata"]["output"] == {"n": 7}
     assert (await messages_of(api, "structured"))[-1]["metadata"]["output"] == {"n": 7}
+
+
+async def test_a_chat_that_begins_with_messages_of_its_client_has_them(server: Server, api: Client) -> None:
+    model, provider = server.scripts.provider(message_of(text("Blue.")), message_of(text("Yes.")))
+    look = {"type": "tool-look", "toolCallId": "c1", "state": "output-available", "input": {"at": "sea"}, "output": "x"}
+    parts = [{"type": "text", "text": "I look."}, look, {"type": "text", "text": "Water."}]
+    seed = [user("Hello?", "m1"), {"id": "m2", "role": "assistant", "parts": parts}]
+    id, options = str(uuid4()), {"model": model}
+    await talk(api, id, *seed, user("Which colour?", "m3"), turnstream=options)
+    sent = [(message.role, [block.type for block in message.blocks]) for message in provider.requests[0].messages]
+    assert sent == [
+        ("user", ["text"]),
+        ("assistant", ["text", "tool_use"]),
+        ("user", ["tool_result"]),
+        ("assistant", ["text"]),
+        ("user", ["text"]),
+    ]
+    stored = await messages_of(api, id)
+    assert [message["role"] for message in stored] == ["user", "assistant", "user", "assistant"]
+    await talk(api, id, *seed, user("Which colour?", "m3"), stored[-1], user("Sure?", "m4"), turnstream=options)
+    assert len(provider.requests[1].messages) == 7
+    assert len(await messages_of(api, id)) == 6
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": "text", "text": "\0"},
+        {"type": "tool-look", "toolCallId": "c", "state": "output-available", "input": {}, "output": "\0"},
+        {"type": "tool-look", "toolCallId": "\0", "state": "output-available", "input": {}, "output": ""},
+        {"type": "dynamic-tool", "toolName": "\0", "toolCallId": "c", "state": "output-available", "output": ""},
+    ],
+    ids=["text", "output", "id", "name"],
+)
+async def test_what_cannot_be_stored_is_refused_in_a_history(api: Client, part: Json) -> None:
+    seed = {"id": "a", "role": "assistant", "parts": [part]}
+    (refusal,) = await talk(api, str(uuid4()), seed, user("Moin"), expect=422)
+    assert "a NUL character at offset 0" in refusal["detail"]

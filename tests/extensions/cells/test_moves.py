@@ -16,9 +16,9 @@ from turnstream.domain.identity import Identity, arriving_name, departed_name
 from turnstream.extensions.cells.moves import Move, Moves
 from turnstream.extensions.cells.owner_ahead import AHEAD, COPIED, OwnerAhead, stored_columns
 from turnstream.extensions.cells.owner_move import MOVED, OwnerMove
+from turnstream.extensions.search.index import SearchIndex
 from turnstream.kit.ids import new_id
 from turnstream.storage.chats.chats import Chats
-from turnstream.storage.chats.search import Search
 from turnstream.storage.chats.turns import CANCEL_TURN
 from turnstream.storage.database import Database, Statement, connect
 from turnstream.storage.migrations import newest_revision
@@ -121,7 +121,7 @@ async def test_every_row_of_the_owner_moves_and_no_other(cells: Cells) -> None:
         DEPARTED: Move("08", "leaving", True),
     }
     assert await Moves(cells.target).all() == {OWNER: Move("07", "arrived", False)}
-    await Search(cells.target).index()
+    await SearchIndex(cells.target).index()
     texts = Statement("SELECT count(*) AS number FROM search_texts WHERE owner = :owner")
     found = await cells.target.row(texts, owner=OWNER)
     assert found is not None

@@ -31,6 +31,8 @@ from turnstream.storage.chats.turns import Turns
 from turnstream.storage.database import Statement
 from turnstream.stream.chat import reader as chat_tail
 from turnstream.stream.chat.cursor import ChatCursor
+from turnstream.stream.directory import Directory
+from turnstream.stream.live import LiveView
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -426,6 +428,28 @@ async def test_a_chat_that_is_deleted_while_its_turns_are_read_ends_its_stream(a
     reader = chat_tail.ChatReader(sources, api.owner, identity, ChatCursor(), frame)
     frames = b"".join([data async for data in reader.frames()])
     assert [event.name for event in Parser().feed(frames)] == ["chat", "chat_deleted"]
+
+
+async def test_a_turn_whose_run_here_stops_without_its_end_is_read_from_the_rows(api: Client, server: Server) -> None:
+    chat, pause, services = await api.chat(), Pause(), server.services
+    said = await api.say(chat, model=server.scripts.model(pausing(pause, "One ", "two.")))
+    await pause.reached.wait()
+    identity, answer = UUID(chat.rpartition("/")[2]), UUID(said.assistant["id"])
+    directory = Directory()  # of a replica that has lost its claim and does not know it yet
+    sources = chat_tail.Sources(
+        services.storage.chat_changes, services.storage.turns, directory, services.live.chat_wakeups
+    )
+    with directory.host(LiveView(await services.storage.turns.get(api.owner, identity, answer)), api.owner):
+        reader = chat_tail.ChatReader(sources, api.owner, identity, ChatCursor(), frame)
+        frames, parser, events = reader.frames(), Parser(), list[Event]()
+        while "turn_start" not in names_of(events):
+            events += parser.feed(await anext(frames))
+        pause.go.set()
+        await api.events(said.stream_url)
+    async with aclosing(frames):
+        while names_of(events)[-1:] != ["turn_complete"]:
+            events += parser.feed(await anext(frames))
+    assert "".join(event.data["text"] for event in events if event.name == "block_delta") == "One two."
 
 
 async def test_a_long_message_is_streamed_in_portions(api: Client, server: Server) -> None:

@@ -21,8 +21,9 @@ from turnstream.api.services import services_of
 from turnstream.api.views import json_response
 from turnstream.domain.errors import ConfigError
 from turnstream.engine.upkeep.sweeps import Sweep
-from turnstream.extension import GROUP, installed
+from turnstream.extension import installed
 from turnstream.extensions.demo import EXTENSION as DEMO
+from turnstream.kit.extension_packages import GROUP
 from turnstream.llm.models.catalog import Models
 from turnstream.llm.scripted import message_of, text, tool_use
 from turnstream.main import running

@@ -1,6 +1,6 @@
 """Helpers of the dialects, whose clients make ids of their own and create a chat with its first message."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -9,8 +9,15 @@ from uuid import UUID, uuid5
 
 from pydantic import ValidationError
 
-from turnstream.api.caller import held_options
-from turnstream.api.exchange import cancel_turn, generate_again, post_in_new_chat, post_message, wait_for_end
+from turnstream.api.caller import CALLER, held_options
+from turnstream.api.exchange import (
+    History,
+    cancel_turn,
+    generate_again,
+    post_in_new_chat,
+    post_message,
+    wait_for_end,
+)
 from turnstream.api.http.validation import invalid
 from turnstream.api.schemas.requests import ChatSettings, NewTurn, TurnOptions, UiOptions
 from turnstream.api.services import Services
@@ -78,15 +85,21 @@ def checked_turn(members: Mapping[str, Any]) -> NewTurn:
         raise invalid(NewTurn, error) from None
 
 
-async def post_by_chat(services: Services, new: NewTurn, target: Target, key: IdempotencyKey | None) -> Exchange:
-    """Posts a message; the chat is created with it if it is missing."""
+async def post_by_chat(
+    services: Services, new: NewTurn, target: Target, key: IdempotencyKey | None, seed: Callable[[], History | None]
+) -> Exchange:
+    """Posts a message. The chat is created with it if it is missing, behind the history that `seed` makes of the
+    messages that the client already has.
+    """
     for _ in range(3):
         with suppress(NotFound):
             return await post_message(services, new, target, key)
         with suppress(Conflict):  # another request has just created it
             now = CLOCK.now()
             created = Chat(target.chat, target.owner, None, None, {}, created_at=now, updated_at=now)
-            return await post_in_new_chat(services, new, created, key)
+            if (history := seed()) is not None:
+                CALLER.get().require("chat")  # answers in a history are no messages of a person
+            return await post_in_new_chat(services, new, created, key, history)
     raise Conflict(f"Chat {target.chat} is created and deleted all the time; try again later.")
 
 

@@ -30,11 +30,13 @@ from turnstream.domain.kinds import TEXT, TOOL_RESULT, TOOL_USE
 from turnstream.domain.output import output_of
 from turnstream.domain.turns import Role, Turn
 from turnstream.kit.offload import Portions
+from turnstream.kit.text import unstorable
 from turnstream.storage.chats.exchanges import IdempotencyKey
 from turnstream.storage.chats.histories import PastExchange
 
 _MOST_RECORDED = 1000  # exchanges of one history: they are written in one transaction
 _LONGEST_ID = 256  # characters: the ids of calls are in an index
+_NO_MESSAGE = "…"  # before an answer that came first: providers want a message
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +225,32 @@ def history_of(
     return History(len(pasts), partial(_load, services, owner, pasts, place), goes_on)
 
 
+def seed_of(services: Services, owner: str, items: Iterable[PastItem], place: str) -> History | None:
+    """The history of a chat that begins with messages of its client. Raises RequestRefused."""
+    found = list(items)
+    return history_of(services, owner, found, place) if found else None
+
+
+def past_answer(path: Sequence[Turn], items: Iterable[PastItem], place: str) -> Turn | None:
+    """The answer that these items end with, if the chat of the path began with them. Raises RequestRefused."""
+    count = sum(1 for _ in _exchanges_of(items, place))
+    is_whole = path[0].parent_id is None and 0 < 2 * count <= len(path)
+    return path[2 * count - 1] if is_whole and is_recorded(path[2 * count - 1]) else None
+
+
+def is_recorded(turn: Turn) -> bool:
+    """Whether it is an answer that took place elsewhere. One that a model gives here takes time."""
+    return turn.role == "assistant" and turn.created_at == turn.ended_at
+
+
+def spoken(path: Sequence[Turn]) -> Sequence[Turn]:
+    """The path without a first message that nobody wrote: it is there because the recorded history began with an
+    answer.
+    """
+    began = len(path) > 1 and is_recorded(path[1]) and [block.text for block in path[0].blocks] == [_NO_MESSAGE]
+    return path[1:] if began else path
+
+
 @dataclass(slots=True)
 class _Past:
     """An exchange: the message as NewTurn takes it, and the blocks of its answer in rounds."""
@@ -297,9 +325,12 @@ async def _load(services: Services, owner: str, pasts: Sequence[_Past], place: s
     """The exchanges as rows keep them. Bytes of files become uploads. Raises RequestRefused."""
     exchanges, contents = [], Contents(services.http.max_turn_bytes)
     for past in pasts:
-        new = checked_turn({"blocks": past.message or [{"type": "text", "text": "…"}]})
+        new = checked_turn({"blocks": past.message or [{"type": "text", "text": _NO_MESSAGE}]})
         blocks = await user_blocks(new.blocks, owner, services, contents=contents)
         for block in past.blocks:
+            for text in (block.tool_use_id, block.name, block.text):
+                if text and (problem := unstorable(text)):
+                    raise RequestRefused(f"`{place}` {problem}, which cannot be stored; remove it.", field=place)
             contents.add_text(block.text, place)
         texts = [block.text for block in blocks if block.text]
         exchanges.append(PastExchange(blocks, past.blocks, past.stop_reasons, title_from(texts[0]) if texts else None))

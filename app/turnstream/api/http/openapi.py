@@ -83,7 +83,6 @@ _TEXTS = {
 # By the module of the handler.
 _TAGS = {
     "chats": ("Chats", "Conversations: their titles, system prompts and settings"),
-    "search": ("Search", "How texts are indexed for the search, which is a query of the list of chats"),
     "turns": ("Turns", "Messages and answers: to post, read, cancel, generate again, copy and delete them"),
     "streams": ("Streams", "Server-sent events of a turn, of a chat, and of all chats of an owner"),
     "actions": ("Actions", "CallGroup of tools: decisions about those that wait, permissions, whole results"),

@@ -148,11 +148,6 @@ class ChatSettings(Body):
     search_language: Annotated[SearchLanguage | None, Field(description="of its texts, for the search")] = None
 
 
-class SearchSettingsIn(Body):
-    language: Annotated[SearchLanguage | None, Field(description="of the owner's texts; null: simple")] = None
-    tool_results: Annotated[bool, Field(description="whether results of tools are indexed too")] = False
-
-
 class NewChat(Body):
     title: Title | None = None
     system_prompt: Prompt | None = None

@@ -46,11 +46,6 @@ class ChatPage(BaseModel):
     ]
 
 
-class SearchSettingsOut(BaseModel):
-    language: str | None
-    tool_results: bool
-
-
 class Deleted(BaseModel):
     deleted: UUID
 

@@ -25,7 +25,7 @@ from turnstream.api.dialects.chats import (
     storable_in_messages,
     with_page,
 )
-from turnstream.api.dialects.histories import key_of, last_answer, posted_with, turn_of
+from turnstream.api.dialects.histories import key_of, last_answer, posted_with, seed_of, turn_of
 from turnstream.api.http.reading import idempotency_key_of, read_body
 from turnstream.api.schemas.tools import ActionsIn
 from turnstream.api.services import Services, count_writes, identity_of, path_for, services_and_owner
@@ -40,6 +40,7 @@ from turnstream.extensions.ag_ui.messages import (
     call_in,
     ids_of_client,
     interrupts_of,
+    past_items,
     pending_calls_of,
     thread_messages,
 )
@@ -160,7 +161,14 @@ async def _post(
         CALLER.get().require("chat")
         return (await replace_answer(services, owner, answer, options, options.on_busy, key)).assistant_turn, False
     new = new_turn(options, blocks_in(message))
-    exchange = await post_by_chat(services, new, Target(owner, chat, place, new.on_busy), key or of_message)
+    target = Target(owner, chat, place, new.on_busy)
+    exchange = await post_by_chat(
+        services,
+        new,
+        target,
+        key or of_message,
+        lambda: seed_of(services, owner, past_items(sent.messages[:-1]), "messages"),
+    )
     return exchange.assistant_turn, False
 
 

@@ -6,7 +6,16 @@ from itertools import takewhile
 from typing import Any
 from uuid import UUID
 
-from turnstream.api.codec import block_details, parsed, to_json
+from turnstream.api.codec import block_details, output_text, parsed, to_json
+from turnstream.api.dialects.histories import (
+    PastCall,
+    PastItem,
+    PastMessage,
+    PastResult,
+    PastText,
+    is_recorded,
+    spoken,
+)
 from turnstream.api.dialects.projection import CallResult, Close, Closed, Projection, ProviderResult
 from turnstream.domain.asks import AskKind
 from turnstream.domain.blocks import Block
@@ -15,7 +24,7 @@ from turnstream.domain.kinds import CALLS, DOCUMENT, IMAGE, TEXT, THINKING, USER
 from turnstream.domain.log import open_actions_of
 from turnstream.domain.results import count_files, parts_of
 from turnstream.domain.turns import Turn
-from turnstream.extensions.ag_ui.schemas import AgUiMessageIn, AgUiUserMessageIn
+from turnstream.extensions.ag_ui.schemas import AgUiMessageIn, AgUiUserMessageIn, blocks_in
 from turnstream.kit.offload import Portions
 
 Json = dict[str, Any]
@@ -70,24 +79,26 @@ def call_in(id: str) -> tuple[str, str, str] | None:
 @dataclass(frozen=True, slots=True)
 class ClientIds:
     """What a client has of a thread and the rows do not: the ids that it gave to user messages and to results of its
-    tools, by turn and by call, and its own `first` messages.
+    tools, by turn and by call, and its own `first` messages. So many turns were `recorded` from these.
     """
 
     users: Mapping[UUID, str] = field(default_factory=dict)
     results: Mapping[str, str] = field(default_factory=dict)
     first: Sequence[Json] = ()
+    recorded: int = 0
 
 
 def ids_of_client(path: Sequence[Turn], messages: Sequence[AgUiMessageIn]) -> ClientIds:
     """The user turns of the path that a client has as well, from the first one on, by their ids or their words. A
     client keeps the order of what it has, so ids behind the first difference would mix up its messages.
     """
-    turns = [turn for turn in path if turn.role == "user"]
     known = {str(turn.id) for turn in path}
     own = [message.id.partition(".")[0] not in known for message in messages]
+    first, recorded = _first(path, messages[: own.index(False) if False in own else len(own)])
+    turns = [turn for turn in path[recorded:] if turn.role == "user"]
     sent = [
         message
-        for message, is_own in zip(messages, own, strict=True)
+        for message, is_own in zip(messages[len(first) :], own[len(first) :], strict=True)
         if isinstance(message, AgUiUserMessageIn) and (is_own or "." not in message.id)
     ]
     users: dict[UUID, str] = {}
@@ -96,8 +107,20 @@ def ids_of_client(path: Sequence[Turn], messages: Sequence[AgUiMessageIn]) -> Cl
             break
         users[turn.id] = message.id
     results = {message.tool_call_id: message.id for message in messages if message.tool_call_id and message.id}
-    first = takewhile(lambda each: each[1] and each[0].role in _OF_PAGES, zip(messages, own, strict=True))
-    return ClientIds(users, results, [{"id": each.id, "role": each.role, "content": each.content} for each, _ in first])
+    return ClientIds(users, results, [each.model_dump(by_alias=True, exclude_unset=True) for each in first], recorded)
+
+
+def _first(path: Sequence[Turn], own: Sequence[AgUiMessageIn]) -> tuple[Sequence[AgUiMessageIn], int]:
+    """The messages that a client began with, of those that it has before any of the server, and the number of turns
+    that were recorded from them. A client has no other ids for these than its own: it would show others as new.
+    """
+    recorded = 2 * sum(1 for _ in takewhile(is_recorded, path[1::2]))
+    said = sum(turn.role == "user" for turn in spoken(path[:recorded]))
+    places = [place for place, message in enumerate(own) if message.role == "user"]
+    first = own[: places[said]] if said < len(places) else own
+    if recorded and said <= len(places) and any(message.role == "assistant" for message in first):
+        return first, recorded
+    return list(takewhile(lambda message: message.role in _OF_PAGES, own)), 0
 
 
 def _words(blocks: Sequence[Block]) -> str:
@@ -114,7 +137,7 @@ def _said(message: AgUiUserMessageIn) -> str:
 async def thread_messages(path: Sequence[Turn], uploads: str, ids: ClientIds) -> list[Json]:
     """The messages of a path. Uploads are found at `uploads` and their id."""
     messages, portions = list(ids.first), Portions()
-    for turn in path:
+    for turn in path[ids.recorded :] if ids.recorded else spoken(path):
         await portions.pause()
         if turn.role == "user":
             content = _user_content(turn.blocks, uploads)
@@ -282,3 +305,19 @@ def _interrupt(turn: Turn, round: int, action: RequiredAction) -> Json:
     if action.expires_at is not None:
         found["expiresAt"] = action.expires_at.isoformat()
     return found
+
+
+def past_items(messages: Sequence[AgUiMessageIn]) -> Iterator[PastItem]:
+    """Messages of a client as a history. Raises RequestRefused."""
+    for message in messages:
+        if isinstance(message, AgUiUserMessageIn):
+            if blocks := blocks_in(message):
+                yield PastMessage(blocks)
+        elif message.role == "assistant":
+            if message.content:
+                yield PastText(output_text(message.content))
+            for call in message.tool_calls or ():
+                yield PastCall(call.id, call.function.name, call.function.arguments or "{}")
+        elif message.role == "tool" and message.tool_call_id:
+            output = message.error or output_text(message.content)
+            yield PastResult(message.tool_call_id, output, is_error=message.error is not None)

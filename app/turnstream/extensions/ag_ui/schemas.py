@@ -25,15 +25,26 @@ class AgUiPartIn(OpenBody):
     source: AgUiSourceIn | None = None
 
 
-class _MessageIn(LenientBody):
+class _MessageIn(OpenBody):
     id: Storable = ""
     tool_call_id: Annotated[str | None, Field(alias="toolCallId")] = None
     error: str | None = None
 
 
+class AgUiCalledIn(OpenBody):
+    name: Storable
+    arguments: Storable = ""
+
+
+class AgUiCallIn(OpenBody):
+    id: Storable
+    function: AgUiCalledIn
+
+
 class AgUiOtherMessageIn(_MessageIn):
     role: Literal["developer", "system", "assistant", "tool", "activity", "reasoning"]
     content: Any = None
+    tool_calls: Annotated[list[AgUiCallIn] | None, Field(alias="toolCalls")] = None
 
 
 class AgUiUserMessageIn(_MessageIn):

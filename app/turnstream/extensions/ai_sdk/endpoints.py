@@ -1,6 +1,7 @@
 """Handlers for `useChat` of the AI SDK: the same chats in the SDK's own protocol."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from uuid import UUID
 
 from msgspec import Raw
@@ -24,17 +25,17 @@ from turnstream.api.dialects.chats import (
     storable_in_messages,
     with_page,
 )
-from turnstream.api.dialects.histories import key_of, last_answer, posted_with, turn_of
+from turnstream.api.dialects.histories import key_of, last_answer, past_answer, posted_with, seed_of, spoken, turn_of
 from turnstream.api.http.reading import id_in_query, idempotency_key_of, read_body
 from turnstream.api.schemas.requests import UiOptions
 from turnstream.api.services import Services, count_writes, identity_of, path_for, services_and_owner
 from turnstream.api.streams.turn import passed_on
 from turnstream.api.views import json_response
 from turnstream.domain.asks import Ask, AskAnswer
-from turnstream.domain.errors import RequestRefused
+from turnstream.domain.errors import NotFound, RequestRefused
 from turnstream.domain.identity import Identity
 from turnstream.domain.turns import Turn
-from turnstream.extensions.ai_sdk.messages import ui_message
+from turnstream.extensions.ai_sdk.messages import past_items, ui_message
 from turnstream.extensions.ai_sdk.parts import Json
 from turnstream.extensions.ai_sdk.schemas import UiMessageIn, UiRequest, UiStopped, blocks_in
 from turnstream.extensions.ai_sdk.stream import ui_stream
@@ -83,7 +84,7 @@ async def list_messages(request: Request) -> Response:
     id = await chat_of(services, identity_of(request), request.path_params["id"])
     path, uploads = await newest_path(services, owner, id), path_for(request, "/api/uploads/")
     messages, portions = [], Portions()
-    for turn in path:
+    for turn in spoken(path):
         message = await ui_message(turn, uploads, portions)
         messages.append(Raw(message.model_dump_json().encode()))
         await portions.pause()
@@ -106,7 +107,15 @@ async def _post(services: Services, owner: str, chat: UUID, sent: UiRequest, key
     place = _place(sent, before)
     options = await _options(services, owner, chat, sent, before)
     new = new_turn(options, blocks_in(message.parts))
-    return await post_by_chat(services, new, Target(owner, chat, place, new.on_busy), key or _key(chat, message, place))
+    target = Target(owner, chat, place, new.on_busy)
+    before_it = sent.messages if sent.message else sent.messages[:-1]
+    return await post_by_chat(
+        services,
+        new,
+        target,
+        key or _key(chat, message, place),
+        lambda: seed_of(services, owner, past_items(before_it), "messages"),
+    )
 
 
 async def _options(services: Services, owner: str, chat: UUID, sent: UiRequest, before: Turn | None) -> UiOptions:
@@ -118,9 +127,15 @@ async def _options(services: Services, owner: str, chat: UUID, sent: UiRequest, 
 
 
 async def _answer_before(services: Services, owner: str, chat: UUID, sent: UiRequest) -> Turn | None:
-    """The last answer that is listed before the message."""
+    """The last answer that is listed before the message; before an edited one also an answer that was recorded, of
+    which the client does not have the id.
+    """
     before = sent.messages if sent.message else sent.messages[:-1]
-    return await last_answer(services, owner, chat, [each.id for each in before if each.role == "assistant"])
+    found = await last_answer(services, owner, chat, [each.id for each in before if each.role == "assistant"])
+    if found is None and before and sent.message_id and not sent.message:
+        with suppress(NotFound):
+            return past_answer(await newest_path(services, owner, chat), past_items(before), "messages")
+    return found
 
 
 def _place(sent: UiRequest, before: Turn | None) -> Parent:

@@ -1,6 +1,9 @@
 """Turns as UI messages of the AI SDK, equal to those that the stream of the turn builds."""
 
-from turnstream.api.codec import block_details
+from collections.abc import Iterator, Sequence
+
+from turnstream.api.codec import block_details, output_text
+from turnstream.api.dialects.histories import PastCall, PastItem, PastMessage, PastResult, PastText
 from turnstream.api.dialects.projection import CallResult, Close, Projection, ProviderResult, calls_of_client
 from turnstream.domain.blocks import Block, PreliminaryOutput
 from turnstream.domain.events import ActionRequired, Mark, RoundStart, TurnEnd
@@ -21,7 +24,7 @@ from turnstream.extensions.ai_sdk.parts import (
     sources_of,
     start_metadata,
 )
-from turnstream.extensions.ai_sdk.schemas import UiMessageOut
+from turnstream.extensions.ai_sdk.schemas import UiMessageIn, UiMessageOut, blocks_in
 from turnstream.kit.offload import Portions
 
 
@@ -38,6 +41,23 @@ async def ui_message(turn: Turn, uploads: str, portions: Portions) -> UiMessageO
     for output in turn.preliminary:
         message.show_preliminary(output)
     return UiMessageOut(id=str(turn.id), role="assistant", metadata=message.metadata, parts=message.parts)
+
+
+def past_items(messages: Sequence[UiMessageIn]) -> Iterator[PastItem]:
+    """Messages of a client as a history: texts, files, and calls that have results. Raises RequestRefused."""
+    for message in messages:
+        if message.role == "user" and (blocks := blocks_in(message.parts)):
+            yield PastMessage(blocks)
+        for part in message.parts if message.role == "assistant" else ():
+            type = str(part.get("type"))
+            if type == "text":
+                yield PastText(str(part.get("text") or ""))
+            elif part.get("state") in {"output-available", "output-error"} and part.get("toolCallId"):
+                failed, id = part["state"] == "output-error", str(part["toolCallId"])
+                name = str(part.get("toolName") or type.removeprefix("tool-"))
+                yield PastCall(id, name, output_text(part.get("input") or {}))
+                output = str(part.get("errorText", "")) if failed else output_text(part.get("output"))
+                yield PastResult(id, output, is_error=failed)
 
 
 def _user_part(block: Block, uploads: str) -> Json:

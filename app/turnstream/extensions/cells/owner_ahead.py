@@ -135,13 +135,16 @@ _TURNS: Final = _Copied(
         """,
         timeout=_TIMEOUT,
     ),
-    # What was copied ahead is to be indexed for the search, too: as by the triggers, the oldest first.
+    # What was copied ahead is to be indexed for the search, too: as by its triggers, the oldest first.
     Statement(
         """
         WITH indexed AS (
             INSERT INTO search_pending (owner, chat_id, turn_id)
             SELECT owner, chats.id, turns.id FROM chats LEFT JOIN turns ON chat_id = chats.id AND ended_at IS NOT NULL
-            WHERE owner = :owner ORDER BY turns.created_at, turns.id
+            WHERE owner = :owner AND search_is_active() ORDER BY turns.created_at, turns.id
+        ), waiting AS (
+            INSERT INTO search_backlog (chat_id) SELECT id FROM chats WHERE owner = :owner AND NOT search_is_active()
+            ON CONFLICT DO NOTHING
         )
         SELECT count(*) AS number FROM turns JOIN chats ON chats.id = chat_id WHERE owner = :owner
         """,

@@ -1,15 +1,19 @@
 """Chats: storing and listing them."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 from turnstream.domain.chats import Chat
-from turnstream.domain.errors import NotFound
+from turnstream.domain.errors import NoSuchPage, NotFound
 from turnstream.kit.ids import new_id
+from turnstream.kit.moments import from_microseconds, microseconds_of
 from turnstream.storage.database import LONG, Database, Row, Statement
 from turnstream.storage.rows import from_json, to_json
+
+_TOKEN = re.compile("([0-9]{1,16})_([0-9a-f]{32})")
 
 CREATE_CHAT = Statement(
     """
@@ -58,6 +62,21 @@ def chat_from(row: Row) -> Chat:
         created_at=row["created_at"],
         updated_at=row["updated_at"],
     )
+
+
+def page_behind(chat: Chat) -> str:
+    """The name of the page behind this chat, where the last changed chats are first."""
+    return f"{microseconds_of(chat.updated_at)}_{chat.id.hex}"
+
+
+def place_of_page(name: str | None) -> tuple[datetime, UUID] | None:
+    """The place behind which the page begins. Raises NoSuchPage."""
+    if not name:
+        return None
+    found = _TOKEN.fullmatch(name)
+    if found is None:
+        raise NoSuchPage
+    return from_microseconds(int(found[1])), UUID(found[2])
 
 
 class ChatReads:

@@ -1,131 +1,85 @@
-"""Search of chats, with excerpts, by an index of texts and titles that is written after their commits."""
+"""Search of chats and documents: what all searches share, and the simple one of the core. It finds words by their
+beginnings in titles, messages of people and documents; the last changed come first.
+"""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
+from typing import Protocol, Self
 from uuid import UUID
 
 from turnstream.domain.chats import Chat
 from turnstream.domain.errors import RequestRefused, StatementTooLong
-from turnstream.kit.excerpt import AFTER, BEFORE, Excerpt, line_of, pieces_of, without_markdown
-from turnstream.storage.chats.chats import chat_from
-from turnstream.storage.database import LONG, Database, Row, Statement, Transaction
+from turnstream.kit.excerpt import AFTER, BEFORE, Excerpt, ExcerptPiece, line_of, pieces_of, without_markdown
+from turnstream.storage.chats.chats import chat_from, page_behind, place_of_page
+from turnstream.storage.database import Database, Row, Statement, Transaction
+from turnstream.storage.owners.documents import DocumentInfo
 
 # In seconds, twice: to wait for one of the searches that a replica runs at once, and to run the search. Postgres itself
 # ends a search then; the driver, whose limit means that Postgres does not answer, waits for longer.
 SEARCH_TIMEOUT = 2.0
 SEARCH_ANSWER_TIMEOUT = 2 * SEARCH_TIMEOUT
 _CONCURRENT_SEARCHES = 2
-# Windows that one page may look at: whether words are sought inside of others. That begins when all chats with their
-# beginnings are found, and is left to the next page where these fill this one.
-_WINDOWS = (False, False, True)
-
-# Of an owner's texts that are not indexed yet, a search indexes so many before it searches.
-_PENDING = 50
-
-NEWEST: Final = 2**63 - 1
 
 LIMIT_TIME = Statement("SELECT set_config('statement_timeout', :most, true)")
-# The row with `rest` says that there are older segments, and comes first.
-_PAGE = """
+# The part of a text around the first place of the first word.
+_WINDOW = """
+    CROSS JOIN LATERAL (SELECT greatest(strpos(lower({text}), lower(:word)) - :margin_before, 1) AS start) AS begun
+    CROSS JOIN LATERAL (
+        SELECT substr({text}, start, CAST(:length AS integer)) AS around, start > 1 AS cut_before,
+            start + :length <= length({text}) AS cut_after
+    ) AS window_of_text
+    """
+# The turn is null where the title has all of the words. No index holds the messages: a server that searches large chats
+# has the extension, and each message costs others nothing.
+FIND_CHATS = Statement(
+    f"""
     WITH found AS MATERIALIZED (
-        SELECT * FROM {function}(
-            :owner, CAST(:first AS bigint), CAST(:words AS text[]), :tools, CAST(:since AS timestamptz),
-            CAST(:until AS timestamptz), CAST(:only AS uuid)
-        )
+        SELECT DISTINCT ON (chat_id) chat_id, turns.id
+        FROM chats JOIN turns ON chat_id = chats.id JOIN blocks ON turn_id = turns.id
+        WHERE owner = :owner AND (type = 'user_text' OR type = 'text' AND blocks.attempt = 0)
+          AND to_tsvector('pg_catalog.simple', left(text, 50000)) @@ to_tsquery('pg_catalog.simple', :sought)
+          AND (CAST(:only AS uuid) IS NULL OR chats.id = :only)
+          AND (CAST(:since AS timestamptz) IS NULL OR turns.created_at >= :since)
+          AND (CAST(:until AS timestamptz) IS NULL OR turns.created_at < :until)
+        ORDER BY chat_id, turns.created_at DESC, turns.id
+    ), best AS (
+        SELECT chats.*, CASE WHEN NOT titled THEN found.id END AS turn
+        FROM chats LEFT JOIN found ON chat_id = chats.id CROSS JOIN LATERAL (
+            SELECT coalesce(
+                to_tsvector('pg_catalog.simple', title) @@ to_tsquery('pg_catalog.simple', :sought), false
+            ) AND (CAST(:since AS timestamptz) IS NULL OR created_at >= :since)
+              AND (CAST(:until AS timestamptz) IS NULL OR created_at < :until)
+        ) AS each (titled)
+        WHERE owner = :owner AND (titled OR found.id IS NOT NULL)
+          AND (CAST(:only AS uuid) IS NULL OR chats.id = :only)
+          AND (CAST(:before AS timestamptz) IS NULL OR (updated_at, chats.id) < (:before, CAST(:before_id AS uuid)))
+        ORDER BY updated_at DESC, chats.id DESC LIMIT :limit
     )
-    SELECT chats.*, score, turn, rest FROM found LEFT JOIN chats ON chats.id = chat AND chats.owner = :owner
-    WHERE rest IS NOT NULL OR chats.id IS NOT NULL AND (
-        CAST(:score AS int) IS NULL OR (score, updated_at, chats.id) < (:score, :before, CAST(:before_id AS uuid))
-    )
-    ORDER BY rest IS NULL, score DESC, updated_at DESC, chats.id DESC LIMIT CAST(:limit AS int) + 1
-    """
-SEARCH_CHATS = Statement(_PAGE.format(function="search_matches"), timeout=SEARCH_ANSWER_TIMEOUT)
-# The chats that this finds are none of those.
-SEARCH_INSIDE = Statement(_PAGE.format(function="search_inside"), timeout=SEARCH_ANSWER_TIMEOUT)
-# The first place of the first of `words` that is in a text of the turn; else of a word with the same stem.
-GET_EXCERPTS = Statement(
-    """
-    SELECT hit.turn_id, shown, place > CAST(:margin_before AS integer) + 1 AS cut_before,
-        place + length(shown) + :margin_after <= length(text) AS cut_after,
-        substr(text, greatest(place - :margin_before, 1),
-            least(place - 1, :margin_before) + length(shown) + CAST(:margin_after AS integer)) AS around
-    FROM unnest(CAST(:turns AS uuid[]), CAST(:words AS text[])) AS hit (turn_id, words)
-    CROSS JOIN LATERAL (
-        SELECT ('pg_catalog.' || language)::regconfig AS language
-        FROM turns JOIN search_chats USING (chat_id) WHERE turns.id = hit.turn_id
-    ) AS chat
-    CROSS JOIN LATERAL (
-        (
-            SELECT text, word AS shown, strpos(lower(text), lower(word)) AS place
-            FROM blocks CROSS JOIN unnest(string_to_array(hit.words, ' ')) WITH ORDINALITY AS word (word, number)
-            WHERE turn_id = hit.turn_id AND type = ANY(CAST(:types AS text[])) AND strpos(lower(text), lower(word)) > 0
-            ORDER BY number, index LIMIT 1
-        )
-        UNION ALL
-        (
-            SELECT text, token, strpos(lower(text), lower(token))
-            FROM blocks CROSS JOIN LATERAL ts_parse('default', search_plain(left(text, 20000)))
-            WHERE turn_id = hit.turn_id AND type = ANY(:types) AND strpos(lower(text), lower(token)) > 0 AND EXISTS (
-                SELECT FROM unnest(string_to_array(hit.words, ' ')) AS word
-                WHERE to_tsvector(language, token) @@ plainto_tsquery(language, word)
-            )
-            ORDER BY index LIMIT 1
-        )
-        UNION ALL
-        (
-            SELECT text, '', 1 FROM blocks WHERE turn_id = hit.turn_id AND type = ANY(:types) ORDER BY index LIMIT 1
-        )
-        LIMIT 1
-    ) AS found
+    SELECT best.*, turn IS NOT NULL AS in_text, around, cut_before, cut_after
+    FROM best LEFT JOIN LATERAL (
+        SELECT around, cut_before, cut_after FROM blocks {_WINDOW.format(text="text")}
+        WHERE turn_id = turn AND type IN ('text', 'user_text')
+            AND to_tsvector('pg_catalog.simple', left(text, 50000)) @@ to_tsquery('pg_catalog.simple', :sought)
+        ORDER BY index LIMIT 1
+    ) AS message ON true
+    ORDER BY updated_at DESC, best.id DESC
     """,
     timeout=SEARCH_ANSWER_TIMEOUT,
 )
-INDEX_PENDING_OF = Statement("SELECT search_index_of(:owner, CAST(:most AS integer))")
-GET_PENDING_OF = Statement("SELECT FROM search_pending WHERE owner = :owner AND refused IS NULL LIMIT 1")
-GET_OLDEST_PENDING = Statement(
-    """
-    SELECT extract(epoch FROM clock_timestamp() - added_at)::float AS lag FROM search_pending
-    WHERE refused IS NULL ORDER BY id LIMIT 1
-    """
-)
-INDEX_PENDING = Statement("SELECT search_index_next(CAST(:most AS integer)) AS indexed", timeout=LONG)
-CATCH_UP = Statement("SELECT search_catch_up(CAST(:most AS integer)) AS more", timeout=LONG)
-CATCH_UP_DOCUMENTS = Statement("SELECT search_catch_up_documents(CAST(:most AS integer)) AS more", timeout=LONG)
-COVER_SEGMENTS = Statement("SELECT search_cover_some(CAST(:after AS bigint)) AS last", timeout=LONG)
-GET_SEARCH_SETTINGS = Statement("SELECT language, tool_results FROM search_owners WHERE owner = :owner")
-# The texts of the owner's chats are indexed again by the sweep; a trigger says the same of documents.
-PUT_SEARCH_SETTINGS = Statement(
-    """
-    WITH put AS (
-        INSERT INTO search_owners (owner, language, tool_results) VALUES (:owner, :language, :tool_results)
-        ON CONFLICT (owner) DO UPDATE SET language = EXCLUDED.language, tool_results = EXCLUDED.tool_results
-        WHERE (search_owners.language, search_owners.tool_results)
-            IS DISTINCT FROM (EXCLUDED.language, EXCLUDED.tool_results)
-        RETURNING owner
-    )
-    INSERT INTO search_backlog (chat_id) SELECT chats.id FROM chats JOIN put USING (owner) ON CONFLICT DO NOTHING
+# The words of a path are in the vector, too.
+FIND_DOCUMENTS = Statement(
+    f"""
+    SELECT path, length(content) AS size, updated_at, strpos(lower(content), lower(:word)) > 0 AS in_text,
+        around, cut_before, cut_after
+    FROM documents {_WINDOW.format(text="content")}
+    WHERE owner = :owner AND starts_with(path, :prefix) AND search @@ to_tsquery('pg_catalog.english', :sought)
+    ORDER BY updated_at DESC, path LIMIT :limit
     """,
-    timeout=LONG,
+    timeout=SEARCH_ANSWER_TIMEOUT,
 )
-
-_SAID = ("text", "user_text")
-_STEP = 100  # turns
-_DOCUMENTS = 10
-
-
-@dataclass(frozen=True, slots=True)
-class SearchPosition:
-    """Where a search goes on: in the window of segments from `first` on, behind a hit where there was one. Words are
-    sought inside of others (`inside`) when all chats with their beginnings are found.
-    """
-
-    first: int = NEWEST
-    behind: tuple[int, datetime, UUID] | None = None
-    inside: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,27 +103,58 @@ class Hit:
 
 
 @dataclass(frozen=True, slots=True)
-class SearchSettings:
-    """How the texts of an owner are indexed. `language` is a text search configuration of Postgres; None is `simple`.
-    That of a chat goes before it.
-    """
+class FoundDocument:
+    """A document that a person has found. The pieces are its path where its text has none of the words."""
 
-    language: str | None = None
-    tool_results: bool = False
+    info: DocumentInfo
+    pieces: Sequence[ExcerptPiece]
 
 
-@asynccontextmanager
-async def place_of(places: asyncio.Semaphore) -> AsyncIterator[None]:
-    """A place among the searches that run at once. Raises RequestRefused when none gets free in time."""
-    try:
-        async with asyncio.timeout(SEARCH_TIMEOUT):
-            await places.acquire()
-    except TimeoutError:
-        raise _too_slow() from None
-    try:
-        yield
-    finally:
-        places.release()
+class Search(Protocol):
+    """An extension may have another one than the core. It may be on a standby."""
+
+    def on(self, database: Database) -> "Search":
+        """The search of another database. Both share the places that this replica has."""
+        ...
+
+    async def is_complete(self, owner: str) -> bool:
+        """Whether all texts in the owner's chats can be found."""
+        ...
+
+    async def page(
+        self, owner: str, words: Sequence[str], limit: int, before: str | None, only: SearchFilter
+    ) -> tuple[Sequence[Hit], str | None]:
+        """The best chats in which each of `words` is found, and the name of the next page. A page may have fewer than
+        `limit` although there are more. `before` is the name of a page. Raises NoSuchPage, and RequestRefused when the
+        search takes too long.
+        """
+        ...
+
+    async def documents(self, owner: str, words: Sequence[str], prefix: str, limit: int) -> Sequence[FoundDocument]:
+        """The best documents in which each of `words` is found, in the path or the text. Raises RequestRefused when the
+        search takes too long.
+        """
+        ...
+
+
+class Places:
+    """Those among the searches that a replica runs at once."""
+
+    def __init__(self) -> None:
+        self._free = asyncio.Semaphore(_CONCURRENT_SEARCHES)
+
+    @asynccontextmanager
+    async def one(self) -> AsyncIterator[None]:
+        """Raises RequestRefused when none gets free in time."""
+        try:
+            async with asyncio.timeout(SEARCH_TIMEOUT):
+                await self._free.acquire()
+        except TimeoutError:
+            raise _too_slow() from None
+        try:
+            yield
+        finally:
+            self._free.release()
 
 
 @asynccontextmanager
@@ -183,147 +168,67 @@ async def limited(database: Database) -> AsyncIterator[Transaction]:
             raise _too_slow() from None
 
 
-class SearchReads:
-    """The reads of the search, which a standby can do too. `places` limits the searches that run at once."""
+class SimpleSearch:
+    """The search of the core, which reads the messages of an owner. A text has all of the words, or is not found."""
 
-    def __init__(self, database: Database, places: asyncio.Semaphore) -> None:
+    def __init__(self, database: Database, places: Places | None = None) -> None:
         self._database = database
-        self._places = places
+        self._places = places or Places()
 
-    def on(self, database: Database) -> "SearchReads":
-        """The search of another database, in the same places."""
-        return SearchReads(database, self._places)
+    def on(self, database: Database) -> Self:
+        return type(self)(database, self._places)
 
-    async def is_complete(self, owner: str) -> bool:
-        """Whether all texts in the owner's chats are indexed."""
-        return not await self._database.rows(GET_PENDING_OF, owner=owner)
+    async def is_complete(self, owner: str) -> bool:  # noqa: ARG002
+        return True
 
     async def page(
-        self, owner: str, words: Sequence[str], limit: int, position: SearchPosition, only: SearchFilter
-    ) -> tuple[Sequence[Hit], SearchPosition | None]:
-        """The best chats in which each of `words` is found, and where the next page begins. A page may have fewer than
-        `limit` although there are more. Raises RequestRefused when the search takes too long.
-        """
-        async with place_of(self._places):
-            await self._index_of(owner)
-            async with limited(self._database) as connection:
-                rows, next_position = await _page(connection, owner, words, limit, position, only)
-                return await _with_excerpts(connection, rows, words, only.tools), next_position
+        self, owner: str, words: Sequence[str], limit: int, before: str | None, only: SearchFilter
+    ) -> tuple[Sequence[Hit], str | None]:
+        when, last = place_of_page(before) or (None, None)
+        async with self._places.one(), limited(self._database) as connection:
+            rows = await connection.rows(
+                FIND_CHATS,
+                owner=owner,
+                since=only.since,
+                until=only.until,
+                only=only.chat,
+                before=when,
+                before_id=last,
+                limit=limit + 1,
+                **_sought(words),
+            )
+        hits = [Hit(chat_from(row), Excerpt(row["turn"], _pieces(row, row["title"], words))) for row in rows]
+        return hits[:limit], page_behind(hits[limit - 1].chat) if len(hits) > limit else None
 
-    async def _index_of(self, owner: str) -> None:
-        """Nothing can be indexed on a standby."""
-
-
-class Search(SearchReads):
-    def __init__(self, database: Database) -> None:
-        self.places = asyncio.Semaphore(_CONCURRENT_SEARCHES)
-        super().__init__(database, self.places)
-
-    async def _index_of(self, owner: str) -> None:
-        await self._database.row(INDEX_PENDING_OF, owner=owner, most=_PENDING)
-
-    async def settings(self, owner: str) -> SearchSettings:
-        row = await self._database.row(GET_SEARCH_SETTINGS, owner=owner)
-        return SearchSettings(row["language"], row["tool_results"]) if row else SearchSettings()
-
-    async def change_settings(self, owner: str, settings: SearchSettings) -> None:
-        await self._database.rows(
-            PUT_SEARCH_SETTINGS, owner=owner, language=settings.language, tool_results=settings.tool_results
-        )
-
-    async def lag(self) -> float | None:
-        """How many seconds the oldest text that is not indexed has waited; None where there is none."""
-        row = await self._database.row(GET_OLDEST_PENDING)
-        return None if row is None else row["lag"]
-
-    async def index(self) -> bool:
-        """Indexes the oldest of these texts, unless another replica does so. Whether there may be more."""
-        (row,) = await self._database.rows(INDEX_PENDING, most=_STEP)
-        return bool(row["indexed"] == _STEP)
-
-    async def catch_up(self) -> AsyncGenerator[int, None]:
-        """Indexes the texts and documents that are not indexed yet, or not as they should be; then collects the words
-        of segments. It removes nothing.
-        """
-        for statement, most in ((CATCH_UP, _STEP), (CATCH_UP_DOCUMENTS, _DOCUMENTS)):
-            while (await self._database.rows(statement, most=most))[0]["more"]:
-                yield 0
-        covered = -NEWEST
-        while (last := (await self._database.rows(COVER_SEGMENTS, after=covered))[0]["last"]) is not None:
-            yield 0
-            covered = last
+    async def documents(self, owner: str, words: Sequence[str], prefix: str, limit: int) -> Sequence[FoundDocument]:
+        async with self._places.one(), limited(self._database) as connection:
+            rows = await connection.rows(FIND_DOCUMENTS, owner=owner, prefix=prefix, limit=limit, **_sought(words))
+        return [
+            FoundDocument(DocumentInfo(row["path"], row["size"], row["updated_at"]), _pieces(row, row["path"], words))
+            for row in rows
+        ]
 
 
-async def _page(
-    connection: Transaction,
-    owner: str,
-    words: Sequence[str],
-    limit: int,
-    position: SearchPosition,
-    only: SearchFilter,
-) -> tuple[Sequence[Row], SearchPosition | None]:
-    hits: list[Row] = []
-    for inside in _WINDOWS:
-        if inside != position.inside:
-            continue
-        score, before, before_id = position.behind or (None, None, None)
-        found = await connection.rows(
-            SEARCH_INSIDE if inside else SEARCH_CHATS,
-            owner=owner,
-            first=position.first,
-            words=words,
-            tools=only.tools,
-            since=only.since,
-            until=only.until,
-            only=only.chat,
-            score=score,
-            before=before,
-            before_id=before_id,
-            limit=limit - len(hits) + 1,
-        )
-        rest = next((row["rest"] for row in found if row["rest"] is not None), None)
-        hits += [row for row in found if row["rest"] is None]
-        if len(hits) > limit:
-            last = hits[limit - 1]
-            return hits[:limit], SearchPosition(position.first, (last["score"], last["updated_at"], last["id"]), inside)
-        if rest is not None:
-            position = SearchPosition(rest, inside=inside)
-        elif inside:
-            return hits, None
-        else:
-            position = SearchPosition(inside=True)
-        if len(hits) == limit:
-            break
-    return hits, position
+def excerpt_line(window: Row, words: Sequence[str]) -> str:
+    """The window of a text around one of the words, as a line."""
+    plain = without_markdown(window["around"], words)
+    return line_of(plain, cut_before=window["cut_before"], cut_after=window["cut_after"])
 
 
-async def _with_excerpts(
-    connection: Transaction, rows: Sequence[Row], words: Sequence[str], tools: bool
-) -> Sequence[Hit]:
-    in_texts = [row for row in rows if row["turn"] is not None]
-    found = await connection.rows(
-        GET_EXCERPTS,
-        turns=[row["turn"] for row in in_texts],
-        words=[" ".join(_shown(row["title"] or "", words)) for row in in_texts],
-        types=[*_SAID, "tool_result"] if tools else _SAID,
-        margin_before=BEFORE,
-        margin_after=AFTER,
-    )
-    excerpts = {row["turn_id"]: row for row in found}
-    hits = []
-    for row in rows:
-        line, marked = row["title"] or "", words
-        if (excerpt := excerpts.get(row["turn"])) is not None:
-            marked = [*words, excerpt["shown"]] if excerpt["shown"] else words
-            window = without_markdown(excerpt["around"], marked)
-            line = line_of(window, cut_before=excerpt["cut_before"], cut_after=excerpt["cut_after"])
-        hits.append(Hit(chat_from(row), Excerpt(row["turn"], pieces_of(line, marked))))
-    return hits
+def _sought(words: Sequence[str]) -> dict[str, object]:
+    """Values of a statement: the words as a query for texts that have words with these beginnings."""
+    quoted = (word.replace("\\", "\\\\").replace("'", "''") for word in words)
+    return {
+        "sought": " & ".join(f"'{word}':*" for word in quoted),
+        "word": words[0],
+        "margin_before": BEFORE,
+        "length": BEFORE + len(words[0]) + AFTER,
+    }
 
 
-def _shown(title: str, words: Sequence[str]) -> Sequence[str]:
-    """The words that an excerpt shows: the longest first, those that are in the title last."""
-    return sorted(words, key=lambda word: (word.lower() in title.lower(), -len(word)))
+def _pieces(row: Row, name: str | None, words: Sequence[str]) -> tuple[ExcerptPiece, ...]:
+    """Those of the text where it has the words, else of the name."""
+    return pieces_of(excerpt_line(row, words) if row["in_text"] else name or "", words)
 
 
 def _too_slow() -> RequestRefused:

@@ -160,8 +160,10 @@ RENEW_LEASE = Statement(
         WHERE id = :replica AND lease_until - CAST(:lease AS interval) > now() + interval '1 second'
         ON CONFLICT DO NOTHING
     )
-    INSERT INTO replicas (id, address, session, lease_until, webhooks, signs, reads_tool_sets, configuration)
-    VALUES (:replica, :address, :session, now() + :lease, :webhooks, true, true, :configuration)
+    INSERT INTO replicas (
+        id, address, session, lease_until, webhooks, signs, reads_tool_sets, configuration, extensions
+    )
+    VALUES (:replica, :address, :session, now() + :lease, :webhooks, true, true, :configuration, :extensions)
     ON CONFLICT (id) DO UPDATE SET lease_until = EXCLUDED.lease_until
     RETURNING clock_timestamp() AS time, now() AS began, lease_until, draining_since IS NOT NULL AS draining,
         ARRAY(SELECT clock_steps.began FROM clock_steps ORDER BY 1) AS steps,
@@ -263,8 +265,8 @@ WebhookKind = Literal["ended", "waiting"]
 
 class Queue:
     """The queue as one replica uses it. `session` is the key of this replica's advisory lock
-    (turnstream.storage.runs.session). Turns leave rows for `webhooks` as long as the replica lives. `doctor` compares
-    the digests in `configuration`.
+    (turnstream.storage.runs.session). Turns leave rows for `webhooks` and for some of `extensions` as long as the
+    replica lives. `doctor` compares the digests in `configuration`.
     """
 
     def __init__(
@@ -275,6 +277,7 @@ class Queue:
         session: int,
         webhooks: Collection[WebhookKind] = (),
         configuration: Mapping[str, str] | None = None,
+        extensions: Collection[str] = (),
     ) -> None:
         self._database = database
         self.replica = replica
@@ -282,6 +285,7 @@ class Queue:
         self._address = address
         self._session = session
         self._webhooks = sorted(webhooks)
+        self._extensions = sorted(extensions)
         self._configuration = None if configuration is None else to_json(configuration)
 
     async def claim(self, limit: int, most_of_owner: int | None = None) -> Sequence[UUID]:
@@ -345,6 +349,7 @@ class Queue:
             lease=timedelta(seconds=seconds),
             webhooks=self._webhooks,
             configuration=self._configuration,
+            extensions=self._extensions,
         )
         assert row is not None
         CLOCK.learn(row["time"], asked, monotonic())

@@ -6,7 +6,7 @@ from time import perf_counter
 import structlog
 
 from turnstream.domain.errors import StatementTooLong, StorageUnavailable
-from turnstream.storage.chats.search import Search
+from turnstream.extensions.search.index import SearchIndex
 from turnstream.storage.database import LONG
 from turnstream.telemetry import SEARCH_LAG_SECONDS
 
@@ -18,7 +18,7 @@ _INTERVAL = 1.0  # seconds between two looks of a replica
 class SearchIndexer:
     """Runs in every replica; one of them indexes at a time. Pending texts are rows, so a kill loses none."""
 
-    def __init__(self, search: Search) -> None:
+    def __init__(self, search: SearchIndex) -> None:
         self._search = search
 
     async def run(self) -> None:

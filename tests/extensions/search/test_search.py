@@ -12,6 +12,7 @@ from tests.support.http_server import Server
 from tests.support.locks import Locker
 from tests.support.sweeping import swept
 from turnstream.domain.search import SearchLanguage
+from turnstream.extensions.search.index import SearchIndex
 from turnstream.llm.scripted import message_of, text, tool_use
 from turnstream.storage.database import Statement
 
@@ -28,7 +29,7 @@ async def found(api: Client, q: str, **more: str) -> Mapping[str | None, str]:
 
 
 async def catch_up(server: Server) -> None:
-    await swept(server.services.storage.search.catch_up())
+    await swept(SearchIndex(server.services.storage.database).catch_up())
 
 
 async def test_words_are_found_by_their_beginning_and_in_the_language_of_the_chat_by_their_stem(

@@ -1,12 +1,10 @@
 """Search of an owner's documents by people, with excerpts. The tools of models have their own, in `documents.py`."""
 
-import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from turnstream.kit.excerpt import AFTER, BEFORE, ExcerptPiece, line_of, pieces_of, without_markdown
-from turnstream.storage.chats.search import SEARCH_ANSWER_TIMEOUT, limited, place_of
-from turnstream.storage.database import Database, Statement
+from turnstream.kit.excerpt import AFTER, BEFORE, pieces_of
+from turnstream.storage.chats.search import SEARCH_ANSWER_TIMEOUT, FoundDocument, excerpt_line
+from turnstream.storage.database import Statement, Transaction
 from turnstream.storage.owners.documents import DocumentInfo
 
 # Words that begin so come before parts inside of words, then those in the path, then whole words. The binary form of a
@@ -72,46 +70,29 @@ GET_DOCUMENT_EXCERPTS = Statement(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class FoundDocument:
-    """A document that a person has found. The pieces are its path where its text has none of the words."""
-
-    info: DocumentInfo
-    pieces: Sequence[ExcerptPiece]
-
-
-class DocumentSearch:
-    """`places` bound the searches that a replica runs at once, with those of chats."""
-
-    def __init__(self, database: Database, places: asyncio.Semaphore) -> None:
-        self._database = database
-        self._places = places
-
-    async def best(self, owner: str, words: Sequence[str], prefix: str, limit: int) -> Sequence[FoundDocument]:
-        """The best documents in which each of `words` is found, in the path or the text. Raises RequestRefused when the
-        search takes too long.
-        """
-        async with place_of(self._places), limited(self._database) as connection:
-            rows = await connection.rows(SEARCH_OWNERS_DOCUMENTS, owner=owner, words=words, prefix=prefix, limit=limit)
-            excerpts = await connection.rows(
-                GET_DOCUMENT_EXCERPTS,
-                owner=owner,
-                paths=[row["path"] for row in rows],
-                words=[" ".join(_shown(row["path"], words)) for row in rows],
-                margin_before=BEFORE,
-                margin_after=AFTER,
-            )
-        by_path = {row["path"]: row for row in excerpts}
-        found = []
-        for row in rows:
-            line, marked = row["path"], words
-            if (excerpt := by_path.get(row["path"])) is not None:
-                marked = [*words, excerpt["shown"]]
-                window = without_markdown(excerpt["around"], marked)
-                line = line_of(window, cut_before=excerpt["cut_before"], cut_after=excerpt["cut_after"])
-            info = DocumentInfo(row["path"], row["size"], row["updated_at"])
-            found.append(FoundDocument(info, pieces_of(line, marked)))
-        return found
+async def best_documents(
+    connection: Transaction, owner: str, words: Sequence[str], prefix: str, limit: int
+) -> Sequence[FoundDocument]:
+    """The best documents in which each of `words` is found, in the path or the text."""
+    rows = await connection.rows(SEARCH_OWNERS_DOCUMENTS, owner=owner, words=words, prefix=prefix, limit=limit)
+    excerpts = await connection.rows(
+        GET_DOCUMENT_EXCERPTS,
+        owner=owner,
+        paths=[row["path"] for row in rows],
+        words=[" ".join(_shown(row["path"], words)) for row in rows],
+        margin_before=BEFORE,
+        margin_after=AFTER,
+    )
+    by_path = {row["path"]: row for row in excerpts}
+    found = []
+    for row in rows:
+        line, marked = row["path"], words
+        if (excerpt := by_path.get(row["path"])) is not None:
+            marked = [*words, excerpt["shown"]]
+            line = excerpt_line(excerpt, marked)
+        info = DocumentInfo(row["path"], row["size"], row["updated_at"])
+        found.append(FoundDocument(info, pieces_of(line, marked)))
+    return found
 
 
 def _shown(path: str, words: Sequence[str]) -> Sequence[str]:

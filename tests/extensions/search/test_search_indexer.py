@@ -10,10 +10,11 @@ from tests.support.harness import Harness
 from tests.support.locks import Locker
 from tests.support.sweeping import swept
 from turnstream.domain.errors import RequestRefused
-from turnstream.engine.upkeep.search_indexer import SearchIndexer
+from turnstream.extensions.search.index import SearchIndex
+from turnstream.extensions.search.indexer import SearchIndexer
 from turnstream.kit.ids import new_id
 from turnstream.storage.chats import search as module
-from turnstream.storage.chats.search import Search, SearchFilter, SearchPosition
+from turnstream.storage.chats.search import SearchFilter
 from turnstream.storage.database import Statement, connect
 
 BACKEND = Statement("SELECT pg_backend_pid()")
@@ -33,8 +34,8 @@ async def locker(harness: Harness) -> AsyncIterator[Locker]:
 
 
 @pytest.fixture
-def search(harness: Harness) -> Search:
-    return Search(harness.database)
+def search(harness: Harness) -> SearchIndex:
+    return SearchIndex(harness.database)
 
 
 async def say(locker: Locker, chat: UUID | None = None, word: str = "Ahoy") -> UUID:
@@ -50,7 +51,7 @@ async def indexed(locker: Locker, word: str = "ahoy") -> set[UUID]:
     return {row["turn_id"] for row in rows}
 
 
-async def test_all_that_waits_is_indexed_in_steps_and_the_lag_is_measured(search: Search, locker: Locker) -> None:
+async def test_all_that_waits_is_indexed_in_steps_and_the_lag_is_measured(search: SearchIndex, locker: Locker) -> None:
     turns = {await say(locker) for _ in range(60)}
     await locker.connection.execute("UPDATE search_pending SET added_at = now() - interval '1 hour'")
     assert await indexed(locker) == set()
@@ -67,7 +68,7 @@ async def test_all_that_waits_is_indexed_in_steps_and_the_lag_is_measured(search
     assert [tuple(row) for row in segments] == [("ada", 60)]
 
 
-async def test_what_commits_late_is_indexed_too(harness: Harness, search: Search, locker: Locker) -> None:
+async def test_what_commits_late_is_indexed_too(harness: Harness, search: SearchIndex, locker: Locker) -> None:
     async with harness.locker() as other:
         async with other.connection.transaction():
             late = await say(other)
@@ -80,7 +81,7 @@ async def test_what_commits_late_is_indexed_too(harness: Harness, search: Search
 
 @pytest.mark.parametrize("table", ["chats", "turns"])
 async def test_what_another_transaction_deletes_is_left_and_does_not_stop_the_rest(
-    harness: Harness, search: Search, locker: Locker, table: str
+    harness: Harness, search: SearchIndex, locker: Locker, table: str
 ) -> None:
     chat = new_id()
     held, free = await say(locker, chat), await say(locker)
@@ -96,7 +97,7 @@ async def test_what_another_transaction_deletes_is_left_and_does_not_stop_the_re
     assert await search.lag() is None
 
 
-async def test_what_was_deleted_before_is_forgotten(search: Search, locker: Locker) -> None:
+async def test_what_was_deleted_before_is_forgotten(search: SearchIndex, locker: Locker) -> None:
     chat = new_id()
     turn = await say(locker, chat)
     await locker.connection.execute("DELETE FROM turns WHERE id = $1", turn)
@@ -107,7 +108,7 @@ async def test_what_was_deleted_before_is_forgotten(search: Search, locker: Lock
     assert await indexed(locker) == set()
 
 
-async def test_one_transaction_indexes_at_a_time(harness: Harness, search: Search, locker: Locker) -> None:
+async def test_one_transaction_indexes_at_a_time(harness: Harness, search: SearchIndex, locker: Locker) -> None:
     turn = await say(locker)
     indexing = "SELECT pg_advisory_xact_lock('search_pending'::regclass::oid::bigint)"
     async with harness.locker() as other, other.holding(indexing):
@@ -117,7 +118,7 @@ async def test_one_transaction_indexes_at_a_time(harness: Harness, search: Searc
     assert await indexed(locker) == {turn}
 
 
-async def test_a_replica_of_an_older_version_indexes_it_by_its_sweep(search: Search, locker: Locker) -> None:
+async def test_a_replica_of_an_older_version_indexes_it_by_its_sweep(search: SearchIndex, locker: Locker) -> None:
     turn = await say(locker)
     await swept(search.catch_up())
     assert await indexed(locker) == {turn}
@@ -125,12 +126,12 @@ async def test_a_replica_of_an_older_version_indexes_it_by_its_sweep(search: Sea
 
 
 async def test_a_text_that_postgres_refuses_keeps_no_other_out_of_the_index_and_no_search_from_its_answer(
-    search: Search, locker: Locker
+    search: SearchIndex, locker: Locker
 ) -> None:
     refuse = "ALTER TABLE search_texts ADD CONSTRAINT no_poison CHECK (words <> 'poison'::tsvector)"
     await locker.connection.execute(refuse)
     poison, turns = await say(locker, word="Poison"), {await say(locker) for _ in range(2)}
-    await search.page("ada", ["ahoy"], 10, SearchPosition(), SearchFilter())
+    await search.page("ada", ["ahoy"], 10, None, SearchFilter())
     await SearchIndexer(search).look()
     assert await indexed(locker) == turns
     assert await search.lag() is None
@@ -152,5 +153,33 @@ async def test_a_slow_search_is_refused_and_no_sign_that_postgres_is_away(
         backend = await database.row(BACKEND)
         async with locker.holding("LOCK TABLE search_segments IN ACCESS EXCLUSIVE MODE"):
             with pytest.raises(RequestRefused, match="takes too long"):
-                await Search(database).page("ada", ["ahoy"], 10, SearchPosition(), SearchFilter())
+                await SearchIndex(database).page("ada", ["ahoy"], 10, None, SearchFilter())
         assert await database.row(BACKEND) == backend
+
+
+async def test_a_sweep_forgets_no_chat_that_a_transaction_marks_meanwhile(
+    harness: Harness, search: SearchIndex, locker: Locker
+) -> None:
+    """The transaction began before a replica had the extension, and ends after the sweep."""
+    without = "INSERT INTO replicas (id, address, session, lease_until, extensions) VALUES ($1, 'x', 9, now(), '{}')"
+    await locker.connection.execute(without, new_id())
+    chat = new_id()
+    early = await say(locker, chat)
+    async with harness.locker() as other:
+        async with other.connection.transaction():
+            late = new_id()
+            await other.connection.execute(
+                "INSERT INTO turns (id, chat_id, parent_id, role, status, ended_at)"
+                " VALUES ($1, $2, NULL, 'user', 'complete', now())",
+                late,
+                chat,
+            )
+            await other.connection.execute(
+                "INSERT INTO blocks (turn_id, index, round, attempt, type, text) VALUES ($1, 0, 0, 0, 'text', 'Ahoy')",
+                late,
+            )
+            await locker.connection.execute("UPDATE replicas SET extensions = '{search}'")
+            await swept(search.catch_up())
+            assert await indexed(locker) == set()
+        await swept(search.catch_up())
+    assert await indexed(locker) == {early, late}

@@ -1,0 +1,301 @@
+"""Search of chats, with excerpts, by an index of texts and titles that is written after their commits."""
+
+import re
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+from uuid import UUID
+
+from turnstream.domain.errors import NoSuchPage
+from turnstream.extensions.search.documents import best_documents
+from turnstream.kit.excerpt import AFTER, BEFORE, Excerpt, pieces_of
+from turnstream.kit.moments import from_microseconds, microseconds_of
+from turnstream.storage.chats.chats import chat_from
+from turnstream.storage.chats.search import (
+    SEARCH_ANSWER_TIMEOUT,
+    FoundDocument,
+    Hit,
+    Places,
+    SearchFilter,
+    excerpt_line,
+    limited,
+)
+from turnstream.storage.database import LONG, Database, Row, Statement, Transaction
+
+# Windows that one page may look at: whether words are sought inside of others. That begins when all chats with their
+# beginnings are found, and is left to the next page where these fill this one.
+_WINDOWS = (False, False, True)
+
+# Of an owner's texts that are not indexed yet, a search indexes so many before it searches.
+_PENDING = 50
+
+NEWEST: Final = 2**63 - 1
+
+# The row with `rest` says that there are older segments, and comes first.
+_PAGE = """
+    WITH found AS MATERIALIZED (
+        SELECT * FROM {function}(
+            :owner, CAST(:first AS bigint), CAST(:words AS text[]), :tools, CAST(:since AS timestamptz),
+            CAST(:until AS timestamptz), CAST(:only AS uuid)
+        )
+    )
+    SELECT chats.*, score, turn, rest FROM found LEFT JOIN chats ON chats.id = chat AND chats.owner = :owner
+    WHERE rest IS NOT NULL OR chats.id IS NOT NULL AND (
+        CAST(:score AS int) IS NULL OR (score, updated_at, chats.id) < (:score, :before, CAST(:before_id AS uuid))
+    )
+    ORDER BY rest IS NULL, score DESC, updated_at DESC, chats.id DESC LIMIT CAST(:limit AS int) + 1
+    """
+SEARCH_CHATS = Statement(_PAGE.format(function="search_matches"), timeout=SEARCH_ANSWER_TIMEOUT)
+# The chats that this finds are none of those.
+SEARCH_INSIDE = Statement(_PAGE.format(function="search_inside"), timeout=SEARCH_ANSWER_TIMEOUT)
+# The first place of the first of `words` that is in a text of the turn; else of a word with the same stem.
+GET_EXCERPTS = Statement(
+    """
+    SELECT hit.turn_id, shown, place > CAST(:margin_before AS integer) + 1 AS cut_before,
+        place + length(shown) + :margin_after <= length(text) AS cut_after,
+        substr(text, greatest(place - :margin_before, 1),
+            least(place - 1, :margin_before) + length(shown) + CAST(:margin_after AS integer)) AS around
+    FROM unnest(CAST(:turns AS uuid[]), CAST(:words AS text[])) AS hit (turn_id, words)
+    CROSS JOIN LATERAL (
+        SELECT ('pg_catalog.' || language)::regconfig AS language
+        FROM turns JOIN search_chats USING (chat_id) WHERE turns.id = hit.turn_id
+    ) AS chat
+    CROSS JOIN LATERAL (
+        (
+            SELECT text, word AS shown, strpos(lower(text), lower(word)) AS place
+            FROM blocks CROSS JOIN unnest(string_to_array(hit.words, ' ')) WITH ORDINALITY AS word (word, number)
+            WHERE turn_id = hit.turn_id AND type = ANY(CAST(:types AS text[])) AND strpos(lower(text), lower(word)) > 0
+            ORDER BY number, index LIMIT 1
+        )
+        UNION ALL
+        (
+            SELECT text, token, strpos(lower(text), lower(token))
+            FROM blocks CROSS JOIN LATERAL ts_parse('default', search_plain(left(text, 20000)))
+            WHERE turn_id = hit.turn_id AND type = ANY(:types) AND strpos(lower(text), lower(token)) > 0 AND EXISTS (
+                SELECT FROM unnest(string_to_array(hit.words, ' ')) AS word
+                WHERE to_tsvector(language, token) @@ plainto_tsquery(language, word)
+            )
+            ORDER BY index LIMIT 1
+        )
+        UNION ALL
+        (
+            SELECT text, '', 1 FROM blocks WHERE turn_id = hit.turn_id AND type = ANY(:types) ORDER BY index LIMIT 1
+        )
+        LIMIT 1
+    ) AS found
+    """,
+    timeout=SEARCH_ANSWER_TIMEOUT,
+)
+INDEX_PENDING_OF = Statement("SELECT search_index_of(:owner, CAST(:most AS integer))")
+GET_PENDING_OF = Statement("SELECT FROM search_pending WHERE owner = :owner AND refused IS NULL LIMIT 1")
+GET_OLDEST_PENDING = Statement(
+    """
+    SELECT extract(epoch FROM clock_timestamp() - added_at)::float AS lag FROM search_pending
+    WHERE refused IS NULL ORDER BY id LIMIT 1
+    """
+)
+INDEX_PENDING = Statement("SELECT search_index_next(CAST(:most AS integer)) AS indexed", timeout=LONG)
+CATCH_UP = Statement("SELECT search_catch_up(CAST(:most AS integer)) AS more", timeout=LONG)
+CATCH_UP_DOCUMENTS = Statement("SELECT search_catch_up_documents(CAST(:most AS integer)) AS more", timeout=LONG)
+COVER_SEGMENTS = Statement("SELECT search_cover_some(CAST(:after AS bigint)) AS last", timeout=LONG)
+GET_SEARCH_SETTINGS = Statement("SELECT language, tool_results FROM search_owners WHERE owner = :owner")
+# The texts of the owner's chats are indexed again by the sweep; a trigger says the same of documents.
+PUT_SEARCH_SETTINGS = Statement(
+    """
+    WITH put AS (
+        INSERT INTO search_owners (owner, language, tool_results) VALUES (:owner, :language, :tool_results)
+        ON CONFLICT (owner) DO UPDATE SET language = EXCLUDED.language, tool_results = EXCLUDED.tool_results
+        WHERE (search_owners.language, search_owners.tool_results)
+            IS DISTINCT FROM (EXCLUDED.language, EXCLUDED.tool_results)
+        RETURNING owner
+    )
+    INSERT INTO search_backlog (chat_id) SELECT chats.id FROM chats JOIN put USING (owner) ON CONFLICT DO NOTHING
+    """,
+    timeout=LONG,
+)
+
+# The window of a search, after an i where words are sought inside of others; and the hit behind which it continues.
+_TOKEN = re.compile("(i?)(-?[0-9]{1,19})(?:_([0-9]{1,4})_([0-9]{1,16})_([0-9a-f]{32}))?")
+_SAID = ("text", "user_text")
+_STEP = 100  # turns
+_DOCUMENTS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class SearchPosition:
+    """Where a search goes on: in the window of segments from `first` on, behind a hit where there was one. Words are
+    sought inside of others (`inside`) when all chats with their beginnings are found.
+    """
+
+    first: int = NEWEST
+    behind: tuple[int, datetime, UUID] | None = None
+    inside: bool = False
+
+    @property
+    def page(self) -> str:
+        window = f"{'i' if self.inside else ''}{self.first}"
+        if self.behind is None:
+            return window
+        score, when, chat = self.behind
+        return f"{window}_{score}_{microseconds_of(when)}_{chat.hex}"
+
+    @staticmethod
+    def of_page(name: str) -> "SearchPosition":
+        """Raises NoSuchPage."""
+        found = _TOKEN.fullmatch(name)
+        if found is None or not -NEWEST <= int(found[2]) <= NEWEST:
+            raise NoSuchPage
+        behind = (int(found[3]), from_microseconds(int(found[4])), UUID(found[5])) if found[3] else None
+        return SearchPosition(int(found[2]), behind, bool(found[1]))
+
+
+@dataclass(frozen=True, slots=True)
+class SearchSettings:
+    """How the texts of an owner are indexed. `language` is a text search configuration of Postgres; None is `simple`.
+    That of a chat goes before it.
+    """
+
+    language: str | None = None
+    tool_results: bool = False
+
+
+class IndexReads:
+    """The reads of the search, which a standby can do too. `places` limits the searches that run at once."""
+
+    def __init__(self, database: Database, places: Places) -> None:
+        self._database = database
+        self._places = places
+
+    def on(self, database: Database) -> "IndexReads":
+        return IndexReads(database, self._places)
+
+    async def is_complete(self, owner: str) -> bool:
+        return not await self._database.rows(GET_PENDING_OF, owner=owner)
+
+    async def page(
+        self, owner: str, words: Sequence[str], limit: int, before: str | None, only: SearchFilter
+    ) -> tuple[Sequence[Hit], str | None]:
+        position = SearchPosition.of_page(before) if before else SearchPosition()
+        async with self._places.one():
+            await self._index_of(owner)
+            async with limited(self._database) as connection:
+                rows, rest = await _page(connection, owner, words, limit, position, only)
+                return await _with_excerpts(connection, rows, words, only.tools), rest.page if rest else None
+
+    async def documents(self, owner: str, words: Sequence[str], prefix: str, limit: int) -> Sequence[FoundDocument]:
+        async with self._places.one(), limited(self._database) as connection:
+            return await best_documents(connection, owner, words, prefix, limit)
+
+    async def _index_of(self, owner: str) -> None:
+        """Nothing can be indexed on a standby."""
+
+
+class SearchIndex(IndexReads):
+    def __init__(self, database: Database) -> None:
+        super().__init__(database, Places())
+
+    async def _index_of(self, owner: str) -> None:
+        await self._database.row(INDEX_PENDING_OF, owner=owner, most=_PENDING)
+
+    async def settings(self, owner: str) -> SearchSettings:
+        row = await self._database.row(GET_SEARCH_SETTINGS, owner=owner)
+        return SearchSettings(row["language"], row["tool_results"]) if row else SearchSettings()
+
+    async def change_settings(self, owner: str, settings: SearchSettings) -> None:
+        await self._database.rows(
+            PUT_SEARCH_SETTINGS, owner=owner, language=settings.language, tool_results=settings.tool_results
+        )
+
+    async def lag(self) -> float | None:
+        """How many seconds the oldest text that is not indexed has waited; None where there is none."""
+        row = await self._database.row(GET_OLDEST_PENDING)
+        return None if row is None else row["lag"]
+
+    async def index(self) -> bool:
+        """Indexes the oldest of these texts, unless another replica does so. Whether there may be more."""
+        (row,) = await self._database.rows(INDEX_PENDING, most=_STEP)
+        return bool(row["indexed"] == _STEP)
+
+    async def catch_up(self) -> AsyncGenerator[int, None]:
+        """Indexes the texts and documents that are not indexed yet, or not as they should be; then collects the words
+        of segments. It removes nothing.
+        """
+        for statement, most in ((CATCH_UP, _STEP), (CATCH_UP_DOCUMENTS, _DOCUMENTS)):
+            while (await self._database.rows(statement, most=most))[0]["more"]:
+                yield 0
+        covered = -NEWEST
+        while (last := (await self._database.rows(COVER_SEGMENTS, after=covered))[0]["last"]) is not None:
+            yield 0
+            covered = last
+
+
+async def _page(
+    connection: Transaction,
+    owner: str,
+    words: Sequence[str],
+    limit: int,
+    position: SearchPosition,
+    only: SearchFilter,
+) -> tuple[Sequence[Row], SearchPosition | None]:
+    hits: list[Row] = []
+    for inside in _WINDOWS:
+        if inside != position.inside:
+            continue
+        score, before, before_id = position.behind or (None, None, None)
+        found = await connection.rows(
+            SEARCH_INSIDE if inside else SEARCH_CHATS,
+            owner=owner,
+            first=position.first,
+            words=words,
+            tools=only.tools,
+            since=only.since,
+            until=only.until,
+            only=only.chat,
+            score=score,
+            before=before,
+            before_id=before_id,
+            limit=limit - len(hits) + 1,
+        )
+        rest = next((row["rest"] for row in found if row["rest"] is not None), None)
+        hits += [row for row in found if row["rest"] is None]
+        if len(hits) > limit:
+            last = hits[limit - 1]
+            return hits[:limit], SearchPosition(position.first, (last["score"], last["updated_at"], last["id"]), inside)
+        if rest is not None:
+            position = SearchPosition(rest, inside=inside)
+        elif inside:
+            return hits, None
+        else:
+            position = SearchPosition(inside=True)
+        if len(hits) == limit:
+            break
+    return hits, position
+
+
+async def _with_excerpts(
+    connection: Transaction, rows: Sequence[Row], words: Sequence[str], tools: bool
+) -> Sequence[Hit]:
+    in_texts = [row for row in rows if row["turn"] is not None]
+    found = await connection.rows(
+        GET_EXCERPTS,
+        turns=[row["turn"] for row in in_texts],
+        words=[" ".join(_shown(row["title"] or "", words)) for row in in_texts],
+        types=[*_SAID, "tool_result"] if tools else _SAID,
+        margin_before=BEFORE,
+        margin_after=AFTER,
+    )
+    excerpts = {row["turn_id"]: row for row in found}
+    hits = []
+    for row in rows:
+        line, marked = row["title"] or "", words
+        if (excerpt := excerpts.get(row["turn"])) is not None:
+            marked = [*words, excerpt["shown"]] if excerpt["shown"] else words
+            line = excerpt_line(excerpt, marked)
+        hits.append(Hit(chat_from(row), Excerpt(row["turn"], pieces_of(line, marked))))
+    return hits
+
+
+def _shown(title: str, words: Sequence[str]) -> Sequence[str]:
+    """The words that an excerpt shows: the longest first, those that are in the title last."""
+    return sorted(words, key=lambda word: (word.lower() in title.lower(), -len(word)))

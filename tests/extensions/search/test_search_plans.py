@@ -1,0 +1,87 @@
+"""What a search and the indexer read does not grow with the database."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from tests.integration.test_plans import MODES, OWNER, SIZE, check_reads, large_database_url
+from turnstream.extensions.search import documents, index
+from turnstream.storage.database import Statement
+
+__all__ = ("large_database_url",)
+
+
+def searched(owner: str, *words: str) -> Mapping[str, Any]:
+    """The values of a search."""
+    filters = dict.fromkeys(("since", "until", "only", "score", "before", "before_id"))
+    return {"owner": owner, "words": words, "first": index.NEWEST, "tools": False, "limit": 51, **filters}
+
+
+def searched_documents(*words: str) -> Mapping[str, Any]:
+    return {"owner": OWNER, "words": words, "prefix": "", "limit": 50}
+
+
+# The statement, its values, and the most pages of 8 kB that it may touch.
+CASES: Mapping[str, tuple[Statement, Mapping[str, Any], int]] = {
+    # An owner of 51 chats; of 51 of which one is long; of 120 segments, of which one search looks at a hundred.
+    "a search for nothing": (index.SEARCH_CHATS, searched(OWNER, "nothing"), 200),
+    "a search for nothing where all words must be read": (index.SEARCH_CHATS, searched("owner-0", "nothing"), 2500),
+    "a search for nothing in a hundred segments": (index.SEARCH_CHATS, searched("heavy", "nothing"), 6000),
+    "a search for the most frequent word": (index.SEARCH_CHATS, searched(OWNER, "word1"), 1500),
+    "a search for the beginning of all words": (index.SEARCH_CHATS, searched("owner-0", "w"), 3500),
+    "a search for a frequent word and one that is nowhere": (
+        index.SEARCH_CHATS,
+        searched(OWNER, "word1", "nothing"),
+        400,
+    ),
+    # The same owners, and words that have the parts inside.
+    "a search inside of words for nothing": (index.SEARCH_INSIDE, searched(OWNER, "nothing"), 100),
+    "a search inside of words that must all be read": (index.SEARCH_INSIDE, searched("owner-0", "nothing"), 2500),
+    "a search inside of words in a hundred segments": (index.SEARCH_INSIDE, searched("heavy", "nothing"), 6000),
+    "a search for a part of all words": (index.SEARCH_INSIDE, searched(OWNER, "ord"), 800),
+    "a search for a part of all words in a long chat": (index.SEARCH_INSIDE, searched("owner-0", "ord"), 5000),
+    "a search for a part of all words and one of none": (index.SEARCH_INSIDE, searched(OWNER, "ord", "nothing"), 100),
+    # Of an owner of 100 documents among 9,000.
+    "a search of documents for nothing": (
+        documents.SEARCH_OWNERS_DOCUMENTS,
+        searched_documents("nothing"),
+        1000,
+    ),
+    "a search of documents for a word of all": (
+        documents.SEARCH_OWNERS_DOCUMENTS,
+        searched_documents("word1"),
+        1000,
+    ),
+    "excerpts of documents": (
+        documents.GET_DOCUMENT_EXCERPTS,
+        {
+            "owner": OWNER,
+            "paths": [f"notes/{7 + SIZE.owners * number}.md" for number in range(1, 51)],
+            "words": ["word1"] * 50,
+            "margin_before": 40,
+            "margin_after": 140,
+        },
+        1000,
+    ),
+    "the sweep of documents": (index.CATCH_UP_DOCUMENTS, {"most": 10}, 50),
+    "the oldest text that is not indexed": (index.GET_OLDEST_PENDING, {}, 10),
+    "indexing a hundred texts": (index.INDEX_PENDING, {"most": 100}, 7000),
+    "indexing fifty texts of an owner": (index.INDEX_PENDING_OF, {"owner": OWNER, "most": 50}, 5000),
+}
+
+
+FUNCTIONS = {
+    *(index.SEARCH_CHATS, index.SEARCH_INSIDE, index.CATCH_UP_DOCUMENTS),
+    documents.SEARCH_OWNERS_DOCUMENTS,
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("case", CASES)
+async def test_a_statement_of_the_search_reads_what_it_is_about(
+    large_database_url: str,
+    case: str,
+    mode: str,
+) -> None:
+    await check_reads(large_database_url, *CASES[case], mode, warm=CASES[case][0] in FUNCTIONS)
