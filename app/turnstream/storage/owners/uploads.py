@@ -36,6 +36,15 @@ DESCRIBE_UPLOADS = Statement(
     WHERE owner = :owner AND id = ANY(CAST(:ids AS uuid[]))
     """
 )
+# An owner has as many as the plan allows; the order of ids is that of their creation.
+LIST_UPLOADS = Statement(
+    """
+    SELECT id, media_type, length(content) AS size, false AS created FROM uploads
+    WHERE owner = :owner
+      AND (CAST(:after AS uuid) IS NULL OR CASE WHEN :descending THEN id < :after ELSE id > :after END)
+    ORDER BY CASE WHEN :descending THEN id END DESC, id LIMIT :most
+    """
+)
 GET_UPLOAD = Statement("SELECT media_type, content FROM uploads WHERE owner = :owner AND id = :id")
 GET_CONTENTS = Statement("SELECT id, content FROM uploads WHERE id = ANY(CAST(:ids AS uuid[]))")
 # Only a source counts as a reference here: a title, which the client writes, may have any id in it.
@@ -191,6 +200,11 @@ class Uploads:
         """Returns the uploads of `ids` that belong to the owner."""
         rows = await self._database.rows(DESCRIBE_UPLOADS, owner=owner, ids=list(ids))
         return {row["id"]: _upload(row) for row in rows}
+
+    async def page(self, owner: str, after: UUID | None, most: int, *, descending: bool) -> Sequence[Upload]:
+        """Up to `most` uploads of the owner, those behind `after` in this order."""
+        rows = await self._database.rows(LIST_UPLOADS, owner=owner, after=after, most=most, descending=descending)
+        return [_upload(row) for row in rows]
 
     async def read(self, owner: str, id: UUID) -> tuple[str, bytes] | None:
         """The media type and the bytes."""
