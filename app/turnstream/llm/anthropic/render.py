@@ -6,7 +6,7 @@ which the provider does not count as content.
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 import msgspec
@@ -66,14 +66,16 @@ _CACHEABLE = CACHEABLE | {"search_result"}
 _CALL_RULES = CallRules(re.compile(r"[a-zA-Z0-9_-]+"), longest_name=128, unique=True)
 
 
-def render(request: ModelRequest) -> bytes:
-    """Returns the body. Cache marks stand at the end of the system prompt, of the previous request and of this one."""
-    return _json(_body(request))
+def render(request: ModelRequest, members: Set[str] = MEMBERS) -> bytes:
+    """Returns the body. Cache marks stand at the end of the system prompt, of the previous request and of this one.
+    `members` are those that parameters set.
+    """
+    return _json(_body(request, members))
 
 
-def render_count(request: ModelRequest) -> bytes:
+def render_count(request: ModelRequest, members: Set[str] = MEMBERS) -> bytes:
     """Returns the body of a request for the token count."""
-    return _json({name: value for name, value in _body(request).items() if name in _COUNTED})
+    return _json({name: value for name, value in _body(request, members).items() if name in _COUNTED})
 
 
 def betas_of(request: ModelRequest) -> Sequence[str]:
@@ -88,8 +90,8 @@ def betas_of(request: ModelRequest) -> Sequence[str]:
     return [*given, *(beta for beta in needed if beta not in given)]
 
 
-def _body(request: ModelRequest) -> dict[str, Any]:
-    params = {name: value for name, value in request.params.items() if name in MEMBERS and value is not None}
+def _body(request: ModelRequest, members: Set[str]) -> dict[str, Any]:
+    params = {name: value for name, value in request.params.items() if name in members and value is not None}
     if not (tools := _tools(request)):
         params.pop("tool_choice", None)
     elif not request.may_use_tools:
