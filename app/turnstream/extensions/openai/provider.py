@@ -2,6 +2,7 @@
 bytes.
 """
 
+from abc import abstractmethod
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from hashlib import sha256
@@ -11,6 +12,7 @@ import openai
 from turnstream.domain.errors import TransientError
 from turnstream.extensions.openai.chat import render as chat_render
 from turnstream.extensions.openai.chat.wire import ChatWire
+from turnstream.extensions.openai.params import names_of_tools
 from turnstream.extensions.openai.quirks import OPENAI, Quirks
 from turnstream.extensions.openai.responses import render as responses_render
 from turnstream.extensions.openai.responses.wire import ResponsesWire
@@ -33,7 +35,6 @@ class OpenAIProvider(Adapter):
 
     path: str
     render: Callable[[ModelRequest, Quirks], bytes]
-    wire: type[ChatWire] | type[ResponsesWire]
 
     def __init__(
         self,
@@ -70,13 +71,16 @@ class OpenAIProvider(Adapter):
     def kept_open(self) -> AbstractAsyncContextManager[None]:
         return self._calls.kept_open()
 
+    @abstractmethod
+    def _wire(self, request_id: str | None, seed: bytes, request: ModelRequest) -> Wire: ...
+
     @asynccontextmanager
     async def _open(self, request: ModelRequest) -> AsyncIterator[tuple[ModelResponse, Wire]]:
         body = await offload(request.size, self.render, request, self.quirks)
         async with self._post(self.path, body, "text/event-stream") as response:
             seed = sha256(body).digest()
             del body
-            yield response, self.wire(_request_id(response.headers), seed=seed)
+            yield response, self._wire(_request_id(response.headers), seed, request)
 
     @asynccontextmanager
     async def _post(self, path: str, body: bytes, accept: str, *, by_sdk: bool = False) -> AsyncIterator[ModelResponse]:
@@ -110,13 +114,17 @@ class OpenAIChatProvider(OpenAIProvider):
 
     path = "/chat/completions"
     render = staticmethod(chat_render.render)
-    wire = ChatWire
+
+    def _wire(self, request_id: str | None, seed: bytes, request: ModelRequest) -> Wire:
+        return ChatWire(request_id, seed)
 
 
 class OpenAIResponsesProvider(OpenAIProvider):
     path = "/responses"
     render = staticmethod(responses_render.render)
-    wire = ResponsesWire
+
+    def _wire(self, request_id: str | None, seed: bytes, request: ModelRequest) -> Wire:
+        return ResponsesWire(request_id, seed, names_of_tools(request))
 
     async def count(self, request: ModelRequest) -> int:
         body = await offload(request.size, responses_render.render_count, request, self.quirks)
