@@ -2,7 +2,6 @@
 bytes.
 """
 
-from abc import abstractmethod
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from hashlib import sha256
@@ -35,6 +34,7 @@ class OpenAIProvider(Adapter):
 
     path: str
     render: Callable[[ModelRequest, Quirks], bytes]
+    wire: Callable[[ModelRequest, str | None, bytes], Wire]
 
     def __init__(
         self,
@@ -71,16 +71,13 @@ class OpenAIProvider(Adapter):
     def kept_open(self) -> AbstractAsyncContextManager[None]:
         return self._calls.kept_open()
 
-    @abstractmethod
-    def _wire(self, request_id: str | None, seed: bytes, request: ModelRequest) -> Wire: ...
-
     @asynccontextmanager
     async def _open(self, request: ModelRequest) -> AsyncIterator[tuple[ModelResponse, Wire]]:
         body = await offload(request.size, self.render, request, self.quirks)
         async with self._post(self.path, body, "text/event-stream") as response:
             seed = sha256(body).digest()
             del body
-            yield response, self._wire(_request_id(response.headers), seed, request)
+            yield response, self.wire(request, _request_id(response.headers), seed)
 
     @asynccontextmanager
     async def _post(self, path: str, body: bytes, accept: str, *, by_sdk: bool = False) -> AsyncIterator[ModelResponse]:
@@ -114,17 +111,13 @@ class OpenAIChatProvider(OpenAIProvider):
 
     path = "/chat/completions"
     render = staticmethod(chat_render.render)
-
-    def _wire(self, request_id: str | None, seed: bytes, request: ModelRequest) -> Wire:
-        return ChatWire(request_id, seed)
+    wire = staticmethod(lambda _, request_id, seed: ChatWire(request_id, seed))
 
 
 class OpenAIResponsesProvider(OpenAIProvider):
     path = "/responses"
     render = staticmethod(responses_render.render)
-
-    def _wire(self, request_id: str | None, seed: bytes, request: ModelRequest) -> Wire:
-        return ResponsesWire(request_id, seed, names_of_tools(request))
+    wire = staticmethod(lambda request, id, seed: ResponsesWire(id, seed, names_of_tools(request)))
 
     async def count(self, request: ModelRequest) -> int:
         body = await offload(request.size, responses_render.render_count, request, self.quirks)

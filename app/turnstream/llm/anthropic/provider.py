@@ -1,13 +1,15 @@
 """Adapter to the Anthropic Messages API. The SDK makes addresses, authentication and errors; we read the bytes."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 
 import anthropic
 
+from turnstream.domain.errors import ProviderError
 from turnstream.kit.offload import offload
 from turnstream.llm.anthropic.parameters import MEMBERS, SAMPLING
-from turnstream.llm.anthropic.render import betas_of, render, render_count
+from turnstream.llm.anthropic.render import betas_of, earlier_container, render, render_count
 from turnstream.llm.anthropic.wire import AnthropicWire
 from turnstream.llm.provider import ModelRequest
 from turnstream.llm.transport.direct import Calls
@@ -61,10 +63,22 @@ class AnthropicProvider(Adapter):
 
     @asynccontextmanager
     async def _open(self, request: ModelRequest) -> AsyncIterator[tuple[ModelResponse, Wire]]:
+        async with AsyncExitStack() as stack:
+            try:
+                response = await stack.enter_async_context(self._post_message(request))
+            except ProviderError as error:
+                if earlier_container(request) is None or not _may_be_expired(error):
+                    raise
+                fresh = replace(request, earlier_data=None)
+                response = await stack.enter_async_context(self._post_message(fresh))
+            yield response, AnthropicWire(response.headers.get("request-id"))
+
+    @asynccontextmanager
+    async def _post_message(self, request: ModelRequest) -> AsyncIterator[ModelResponse]:
         body = await offload(request.size, render, request, self._members)
         async with self._post("/v1/messages", body, request, "text/event-stream") as response:
             del body
-            yield response, AnthropicWire(response.headers.get("request-id"))
+            yield response
 
     async def count(self, request: ModelRequest) -> int:
         """Counts the tokens. The response is opened as a stream, as those of model calls are."""
@@ -106,3 +120,8 @@ class AnthropicProvider(Adapter):
             stream=True,
             stream_cls=anthropic.AsyncStream[object],
         )
+
+
+def _may_be_expired(error: ProviderError) -> bool:
+    """True if a container may be the reason. The API refuses some that have expired with an error that names none."""
+    return error.type == "api_error" or "container" in error.message.lower()

@@ -108,10 +108,9 @@ def _body(request: ModelRequest, members: Set[str]) -> dict[str, Any]:
     }
     if tools:
         body["tools"] = [Raw(tool) for tool in tools]
-    container = json.loads(request.resume_data).get("container") if request.resume_data else None
-    if isinstance(container, Mapping) and "id" in container:
+    if container := _container_in(request.resume_data) or earlier_container(request):
         param = params.get("container")
-        body["container"] = {**param, "id": container["id"]} if isinstance(param, Mapping) else container["id"]
+        body["container"] = {**param, "id": container} if isinstance(param, Mapping) else container
     if request.system:
         body["system"] = [Raw(_marked(_json({"type": TEXT, "text": request.system})))]
     messages = with_valid_calls(without_foreign_blocks(request.messages), _CALL_RULES)
@@ -119,6 +118,27 @@ def _body(request: ModelRequest, members: Set[str]) -> dict[str, Any]:
         del body["thinking"]
     body["messages"] = _messages(messages)
     return body
+
+
+def earlier_container(request: ModelRequest) -> str | None:
+    """Returns the container of an earlier turn with its files, if this turn runs code, has no container yet and names
+    none. It may have expired.
+    """
+    param = request.params.get("container")
+    named = "id" in param if isinstance(param, Mapping) else param is not None
+    if (
+        named
+        or _container_in(request.resume_data)
+        or not any('"code_execution_' in tool for tool in request.provider_tools)
+    ):
+        return None
+    return _container_in(request.earlier_data)
+
+
+def _container_in(data: str | None) -> str | None:
+    container = json.loads(data).get("container") if data else None
+    id = container.get("id") if isinstance(container, Mapping) else None
+    return id if isinstance(id, str) else None
 
 
 def _begins_without_thought(messages: Sequence[Message]) -> bool:
