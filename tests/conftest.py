@@ -90,6 +90,7 @@ _FULL_ONLY = (
     *("browser/test_hostile.py", "browser/test_other_origin.py", "browser/test_packages.py", "browser/test_restart.py"),
     *("browser/test_tabs.py", "browser/test_timeline.py"),
     *("node/test_ag_ui.py", "node/test_ai_sdk_package.py", "node/test_generated_client.py", "node/test_openai.py"),
+    *("node/test_claude_code.py", "node/test_codex.py", "acceptance/test_anthropic.py"),
 )
 
 # Folders whose tests all run a program that a machine may lack; single tests say so with `needs`.

@@ -349,7 +349,7 @@ def secret_files(sections: Sequence[type[Section]]) -> Mapping[str, str]:
 
 
 def _secrets_in_files(sections: Sequence[type[Section]]) -> dict[str, Any]:
-    """The values of secrets that stand in files, by field. Raises ConfigError."""
+    """The values of secrets that are in files, by field. Raises ConfigError."""
     environment = read_environment()
     found: dict[str, Any] = {}
     for variable, field in secret_files(sections).items():

@@ -249,7 +249,7 @@ def _selected(settings: "Settings") -> Sequence[Extension]:
 
 
 def recordings_of(settings: "Settings", extensions: Sequence[Extension]) -> TurnFiles:
-    """Those of the first of the extensions that has any."""
+    """Returns the recordings of the first extension that has recordings, else `NoFiles`."""
     found = (extension.recordings(settings) for extension in extensions)
     return next((each for each in found if each is not None), NoFiles())
 

@@ -69,7 +69,7 @@ def create_app(
     plan_of: Callable[[str], Plan | str | None] | None = None,
     extensions: Sequence[Extension] | None = None,
 ) -> Starlette:
-    """The server. `models` and `toolset` take the place of those of the settings. `hooks` are called for turns;
+    """The server. `models` and `toolset` replace those in the settings. `hooks` are called for turns;
     `outputs` validate and refine the output of structured turns. `authenticate` gives the identity of a request, or
     None for one that has a token of the server; nobody is answered without either. `plan_of` returns the plan of an
     owner, or its name. `extensions` take the place of those that are installed.

@@ -40,7 +40,7 @@ class Span:
     """A span that is not recorded."""
 
     def set(self, **attributes: Any) -> None:
-        """Sets attributes: `__` in a name stands for a dot; None is left out."""
+        """Sets attributes: `__` in a name becomes a dot; None is left out."""
 
     def event(self, name: str, **attributes: Any) -> None: ...
     def failed(self, type: str) -> None: ...
@@ -160,7 +160,7 @@ class Tracing:
 
     @property
     def traceparent(self) -> str | None:
-        """The present span as a header, to be stored with what goes on from it."""
+        """The present span as a header, to be stored with the work that continues it."""
         return self.outgoing().get("traceparent") if self._tracer is not None else None
 
     def _context_of(self, traceparent: str) -> Any:

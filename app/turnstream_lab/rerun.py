@@ -66,9 +66,12 @@ async def rerun(
     await copy_path(source, target, owner, then)
     replay = ReplayInterceptor(recordings, speed=speed)
     steering, results = _SteerInterceptor(target, then), _Results(then, replay.over)
+    # Without a recorded silence nothing is to stall: a busy machine, too, may be silent for a second.
+    is_silent = any(recording.ending == "closed" for recording in recordings)
+    stall = _STALL if is_silent and not speed else policy.model.stall_timeout
     async with (
         open_models([replay, steering]) as models,
-        _worker(policy, target, models, _RecordedToolset(results), speed) as worker,
+        _worker(policy, target, models, _RecordedToolset(results), stall) as worker,
     ):
         steering.refresh = worker.refresh
         stopping = asyncio.create_task(_stop_as_then(worker, target, owner, then, replay.over))
@@ -83,10 +86,9 @@ async def rerun(
 
 @asynccontextmanager
 async def _worker(
-    policy: WorkerPolicy, database: Database, models: Models, toolset: Toolset, speed: float
+    policy: WorkerPolicy, database: Database, models: Models, toolset: Toolset, stall: float
 ) -> AsyncIterator[Worker]:
     quick = replace(policy.model.retries, waits=False)
-    stall = policy.model.stall_timeout if speed else _STALL
     model = replace(
         policy.model,
         retries=quick,
@@ -147,8 +149,9 @@ class _SteerInterceptor(Interceptor):
 
     async def __call__(self, request: httpx2.Request, send: Send) -> httpx2.Response:
         call = current_call()
-        for block in self._steers.pop(call.round, ()) if call else ():
-            await steer_as_recorded(self._database, self._turn, [block])
+        while call and (steers := self._steers[call.round]):
+            await steer_as_recorded(self._database, self._turn, steers[:1])
+            steers.pop(0)  # only now: if the stall timeout ends this call, the next one steers
             if self.refresh is not None:
                 await self.refresh(self._turn)
         return await send(request)

@@ -13,7 +13,10 @@ from turnstream.extensions.openai.quirks import QUIRKS
 from turnstream.llm.models.catalog import ProviderModels
 from turnstream.llm.scripted import ScriptedProvider, message_of, text
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
+pytestmark = [
+    pytest.mark.extensions("openai_api", "anthropic_api"),
+    pytest.mark.asyncio(loop_scope="session"),
+]
 
 RECORDED = sorted((Path(__file__).parents[1] / "fixtures/requests").glob("*.json"))
 

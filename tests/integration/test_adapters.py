@@ -13,7 +13,7 @@ import pytest
 from tests.integration.adapters import APIS, REQUEST, Talk, talking, texts
 from tests.support.canned import Answer, Ending, canned_server
 from tests.support.model_apis import providers_of
-from turnstream.domain.errors import PermanentError, ProviderError, TooLong, TransientError
+from turnstream.domain.errors import AccountRefused, PermanentError, ProviderError, TooLong, TransientError
 from turnstream.llm.models.connect import connect_providers
 from turnstream.llm.provider import MessageEnded, MessageStarted, Part
 from turnstream.llm.transport import http
@@ -222,7 +222,8 @@ async def test_what_is_not_http_is_transient(talk: Talk) -> None:
 @pytest.mark.parametrize(
     ("status", "kind"),
     [
-        *((status, PermanentError) for status in (400, 401, 402, 403, 404, 422)),
+        *((status, PermanentError) for status in (400, 403, 404, 422)),
+        *((status, AccountRefused) for status in (401, 402)),
         *((status, TransientError) for status in (408, 409, 429, 500, 502, 503, 529)),
     ],
 )

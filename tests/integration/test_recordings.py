@@ -32,7 +32,7 @@ from tests.integration.recordings import (
 from tests.support.canned import Answer, CannedServer, canned_server
 from tests.support.legal.anthropic import request_problems
 from turnstream.domain.blocks import Block
-from turnstream.domain.errors import PermanentError, TooLong, TransientError
+from turnstream.domain.errors import AccountRefused, PermanentError, TooLong, TransientError
 from turnstream.llm.anthropic.provider import AnthropicProvider
 from turnstream.llm.anthropic.render import render, render_block
 from turnstream.llm.anthropic.wire import AnthropicWire
@@ -187,6 +187,7 @@ async def test_a_recorded_error_is_told_as_transient_or_permanent_with_what_the_
     headers = server.answer.headers
     error = (await Heard().listen(provider)).error
     lasting = TooLong if "context window" in recorded["body"] else PermanentError
+    lasting = AccountRefused if recorded["status"] == 401 else lasting
     assert type(error) is (TransientError if recorded["status"] in TRANSIENT_STATUSES else lasting)
     assert error is not None
     assert error.type == ("context_length_exceeded" if lasting is TooLong else recorded["body_json"]["error"]["type"])

@@ -3,11 +3,15 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Literal
+from uuid import UUID
 
+import httpx2
 import pytest
 
 from tests.contracts.test_provider import stream_of
@@ -17,6 +21,7 @@ from tests.support.command_line import turnstream
 from tests.support.effort import tries
 from tests.support.harness import OWNER, POLICY, QUICK, Asked, Harness, Replica, with_model
 from tests.support.model_apis import EXTENSIONS
+from tests.support.model_requests import assistant
 from turnstream.config import Settings
 from turnstream.domain.asks import AskAnswer
 from turnstream.domain.blocks import Block
@@ -33,6 +38,7 @@ from turnstream.storage.chats.actions import Actions, Decision
 from turnstream.storage.chats.reruns import find_turn, steer_as_recorded
 from turnstream.storage.database import Database, Statement, connect
 from turnstream.tools.tool import Tool, tool
+from turnstream_lab import rerun as rerun_module
 from turnstream_lab.chaos import ChaosInterceptor, ChaosPlan
 from turnstream_lab.recording import Recording
 from turnstream_lab.recordings import RecordingInterceptor, Recordings
@@ -270,3 +276,30 @@ def test_the_command_names_missing_requirements(of_the_command: str, tmp_path: P
     folder = ("--recordings", str(tmp_path))
     assert "has not ended yet" in turnstream("replay", str(asked.turn), *folder).err
     assert "There is no turn" in turnstream("replay", str(asked.chat), *folder).err
+
+
+async def test_a_steer_goes_with_the_next_try_if_a_stall_ends_the_one_that_sends_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    spoken = replace(assistant(), blocks=(Block(0, 1, 1, USER_TEXT, "At noon."),))
+    reached, stored = asyncio.Event(), list[str]()
+
+    async def store(_: Database, __: UUID, blocks: list[Block]) -> None:
+        if not reached.is_set():
+            reached.set()
+            await asyncio.Event().wait()
+        stored.append(blocks[0].text)
+
+    async def send(request: httpx2.Request) -> httpx2.Response:
+        return httpx2.Response(200, request=request)
+
+    monkeypatch.setattr(rerun_module, "steer_as_recorded", store)
+    monkeypatch.setattr(rerun_module, "current_call", lambda: SimpleNamespace(round=1))
+    steering = rerun_module._SteerInterceptor(None, spoken)  # type: ignore[arg-type]
+    request = httpx2.Request("POST", "http://a.example")
+    stalled = asyncio.create_task(steering(request, send))
+    await reached.wait()
+    stalled.cancel()
+    for _ in range(2):
+        await steering(request, send)
+    assert stored == ["At noon."]

@@ -66,7 +66,6 @@ const scenes = {
     const tries = [
       () => client.responses.create({ input: 'plain', model: 'none' }),
       () => client.responses.create({ input: 'plain', top_logprobs: 2 }),
-      () => client.withOptions({ apiKey: 'wrong' }).responses.create({ input: 'plain' }),
     ]
     for (const attempt of tries) {
       await attempt().then(

@@ -15,7 +15,7 @@ from turnstream.llm.scripted import message_of, text, thinking, tool_use
 
 __all__ = ("api", "document", "new_owner", "server")
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
+pytestmark = [pytest.mark.extensions("anthropic_api"), pytest.mark.asyncio(loop_scope="session")]
 
 
 async def ask(

@@ -12,7 +12,7 @@ import pytest
 from tests.support.http_server import Server, serving
 from turnstream.llm.scripted import message_of, text, tool_use
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
+pytestmark = [pytest.mark.extensions("openai_api"), pytest.mark.asyncio(loop_scope="session")]
 
 CONFIG = """
 model = "{model}"

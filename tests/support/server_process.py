@@ -86,7 +86,10 @@ class Server:
         return await asyncio.to_thread(process.wait, _TIME_LIMIT)
 
     async def close(self) -> None:
+        """One that has ended by itself leaves its log in the report of a test that failed."""
         if self._process is not None:
+            if self._process.poll() is not None:
+                print(f"the server ended with {self._process.returncode}\n{self.logs}")
             await self.kill()
 
     async def _end(self, how: signal.Signals) -> int:

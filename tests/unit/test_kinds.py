@@ -11,9 +11,10 @@ from typing import Any, get_args
 import pytest
 
 from tests.support.turns import USER_TURN, call, sealed, text, turn_of
-from turnstream.api.codec import block_json
+from turnstream.api.codec import block_json, to_json
 from turnstream.domain.blocks import REJECTED, Block
 from turnstream.domain.compaction import COMPACTION
+from turnstream.domain.cursor import Cursor
 from turnstream.domain.events import BlockStop
 from turnstream.domain.history import COMPACTED
 from turnstream.domain.kinds import (
@@ -34,6 +35,7 @@ from turnstream.extensions.ag_ui.encoder import Run, RunEncoder
 from turnstream.extensions.ag_ui.messages import ClientIds, answer_messages
 from turnstream.extensions.ai_sdk.chunks import UiEncoder
 from turnstream.extensions.ai_sdk.messages import ui_message
+from turnstream.extensions.anthropic_api.events import EventPlace, MessageEvents
 from turnstream.extensions.openai.chat.render import render as render_chat
 from turnstream.extensions.openai.responses.render import render as render_responses
 from turnstream.extensions.openai_api.events import ResponseEvents
@@ -42,6 +44,7 @@ from turnstream.llm.anthropic.render import render as render_anthropic
 from turnstream.llm.anthropic.render import render_block
 from turnstream.llm.conversation.messages import build_messages
 from turnstream.llm.provider import Message, ModelRequest
+from turnstream.stream.live import LiveView
 from turnstream_client.assembler import Assembler
 from turnstream_terminal.turn_parts import BlockActivity, PartBuilder, Prose, SummaryLine, TurnPart, UserText
 
@@ -263,6 +266,25 @@ def test_openai_has_an_item_for_each_kind_or_none(kind: BlockKind) -> None:
         list(events.take(mark))
     shown = OPENAI[kind.shown]
     assert [item["type"] for item in events.response()["output"]] == ([] if shown is None else [shown])
+
+
+ANTHROPIC: frozenset[Shown] = frozenset({"prose", "thought", "hidden_thought", "file", "raw"})
+
+
+@each_kind()
+def test_anthropic_streams_the_blocks_of_its_messages(kind: BlockKind) -> None:
+    turn = turn_with(kind)
+    view = LiveView(turn)
+    events = MessageEvents(turn, 0, lambda: view, EventPlace())
+    frames = b"".join(events(mark, Cursor(1, place)) for place, mark in enumerate(marks_of(turn), 1))
+    data = [json.loads(line[6:]) for line in frames.splitlines() if line.startswith(b"data: ")]
+    streamed = [event["content_block"]["type"] for event in data if event["type"] == "content_block_start"]
+    content = json.loads(to_json(events.message()))["content"]
+    assert streamed == [block["type"] for block in content]
+    is_shown = kind.shown in ANTHROPIC or kind.family == "server_call"
+    assert streamed == ([kind.name] if is_shown else [])
+    if kind.name in {TEXT, THINKING}:
+        assert json.loads(render_block(example(kind))).items() <= content[0].items()
 
 
 AG_UI: dict[Shown, tuple[str, str]] = {

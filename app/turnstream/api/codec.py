@@ -75,7 +75,7 @@ def block_details(block: Block) -> dict[str, Any]:
 
 
 def input_of(text: str) -> Any:
-    """The input of a call: parsed where it is JSON of not too many values, else its text."""
+    """Returns the input of a call: the parsed JSON. Text that is no JSON, or too large, is returned itself."""
     if has_too_many_values(text):
         return text
     return {} if text.strip() == "" else parsed(text)

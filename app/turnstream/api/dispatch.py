@@ -45,18 +45,18 @@ async def _answered(request: Request, endpoint: Endpoint) -> Response:
         return response
 
 
-class _WithHeader(BaseRoute):
+class RouteWithHeader(BaseRoute):
     """The requests of a route that have `header`."""
 
     def __init__(self, route: Route, header: str) -> None:
-        self._route = route
-        self._header = header
+        self.route = route
+        self.header = header
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        return self._route.matches(scope) if self._header in Headers(scope=scope) else (Match.NONE, {})
+        return self.route.matches(scope) if self.header in Headers(scope=scope) else (Match.NONE, {})
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._route.handle(scope, receive, send)
+        await self.route.handle(scope, receive, send)
 
 
 def routes_of(parts: Iterable[CallGroup]) -> list[BaseRoute]:
@@ -77,7 +77,7 @@ def routes_of(parts: Iterable[CallGroup]) -> list[BaseRoute]:
 
 
 def _limited(routes: Sequence[Route], header: str | None) -> Sequence[BaseRoute]:
-    return routes if header is None else [_WithHeader(each, header) for each in routes]
+    return routes if header is None else [RouteWithHeader(each, header) for each in routes]
 
 
 def _dispatcher(endpoints: Mapping[str, Endpoint], answer: Answer) -> HandlerApp:

@@ -43,10 +43,13 @@ _STOP_TIMEOUT = 10.0  # seconds
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """So many exchanges that took place elsewhere. `load` stores their files, and returns them."""
+    """So many exchanges that took place elsewhere. `load` stores their files, and returns them. `goes_on`: they end
+    with results of calls, from which the model goes on without a message: the user turn behind them is empty.
+    """
 
     exchanges: int
     load: Callable[[], Awaitable[Sequence[PastExchange]]]
+    goes_on: bool = False
 
 
 async def post_message(
@@ -86,7 +89,8 @@ async def post_in_new_chat(
         message, most_queued = compose(chat, None), services.plans.of(chat.owner).queued_turns
         async with services.storage.exchanges.in_new_chat(chat, key, most_queued) as draft:
             place = await behind(draft, past, message.request)
-            exchange = await place.create(message.blocks, message.request, message.title)
+            written = () if history is not None and history.goes_on else message.blocks
+            exchange = await place.create(written, message.request, message.title)
     except (KeyTaken, RequestRefused) as error:
         return await _made_before(services, chat.owner, key, error)
     _notify(services, chat.owner, exchange)

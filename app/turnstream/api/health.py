@@ -56,8 +56,8 @@ async def _is_any_neighbour_ready(request: Request, services: Services) -> bool:
 
 
 async def metrics(request: Request) -> Response:
-    """The metrics of this replica; where the server has several processes those of each, with its number. Counts over
-    all replicas are NaN while Postgres is away. Raises Unauthorized.
+    """Returns the metrics of this replica. If the server has several processes, the metrics of each process have its
+    number as a label. Counts over all replicas are NaN while Postgres is away. Raises Unauthorized.
     """
     services = services_of(request)
     if services.http.metrics_token is not None and not is_from_neighbour(request):

@@ -133,7 +133,7 @@ class Neighbours:
 
 
 class PassedOn(StreamingResponse):
-    """A neighbour's answer. Its connection is closed with that of the client, however that ends. An interrupted
+    """A neighbour's answer. Its connection is closed with the client's connection, however that ends. An interrupted
     response stays unfinished here too: a client of a dialect would take a body that ends for the whole of an answer.
     """
 

@@ -169,8 +169,9 @@ class Resolver:
     def changed_settings(
         self, stored: Mapping[str, Any], changes: ChatSettings | None, field: str = "settings"
     ) -> dict[str, Any]:
-        """Returns a chat's settings as they are stored: what `changes` omit stays, and null removes it. New parameters
-        are those of the chat's model, or of the server's where the chat has none. `field` holds the changes.
+        """Returns the new settings of a chat, to be stored. A member that `changes` omit stays; null removes it. New
+        parameters are checked for the chat's model, or for the server's default model if the chat has none. `field` is
+        the name of `changes` in error texts.
         """
         if changes is None:
             return {}
@@ -391,6 +392,6 @@ def _declared(item: ClientToolIn | HttpToolIn, room: SchemaRoom | None) -> ToolS
     if room is not None:
         InputSchema.checked(schema, room)
     if isinstance(item, ClientToolIn):
-        return ToolSpec(item.name, item.description, schema, client=True)
+        return ToolSpec(item.name, item.description, schema, client=True, expiry=item.expiry)
     http = HttpCall(item.url, item.timeout, item.headers)
     return ToolSpec(item.name, item.description, schema, item.read_only, item.retry_safe, http=http)

@@ -1,4 +1,4 @@
-"""Headers of HTTP tools that a client sends masked, as it was shown them."""
+"""Masked headers of HTTP tools. The API shows secret headers masked; a client may send the masks back."""
 
 from collections.abc import Sequence
 from typing import Any

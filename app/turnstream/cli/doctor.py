@@ -48,7 +48,7 @@ class _Nothing(Database):
     """A database without rows: what a first start would find."""
 
     def __init__(self) -> None:
-        """It needs no connections."""
+        """Opens no connections."""
 
     async def rows(self, statement: Statement, **values: Any) -> Sequence[Row]:  # noqa: ARG002, of the base class
         return ()
@@ -272,7 +272,7 @@ def _connections(settings: Settings, most: int, replicas: int) -> Finding:
 
 
 async def _checks(settings: Settings, extensions: Sequence[Extension], models: Models, ping: bool) -> list[Finding]:
-    """Those of the extensions."""
+    """Runs the checks of the extensions, and returns their findings."""
     found: list[Finding] = []
     for name, check in ((name, check) for extension in extensions for name, check in extension.checks.items()):
         with _tried(name, found):

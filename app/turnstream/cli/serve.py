@@ -71,7 +71,7 @@ class Server(uvicorn.Server):
             self._settling = asyncio.ensure_future(self._settle())
 
     async def _settle(self) -> None:
-        """What a server that listens does not need at once."""
+        """Does the part of the start that can follow after the server listens."""
         await import_default_adapter(self._settings, selected(self._settings))
         settle_garbage_collector()
 

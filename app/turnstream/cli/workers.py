@@ -152,7 +152,7 @@ async def serve_in_processes(reserved: socket.socket, count: int, lease: float, 
 
 @contextmanager
 def _notices(path: Path) -> Iterator[socket.socket]:
-    """Of one process: what the process before it under this number has sent is no sign of its life."""
+    """Opens the socket for notices of one process. Unread notices of the earlier process of this number are dropped."""
     path.unlink(missing_ok=True)
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
         listener.setblocking(False)

@@ -242,7 +242,7 @@ def _same_edits(then: Turn, now: Turn) -> bool:
 
 
 def _guess(path: Sequence[Turn]) -> SizeEstimate:
-    """By the length of all texts, with the system prompt and the tools."""
+    """Returns an estimate from the length of all texts, with the system prompt and the tools."""
     path = with_earlier_results(path)
     summary, kept, shortenings = summary_on(path), turns_after_summary(path), shortenings_on(path)
     tokens = _size(summary.text) if summary else 0

@@ -10,7 +10,8 @@ TurnstreamError
 │   └── TooMany           … must wait: a limit of the owner is reached
 ├── ProviderError         the provider refused or failed
 │   ├── TransientError    … trying again may help (rate limit, overload, 5xx, connection, silence)
-│   └── PermanentError    … trying again will not (auth, invalid request)
+│   └── PermanentError    … trying again will not (an invalid request)
+│       ├── AccountRefused  … before the operator has settled it (key, rights, balance)
 │       └── TooLong       … unless the conversation is shortened first
 ├── StorageError          Postgres
 │   ├── StorageUnavailable  … nobody at once: it is away or busy; accepted work is safe, try again
@@ -165,6 +166,12 @@ MODEL_NOT_AVAILABLE = "model_not_available"  # no provider of a model is configu
 
 class PermanentError(ProviderError):
     """Trying again will not help."""
+
+
+class AccountRefused(PermanentError):
+    """The account that the operator has with the provider does not allow the call: its key, its rights or its balance.
+    The words of the provider are for the operator alone.
+    """
 
 
 class TooLong(PermanentError):

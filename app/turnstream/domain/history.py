@@ -169,7 +169,7 @@ def shortening_block(shortening: Shortening, path: Sequence[Turn]) -> Block:
 
 
 def with_new_ids(block: Block, ids: Mapping[UUID, UUID]) -> Block:
-    """A summary or a shortening, with the ids of copies instead of the turns that it names."""
+    """Returns a summary or a shortening in which each id of a turn is replaced by the id of its copy (`ids`)."""
     if block.data is None:
         return block
     data = json.loads(block.data)

@@ -111,12 +111,12 @@ def owner_name(given: str) -> str:
 
 
 def arriving_name(owner: str) -> str:
-    """The owner of the rows that a move has copied ahead, in the new cell."""
+    """Returns the owner's temporary name in the new cell, for the rows that a move has copied ahead."""
     return f"{owner} (arriving)"
 
 
 def departed_name(owner: str, cell: str) -> str:
-    """The owner of the rows that a move to `cell` leaves in the old cell, until their erasure."""
+    """Returns the owner's name in the old cell after a move to `cell`, for the rows that remain until their erasure."""
     return f"{owner} (moved to {cell})"
 
 

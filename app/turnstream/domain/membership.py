@@ -69,15 +69,15 @@ class Judgement:
 
 
 def predecessors(peers: Sequence[Peer]) -> Sequence[UUID]:
-    """The earlier processes at this replica's address, whose session is gone: it takes their place when it starts. The
-    address alone may be that of a living server.
+    """Returns the earlier processes at this replica's address that have no session any more. This replica takes over
+    their turns when it starts. A process that has a session may be a running server with the same address.
     """
     return [peer.id for peer in peers if peer.has_own_address and not peer.connected]
 
 
 def judge(seen: Observations, look: Look, lease: float) -> Judgement:
     """A peer is gone when it has had no session for long enough, or its lease of `lease` seconds has expired. After
-    Postgres was away, all peers look like that for a while.
+    an outage of Postgres, all leases look expired for a while, although the peers run.
     """
     late, jump = look.answered - seen.looked, look.ahead - seen.ahead
     # Postgres, this machine or this process stood still, so the peers were perhaps kept from renewing too; or the

@@ -253,13 +253,17 @@ def unanswered_calls(blocks: Sequence[Block]) -> tuple[Block, ...]:
 
 def failed_rounds(blocks: Sequence[Block], last: int | None = None) -> int:
     """The number of rounds in a row, up to round `last` or the last of all, in which every call failed. A message of
-    the user in between starts the count again.
+    the user in between starts the count again; a blank one is not sent, and does not.
     """
     numbers = [number for number in rounds_with_calls(blocks) if last is None or number <= last]
     if not numbers:
         return 0
     spoken = max(
-        (block.round for block in blocks if block.type == USER_TEXT and (last is None or block.round <= last)),
+        (
+            block.round
+            for block in blocks
+            if block.type == USER_TEXT and block.text.strip() and (last is None or block.round <= last)
+        ),
         default=0,
     )
     count = 0

@@ -56,9 +56,9 @@ class HttpCall:
 @dataclass(frozen=True, slots=True)
 class ToolSpec:
     """A tool as the model sees it, frozen into the turn. `input_schema` is JSON text. A tool that is neither
-    `read_only` nor `retry_safe` is never run twice for one call. A `client` tool is run by the client. A tool with
-    `http` was declared with the request. A tool with a `role` takes the output of a structured turn. The server knows
-    any other tool by its name.
+    `read_only` nor `retry_safe` is never run twice for one call. A `client` tool is run by the client; its turn is
+    cancelled when a call has waited for `expiry` seconds. A tool with `http` was declared with the request. A tool with
+    a `role` takes the output of a structured turn. The server knows any other tool by its name.
     """
 
     name: str
@@ -69,6 +69,7 @@ class ToolSpec:
     client: bool = False
     http: HttpCall | None = None
     role: ToolRole | None = None
+    expiry: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from turnstream.tracing import TRACING, Span
 
 
 class CallSpan:
-    """The span of a call that was made. `labels` are those of its metrics."""
+    """The span of a call that was made. `labels` are the labels of its metrics."""
 
     def __init__(self, span: Span, labels: Mapping[str, Any]) -> None:
         self._span = span

@@ -20,7 +20,7 @@ _SIZES = Sizes(shown=20_000, kept=20_000)  # characters
 
 
 class PreliminaryOutputs:
-    """Of several outputs within a moment the last one counts. `close` ends its task."""
+    """Writes the preliminary outputs of a call, of several within a moment the last. `close` ends the writing task."""
 
     def __init__(self, recorder: Recorder, call: Block) -> None:
         self._recorder = recorder

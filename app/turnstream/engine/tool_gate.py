@@ -150,7 +150,8 @@ class ToolGate:
     def _ask(self, call: Block, kind: AskKind, now: datetime) -> Ask:
         assert call.tool_use_id is not None
         assert call.name is not None
-        expiry = self._policy(call).approval_expiry
+        spec = self.spec(call)
+        expiry = spec.expiry if spec and kind == "client" else self._policy(call).approval_expiry
         return Ask(
             round=call.round,
             tool_use_id=call.tool_use_id,

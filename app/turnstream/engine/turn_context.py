@@ -19,10 +19,10 @@ from turnstream.tracing import Span
 
 @dataclass(frozen=True, slots=True)
 class TurnContext:
-    """The claimed turn is what `recorder` holds; `ancestors` is its path without itself, `entries` what requests before
-    have made of them. `updated` is set when the rows have something from a user that the run does not know of yet.
-    `notify_owner` wakes the readers of a feed. `span` is that of
-    the run.
+    """The objects that the parts of a run share. `recorder` has the claimed turn. `ancestors` are the turns before it
+    on its path. `entries` are the messages that earlier requests have made of these turns. `updated` is set when
+    a user has written rows that the run has not read yet. `notify_owner` wakes the readers of the owner's feed. `span`
+    traces the run.
     """
 
     owner: str

@@ -79,7 +79,7 @@ class Isolation:
     """Suspects, which may end the process, begin apart from all other turns: for some seconds nothing is claimed beside
     them, and a death counts for them only. For as long again only other turns are claimed. An idle replica takes a
     suspect at once. Each time that the process outlives them it takes twice as many: after faults that had other causes
-    many turns are suspects. Times are those of one clock, in seconds.
+    many turns are suspects. All times are of one clock, in seconds.
     """
 
     def __init__(self, now: float) -> None:

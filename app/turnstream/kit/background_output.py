@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 MOST_WAITING = 1 << 20  # bytes
 EXIT_PATIENCE = 1.0  # seconds for what still waits when the process exits
-_FIRST_DESCRIPTOR = 10  # above those of standard input, output and error
+_FIRST_DESCRIPTOR = 10  # above the descriptors of standard input, output and error
 
 
 class BackgroundOutput(io.RawIOBase):
@@ -62,7 +62,7 @@ class BackgroundOutput(io.RawIOBase):
         return len(piece)
 
     def drain(self, seconds: float) -> bool:
-        """Waits until everything is written, for so many seconds at most. Returns whether it is."""
+        """Waits at most `seconds` until everything is written. Returns True if everything is written."""
         with self._changed:
             return self._changed.wait_for(lambda: self._size == 0, seconds)
 

@@ -17,7 +17,7 @@ class DatabaseClock:
     @property
     def ahead(self) -> float:
         """Seconds by which it is ahead of the monotonic clock. More than before: the clock of Postgres was set forward,
-        or this machine was suspended, when its monotonic clock stands still.
+        or this machine was suspended, when its monotonic clock stops.
         """
         return self._ahead
 

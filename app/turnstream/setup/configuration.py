@@ -14,7 +14,7 @@ _DIGITS = 8
 
 
 def digests_of(parts: Parts) -> Mapping[str, str]:
-    """By kind, in the words of an operator."""
+    """Returns a digest of each kind of configuration. The keys are words for an operator (`tools`, `prices`)."""
     settings, models = parts.settings, parts.models.listed()
     observed: dict[str, object] = {
         "models": [(provider, model.upstream, model.fallbacks, name) for name, (model, provider) in models.items()],

@@ -134,7 +134,7 @@ async def started(parts: Parts, url: str, api: Database, process: ServerProcess 
 
 
 def _works(parts: Parts, policy: WorkerPolicy, signals: Signals) -> Mapping[str, Work]:
-    """What the extensions do in the engine, by their names."""
+    """Returns the background work of each extension, by the extension's name."""
     side_calls = SideCalls(Charges(parts.database), Accounts(parts.database), parts.plans, policy.model)
     context = Context(
         settings=parts.settings,
@@ -165,7 +165,7 @@ def _upkeep_of_rows(settings: Settings, database: Database, works: Collection[Wo
 
 
 def sweeps_of(settings: Settings, database: Database) -> Sequence[Sweep]:
-    """What is removed by itself, and how often that is looked for."""
+    """Returns the sweeps: each removes old or unused rows at its interval."""
     uploads, trail = Uploads(database), AuditTrail(database)
     sweeps = [
         Sweep("unused uploads", 6 * HOURS, partial(uploads.sweep, UNUSED_UPLOADS_KEPT)),

@@ -110,7 +110,7 @@ async def _ping(offer: ProviderModels, model: str) -> str:
 async def offline_models(
     settings: Settings, extensions: Sequence[Extension], interceptors: Sequence[Interceptor]
 ) -> AsyncIterator[Models]:
-    """Those of the settings, as if every key were there: `interceptors` answer in the place of all networks."""
+    """The models of the settings, as if all keys were set. `interceptors` answer instead of the network."""
     known = {spec.name for spec in _all_providers(settings, extensions) if not spec.api.stand_in}
     apis = model_apis(settings, extensions)
     specs = []

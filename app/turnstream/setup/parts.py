@@ -40,7 +40,7 @@ class Given:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What the engine is made of."""
+    """The objects of which the engine is composed."""
 
     settings: Settings
     database: Database

@@ -138,7 +138,7 @@ def _installed_kinds(given: ToolSettings) -> Sequence[SourceKind]:
 
 
 def _merged(*outputs: Outputs) -> Outputs:
-    """Of two validators or handlers with one name the last counts; so does its timeout."""
+    """Merges `outputs`. Of validators or handlers with one name, the last is taken. The last timeout counts."""
     validators = {name: each for given in outputs for name, each in given.validators.items()}
     handlers = {name: each for given in outputs for name, each in given.handlers.items()}
     return replace(outputs[-1], validators=validators, handlers=handlers)

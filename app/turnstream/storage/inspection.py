@@ -58,7 +58,7 @@ class PostgresFacts:
     oldest_transaction: float  # seconds
 
     def faults(self) -> Mapping[str, str]:
-        """What turnstream cannot live with, with its remedy."""
+        """Returns the faults with which the server cannot run, each with its remedy."""
         wrong = {
             "it is a standby": ("name the primary in DATABASE_URL", self.standby),
             "it is read-only": ("set default_transaction_read_only to off", self.read_only and not self.standby),
@@ -68,7 +68,7 @@ class PostgresFacts:
         return {what: remedy for what, (remedy, is_so) in wrong.items() if is_so}
 
     def notes(self) -> Mapping[str, str]:
-        """What costs something, with its remedy."""
+        """Returns the findings that are a risk or a cost, each with its remedy."""
         odd = {
             f"the live replicas differ in their {', '.join(self.unlike)}": (
                 "start all with the same configuration; it is right only during a deploy",

@@ -118,7 +118,7 @@ def apply_files(connection: "Connection") -> None:
 
 
 def forget_files(connection: "Connection") -> None:
-    """The database has functions of an earlier revision: the version that has it applies its own."""
+    """Forgets which files were applied, so that the version that uses the database next applies all its files."""
     connection.exec_driver_sql(_CREATE_DIGESTS)
     connection.exec_driver_sql(f"DELETE FROM {DIGESTS}")
 
@@ -238,7 +238,7 @@ def newest_revision() -> str:
 
 
 def _known_revisions() -> frozenset[str]:
-    """Those of `migrations/`, by the names of its files."""
+    """Returns the revisions in `migrations/versions`, from the names of the files."""
     return frozenset(file.name.partition("_")[0] for file in (FOLDER / "versions").glob("*.py"))
 
 

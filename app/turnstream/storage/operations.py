@@ -247,7 +247,9 @@ class Operations:
             return _acted(await _found(transaction, turn))
 
     async def drain(self, replica: UUID, actor: str | None = None) -> ReplicaState:
-        """Orders a replica to drain: by its row, which it reads with each renewal of its lease. Raises NotFound."""
+        """Orders a replica to drain. The order is in the replica's row, and is read at each renewal of its lease.
+        Raises NotFound.
+        """
         async with self._database.transaction() as transaction:
             row = await transaction.row(DRAIN_REPLICA, replica=replica)
             if row is None:

@@ -173,5 +173,5 @@ def unused_tool_sets(database: Database) -> AsyncGenerator[int, None]:
 
 
 async def present_turns(database: Database, turns: Sequence[UUID]) -> set[UUID]:
-    """Those of the turns that there are."""
+    """Returns the ids of those `turns` that exist."""
     return {row["id"] for row in await database.rows(GET_PRESENT_TURNS, turns=turns)}

@@ -302,7 +302,7 @@ async def _checked(url: str, api_url: str) -> AsyncIterator[tuple[Any, str, Sequ
 
 
 def _changes(table: Mapping[str, Any]) -> Sequence[str]:
-    """What makes the privileges on a table those that the role is to have."""
+    """Returns the GRANT and REVOKE statements, without the role, that give the role its intended privileges."""
     name, every = table["relname"], all(table[each] for each in ("reads", "inserts", "updates_all", "deletes"))
     if name not in NARROW:
         return [] if every else [f"GRANT SELECT, INSERT, UPDATE, DELETE ON {name} TO"]

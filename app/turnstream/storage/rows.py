@@ -34,9 +34,10 @@ _blocks = msgspec.json.Decoder(tuple[Block, ...])
 _preliminary = msgspec.json.Decoder(tuple[PreliminaryOutput, ...])
 
 
-# A row of `asks`, joined with that of its turn, that waits for a person. An elicitation is gone with the attempt that
-# made it, and with its call.
-WAITS = f"""answer IS NULL AND (expires_at IS NULL OR expires_at > now()) AND turns.status IN {OPEN_STATUSES}
+# A row of `asks`, joined with that of its turn, that waits for a person. A call of a client that expires waits for a
+# program. An elicitation is gone with the attempt that made it, and with its call.
+WAITS = f"""answer IS NULL AND (expires_at IS NULL OR expires_at > now() AND asks.kind <> 'client')
+    AND turns.status IN {OPEN_STATUSES}
     AND NOT turns.cancel_requested AND (asks.kind <> 'elicitation' OR (
         asks.attempt = turns.attempt AND turns.status = 'running' AND NOT EXISTS (
             SELECT FROM blocks WHERE blocks.turn_id = asks.turn_id AND blocks.round = asks.round

@@ -35,7 +35,7 @@ def statements() -> Mapping[str, Statement]:
 
 
 def named(wanted: str | None) -> Mapping[str, Statement]:
-    """Those whose name has `wanted` as one of its parts, or is `wanted`; without it all."""
+    """Returns the statements whose name is `wanted`, or has `wanted` as one of its parts; all statements for None."""
     return {name: each for name, each in statements().items() if wanted in {None, name, *name.split(".")}}
 
 

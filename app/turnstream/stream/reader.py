@@ -99,7 +99,7 @@ class TurnReader:
             await self.renew()
 
     async def renew(self) -> None:
-        """Finds the turn's view where it is now."""
+        """Replaces the view: by the view of the run on this replica, if it runs here, else by a view of the rows."""
         here = self._directory.running(self.view.turn.id)
         # A view that runs here and has not had the attempt has lost its claim and does not know it yet.
         if here is None or not here.has_had(self._cursor.attempt):

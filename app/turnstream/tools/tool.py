@@ -22,8 +22,8 @@ RETURNED_NOTHING = "The call succeeded and returned nothing."
 
 @dataclass(frozen=True, slots=True)
 class PersonQuestion:
-    """A question of a tool to the person while its call runs: for an answer by `schema` (JSON text of a flat JSON
-    schema), or to do something at `url`. Without an answer within `seconds` there is none.
+    """A question that a tool asks the person while its call runs. It asks for an answer by `schema` (JSON text of a
+    flat JSON schema), or for an action at `url`. After `seconds` without an answer, the answer is None.
     """
 
     message: str
@@ -217,7 +217,7 @@ class CheckedSource(ToolSource, Protocol):
     """A source that `turnstream doctor --ping` examines."""
 
     async def failures(self) -> Mapping[str, str]:
-        """By the names of its connections why they fail; an empty text for one that works."""
+        """Returns for the name of each connection why it fails, or an empty text if it works."""
         ...
 
 

@@ -74,7 +74,7 @@ class Site:
         return _respond(request, self.files["admin.html"], "no-cache")
 
     def file(self, request: Request) -> Response:
-        """`/static/PATH` or `/static/v-VERSION/PATH`. During a deploy VERSION may be that of another replica."""
+        """`/static/PATH` or `/static/v-VERSION/PATH`. During a deploy VERSION may be the version of another replica."""
         path: str = request.path_params["path"]
         first, _, rest = path.partition("/")
         version, path = (first.removeprefix("v-"), rest) if first.startswith("v-") else ("", path)

@@ -12,9 +12,13 @@ from anthropic import AsyncAnthropic, beta_async_tool
 from tests.support.http_client import Client
 from tests.support.http_server import Server, pausing, serving
 from tests.support.pictures import PIXEL
-from turnstream.domain.errors import PermanentError, TransientError
-from turnstream.llm.provider import BlockClosed, BlockOpened
-from turnstream.llm.scripted import Pause, message_of, text, thinking, tool_use
+from turnstream.domain.errors import AccountRefused, PermanentError, TransientError
+from turnstream.llm.anthropic.render import render, render_count
+from turnstream.llm.models.catalog import ProviderModels
+from turnstream.llm.provider import BlockClosed, BlockOpened, MessageDelta, MessageEnded, ModelRequest
+from turnstream.llm.scripted import Pause, ScriptedProvider, message_of, text, thinking, tool_use
+from turnstream.tools.tool import tool
+from turnstream.tools.toolset import Toolset
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -203,17 +207,24 @@ async def test_thoughts_and_blocks_of_the_provider_come_back_byte_for_byte(
 async def test_results_of_calls_that_nobody_waits_for_are_taken(
     server: Server, api: Client, client: AsyncAnthropic
 ) -> None:
-    model, provider = server.scripts.provider(message_of(text("Blue.")), message_of(text("Red.")))
+    model, provider = server.scripts.provider(*(message_of(text(word)) for word in ("Blue.", "Deep.", "Red.")))
     call = {"type": "tool_use", "id": "c9", "name": "look", "input": {"at": "sea"}}
     messages = [user("Hello?"), assistant([{"type": "text", "text": "Wait."}, call]), user([result("c9", "water")])]
     made = await client.messages.create(model=model, max_tokens=9, messages=messages, tools=[LOOK])
     assert made.content[0].to_dict()["text"] == "Blue."
+    assert [block.type for block in made.content] == ["text"], "and not what the client has sent"
     sent = [[block.type for block in message.blocks] for message in provider.requests[0].messages]
-    assert sent[:2] == [["text"], ["text", "tool_use"]]
-    assert sent[2][0] == "tool_result"
+    assert sent == [["text"], ["text", "tool_use"], ["tool_result"]]
+    messages += [assistant(made.content), user("And?")]
+    await client.messages.create(model=model, max_tokens=9, messages=messages, tools=[LOOK])
+    (chat,) = await chats_of(api)
+    turns = (await api.json("GET", f"/api/chats/{chat['id']}/turns"))["turns"]
+    assert [(turn["role"], len(turn["blocks"])) for turn in turns] == [
+        ("user", 1), ("assistant", 3), ("user", 0), ("assistant", 1), ("user", 1), ("assistant", 1),
+    ]  # fmt: skip
     messages = [user([result("gone", "fire"), {"type": "text", "text": "Colour?"}])]
     await client.messages.create(model=model, max_tokens=9, messages=messages, tools=[LOOK])
-    assert [block.text for block in provider.requests[1].messages[0].blocks] == ["fire", "Colour?"]
+    assert [block.text for block in provider.requests[2].messages[0].blocks] == ["fire", "Colour?"]
 
 
 async def test_images_and_documents_reach_the_model(server: Server, api: Client, client: AsyncAnthropic) -> None:
@@ -327,8 +338,8 @@ async def test_failures_of_the_model_have_the_classes_of_the_sdk(
 ) -> None:
     secret = "key sk-123 of the operator"
     replies: list[Any] = [
-        [PermanentError(given, secret)],
-        [*list(message_of(text("Half")))[:3], PermanentError(given, secret)],
+        [failed := (AccountRefused if type == "api_error" else PermanentError)(given, secret)],
+        [*list(message_of(text("Half")))[:3], failed],
     ]
     model = server.scripts.model(*replies)
     sent: Any = {"model": model, "max_tokens": 9, "messages": [user("Hi")]}
@@ -474,3 +485,112 @@ async def test_a_history_that_another_thread_has_led_to_is_refused_with_unknown_
     with pytest.raises(anthropic.NotFoundError, match="waits for these results") as caught:
         await client.messages.create(**sent)
     assert caught.value.error_code == "thread_already_continued"
+
+
+async def test_tokens_are_counted_by_the_provider_or_estimated(
+    database_url: str, server: Server, client: AsyncAnthropic
+) -> None:
+    class Counting(ScriptedProvider):
+        async def count(self, request: ModelRequest) -> int:
+            counted.append(request)
+            return 42
+
+    counted: list[ModelRequest] = []
+    data = b64encode(PIXEL).decode()
+    picture = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": data}}
+    call = {"type": "tool_use", "id": "c1", "name": "look", "input": {"at": "sea"}}
+    thought = {"type": "thinking", "thinking": "Hm.", "signature": "s"}
+    sent: Any = {
+        "messages": [
+            user([picture, {"type": "text", "text": "Hi"}]),
+            assistant([thought, call]),
+            user([result("c1", "x")]),
+        ],
+        "system": "Be brief.",
+        "tools": [LOOK],
+    }
+    short = await client.messages.count_tokens(model="plain", messages=[user("Hi")], tools=[])
+    long = await client.messages.count_tokens(model="plain", **sent)
+    assert 0 < short.input_tokens < long.input_tokens
+    async with (
+        serving(database_url, offers=[ProviderModels(Counting(()), ["counted"])]) as other,
+        AsyncAnthropic(base_url=other.url, api_key="none", max_retries=0) as its_client,
+    ):
+        assert (await its_client.messages.count_tokens(model="counted", **sent)).input_tokens == 42
+    (request,) = counted
+    assert [[block.type for block in message.blocks] for message in request.messages] == [
+        ["image", "text"],
+        ["thinking", "tool_use"],
+        ["tool_result"],
+    ]
+    body = json.loads(render_count(request))
+    assert body["messages"][0]["content"][0] == picture
+    assert body["messages"][1]["content"] == [thought, call]
+    assert (body["system"][0]["text"], body["tools"][0]["name"]) == ("Be brief.", "look")
+
+
+async def test_results_with_other_tools_get_an_answer_with_these(
+    server: Server, api: Client, client: AsyncAnthropic
+) -> None:
+    model, provider = server.scripts.provider(message_of(tool_use("look", {}, "c1")), message_of(text("Blue.")))
+    messages = [user("Colour?")]
+    made = await client.messages.create(model=model, max_tokens=9, messages=messages, tools=[LOOK])
+    messages += [assistant(made.content), user([result("c1", "water")])]
+    more: Any = [LOOK, {**LOOK, "name": "listen"}]
+    made = await client.messages.create(model=model, max_tokens=9, messages=messages, tools=more)
+    assert made.content[0].to_dict()["text"] == "Blue."
+    assert [tool.name for tool in provider.requests[1].tools] == ["look", "listen"]
+    assert [[block.type for block in message.blocks] for message in provider.requests[1].messages] == [
+        ["text"],
+        ["tool_use"],
+        ["tool_result"],
+    ]
+    assert (await api.json("GET", "/api/waiting"))["calls"] == []
+
+
+async def test_members_of_tools_and_tools_that_anthropic_defines_reach_its_models(
+    server: Server, client: AsyncAnthropic
+) -> None:
+    model, provider = server.scripts.provider(message_of(tool_use("bash", {"command": "ls"}, "c1")))
+    bash: Any = {"type": "bash_20250124", "name": "bash", "cache_control": {"type": "ephemeral"}}
+    search: Any = {"type": "web_search_20250305", "name": "web_search", "max_uses": 2}
+    tools = [{**LOOK, "strict": True, "eager_input_streaming": True}, bash, search]
+    made = await client.messages.create(model=model, max_tokens=9, messages=[user("List.")], tools=tools)
+    assert made.stop_reason == "tool_use"
+    assert json.loads(render(provider.requests[0]))["tools"] == [
+        {**LOOK, "strict": True},
+        {"type": "bash_20250124", "name": "bash"},
+        {**search, "cache_control": {"type": "ephemeral"}},
+    ]
+
+
+async def test_the_reason_of_the_end_has_what_the_provider_reported(server: Server, client: AsyncAnthropic) -> None:
+    ends = [
+        MessageDelta("stop_sequence", {}, '{"stop_sequence":"END"}'),
+        MessageDelta("refusal", {}, '{"stop_details":{"type":"refusal","category":"cyber"}}'),
+    ]
+    model = server.scripts.model(*([*list(message_of(text("No")))[:-1], (end, MessageEnded())] for end in ends))
+    sent: Any = {"model": model, "max_tokens": 9, "messages": [user("Hi")], "stop_sequences": ["END"]}
+    made = await client.messages.create(**sent)
+    assert (made.stop_reason, made.stop_sequence) == ("stop_sequence", "END")
+    async with client.messages.stream(**sent) as stream:
+        streamed = await stream.get_final_message()
+    assert streamed.stop_details is not None
+    assert (streamed.stop_reason, streamed.stop_details.category) == ("refusal", "cyber")
+
+
+async def test_a_message_pauses_where_a_tool_of_the_server_waits_for_an_approval(database_url: str) -> None:
+    @tool(approval="always")
+    async def send_mail(to: str) -> str:
+        """Sends a mail."""
+        return f"sent to {to}"
+
+    async with serving(database_url, Toolset([send_mail])) as server, Client(server.url) as api:
+        model = server.scripts.model(
+            message_of(text("May I?"), tool_use("send_mail", {"to": "ada"}, "m1")), message_of(text("Done."))
+        )
+        async with AsyncAnthropic(base_url=server.url, api_key="none", max_retries=0) as client:
+            made = await client.messages.create(model=model, max_tokens=9, messages=[user("Mail.")])
+        assert (made.stop_reason, [block.type for block in made.content]) == ("pause_turn", ["text"])
+        (waiting,) = (await api.json("GET", "/api/waiting"))["calls"]
+        assert waiting["tool_use_id"] == "m1"

@@ -24,7 +24,7 @@ from turnstream.config import Settings
 from turnstream.domain.errors import ConfigError, Unauthorized
 from turnstream.main import running
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
+pytestmark = [pytest.mark.extensions("auth_proxy"), pytest.mark.asyncio(loop_scope="session")]
 
 SECRET = "sixteen characters"
 

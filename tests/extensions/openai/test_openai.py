@@ -13,7 +13,7 @@ from tests.integration.adapters import JSON, REQUEST, Talk, chunk, talking, text
 from tests.support.canned import Ending
 from tests.support.model_apis import providers_of
 from tests.support.pages import blocks
-from turnstream.domain.errors import PermanentError, ProviderError, TransientError
+from turnstream.domain.errors import AccountRefused, PermanentError, ProviderError, TransientError
 from turnstream.extensions.openai.provider import OpenAIChatProvider
 from turnstream.extensions.openai.quirks import Quirks
 from turnstream.llm.provider import MessageEnded, Part
@@ -82,7 +82,7 @@ async def test_nothing_at_all_with_a_good_status_is_no_answer(talk: Talk) -> Non
 async def test_a_refusal_with_a_good_status_is_a_refusal(talk: Talk) -> None:
     talk.answers(b'{"error":{"message":"No credits.","code":402}}', headers=JSON)
     error = await talk.failure()
-    assert (type(error), error.type, error.message) == (PermanentError, "http_402", "No credits.")
+    assert (type(error), error.type, error.message) == (AccountRefused, "http_402", "No credits.")
 
 
 @pytest.mark.parametrize("event", [b"", b"event: error\n"])

@@ -26,7 +26,7 @@ from tests.integration.recordings import (
 from tests.support.canned import Answer, CannedServer, canned_server
 from tests.support.legal.openai import request_problems
 from turnstream.domain.blocks import Block
-from turnstream.domain.errors import PermanentError, TooLong, TransientError
+from turnstream.domain.errors import AccountRefused, PermanentError, TooLong, TransientError
 from turnstream.extensions.openai.chat.render import render
 from turnstream.extensions.openai.chat.wire import STOP_REASONS, ChatWire
 from turnstream.extensions.openai.provider import OpenAIChatProvider
@@ -345,13 +345,13 @@ SORTED = {
     "groq-400-tool-use-failed": (TransientError, "tool_use_failed"),
     "mistral-500": (TransientError, "internal_server_error"),
     "openai-400-reasoning-without-following-item": (PermanentError, "invalid_request_error"),
-    "openai-401-incorrect-key": (PermanentError, "invalid_api_key"),
+    "openai-401-incorrect-key": (AccountRefused, "invalid_api_key"),
     "openai-404-model": (PermanentError, "model_not_found"),
     "openai-429-tokens-per-min-headers": (PermanentError, "rate_limit_exceeded"),  # one request over a minute's limit
     "openai-responses-400-context-length": (TooLong, "context_length_exceeded"),
     "openai-responses-400-temperature": (PermanentError, "decimal_below_min_value"),
     "openrouter-400-context-length": (TooLong, "context_length_exceeded"),
-    "openrouter-401-no-cookie": (PermanentError, "http_401"),
+    "openrouter-401-no-cookie": (AccountRefused, "http_401"),
     "xai-503-at-capacity": (TransientError, "http_503"),
 }
 

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from tests.support.http_server import Server, pausing, serving
 from tests.support.pictures import PIXEL
-from turnstream.domain.errors import TransientError
+from turnstream.domain.errors import AccountRefused, PermanentError, TooLong, TransientError
 from turnstream.domain.plans import Plan
 from turnstream.extensions.openai.parameters import chat_parameters
 from turnstream.extensions.openai.quirks import QUIRKS
@@ -522,3 +522,46 @@ async def test_custom_tools_and_those_of_a_namespace_come_back_as_they_were_sent
     assert [item.type for item in items] == ["custom_tool_call_output", "function_call_output"]
     blocks = [block for message in provider.requests[1].messages for block in message.blocks]
     assert [block.text for block in blocks if block.type == "tool_result"] == ["ok", "blue"]
+
+
+FAILURES: Any = {
+    "the account": (AccountRefused("invalid_api_key", "key sk-123"), 502, openai.InternalServerError, "server_error"),
+    "a rate limit": (PermanentError("rate_limit_error", "Slow."), 429, openai.RateLimitError, "rate_limit_exceeded"),
+    "an overload": (
+        PermanentError("overloaded_error", "Busy."),
+        503,
+        openai.InternalServerError,
+        "server_is_overloaded",
+    ),
+    "a long context": (
+        TooLong("context_length_exceeded", "Too long."),
+        400,
+        openai.BadRequestError,
+        "context_length_exceeded",
+    ),
+    "a filter": (PermanentError("content_filter", "Not this."), 400, openai.BadRequestError, "content_filter"),
+    "a request": (PermanentError("invalid_request_error", "No."), 400, openai.BadRequestError, "invalid_request_error"),
+    "the provider": (PermanentError("api_error", "Broken."), 500, openai.InternalServerError, "server_error"),
+}
+
+
+@pytest.mark.parametrize("failure", FAILURES)
+async def test_failures_of_the_model_have_the_classes_of_the_sdk(
+    server: Server, client: AsyncOpenAI, failure: str
+) -> None:
+    error, status, expected, code = FAILURES[failure]
+    model = server.scripts.model([error], [error], [error])
+    with pytest.raises(expected) as caught:
+        await client.chat.completions.create(model=model, messages=[{"role": "user", "content": "Hi"}])
+    assert (caught.value.status_code, caught.value.code) == (status, code)
+    assert "sk-123" not in str(caught.value)
+    made = await client.responses.create(model=model, input="Hi")
+    assert made.error is not None
+    assert (made.status, made.error.code) == ("failed", code)
+    assert made.error.to_dict().keys() == {"code", "message", "type", "param"}
+    stream = await client.chat.completions.create(
+        model=model, messages=[{"role": "user", "content": "Hi"}], stream=True
+    )
+    with pytest.raises(openai.APIError) as streamed:
+        [chunk async for chunk in stream]
+    assert streamed.value.code == code

@@ -79,7 +79,7 @@ async def test_a_named_origin_may_ask_and_sees_the_headers_that_it_needs(
     made = await ada.post("/api/turns", json=said("Hi"), headers={"Origin": ORIGIN})
     assert made.status_code == 201
     exposed = {name.strip().lower() for name in made.headers["access-control-expose-headers"].split(",")}
-    assert {"location", "retry-after", "etag", "www-authenticate", "x-request-id"} <= exposed
+    assert {"location", "retry-after", "etag", "turnstream-resume", "www-authenticate", "x-request-id"} <= exposed
     assert "origin" in made.headers["vary"].lower()
     refused = await browser.get("/api/chats", headers={"Origin": ORIGIN})
     assert (refused.status_code, refused.headers["access-control-allow-origin"]) == (401, ORIGIN)

@@ -257,7 +257,7 @@ def went_on(chat: str, turn: str) -> tuple[str, Mapping[str, Any]]:
     result = {"type": "tool_result", "tool_use_id": "c1", "content": "blue"}
     thread = {"type": "continue", "previous_message_id": str(MessageId(UUID(chat), UUID(turn)))}
     message = {"role": "user", "content": [result, {"type": "text", "text": "And?"}]}
-    return "/v1/messages", {"model": "plain", "max_tokens": 9, "thread": thread, "messages": [message]}
+    return "/v1/messages", {"max_tokens": 9, "thread": thread, "messages": [message]}
 
 
 @pytest.mark.parametrize(
@@ -286,6 +286,7 @@ async def test_an_answer_to_a_call_is_a_write_in_every_dialect(
         turn = await ada.say(await ada.chat(), model=model, tools=[LOOK])
         await until_waiting(ada, turn)
         path, body = send(turn.assistant["chat_id"], turn.assistant["id"])
+        body = {**body, "model": model} if send is went_on else body
         plans["ada"] = Plan("x", {f"{limit}_per_day": 0.5})
         refused = await client.post(path, json=body)
         assert (refused.status_code, f"{limit}_per_day" in refused.text) == (429, True)

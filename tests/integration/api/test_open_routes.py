@@ -16,6 +16,7 @@ from tests.integration.proxy import proxied
 from tests.support.http_client import Client
 from tests.support.http_server import Server, serving
 from tests.support.openapi_document import Document
+from turnstream.api.dispatch import RouteWithHeader
 from turnstream.api.neighbours import FromNeighbours
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -43,16 +44,21 @@ async def guarded(database_url: str) -> AsyncIterator[Server]:
 @pytest.mark.extensions("admin", "openai_api")
 async def test_every_route_needs_a_credential_or_is_in_the_list_of_open_ones(guarded: Server) -> None:
     token = await guarded.token("somebody")
+    limited = [each for each in guarded.app.routes if isinstance(each, RouteWithHeader)]
+    plain = [route for route in guarded.app.routes if isinstance(route, Route)]
     routes = [
-        (method, route.path) for route in guarded.app.routes if isinstance(route, Route) for method in methods(route)
+        (method, route.path) for route in (*plain, *(each.route for each in limited)) for method in methods(route)
     ]
-    assert len(guarded.app.routes) == len({path for _, path in routes})
+    assert len(guarded.app.routes) == len({route.path for route in plain}) + len(limited)
+    with_header = {each.route.path: {each.header: "1"} for each in limited}
     refused = set()
     async with httpx2.AsyncClient(base_url=guarded.url) as nobody:
         for method, route in routes:
             path = re.sub(r"{[^}]+}", uuid4().hex, route)
             answers = [
-                await nobody.request("GET" if method == "*" else method, path, headers=headers)
+                await nobody.request(
+                    "GET" if method == "*" else method, path, headers={**with_header.get(route, {}), **headers}
+                )
                 for headers in ({}, {"Authorization": f"Bearer {token}x"})
             ]
             if {(answer.status_code, answer.headers.get("www-authenticate")) for answer in answers} == {REFUSED}:

@@ -679,6 +679,18 @@ async def test_a_call_without_an_answer_expires(desk: Server, clerk: Client, off
     assert office.sent == []
 
 
+async def test_a_call_of_a_program_is_nobodys_work_and_expires(desk: Server, clerk: Client) -> None:
+    model, provider = desk.scripts.provider(calls_of(("findNodes", {}, "c")), message_of(text("Never said.")))
+    turn = await clerk.say(await clerk.chat(), model=model, tools=[{**FIND, "expiry": 3600}])
+    await until_waiting(clerk, turn)
+    assert await clerk.json("GET", "/api/waiting") == {"calls": [], "count": 0, "next": None}
+    connection = await asyncpg.connect(desk.database_url)
+    await connection.execute("UPDATE asks SET expires_at = now() WHERE name = 'findNodes' AND expires_at IS NOT NULL")
+    await connection.close()
+    assert (await finished(clerk, turn))["status"] == "complete"
+    assert len(provider.requests) == 2, "the model learns that nobody answered"
+
+
 async def test_an_answer_that_comes_too_late_is_refused(desk: Server, clerk: Client, office: Office) -> None:
     turn, (wanted,) = await asked_for(desk, clerk, MAIL)
     await until_waiting(clerk, turn)

@@ -302,6 +302,7 @@ def test_what_a_user_says_starts_the_count_of_failures_anew() -> None:
     spoken = replace(turn, blocks=(*failed, words(2, 1)))
     assert not tools_have_failed(spoken)
     assert next_step(spoken) == CallModel(2, tools=True)
+    assert tools_have_failed(replace(turn, blocks=(*failed, words(2, 1, " \n")))), "a blank message is not sent"
     again = replace(spoken, blocks=(*spoken.blocks, call(3, 2), result(4, 2, is_error=True)))
     assert failed_rounds(again.blocks) == 1
 

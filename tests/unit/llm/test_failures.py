@@ -14,8 +14,8 @@ import pytest
 import yarl
 from multidict import CIMultiDict, CIMultiDictProxy
 
-from turnstream.domain.errors import PermanentError, ProviderError, TooLong, TransientError
-from turnstream.llm.transport.failures import connection_error, provider_error, retry_after
+from turnstream.domain.errors import AccountRefused, PermanentError, ProviderError, TooLong, TransientError
+from turnstream.llm.transport.failures import connection_error, failure_class, provider_error, retry_after
 
 
 def openai(code: str | None = None, type: str | None = "invalid_request_error", message: str = "No.") -> dict[str, Any]:
@@ -25,16 +25,16 @@ def openai(code: str | None = None, type: str | None = "invalid_request_error", 
 @pytest.mark.parametrize(
     ("said", "status", "kind", "type"),
     [
-        (openai("invalid_api_key"), 401, PermanentError, "invalid_api_key"),
+        (openai("invalid_api_key"), 401, AccountRefused, "invalid_api_key"),
         (openai("model_not_found"), 404, PermanentError, "model_not_found"),
         (openai(), 400, PermanentError, "invalid_request_error"),
         (openai("rate_limit_exceeded", "tokens"), 429, TransientError, "rate_limit_exceeded"),
-        (openai("insufficient_quota", "insufficient_quota"), 429, PermanentError, "insufficient_quota"),
+        (openai("insufficient_quota", "insufficient_quota"), 429, AccountRefused, "insufficient_quota"),
         (openai(None, "server_error"), 500, TransientError, "server_error"),
         (openai("context_length_exceeded"), 400, TooLong, "context_length_exceeded"),
         (openai("tool_use_failed"), 400, TransientError, "tool_use_failed"),
         ({"message": "No.", "type": "internal_server_error", "code": "1000"}, 500, TransientError, None),
-        ({"error": {"message": "No.", "code": 401}}, 401, PermanentError, "http_401"),
+        ({"error": {"message": "No.", "code": 401}}, 401, AccountRefused, "http_401"),
         ({"error": {"message": "No.", "code": 502}}, 200, TransientError, "http_502"),
         ({"error": {"message": "No.", "code": "429"}}, 200, TransientError, "http_429"),
         ({"error": {"message": "No.", "code": 400}}, 200, PermanentError, "http_400"),
@@ -209,7 +209,7 @@ def test_a_wrapped_overflow_is_too_long_and_says_so(said: object, status: int) -
         (
             wrapped({"error": {"message": "Wrong key.", "code": "invalid_api_key"}}, 502, "OpenAI"),
             502,
-            PermanentError,
+            AccountRefused,
             "invalid_api_key",
             "OpenAI: Wrong key.",
         ),
@@ -229,7 +229,7 @@ def test_a_wrapped_overflow_is_too_long_and_says_so(said: object, status: int) -
             "ThrottlingException",
             "Too many.",
         ),
-        ({"error": [{"code": 401, "message": "No."}]}, 200, PermanentError, "http_401", "No."),
+        ({"error": [{"code": 401, "message": "No."}]}, 200, AccountRefused, "http_401", "No."),
         ({"error": True, "message": "No {brackets}."}, 400, PermanentError, "http_400", "No {brackets}."),
         ({"message": "No {'a': b'}."}, 400, PermanentError, "http_400", "No {'a': b'}."),
         ({"message": "No {" + "x" * 20_000 + "}"}, 400, PermanentError, "http_400", "No {" + "x" * 996),
@@ -423,3 +423,24 @@ def test_every_exception_of_the_http_client_has_a_sentence() -> None:
     for kind in kinds:
         if kind not in {httpx2.TransportError, httpx2.NetworkError}:
             assert "failed" not in connection_error(sdk(kind("x"))).message, kind
+
+
+@pytest.mark.parametrize(
+    ("type", "expected"),
+    [
+        ("invalid_api_key", "account"),
+        ("http_401", "account"),
+        ("rate_limit_error", "rate_limit"),
+        ("http_429", "rate_limit"),
+        ("overloaded_error", "overloaded"),
+        ("http_529", "overloaded"),
+        ("overloaded", "overloaded"),
+        ("context_length_exceeded", "too_long"),
+        ("invalid_request_error", "refused"),
+        ("http_404", "refused"),
+        ("http_500", "server"),
+        ("stall_timeout", "server"),
+    ],
+)
+def test_the_type_of_a_failure_has_a_class(type: str, expected: str) -> None:
+    assert failure_class(type) == expected

@@ -357,6 +357,15 @@ def test_a_summary_made_meanwhile_ends_no_program() -> None:
     ]
 
 
+def test_behind_a_summary_made_meanwhile_nothing_was_cut_off_when_the_program_is_stopped_later() -> None:
+    begun = [text("I compute."), program("prog"), *by_program("a")]
+    rounds: list[list[Block]] = [begun, [], [called_by("prog", "b"), call("x"), result("x")]]
+    assert after_question(*rounds, stops=["tool_use", COMPACTED, "interrupted"]) == [
+        ("assistant", ["I compute.", "tool_use x"]),
+        ("user", ["tool_result x", PROGRAM_TEXT]),
+    ]
+
+
 def test_a_program_does_not_go_on_behind_an_answer_without_its_calls() -> None:
     rounds = [program("prog"), *by_program("a")], [call("x"), result("x")]
     assert sent(QUESTION, assistant(*rounds, stops=["tool_use"] * 2)) == [
@@ -511,6 +520,13 @@ def test_no_note_on_failed_tools_is_added_while_a_server_tool_is_at_work() -> No
         ("assistant", ["server_tool_use s", "tool_use a"]),
         ("user", ["tool_result a"]),
     ]
+
+
+def test_the_note_is_the_last_text_behind_the_calls_of_a_stopped_program() -> None:
+    stopped = [call("a"), result("a", "no", is_error=True), called_by("gone", "b"), result("b", "no", is_error=True)]
+    turn = assistant(stopped, stops=["tool_use"], request=ONE_FAILURE)
+    told = f"{PROGRAM_CUT}\n- look {{}}: error: no"
+    assert sent(QUESTION, turn)[-1] == ("user", ["tool_result a", told, GIVEN_UP])
 
 
 def test_the_note_stays_in_all_later_requests() -> None:

@@ -114,9 +114,14 @@ class PageOptions:
     context: Sequence[str] = ()
 
 
+# Seconds for which the calls of a program wait for it. A page has a person, who may come back the next day.
+PROGRAM_EXPIRY, PAGE_EXPIRY = 3600.0, 86_400.0
+
+
 def page_tool(name: str, description: str | None, schema: object) -> dict[str, Any]:
     input_schema = schema if isinstance(schema, dict) else {"type": "object"}
-    return {"type": "client", "name": name, "description": description or name, "input_schema": input_schema}
+    about = {"name": name, "description": description or name, "input_schema": input_schema}
+    return {"type": "client", **about, "expiry": PAGE_EXPIRY}
 
 
 async def with_page(

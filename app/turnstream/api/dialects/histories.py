@@ -210,13 +210,17 @@ def _canonical(item: PastMessage | PastText | PastCall | PastResult) -> list[Any
 GO_ON = {"type": "text", "text": "Go on."}
 
 
-def history_of(services: Services, owner: str, items: Iterable[PastItem], place: str) -> History:
-    """Exchanges from the items of the field `place`. Raises RequestRefused."""
+def history_of(
+    services: Services, owner: str, items: Iterable[PastItem], place: str, *, goes_on: bool = False
+) -> History:
+    """Exchanges from the items of the field `place`. `goes_on`: they end with results of calls, and the model is
+    to go on from these. Raises RequestRefused.
+    """
     pasts = list(_exchanges_of(items, place))
     if len(pasts) > _MOST_RECORDED:
         detail = f"`{place}` must have at most {_MOST_RECORDED:,} messages of a history that is not known here."
         raise RequestRefused(detail, field=place)
-    return History(len(pasts), partial(_load, services, owner, pasts, place))
+    return History(len(pasts), partial(_load, services, owner, pasts, place), goes_on)
 
 
 @dataclass(slots=True)

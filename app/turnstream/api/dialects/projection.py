@@ -38,7 +38,7 @@ _OWN_DATA = CALLS | {TEXT, THINKING}  # blocks whose `data` is what they are the
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """A block begins. `runner` is that of a call. `again`: the same block was open before it was retracted."""
+    """A block begins. `runner` is the runner of a call. `again`: the same block was open before it was retracted."""
 
     start: BlockStart
     runner: Runner | None = None

@@ -100,7 +100,7 @@ class Connection(HttpToolsProtocol):
         super().__init__(*args, **kwargs)
         self._stall = stall
         self._most = most
-        self._head = 0  # bytes since the last part of the request that was complete, without those of its body
+        self._head = 0  # bytes since the last complete part of the request, without the bytes of its body
         self._head_too_long = False
         self._reads_since: float | None = None  # the client owes us the rest of a request since then
         self._timeout = HEAD_TIMEOUT
@@ -257,8 +257,8 @@ def connections(heartbeat: float) -> Callable[..., Connection]:
 
 
 class RequestPace:
-    """Of requests that come at once, as when a proxy has started again, `_AT_ONCE` begin in one iteration of the event
-    loop, in the order in which they came. Streams get their turn in between.
+    """Spreads requests that come at once, for example after a restart of a proxy. In one iteration of the event loop at
+    most `_AT_ONCE` requests begin, in the order of their arrival. Streams continue between the iterations.
     """
 
     def __init__(self) -> None:

@@ -13,6 +13,7 @@ _EXPOSED = (
     "Retry-After",
     "Turnstream-Heartbeat",
     "Turnstream-Ignored",
+    "Turnstream-Resume",
     "WWW-Authenticate",
     "X-Request-ID",
     "X-Resumable-Stream-ID",

@@ -21,8 +21,8 @@ Handler = Callable[[Request], Awaitable[Response]]
 
 
 class HandlerApp:
-    """A handler as an app of ASGI. Starlette's own wrapping handles exceptions once more than its middleware does, and
-    keeps the request and four frames for as long as a stream lasts.
+    """A handler as an ASGI app. Starlette's own wrapper is not used: it handles exceptions a second time after the
+    middleware, and keeps the request and four frames in memory until a stream ends.
     """
 
     __slots__ = ("_handler",)

@@ -15,12 +15,15 @@ Description = Annotated[Storable, Field(min_length=1, max_length=20_000)]
 
 
 class ClientToolIn(Body):
-    """A tool that a client of the turn runs: the turn waits for its result."""
+    """A tool that a client of the turn runs: the turn waits for its result. With an `expiry` the client is a program:
+    its calls are in no list of a person, and the turn is cancelled when one has waited for so long.
+    """
 
     type: Literal["client"]
     name: ToolName
     description: Description
     input_schema: JsonObject
+    expiry: Annotated[float | None, Field(gt=0, le=31_536_000, description="seconds")] = None
 
 
 class HttpToolIn(Body):

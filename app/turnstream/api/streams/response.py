@@ -29,7 +29,7 @@ END: Message = {"type": "http.response.body", "body": b"", "more_body": False}
 
 
 def headers_of(heartbeat: float) -> dict[str, str]:
-    """By the pause between heartbeats, in seconds, a client knows when a connection has gone silent."""
+    """Returns the headers of a stream; by `heartbeat`, in seconds, a client detects a dead connection."""
     return {**HEADERS, "Turnstream-Heartbeat": f"{heartbeat:g}"}
 
 

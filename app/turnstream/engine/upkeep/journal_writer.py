@@ -18,7 +18,7 @@ from turnstream.telemetry import JOURNAL_LAG_SECONDS, PERSIST_SECONDS
 
 log = structlog.get_logger(__name__)
 
-_BETWEEN_LINES = 10.0  # seconds between two lines of the log: a full disk may be that of the log, too
+_BETWEEN_LINES = 10.0  # seconds between two lines of the log: the full disk may be the disk of the log, too
 CHECKPOINT = 1.0  # seconds between two checkpoints; with a longer tick there is one in every tick
 
 

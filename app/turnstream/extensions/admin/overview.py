@@ -44,7 +44,7 @@ _SHOWN: Sequence[Status] = ("running", "waiting", "queued")
 
 
 class _Part:
-    """A part of the overview as JSON. It is made anew when it is asked for, every `every` seconds, and more seldom
+    """A part of the overview as JSON. It is made again when it is asked for, every `every` seconds, and more seldom
     where that would take more than a twentieth of the time.
     """
 
@@ -56,7 +56,7 @@ class _Part:
         self._json = b""
 
     async def get(self) -> bytes:
-        """The part, which may be the last one while it takes long to make it anew. Raises StorageError."""
+        """The part, which may be the last one while the next one is being made. Raises StorageError."""
         now, making = monotonic(), self._making
         if making is None and now >= self._due:
             making = self._making = asyncio.create_task(self._renew())

@@ -123,7 +123,7 @@ async def stop_thread(request: Request) -> Response:
 async def _at_rest(
     run: Run, path: Sequence[Turn], messages: Sequence[AgUiMessageIn], uploads: str
 ) -> AsyncGenerator[bytes, None]:
-    """The run of a thread in which nothing goes on. One that is not known here keeps the messages of its client."""
+    """The run of a thread in which no turn runs. A thread that is not known here keeps the messages of its client."""
     events = list(run_started(run, {}))
     if path:
         found = await thread_messages(path, uploads, ids_of_client(path, messages))

@@ -202,7 +202,7 @@ def _single_message(turn: UUID, block: Block) -> Json:
 
 
 def result_message(turn: UUID, closed: Closed) -> Json | None:
-    """The message of the result of a call; also that of a call which was cut off and will have none."""
+    """The message of a call's result; also for a call that was cut off and will have no result."""
     block = closed.block
     content: Any = block.text
     noted: Json = {}

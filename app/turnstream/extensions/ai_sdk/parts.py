@@ -85,7 +85,7 @@ def approval_json(block: Block, asks: Sequence[Ask]) -> Json:
 
 
 def sources_of(block: Block) -> Iterator[Json]:
-    """Citations: of web pages as the SDK's sources, others as data."""
+    """Yields the citations of a block: a citation of a web page as the SDK's source, any other as a data part."""
     citations = block_details(block).get("citations")
     for number, citation in enumerate(citations if isinstance(citations, list) else ()):
         identity = f"{block.index}.{number}"

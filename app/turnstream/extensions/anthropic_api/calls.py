@@ -15,9 +15,9 @@ from turnstream.api.http.call_group import CallGroup, Foreign
 from turnstream.api.http.endpoint import Endpoint, HandlerApp, Limit, Query
 from turnstream.domain.errors import NotFound, RequestRefused, StorageUnavailable
 from turnstream.domain.identity import Scope
-from turnstream.extensions.anthropic_api import messages, models
+from turnstream.extensions.anthropic_api import counting, messages, models
 from turnstream.extensions.anthropic_api.errors import refusal, storage_refusal
-from turnstream.extensions.anthropic_api.schemas import AnthropicError, MessagesIn
+from turnstream.extensions.anthropic_api.schemas import AnthropicError, CountIn, MessagesIn
 
 _H: Literal["handler"] = "handler"
 _ACTS: tuple[Scope, ...] = ("send", "chat", "approve")
@@ -41,6 +41,14 @@ ENDPOINTS = (
         streams=True,
         scopes=_ACTS,
         limits=_POSTS,
+    ),
+    _call(
+        "POST /v1/messages/count_tokens",
+        counting.count_message_tokens,
+        "Count the tokens of a message",
+        CountIn,
+        scopes=_ACTS,
+        limits=("requests",),
     ),
 )
 # OpenAI's API has calls of the same paths.

@@ -17,7 +17,7 @@ from turnstream.domain.errors import (
 from turnstream.domain.turns import TurnError
 from turnstream.extensions.anthropic_api.schemas import Json
 from turnstream.kit.requirements import sentence
-from turnstream.llm.transport.failures import TOO_LONG
+from turnstream.llm.transport.failures import failure_class
 
 # Fields of a turn's options by the names that they have in Anthropic's requests.
 _RENAMED = {
@@ -29,7 +29,6 @@ _RENAMED = {
     "system_prompt": "system",
 }
 _WHOLE = frozenset({"blocks", "parent_id", "labels", "limits"})  # whose members have other names than those of ours
-_OF_SERVER = "The server cannot use the model at present; its operator knows more."
 _STATUSES = {
     "invalid_request_error": 400,
     "request_too_large": 413,
@@ -104,18 +103,18 @@ def failure(request: Request, error: tuple[str, str]) -> Response:
 
 
 def failure_of(error: TurnError) -> tuple[str, str]:
-    """Type and text of the failure of a turn. What concerns the server's own account is not for its users."""
-    if "rate_limit" in error.type:
-        return "rate_limit_error", error.message
-    if "overload" in error.type:
-        return "overloaded_error", error.message
-    if error.type == TOO_LONG:
-        return "invalid_request_error", f"prompt is too long: {error.message}"  # the words that agents compact at
-    if error.type == "invalid_request_error":
-        return "invalid_request_error", error.message
-    if any(word in error.type for word in ("auth", "permission", "billing", "api_key")):
-        return "api_error", _OF_SERVER
-    return "api_error", error.message
+    """Type and text of the failure of a turn."""
+    match failure_class(error.type):
+        case "rate_limit":
+            return "rate_limit_error", error.message
+        case "overloaded":
+            return "overloaded_error", error.message
+        case "too_long":
+            return "invalid_request_error", f"prompt is too long: {error.message}"  # the words that agents compact at
+        case "refused":
+            return "invalid_request_error", error.message
+        case "account" | "server":
+            return "api_error", error.message
 
 
 def _response(

@@ -1,6 +1,7 @@
 """The log of a turn as Anthropic's messages: each part between two waits for the client is a message of its own.
 
-A stream of this API cannot take anything back. Where the log does, the stream ends with an error.
+A stream of this API cannot take anything back. Where the log does, the stream ends with an error. A client that has
+resumed one knows that a message may begin again.
 """
 
 import re
@@ -12,7 +13,7 @@ from uuid import UUID
 import msgspec
 from msgspec import Raw
 
-from turnstream.api.codec import to_json
+from turnstream.api.codec import parsed, to_json
 from turnstream.api.dialects.projection import (
     Begin,
     CallResult,
@@ -40,6 +41,7 @@ from turnstream.stream.live import LiveView
 _MESSAGE = re.compile("msg_([0-9a-f]{32})([0-9a-f]{32})(?:_([1-9][0-9]{0,5}))?")
 _PLACE = re.compile(r"([0-9-]{1,40})(?:\.([0-9]{1,6}))?")
 _STOP_REASONS = frozenset({"end_turn", "max_tokens", "stop_sequence", "refusal", "model_context_window_exceeded"})
+_WITH_DETAILS = frozenset({"stop_sequence", "refusal"})
 _DELTAS = {
     TEXT: b'"delta":{"type":"text_delta","text":',
     THINKING: b'"delta":{"type":"thinking_delta","thinking":',
@@ -91,7 +93,15 @@ class MessageEvents:
     one the message alone counts.
     """
 
-    def __init__(self, turn: Turn, part: int, view: Callable[[], LiveView], after: EventPlace | None = None) -> None:
+    def __init__(
+        self,
+        turn: Turn,
+        part: int,
+        view: Callable[[], LiveView],
+        after: EventPlace | None = None,
+        *,
+        is_resumed: bool = False,
+    ) -> None:
         self.failure: tuple[str, str] | None = None
         self.is_void = False  # the client has what the log has not
         self._view = view
@@ -100,6 +110,7 @@ class MessageEvents:
         self._model = turn.request.model if turn.request else ""
         self._is_structured = turn.request is not None and turn.request.output is not None
         self._projection = Projection(turn)
+        self._is_resumed = is_resumed
         self._is_stream, after = after is not None, after or EventPlace()
         self._after = after
         self._is_behind = after.cursor != START  # the marks before that place were not looked at yet
@@ -160,8 +171,7 @@ class MessageEvents:
         content = [Raw(block) for step in self._projection.part(self._part) if (block := self._block(step))]
         if self._is_structured:
             content += [Raw(to_json({"type": TEXT, "text": text})) for text in self._output()]
-        reason = {"stop_reason": self._stop_reason, "stop_sequence": None}
-        return {**self._shell(), "content": content, **reason, "usage": _usage(self._usages)}
+        return {**self._shell(), "content": content, **self._stop(), "usage": _usage(self._usages)}
 
     # --- steps -------------------------------------------------------------------------------------------------------
 
@@ -190,8 +200,11 @@ class MessageEvents:
             case RoundStop(usage=usage):
                 self._usages.append(usage)
             case Retract(index=index) if self._is_stream and index <= self._newest:
-                self.failure = _RETRACTED
-                yield _error(*_RETRACTED)
+                if self._is_resumed:
+                    self.is_void = True
+                else:
+                    self.failure = _RETRACTED
+                    yield _error(*_RETRACTED)
             case TurnEnd():
                 yield from self._end(step)
             case _:
@@ -242,9 +255,17 @@ class MessageEvents:
             yield self._started({"type": TEXT, "text": ""}, self._newest)
             yield self._delta_frame({"type": "text_delta", "text": text})
             yield _frame("content_block_stop", index=self._index)
-        delta = {"stop_reason": self._stop_reason, "stop_sequence": None}
-        yield _frame("message_delta", delta=delta, usage=_usage(self._usages))
+        yield _frame("message_delta", delta=self._stop(), usage=_usage(self._usages))
         yield _frame("message_stop")
+
+    def _stop(self) -> Json:
+        """Why the message ended, with what its provider has reported of that."""
+        details: Json = {"stop_sequence": None}
+        rounds = self._view().turn.rounds
+        if self._stop_reason in _WITH_DETAILS and rounds and rounds[-1].data is not None:
+            reported = parsed(rounds[-1].data)
+            details |= {name: reported[name] for name in ("stop_sequence", "stop_details") if name in reported}
+        return {"stop_reason": self._stop_reason, **details}
 
     # --- blocks ------------------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from turnstream.api.caller import held_options
 from turnstream.api.codec import to_json
-from turnstream.api.dialects.chats import checked_turn
+from turnstream.api.dialects.chats import PROGRAM_EXPIRY, checked_turn
 from turnstream.api.dialects.histories import PastBlock, PastCall, PastItem, PastMessage, PastResult, PastText
 from turnstream.api.http.errors import Invalid
 from turnstream.api.http.validation import refusals
@@ -79,6 +79,15 @@ async def input_of(messages: Sequence[MessageIn], *, continues: bool = False) ->
         detail = "`messages` must end with a message of the user: this server does not continue an answer."
         raise RequestRefused(detail, field="messages")
     return found
+
+
+async def items_of(messages: Sequence[MessageIn]) -> list[PastItem]:
+    """Raises RequestRefused."""
+    items, portions = list[PastItem](), Portions()
+    for place, message in enumerate(messages):
+        await portions.pause()
+        items += _items(message, f"messages.{place}.content")
+    return items
 
 
 def _pair(found: NewMessages) -> None:
@@ -327,29 +336,27 @@ def _tools(services: Services, sent: CountIn) -> list[Any] | None:
         with_tools = resolver.models.check(sent.model).supports("tools")
         return list(resolver.toolset.names) if with_tools and _output(sent) is None else []
     found: list[Any] = []
-    for place, tool in enumerate(given):
+    for tool in given:
         match tool.type:
             case None | "custom":
-                found.append(
-                    {
-                        "type": "client",
-                        "name": tool.name or "",
-                        "description": tool.description or tool.name or "",
-                        "input_schema": tool.input_schema or {"type": "object", "properties": {}},
-                    }
-                )
+                found.append(_client_tool(tool, tool.input_schema or {"type": "object", "properties": {}}))
                 if more := {name: value for name, value in tool.sent().items() if name not in _OF_TOOL}:
                     found.append({"type": "provider", "definition": {"name": tool.name, **more}})
             case "mcp_toolset" if tool.mcp_server_name == SERVER:
                 found += _chosen(tool, resolver.toolset.names)
-            case type if type.startswith(_RUN_BY_CLIENT):
-                detail = f"`tools.{place}.type` must be left out: describe the tool by its `input_schema`."
-                raise RequestRefused(detail, field=f"tools.{place}.type")
-            case _:
+            case type:
                 definition = tool.sent()
                 definition.pop("cache_control", None)
+                if type.startswith(_RUN_BY_CLIENT):
+                    found.append(_client_tool(tool, {"type": "object"}))
                 found.append({"type": "provider", "definition": definition})
     return found
+
+
+def _client_tool(tool: ToolIn, schema: Json) -> Json:
+    name = tool.name or ""
+    about = tool.description or name
+    return {"type": "client", "name": name, "description": about, "input_schema": schema, "expiry": PROGRAM_EXPIRY}
 
 
 def _chosen(toolset: ToolIn, names: Sequence[str]) -> list[str]:

@@ -18,7 +18,7 @@ from turnstream.extensions.anthropic_api.events import EventPlace, MessageId
 from turnstream.extensions.anthropic_api.inputs import input_of, options_of
 from turnstream.extensions.anthropic_api.posting import MessagePosting
 from turnstream.extensions.anthropic_api.schemas import MessagesIn
-from turnstream.extensions.anthropic_api.stream import event_stream, reader
+from turnstream.extensions.anthropic_api.stream import event_stream, message_reader
 
 RESUME, IGNORED = "Turnstream-Resume", "Turnstream-Ignored"
 
@@ -33,7 +33,8 @@ async def create_message(request: Request) -> Response:
     if sent.stream:
         services.streams.take(request)
     ignored: list[str] = []
-    if resumed := request.headers.get(RESUME):
+    resumed = request.headers.get(RESUME)
+    if resumed is not None:
         turn, part = await _resumed(request, services, resumed)
     else:
         identity_of(request).require_reach(None)
@@ -45,9 +46,11 @@ async def create_message(request: Request) -> Response:
         input = await input_of(sent.messages, continues=continues)
         turn, part = await MessagePosting(services, identity_of(request), options, input, key).respond(place)
     if sent.stream:
-        response: Response = event_stream(services, owner, turn, part, after)
+        response: Response = event_stream(
+            services, owner, turn, part, after, is_resumed=resumed is not None or after != EventPlace()
+        )
     else:
-        read = reader(services, owner, turn, part)
+        read = message_reader(services, owner, turn, part)
         await read.end()
         if read.events.failure is not None:
             response = failure(request, read.events.failure)

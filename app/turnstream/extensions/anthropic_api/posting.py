@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from turnstream.api.actions import decisions_of, store_answers
 from turnstream.api.attachments import steer_blocks
 from turnstream.api.caller import check_turn, with_fixed
-from turnstream.api.dialects.histories import GO_ON, HistoryPlace, PastResult, digest_of, find_place, history_of
-from turnstream.api.exchange import admit, post_in_new_chat, post_message
+from turnstream.api.dialects.histories import HistoryPlace, PastResult, digest_of, find_place, history_of
+from turnstream.api.exchange import admit, cancel_turn, post_in_new_chat, post_message
 from turnstream.api.services import Services, count_writes
 from turnstream.domain.asks import Ask
 from turnstream.domain.chats import Chat
 from turnstream.domain.errors import RequestRefused
 from turnstream.domain.identity import Identity
-from turnstream.domain.turns import Turn
+from turnstream.domain.turns import Turn, TurnRequest
 from turnstream.extensions.anthropic_api.errors import ThreadRefused
 from turnstream.extensions.anthropic_api.inputs import AskedOptions, NewMessages, new_turn
 from turnstream.kit.clock import CLOCK
@@ -22,6 +22,8 @@ from turnstream.storage.chats.actions import Decision
 from turnstream.storage.chats.exchanges import IdempotencyKey, Target
 
 _PLACE = "messages"
+# In the place of a message where an answer goes on from results; it is not stored.
+_NO_MESSAGE = {"type": "text", "text": "…"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,15 +69,12 @@ class MessagePosting:
         self.identity.require_reach(None)
         now = CLOCK.now()
         chat = Chat(new_id(), self.identity.owner, None, None, {}, created_at=now, updated_at=now)
-        blocks, past = self.input.blocks, [*self.input.history, *self.input.last_answer]
-        if self.input.results:
-            past += [item for item in self.input.new if isinstance(item, PastResult)]
-            blocks = blocks or [GO_ON]
-        history = None
-        if past:
+        input, history, goes_on = self.input, None, bool(self.input.results and not self.input.blocks)
+        results = [item for item in input.new if isinstance(item, PastResult)] if input.results else []
+        if past := [*input.history, *input.last_answer, *results]:
             self.identity.require("chat")  # answers in a history are no messages of a person
-            history = history_of(self.services, self.identity.owner, past, _PLACE)
-        new = new_turn(self.options, blocks)
+            history = history_of(self.services, self.identity.owner, past, _PLACE, goes_on=goes_on)
+        new = new_turn(self.options, [_NO_MESSAGE] if goes_on else input.blocks)
         return (await post_in_new_chat(self.services, new, chat, self.key, history)).assistant_turn
 
     # --- results of calls --------------------------------------------------------------------------------------------
@@ -97,6 +96,9 @@ class MessagePosting:
         if turn.ended:
             return None
         _check_nothing_waits(turn, [decision.tool_use_id for decision in decisions])
+        if not await self._is_as_asked(turn):
+            await cancel_turn(services, identity.owner, turn.chat_id, turn.id)
+            return None
         if not self.input.blocks:
             await count_writes(services, identity.owner, 1)
             return await store_answers(services, identity, turn, decisions, self.key), part
@@ -105,6 +107,23 @@ class MessagePosting:
         new = with_fixed(new_turn(self.options, self.input.blocks))
         await admit(services, identity.owner, new, writes=1)
         return await store_answers(services, identity, turn, decisions, self.key, steer_blocks(new.blocks)), part
+
+    async def _is_as_asked(self, turn: Turn) -> bool:
+        """Whether the turn goes on with what this request asks for. Some clients change tools between two calls."""
+        assert turn.request is not None
+        chat = await self.services.storage.chats.get(self.identity.owner, turn.chat_id)
+        new = with_fixed(new_turn(self.options, [_NO_MESSAGE]))
+        return _essence(self.services.resolver.resolve(new, chat, turn.request)) == _essence(turn.request)
+
+
+def _essence(request: TurnRequest) -> tuple[object, ...]:
+    """What decides the next model call. A choice that forces a call holds for the first one alone. Each client has a
+    `max_tokens` of its own, and another one is no other request.
+    """
+    params = {name: value for name, value in request.params.items() if name != "max_tokens"}
+    choice = {name: value for name, value in (params.pop("tool_choice", None) or {}).items() if name != "name"}
+    choice["type"] = "none" if choice.get("type") == "none" else "auto"
+    return request.model, request.system, request.tools, request.provider_tools, request.output, params, choice
 
 
 def _check_nothing_waits(turn: Turn, answered: Sequence[str]) -> None:

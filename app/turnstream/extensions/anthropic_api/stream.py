@@ -1,6 +1,7 @@
 """Messages as they are read: as a stream, or to their end. The reader is that of every stream."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 
 from turnstream.api.codec import to_json
 from turnstream.api.dialects.streams import PartReader, dialect_response
@@ -10,29 +11,36 @@ from turnstream.domain.errors import RequestRefused
 from turnstream.domain.turns import Turn
 from turnstream.extensions.anthropic_api.errors import error_json, text_of, type_of
 from turnstream.extensions.anthropic_api.events import EventPlace, MessageEvents
+from turnstream.stream.live import LiveView
 
 # The SDKs parse every frame with a field as an event with JSON, so the first bytes are a comment.
 _FIRST = b": \n\n"
 
 
-def reader(
-    services: Services, owner: str, turn: Turn, part: int, after: EventPlace | None = None
-) -> PartReader[MessageEvents]:
-    """Without a place `after`, for the message alone."""
-    place = after or EventPlace()
-    return PartReader(services, owner, turn, lambda turn, view: MessageEvents(turn, part, view, after), place.cursor)
+def message_reader(services: Services, owner: str, turn: Turn, part: int) -> PartReader[MessageEvents]:
+    """Reads for the message alone."""
+    return PartReader(services, owner, turn, lambda turn, view: MessageEvents(turn, part, view))
 
 
-def event_stream(services: Services, owner: str, turn: Turn, part: int, after: EventPlace) -> FrameResponse:
-    """A message whose events behind the place are not those that were sent begins again."""
+def event_stream(
+    services: Services, owner: str, turn: Turn, part: int, after: EventPlace, *, is_resumed: bool
+) -> FrameResponse:
+    """A resumed message begins again where what was sent of it is void."""
+    place = after
+
+    def events(turn: Turn, view: Callable[[], LiveView]) -> MessageEvents:
+        return MessageEvents(turn, part, view, place, is_resumed=is_resumed)
 
     async def frames() -> AsyncGenerator[bytes, None]:
-        for place in (after, EventPlace()):
-            read = reader(services, owner, turn, part, place)
-            async for frame in read.frames():
-                yield frame
+        nonlocal place
+        while True:
+            read = PartReader(services, owner, turn, events, place.cursor)
+            async with aclosing(read.frames()) as sent:
+                async for frame in sent:
+                    yield frame
             if not read.events.is_void:
                 return
+            place = EventPlace()
 
     return dialect_response(services, frames(), _access_ended, _FIRST)
 

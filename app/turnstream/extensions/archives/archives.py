@@ -90,7 +90,7 @@ def _named(columns: Mapping[str, Sequence[str]]) -> set[str]:
 def _lines_of(table: str, condition: str, order: str) -> Statement:
     names = [name for name in _columns(table) if (table, name) != ("uploads", "content")]
     columns = ", ".join(_WHOLE_REQUEST if (table, name) == ("turns", "request") else f'"{name}"' for name in names)
-    # A line break in a value of JSON can only stand between two of its tokens.
+    # In a JSON value a line break can only be between two tokens.
     return Statement(
         f"""
         SELECT translate(row_to_json(row)::text, chr(10) || chr(13), '  ') AS line
@@ -153,7 +153,7 @@ class ArchivePart(NamedTuple):
 
 
 class ArchiveHead(msgspec.Struct, frozen=True):
-    """The first file. `columns` are those of the rows of each table; `chat` is set where the archive has it alone."""
+    """The first file. `columns` are the columns of each table; `chat` is set where the archive has it alone."""
 
     format: str
     version: int
@@ -167,7 +167,7 @@ class _CutOff(Exception):
 
 
 class _Keys(msgspec.Struct, frozen=True):
-    """What a line is checked by."""
+    """The members by which a line is checked."""
 
     id: UUID | None = None
     chat_id: UUID | None = None
@@ -314,7 +314,7 @@ class OwnerImport:
         *,
         trusted: bool,
     ) -> None:
-        """`owner` takes the place of that of the archive. `keep` stores a further file of a turn, or returns False.
+        """`owner` replaces the owner of the archive. `keep` stores a further file of a turn, or returns False.
         `check_chat` raises ValueError for a row of a chat that must not be stored. Unless the archive is `trusted`, its
         grants and the approvals of turns that wait are left out: they decide what tools do.
         """

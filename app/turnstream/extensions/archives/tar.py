@@ -29,7 +29,7 @@ def _check_size(info: tarfile.TarInfo, most: int) -> None:
 
 
 def tar_member(name: str, content: bytes) -> bytes:
-    """The bytes of one file in an archive. `END` stands behind the last one."""
+    """Returns the bytes of one file in an archive. `END` must follow the last file."""
     info = tarfile.TarInfo(name)
     info.size, info.mode = len(content), 0o600
     head = info.tobuf(tarfile.PAX_FORMAT, "utf-8")

@@ -10,7 +10,9 @@ from turnstream.extensions.cells.moves import LOOK, Move, Moves
 
 
 class Cell:
-    """`release` gives the running turns of owners back to the queue."""
+    """This server as one cell of several: rejects calls for owners of other cells, and follows the moves of owners.
+    `release` gives the running turns of owners back to the queue.
+    """
 
     def __init__(self, name: str, moves: Moves, release: Callable[[Collection[str]], None]) -> None:
         self._name = name

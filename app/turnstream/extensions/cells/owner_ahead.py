@@ -276,8 +276,8 @@ class OwnerAhead:
         self._step = step
 
     async def copy_ahead(self, source: Database, target: Database) -> None:
-        """What is there already, from a move that was cut off, is not copied again. Raises ConfigError where another
-        command copies the same owner.
+        """Copies the owner's rows to the new cell. Rows that an interrupted move has copied are not copied again.
+        Raises ConfigError if another command copies the same owner.
         """
         for _ in range(_PASSES):
             # Turns are listed before chats: so the chat of a turn that is still there when it is copied was listed.
@@ -331,7 +331,7 @@ class OwnerAhead:
             raise ConfigError(f"Another command moves {self._owner} to the same cell just now.")
 
     async def _missing(self, table: _Copied, rows: Sequence[Row], target: Transaction) -> Sequence[Row]:
-        """Those of the rows that have not been copied. What was copied and has changed since is deleted."""
+        """Returns the rows that have not been copied. Deletes the copies of rows that have changed since."""
         versions = {row["key"]: row["version"] for row in rows}
         copied = await self._versions(table, target)
         changed = [key for key, version in copied.items() if version is None or versions.get(key) != version]

@@ -1,6 +1,6 @@
 """The demo provider, for a server without keys: an adapter like any other, to an API that is in this process.
 
-Its calls are bytes of the Anthropic API, so that they are recorded, replayed and disturbed like those of a real model.
+Its calls are bytes of the Anthropic API, so that they are recorded, replayed and disturbed like calls of real models.
 """
 
 import asyncio

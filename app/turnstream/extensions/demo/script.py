@@ -113,7 +113,7 @@ def _question(messages: Sequence[Message]) -> tuple[str, Sequence[Message]]:
 
 
 def _behind(since: Sequence[Message], blocks: Blocks) -> Blocks:
-    """Returns the answer without the text that stands before a request to go on."""
+    """Returns the answer without the text before a request to continue."""
     kept: list[str] = []
     for message in reversed(since):
         texts = [block.text for block in message.blocks if block.type == TEXT]

@@ -1,4 +1,4 @@
-"""Tools behind URLs: those of the tools file, and those that requests declare."""
+"""Tools behind URLs, from the tools file or declared by requests."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar, Literal

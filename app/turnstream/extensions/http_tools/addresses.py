@@ -116,7 +116,7 @@ def is_internal(address: _Address) -> bool:
 
 
 def _unwrapped(address: _Address) -> _Address:
-    """The IPv4 address that an IPv6 address stands for, if it is mapped (::ffff:…) or translated (NAT64)."""
+    """The IPv4 address that an IPv6 address contains, if it is mapped (::ffff:…) or translated (NAT64)."""
     if isinstance(address, IPv4Address):
         return address
     if address in _NAT64:

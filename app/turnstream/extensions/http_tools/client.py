@@ -52,7 +52,7 @@ class HttpRequest:
 
 @dataclass(frozen=True, slots=True)
 class HttpResponse:
-    """`media_type` and `charset` are those of the header Content-Type."""
+    """`media_type` and `charset` come from the header Content-Type."""
 
     status: int
     body: bytes

@@ -97,8 +97,8 @@ class HttpTool:
 
 
 class HttpTools:
-    """Makes HTTP tools, and owns their connections. Those of the operator and those that come with requests have lists
-    of hosts, and connections, of their own.
+    """Makes HTTP tools, and owns their connections. Tools of the operator and tools that come with requests have
+    separate lists of allowed hosts, and separate connections.
     """
 
     def __init__(

@@ -14,7 +14,7 @@ from turnstream.api.http.errors import Unavailable
 
 log = structlog.get_logger(__name__)
 
-# Seconds. Keys are fetched anew when they are older than this; a key that was withdrawn is accepted that long.
+# Seconds. Keys are fetched again when they are older than this; a key that was withdrawn is accepted that long.
 _AGE: Final = 300.0
 # Between two fetches, however many tokens name keys that nobody has.
 _PAUSE: Final = 10.0
@@ -28,7 +28,7 @@ Jwk = Mapping[str, Any]
 
 
 class IssuerKeys:
-    """`url` is that of the key set; without it the issuer's OpenID configuration names it. `generation` grows with
+    """`url` is the key set's address; without it the issuer's OpenID configuration names it. `generation` grows with
     each change of the keys.
     """
 
@@ -53,7 +53,7 @@ class IssuerKeys:
         return self._find(id)
 
     def keep_fresh(self) -> None:
-        """Fetches old keys anew. Nobody waits for that."""
+        """Fetches old keys again. No request waits for it."""
         now = time.monotonic()
         if now >= self._fetched_at + _AGE and now >= self._tried_at + _PAUSE:
             self._fetch()

@@ -74,5 +74,5 @@ QUIRKS: Mapping[str, Quirks] = MappingProxyType(
 
 
 def quirks_of(name: str | None, more_params: Sequence[str] = ()) -> Quirks:
-    """Returns those of a provider in the file of models; OpenAI's if it names none."""
+    """Returns the quirks of a provider in the file of models; OpenAI's quirks if it names none."""
     return replace(QUIRKS[name or "openai"], more_params=frozenset(more_params))

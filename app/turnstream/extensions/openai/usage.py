@@ -1,4 +1,4 @@
-"""Conversion of the usage of OpenAI's two APIs, and of compatible servers, to that of turns. Pure.
+"""Conversion of the usage of OpenAI's two APIs, and of compatible servers, to the usage of turns. Pure.
 
 A turn's `input_tokens` are those that were neither read from nor written to a cache; OpenAI counts them all.
 """

@@ -21,6 +21,7 @@ from turnstream.extensions.openai_api.inputs import items_of_messages, options_o
 from turnstream.extensions.openai_api.objects import (
     Json,
     ResponseState,
+    failure_of,
     function_of,
     is_server_call,
     role_tools,
@@ -60,8 +61,8 @@ async def complete_chat(request: Request) -> Response:
     if forget is not None:
         await forget()
     if (failure := reader.events.failure) is not None:
-        # The turn has had its own tries; the SDKs would post the message anew.
-        return Response(to_json(failure), 500, {"x-should-retry": "false"}, "application/json")
+        # The turn has had its own tries; the SDKs would post the message again.
+        return Response(to_json(failure), reader.events.status, {"x-should-retry": "false"}, "application/json")
     return Response(to_json(reader.events.completion()), 200, options.headers, "application/json")
 
 
@@ -122,7 +123,13 @@ class ChatChunks:
     def failure(self) -> Json | None:
         if self._end is None or self._end.error is None:
             return None
-        return {"error": {**self._end.error, "type": "server_error", "param": None}}
+        return {"error": self._end.error}
+
+    @property
+    def status(self) -> int:
+        """Of the response to a completion that has ended."""
+        error = self._now().error
+        return 200 if error is None else failure_of(error.type)[0]
 
     def _frames(self, event: Event | Notice) -> Iterator[bytes]:
         waits = self._projection.waits
@@ -175,7 +182,7 @@ class ChatChunks:
         return is_shown and result.call is not None and result.call.index < first
 
     def _text(self, steps: Sequence[Closed]) -> str:
-        """The text without that of the thinking. A call of a tool is the end of a paragraph."""
+        """The text without the text of the thinking. A call of a tool is the end of a paragraph."""
         if self._is_structured:
             return output_of(self._now()) or ""
         text, was_called = "", False

@@ -1,4 +1,4 @@
-"""Handlers of OpenAI's conversations: a conversation is a chat, its items are those of the path to the newest turn."""
+"""Handlers of OpenAI's conversations: a conversation is a chat; its items are on the path to the newest turn."""
 
 from typing import Any
 from uuid import UUID

@@ -48,6 +48,8 @@ def param_of(field: str, names: Mapping[str, str] = _RENAMED) -> str:
         if field == ours or field.startswith(f"{ours}."):
             field = theirs if theirs in _WHOLE else theirs + field.removeprefix(ours)
             break
+    if field.startswith("tools."):
+        field = field.replace(".definition", "").replace(".input_schema", ".parameters")
     return _INDEX.sub(r"[\1]", field.removeprefix("params."))
 
 

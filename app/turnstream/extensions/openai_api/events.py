@@ -91,7 +91,7 @@ class ResponseEvents:
         self._projection = Projection(turn)
         self._position = 2  # of the next event: a response begins with two
         self._last = -1  # the number of the last event
-        self._band = 0  # that of attempt 1
+        self._band = 0  # the band of attempt 1
         self._given = 0  # output indexes
         self._items: list[_Item] = []
         self._open: _Item | None = None
@@ -207,7 +207,7 @@ class ResponseEvents:
             if not text:
                 return b""
             before = _frames(self._caught_up(first))
-        elif first <= self._last:  # of a block that was taken back and goes on
+        elif first <= self._last:  # of a block that was retracted and continues
             text = text[self._last - first + 1 :]
             if not text:
                 return b""
@@ -245,7 +245,7 @@ class ResponseEvents:
     def _begin_block(self, begin: Begin) -> Iterator[Json]:
         start = begin.start
         if start.type == TOOL_RESULT:
-            return  # whose attempt is not that of the part that it may end
+            return  # its attempt is not the attempt of the part that it may end
         self._reach(start.attempt)
         self._starts[start.index] = self._position
         json = self._new_item(begin)

@@ -34,7 +34,7 @@ from turnstream.extensions.openai_api.schemas import (
     ToolChoiceIn,
     ToolIn,
 )
-from turnstream.extensions.openai_api.tools import offered, tools_of
+from turnstream.extensions.openai_api.tools import allowed, offered, tools_of
 from turnstream.kit.offload import Portions
 
 _TEXTS = frozenset({"input_text", "output_text", "text"})
@@ -212,7 +212,7 @@ def options_of(services: Services, sent: ResponseIn) -> Options:
         params["verbosity"] = sent.text.verbosity
     tools, tools_ignored = offered(services, sent.model, sent.tools)
     if sent.tool_choice is not None:
-        params["tool_choice"] = choice_of(sent.tool_choice)
+        params["tool_choice"], tools = choice_of(sent.tool_choice, tools)
     return Options(
         sent.model,
         sent.instructions,
@@ -235,7 +235,7 @@ def options_of_chat(services: Services, sent: ChatIn) -> Options:
         params |= effort_of(services, sent.model, sent.reasoning_effort)
     tools, tools_ignored = offered(services, sent.model, sent.tools)
     if sent.tool_choice is not None:
-        params["tool_choice"] = choice_of(sent.tool_choice)
+        params["tool_choice"], tools = choice_of(sent.tool_choice, tools)
     format = None
     if sent.response_format is not None:
         members = {"type": sent.response_format.type, **(sent.response_format.json_schema or {})}
@@ -264,26 +264,33 @@ def new_turn(services: Services, options: Options, input: Input, *, follows: boo
     if prompt is None and follows and "system_prompt" not in held:
         prompt = services.resolver.defaults.system_prompt or ""
     held_tools = "tools" in held and options.tools is None
+    output = output_of_format(options.format, options.place)
     members: Json = {
         "model": options.model,
         "system_prompt": prompt,
         "params": options.params or None,
-        "tools": None if held_tools else tools_of(services, options.model, options.tools),
+        "tools": None
+        if held_tools
+        else tools_of(services, options.model, options.tools, structured=output is not None),
         "labels": options.labels,
         "limits": None if options.max_calls is None else {"max_calls": options.max_calls},
-        "output": output_of_format(options.format, options.place),
+        "output": output,
         "blocks": input.blocks,
     }
     return checked_turn({name: value for name, value in members.items() if value is not None})
 
 
-def choice_of(given: str | ToolChoiceIn) -> Json:
-    """Raises RequestRefused."""
+def choice_of(given: str | ToolChoiceIn, tools: Sequence[ToolIn] | None) -> tuple[Json, Sequence[ToolIn] | None]:
+    """The choice as the server has it, and the tools that it leaves. Raises RequestRefused."""
     if isinstance(given, str) and given in _CHOICES:
-        return {"type": _CHOICES[given]}
+        return {"type": _CHOICES[given]}, tools
     if isinstance(given, ToolChoiceIn) and given.type in ("function", "custom"):
-        return {"type": "tool", "name": (given.function or given).name}
-    detail = "`tool_choice` must be `auto`, `required`, `none`, or an object with the type `function` and a `name`."
+        return {"type": "tool", "name": (given.function or given).name}, tools
+    if isinstance(given, ToolChoiceIn) and given.type == "allowed_tools":
+        choice = given.allowed_tools or given
+        return {"type": _CHOICES[choice.mode]}, allowed(tools, choice)
+    known = "`function` or `custom` and a `name`, or with the type `allowed_tools`"
+    detail = f"`tool_choice` must be `auto`, `required`, `none`, or an object with the type {known}."
     raise RequestRefused(detail, field="tool_choice")
 
 

@@ -16,6 +16,7 @@ from turnstream.domain.events import TurnEnd
 from turnstream.domain.kinds import TEXT
 from turnstream.domain.rounds import BilledTokens, billed_tokens
 from turnstream.domain.turns import ToolSpec, Turn
+from turnstream.llm.transport.failures import failure_class
 
 Json = dict[str, Any]
 
@@ -112,12 +113,29 @@ class ResponseState:
     error: Json | None = None
 
 
+def failure_of(type: str) -> tuple[int, str, str]:
+    """The status, type and code of a failure of a turn, by which the SDKs choose the class of their error."""
+    match failure_class(type):
+        case "account":
+            return 502, "server_error", "server_error"
+        case "rate_limit":
+            return 429, "rate_limit_error", "rate_limit_exceeded"
+        case "overloaded":
+            return 503, "server_error", "server_is_overloaded"
+        case "too_long":
+            return 400, "invalid_request_error", type
+        case "refused":
+            return 400, "invalid_request_error", "invalid_prompt" if type.startswith("http_") else type
+        case "server":
+            return 500, "server_error", "server_error"
+
+
 def state_of(end: TurnEnd, is_structured: bool) -> ResponseState:
     if is_structured and end.error is not None and (reason := _CUT_OFF.get(end.error.type)):
         return ResponseState("incomplete", reason=reason)
     if end.error is not None:
-        code = "rate_limit_exceeded" if "rate_limit" in end.error.type else "server_error"
-        return ResponseState("failed", error={"code": code, "message": end.error.message})
+        _, type, code = failure_of(end.error.type)
+        return ResponseState("failed", error={"code": code, "message": end.error.message, "type": type, "param": None})
     if end.status == "cancelled":
         return ResponseState("cancelled")
     if not is_structured and (reason := _CUT_OFF.get(end.stop_reason or "")):
@@ -199,7 +217,7 @@ def total_tokens(usages: Sequence[Mapping[str, Any]]) -> BilledTokens:
 
 
 def reasoning_tokens(usages: Sequence[Mapping[str, Any]]) -> int:
-    """Those that a provider reports apart, by either of OpenAI's names."""
+    """Returns the sum of the reasoning tokens that a provider reports, under either of OpenAI's two names."""
     details = [each.get("output_tokens_details") or each.get("completion_tokens_details") or {} for each in usages]
     counts = [detail.get("reasoning_tokens") for detail in details if isinstance(detail, Mapping)]
     return sum(count for count in counts if isinstance(count, int))

@@ -223,10 +223,21 @@ ToolIn = Annotated[
 ToolsIn = Annotated[list[ToolIn] | None, Field(max_length=200)]
 
 
-class ToolChoiceIn(LenientBody):
+class NamedToolIn(LenientBody):
     type: Storable | None = None
     name: Storable | None = None
     function: FunctionIn | None = None
+
+
+class AllowedIn(LenientBody):
+    """A choice among the tools of the request. They are in `allowed_tools` in chat completions."""
+
+    mode: Literal["auto", "required"] = "auto"
+    tools: list[NamedToolIn] | None = None
+
+
+class ToolChoiceIn(NamedToolIn, AllowedIn):
+    allowed_tools: AllowedIn | None = None
 
 
 ChoiceIn = (

@@ -1,4 +1,4 @@
-"""Responses as they are read: as a stream, to their end, or as they are now. The reader is that of every stream."""
+"""Responses as they are read: as a stream, to their end, or as they are now. The reader is the one of all streams."""
 
 from collections.abc import AsyncGenerator, Mapping
 

@@ -8,15 +8,18 @@ from collections.abc import Sequence
 from typing import Any
 
 from turnstream.api.codec import to_json
+from turnstream.api.dialects.chats import PROGRAM_EXPIRY
 from turnstream.api.services import Services
 from turnstream.domain.errors import RequestRefused
 from turnstream.extensions.openai_api.objects import CUSTOM, SERVER, Json, flat_name
 from turnstream.extensions.openai_api.schemas import (
+    AllowedIn,
     CustomToolIn,
     ForwardedToolIn,
     FunctionIn,
     FunctionToolIn,
     McpToolIn,
+    NamedToolIn,
     NamespaceToolIn,
     ToolIn,
 )
@@ -25,13 +28,17 @@ from turnstream.extensions.openai_api.schemas import (
 _OFFERS = frozenset({"web_search", "web_search_preview"})
 
 
-def tools_of(services: Services, model: str | None, given: Sequence[ToolIn] | None) -> list[Any]:
-    """The server's tools, or those of them that an item of the type `mcp` allows, and the tools of the client. One of
-    the client takes the place of a tool of the server with its name.
+def tools_of(
+    services: Services, model: str | None, given: Sequence[ToolIn] | None, *, structured: bool = False
+) -> list[Any]:
+    """The tools of the client, and those of the server: all for a request without tools and without a format of its
+    own, else those that an item of the type `mcp` allows. One of the client takes the place of a tool of the server
+    with its name. The client's are first, so that errors count them as it does.
     """
-    resolver, own = services.resolver, list(services.resolver.toolset.names)
+    resolver, names = services.resolver, list(services.resolver.toolset.names)
     if not resolver.models.check(model or resolver.defaults.model).supports("tools"):
-        own = []
+        names = []
+    own = names if given is None and not structured else []
     others: list[Json] = []
     for number, tool in enumerate(given or ()):
         place = f"tools.{number}"
@@ -41,14 +48,14 @@ def tools_of(services: Services, model: str | None, given: Sequence[ToolIn] | No
             case NamespaceToolIn():
                 others += [_client_tool(each, tool.name) for each in tool.tools]
             case McpToolIn():
-                own = _allowed(tool, own, place)
+                own = _allowed(tool, names, place)
             case ForwardedToolIn(type=None):
                 field = f"{place}.type"
                 raise RequestRefused(f"`{field}` must be `function`, `mcp`, or a tool of the provider.", field=field)
             case ForwardedToolIn():
                 others.append({"type": "provider", "definition": tool.sent()})
     taken = {tool.get("name") for tool in others}
-    return [*(name for name in own if name not in taken), *others]
+    return [*others, *(name for name in own if name not in taken)]
 
 
 def offered(
@@ -66,6 +73,23 @@ def offered(
     return kept, [f"tools[{place}]" for place in places]
 
 
+def allowed(given: Sequence[ToolIn] | None, choice: AllowedIn) -> Sequence[ToolIn]:
+    """The tools that a choice allows. Raises RequestRefused where it is none of them."""
+    wanted = [(each.type, _name_of(each)) for each in choice.tools or ()]
+    kept = [
+        tool
+        for tool in given or ()
+        if any(type == tool.type and (name is None or name == _name_of(tool)) for type, name in wanted)
+    ]
+    if not kept:
+        raise RequestRefused("`tool_choice.tools` must name tools that are in `tools`.", field="tool_choice.tools")
+    return kept
+
+
+def _name_of(tool: ToolIn | NamedToolIn) -> object:
+    return getattr(getattr(tool, "function", None) or tool, "name", None)
+
+
 def _is_offer(tool: ToolIn) -> bool:
     return isinstance(tool, ForwardedToolIn) and tool.type in _OFFERS
 
@@ -78,7 +102,8 @@ def _client_tool(tool: FunctionToolIn | CustomToolIn, namespace: str | None = No
     elif about.format:
         description = f"{description}\n\nThe format of its input: {to_json(about.format).decode()}"
     name = flat_name(about.name, namespace)
-    return {"type": "client", "name": name, "description": description, "input_schema": schema}
+    more = {"input_schema": schema, "expiry": PROGRAM_EXPIRY}
+    return {"type": "client", "name": name, "description": description, **more}
 
 
 def _allowed(tool: McpToolIn, own: Sequence[str], place: str) -> list[str]:

@@ -81,7 +81,7 @@ class AnthropicProvider(Adapter):
             yield response
 
     async def count(self, request: ModelRequest) -> int:
-        """Counts the tokens. The response is opened as a stream, as those of model calls are."""
+        """Counts the tokens. The response is opened as a stream, like the responses of model calls."""
         path = "/v1/messages/count_tokens"
         body = await offload(request.size, render_count, request, self._members)
         async with self._post(path, body, request, "application/json", by_sdk=True) as response:

@@ -35,7 +35,7 @@ from turnstream.llm.conversation.translation import (
     without_foreign_blocks,
 )
 from turnstream.llm.provider import Message, ModelRequest, ProviderCompaction
-from turnstream.llm.raw_json import members_of
+from turnstream.llm.raw_json import NULL, members_of
 
 DEFAULT_MAX_TOKENS = 16_000
 # Members that the endpoint for token counts accepts.
@@ -67,7 +67,7 @@ _CALL_RULES = CallRules(re.compile(r"[a-zA-Z0-9_-]+"), longest_name=128, unique=
 
 
 def render(request: ModelRequest, members: Set[str] = MEMBERS) -> bytes:
-    """Returns the body. Cache marks stand at the end of the system prompt, of the previous request and of this one.
+    """Returns the body. Cache marks are at the end of the system prompt, of the previous request and of this one.
     `members` are those that parameters set.
     """
     return _json(_body(request, members))
@@ -204,14 +204,18 @@ def _result(block: Block) -> dict[str, Any]:
 
 
 def _tools(request: ModelRequest) -> list[bytes]:
-    """Returns our tools, then the provider's own. The last one has the cache mark if no system prompt follows."""
+    """Returns our tools, then the provider's own. The last one has the cache mark if no system prompt follows. A tool
+    of a client may have a definition of the provider's (bash, text editor), which is sent instead.
+    """
     added, provider_tools = split_definitions(request)
+    defined = {msgspec.json.decode(members_of(tool).get("name", NULL)) for tool in provider_tools}
     tools = [
         _json(
             {"name": spec.name, "description": spec.description, "input_schema": Raw(spec.input_schema.encode())}
             | added.get(spec.name, {})
         )
         for spec in request.tools
+        if spec.name not in defined
     ]
     tools += [tool.encode() for tool in provider_tools]
     if tools and not request.system:

@@ -3,7 +3,7 @@
 Two promises, each with a property test. Every path gives messages that the provider accepts. And each request begins
 with the bytes of the one before it: a block that is left out once is left out every time, so that the provider's cache
 and its signatures hold. (Exceptions: a server tool that was still at work when its turn ended is left out from then on;
-and a summary or a shortening of results begins anew at its place.)
+and a summary or a shortening of results begins again at its place.)
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -185,22 +185,25 @@ def _entries_of(
         reply = drop_blank_reply(reply)
         at_work = server_is_at_work([block for block in blocks if block.round <= round.number])
         entries += [("assistant", block) for block in reply]
-        if calls := [block for block in reply if block.is_call]:
-            entries += [("user", _result_of(turn, call)) for call in calls]
-            if not at_work and turn.request is not None and tools_have_failed(turn, round.number):
-                # The model cannot see that it is given no tools any more.
-                entries.append(_added_text(GIVEN_UP, entries, round))
-            elif not at_work:
-                entries += _rounds_left(turn, round.number)
+        calls = [block for block in reply if block.is_call]
+        entries += [("user", _result_of(turn, call)) for call in calls]
         if not at_work:
+            given_up = bool(calls) and turn.request is not None and tools_have_failed(turn, round.number)
+            entries += _rounds_left(turn, round.number) if calls and not given_up else ()
             entries += _in_words(turn, round, stopped)
+            if given_up:
+                # The model cannot see that it is given no tools any more. The last text: if this call fails, words of
+                # the user may take it back.
+                entries.append(_added_text(GIVEN_UP, entries, round))
         words = _user_words(turn, round.number)
         entries += words
         called_again = turn is running or any(later.number > round.number for later in turn.rounds)
         is_stopped = any(call.round == round.number for call in stopped)
-        # Where the calls of a turn are left out, its replies stand side by side.
+        # If the calls of a turn are left out, its replies follow each other directly.
         without_calls = turn is not running and earlier_results_of(running.request) == "none"
-        explains_itself = bool(words) or at_work or is_stopped or without_calls or round.stop_reason in PAUSED
+        # A compaction is no reply. The reply before it may have ended with calls of a program that was stopped later.
+        goes_on = round.stop_reason in PAUSED or round.stop_reason == COMPACTED
+        explains_itself = bool(words) or at_work or is_stopped or without_calls or goes_on
         if called_again and not explains_itself and entries and entries[-1][0] == "assistant":
             entries.append(_added_text(_reason_to_go_on(turn, round), entries, round))
     return entries

@@ -1,4 +1,4 @@
-"""The seam between a text that was cut off and the reply that goes on with it.
+"""The seam between a text that was cut off and the reply that continues it.
 
 A model that is asked to go on often begins with words that stand already: the last ones, or the whole text again. They
 are left out of the reply, so that both texts read as one.
@@ -91,7 +91,7 @@ class Seam:
         words = re.findall(r"\w+", self._held[:end])
         if len(words) > 1 or len(repeated) >= _SURE:
             return end
-        if self._held[0].isspace():  # it goes on after a whole word, which may come twice
+        if self._held[0].isspace():  # it continues after a whole word, which may come twice
             return 0
         in_mid_word = self._held[end - 1 : end + 1].isalnum() and len(self._held) > end
         letters = sum(map(str.isalpha, repeated))

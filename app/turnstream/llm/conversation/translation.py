@@ -78,7 +78,7 @@ def without_foreign_blocks(messages: Sequence[Message]) -> tuple[Message, ...]:
 
 @dataclass(frozen=True, slots=True)
 class CallRules:
-    """What a provider accepts as the id and name of a call. `unique`: no id twice in a conversation."""
+    """The ids and names of calls that a provider accepts. `unique`: an id occurs only once in a conversation."""
 
     ids: re.Pattern[str]
     longest_name: int

@@ -25,7 +25,7 @@ class CallOptions:
 
 
 def _is_usable(_: str) -> None:
-    """It needs nothing further."""
+    """The check of an API that needs nothing further."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,7 +51,7 @@ class Model:
         return self.can is None or ability in self.can
 
     def objection(self, name: str, value: Any) -> tuple[str, str] | None:
-        """Returns the member of a valid parameter that this model cannot meet, and what must be done about it."""
+        """Returns which member of a valid parameter this model does not support, and what must be changed; or None."""
         match name, value:
             case "thinking", {"type": type} if type != "disabled" and not self.supports("thinking"):
                 return name, f"must be left out: model {self.id} does not support thinking"
@@ -135,7 +135,7 @@ class Models:
         return _refusal(known[parameter], found[1]) if found and parameter in known else None
 
     def fitting(self, name: str, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns those of `params` that the model takes as they are, and as many tokens as it can write."""
+        """Returns the `params` that the model accepts as they are, and the most tokens that it can write."""
         found = self._find(name)
         if found is None:
             return dict(params)

@@ -114,7 +114,7 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 def _merged(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    """Merges tables key by key; those of `own` win. Unknown tables stay, so that they are refused."""
+    """Merges tables key by key; keys of `own` win. Unknown tables stay, so that they are rejected."""
     merged = {name: value for name, value in own.items() if name not in {"providers", "models", "families"}}
     for kind in ("providers", "models"):
         under, over = _tables_by_name(base, kind), _tables_by_name(own, kind)

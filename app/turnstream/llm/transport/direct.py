@@ -117,7 +117,7 @@ class Calls:
         return self._templates[key]
 
     def _learned(self, request: httpx2.Request, other: httpx2.Request) -> "_Template | None":
-        """Returns None where the SDK must build each request anew, because something changes from call to call."""
+        """Returns None if the SDK must build every request, because a part changes from call to call."""
         found = session_for(self._network, request.url)
         if _head(request) != _head(other) or found is None:
             return None

@@ -13,14 +13,14 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC
 from email.utils import parsedate_to_datetime
 from math import isfinite
-from typing import Any
+from typing import Any, Literal
 
 import aiohttp
 import httpx2
 import msgspec
 import structlog
 
-from turnstream.domain.errors import PermanentError, ProviderError, TooLong, TransientError
+from turnstream.domain.errors import AccountRefused, PermanentError, ProviderError, TooLong, TransientError
 from turnstream.kit.clock import CLOCK
 
 log = structlog.get_logger(__name__)
@@ -33,35 +33,39 @@ _LONGEST_PYTHON = 10_000  # characters of a Python literal that are read
 _OK = 200  # also the status of a failure in mid-stream
 _TOO_LARGE = 413
 
-# Names of failures that decide more than their status.
-_PERMANENT = frozenset(
+# What the operator must settle with the provider.
+_OF_ACCOUNT = frozenset(
     {
-        TOO_LONG,
         "AccessDeniedException",
-        "INVALID_ARGUMENT",
-        "NOT_FOUND",
         "PERMISSION_DENIED",
-        "ResourceNotFoundException",
         "UNAUTHENTICATED",
         "UnrecognizedClientException",
-        "ValidationException",
         "access_terminated",
         "authentication_error",
         "billing_error",
         "billing_hard_limit_reached",
         "billing_not_active",
-        "content_filter",
-        "content_policy_violation",
         "insufficient_quota",
         "invalid_api_key",
-        "invalid_prompt",
-        "invalid_request_error",
-        "model_not_found",
-        "not_found_error",
         "permission_error",
-        "request_too_large",
     }
 )
+_ACCOUNT_STATUSES = frozenset({401, 402})
+# Names of failures that decide more than their status.
+_PERMANENT = _OF_ACCOUNT | {
+    TOO_LONG,
+    "INVALID_ARGUMENT",
+    "NOT_FOUND",
+    "ResourceNotFoundException",
+    "ValidationException",
+    "content_filter",
+    "content_policy_violation",
+    "invalid_prompt",
+    "invalid_request_error",
+    "model_not_found",
+    "not_found_error",
+    "request_too_large",
+}
 # The provider has no room for the request now.
 _BUSY = frozenset(
     {
@@ -75,6 +79,15 @@ _BUSY = frozenset(
         "rate_limit_error",
         "rate_limit_exceeded",
         "service_unavailable",
+    }
+)
+_RATE_LIMITS = frozenset(
+    {
+        "RESOURCE_EXHAUSTED",
+        "ThrottlingException",
+        "TooManyRequestsException",
+        "rate_limit_error",
+        "rate_limit_exceeded",
     }
 )
 _TRANSIENT = _BUSY | {
@@ -139,6 +152,8 @@ def provider_error(
         kind, name = TooLong, TOO_LONG
     elif (status == 429 or name == "rate_limit_exceeded") and _TOO_LARGE_FOR_ANY_MINUTE.search(message):
         kind = PermanentError  # larger than the limit of a minute: no wait can help
+    elif kind is PermanentError and (name in _OF_ACCOUNT or status in _ACCOUNT_STATUSES):
+        kind = AccountRefused
     own_id = failure.get("request_id") if isinstance(failure, Mapping) else None
     if isinstance(own_id, str) and (in_stream or request_id is None):
         request_id = own_id
@@ -150,6 +165,23 @@ def provider_error(
         retry_after=max(waits, default=None),
         busy=kind is TransientError and (status in _BUSY_STATUSES or name in _BUSY),
     )
+
+
+FailureClass = Literal["account", "rate_limit", "overloaded", "too_long", "refused", "server"]
+
+
+def failure_class(type: str) -> FailureClass:
+    """The class of a failure of a turn by its type, for APIs that have an error of its own for each class."""
+    status = type.removeprefix("http_")
+    if type in _OF_ACCOUNT or status in map(str, _ACCOUNT_STATUSES):
+        return "account"
+    if type in _RATE_LIMITS or status == "429":
+        return "rate_limit"
+    if type in _BUSY or "overloaded" in type or status in map(str, _BUSY_STATUSES):
+        return "overloaded"
+    if type == TOO_LONG:
+        return "too_long"
+    return "refused" if type in _PERMANENT or (_STATUS.fullmatch(status) and status < "5") else "server"
 
 
 def content_type_error(kind: str, body: bytes, request_id: str | None) -> TransientError:
@@ -250,7 +282,7 @@ def _metadata(members: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _layers(failure: object) -> list[Mapping[str, Any]]:
-    """The members of the failure, then those of the failure that it wraps, and so on."""
+    """The members of the failure, then the members of the failure that it wraps, and so on."""
     layers = [_members(failure)]
     while len(layers) <= _DEEPEST and (inner := _wrapped(layers[-1])):
         layers.append(inner)
@@ -263,7 +295,7 @@ def _wrapped(members: Mapping[str, Any]) -> Mapping[str, Any]:
         inner = _members(_object_in(carrier) if isinstance(carrier, str) else carrier)
         if _text(inner):
             return inner
-    # One word ("ERROR") says less than what stands around it.
+    # One word ("ERROR") says less than the text around it.
     return {"message": raw} if isinstance(raw, str) and " " in raw.strip() else {}
 
 

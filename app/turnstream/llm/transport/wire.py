@@ -99,7 +99,7 @@ class Wire(ABC):
 
     @property
     def unfinished(self) -> int:
-        """That of its splitter."""
+        """The value of its splitter."""
         return self._splitter.unfinished
 
     @property

@@ -61,7 +61,7 @@ def chat_from(row: Row) -> Chat:
 
 
 class ChatReads:
-    """What a standby can do, too."""
+    """The reads of chats, which a standby can do too."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

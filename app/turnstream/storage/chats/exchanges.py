@@ -320,7 +320,7 @@ class Exchanges:
         return key is not None and await self._database.row(GET_KEY, owner=owner, key=key.key) is not None
 
     async def find(self, owner: str, key: IdempotencyKey) -> Exchange | None:
-        """What the first request with this key made. Raises RequestRefused when that was another request."""
+        """Returns the exchange that the first request with this key made. Raises RequestRefused if this one differs."""
         row = await self._database.row(GET_KEY, owner=owner, key=key.key)
         if row is None:
             return None

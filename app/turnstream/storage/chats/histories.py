@@ -116,7 +116,7 @@ class Histories:
 
 
 async def behind(draft: Draft, exchanges: Sequence[PastExchange], request: TurnRequest) -> Draft:
-    """Writes exchanges in the transaction of a draft; returns the place behind them."""
+    """Writes the exchanges in the draft's transaction. Returns a draft whose message follows the last exchange."""
     before = draft.before.id if draft.before else None
     last = await _write(draft.connection, draft.chat.id, before, exchanges, request)
     return replace(draft, before=Turn(last, draft.chat.id, None, "assistant", "complete")) if last else draft

@@ -130,7 +130,9 @@ class SearchPosition:
 
 @dataclass(frozen=True, slots=True)
 class SearchFilter:
-    """What is searched: results of tools too, messages of a time (titles by that of their chats), one chat."""
+    """The texts that are searched. `tools` includes results of tools. `since` and `until` limit the time of a message,
+    and for a title the time of its chat. `chat` limits the search to one chat.
+    """
 
     tools: bool = False
     since: datetime | None = None
@@ -182,7 +184,7 @@ async def limited(database: Database) -> AsyncIterator[Transaction]:
 
 
 class SearchReads:
-    """What a standby can do, too. `places` bound the searches that run at once."""
+    """The reads of the search, which a standby can do too. `places` limits the searches that run at once."""
 
     def __init__(self, database: Database, places: asyncio.Semaphore) -> None:
         self._database = database

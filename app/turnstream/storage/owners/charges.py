@@ -125,8 +125,8 @@ class Charges:
     async def usage(
         self, owner: str | None, by: Collection[UsageGroup], since: date, until: date, limit: int
     ) -> Sequence[UsageSum]:
-        """The sum over the days from `since` to `until`, then those of up to `limit` groups, newest and dearest first.
-        Of all owners where `owner` is None.
+        """Returns the sum of the charges from the day `since` to the day `until`. Then follow the sums of up to
+        `limit` groups, the newest and dearest first. If `owner` is None, the sums are over all owners.
         """
         values: dict[str, Any] = {
             "by": list(by),

@@ -78,7 +78,7 @@ COUNT_ROWS = Statement(
 
 @dataclass(frozen=True, slots=True)
 class OwnerInfo:
-    """What an owner has. `bytes` are those of the uploads."""
+    """An owner, and the numbers of the owner's rows. `bytes` is the size of the uploads."""
 
     owner: str
     chats: int
@@ -91,7 +91,7 @@ class OwnerInfo:
 
 @dataclass(frozen=True, slots=True)
 class ErasureStep:
-    """What a step has deleted. `turns` are about to go with their chat."""
+    """The rows that a step has deleted. `turns` will be deleted with their chat."""
 
     table: str
     rows: int = 0

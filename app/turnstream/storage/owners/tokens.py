@@ -164,7 +164,7 @@ class Tokens:
         return await self._database.row(EVER_A_TOKEN) is not None
 
     async def record_uses(self, credentials: Collection[str]) -> None:
-        """Those of the credentials that are stored tokens were used just now."""
+        """Records that these credentials were used just now. Credentials that are no stored tokens are ignored."""
         ids = [UUID(each.removeprefix(STORED_TOKEN)) for each in credentials if each.startswith(STORED_TOKEN)]
         await self._database.rows(RECORD_USES, ids=ids)
 

@@ -188,7 +188,7 @@ class Uploads:
             return await Uploads(connection).put(owner, media_type, content)
 
     async def describe(self, owner: str, ids: Collection[UUID]) -> Mapping[UUID, Upload]:
-        """Those of `ids` that belong to the owner."""
+        """Returns the uploads of `ids` that belong to the owner."""
         rows = await self._database.rows(DESCRIBE_UPLOADS, owner=owner, ids=list(ids))
         return {row["id"]: _upload(row) for row in rows}
 
@@ -217,7 +217,7 @@ class Uploads:
         return {row["id"]: row["content"] for row in rows}
 
     async def delete(self, owner: str, id: UUID, *, only_unused: bool = False) -> bool:
-        """Deletes an upload. False where there is none, or where `only_unused` is set and a turn refers to it."""
+        """Deletes an upload. Returns False if there is none, or if `only_unused` is set and a turn refers to it."""
         return await self._database.row(DELETE_UPLOAD, owner=owner, id=id, only_unused=only_unused) is not None
 
     async def sweep(self, kept: float) -> AsyncGenerator[int, None]:

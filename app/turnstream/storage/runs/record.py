@@ -515,7 +515,7 @@ async def begin_rounds(database: Database, begun: Sequence[tuple[Turn, Round]]) 
 
 
 def _fenced_by(turn: Turn) -> dict[str, int]:
-    """What the rows of a turn hold at least."""
+    """Returns the least numbers of blocks, rounds and asks that the rows of the turn must have."""
     return {
         "held_blocks": len(turn.blocks),
         "held_rounds": sum(round.sealed or round.voided for round in turn.rounds),

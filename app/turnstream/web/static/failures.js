@@ -5,8 +5,8 @@ import { TEXTS } from './texts.js'
 const { failures } = TEXTS
 
 // Types of failures that only the operator can mend. Providers use many more, which may pass.
-const OPERATOR = /auth|permission|billing|quota|model_not_available|not_found/
-const PERSON = /invalid_request|context_length|too_long|too_large|max_tokens|budget|output/
+const OPERATOR = /auth|permission|denied|billing|quota|api_key|access|http_40[12]|model_not_available|not_found/i
+const PERSON = /invalid_request|invalid_prompt|content_|context_length|too_long|too_large|max_tokens|budget|output/
 const ENDS = ['forked', 'max_tokens', 'max_tool_rounds', 'max_calls']
 
 /**

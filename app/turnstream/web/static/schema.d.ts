@@ -588,7 +588,10 @@ export interface components {
             event: "turn_start";
             data: components["schemas"]["ChatTurnStartEvent"];
         };
-        /** @description A tool that a client of the turn runs: the turn waits for its result. */
+        /**
+         * @description A tool that a client of the turn runs: the turn waits for its result. With an `expiry` the client is a program:
+         *     its calls are in no list of a person, and the turn is cancelled when one has waited for so long.
+         */
         ClientToolIn: {
             /** @constant */
             type: "client";
@@ -597,6 +600,8 @@ export interface components {
             input_schema: {
                 [key: string]: unknown;
             };
+            /** @description seconds */
+            expiry?: number | null;
         };
         /** @description A policy that was needed: for the tool_result at `index`, for the reply of `round`, or for the whole turn. */
         DegradedOut: {

@@ -41,7 +41,7 @@ class _Awaited(NamedTuple):
 
 
 class _Rest(NamedTuple):
-    """What was not streamed of a final piece. `is_new`: nothing of the piece was."""
+    """The part of a final piece that was not streamed. `is_new`: nothing of the piece was streamed."""
 
     text: str
     is_new: bool
@@ -169,7 +169,7 @@ class Items:
             for kind in {known.type for known, _ in finals}:
                 mine = [item for item in self._items if item.kind == kind]
                 if len(mine) > sum(known.type == kind for known, _ in finals):
-                    # vLLM announces a message at another place than that of its text.
+                    # vLLM announces a message at another place than its text.
                     mine = [item for item in mine if item.streamed or not item.open]
                 received[kind] = deque(mine)
             for place, (known, raw) in enumerate(finals):

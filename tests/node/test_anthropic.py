@@ -1,0 +1,41 @@
+"""Anthropic's own package from npm, in Node, against the real server."""
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.node.conftest import FOLDER, ScriptServer, run
+
+pytestmark = [pytest.mark.extensions("anthropic_api"), pytest.mark.asyncio(loop_scope="module")]
+
+
+def play(node: str, server: ScriptServer, scene: str) -> Any:
+    return json.loads(run(FOLDER, node, "anthropic.mjs", scene, server.url))
+
+
+async def test_messages_are_returned_and_assembled_from_streams(node: str, server: ScriptServer) -> None:
+    found = play(node, server, "answers")
+    assert (found["text"], found["models"], found["counts"]) == ("That is it.", ["script"], True)
+    assert found["streamed"] == [["thinking", "Let me look."], ["text", "One moment."], ["text", "That is it."]]
+    assert found["types"] == [
+        "content_block_delta",
+        "content_block_start",
+        "content_block_stop",
+        "message_delta",
+        "message_start",
+        "message_stop",
+    ]
+
+
+async def test_tools_run_in_the_client(node: str, server: ScriptServer) -> None:
+    found = play(node, server, "tools")
+    assert found == {"call": ["getLocation", {"precise": True}], "stop": "tool_use", "text": "That is it."}
+
+
+async def test_errors_have_the_classes_of_the_package(node: str, server: ScriptServer) -> None:
+    assert play(node, server, "errors") == [
+        ["NotFoundError", "not_found_error"],
+        ["BadRequestError", "invalid_request_error"],
+        ["BadRequestError", "invalid_request_error"],
+    ]
