@@ -203,6 +203,12 @@ class Turn:
     def ended(self) -> bool:
         return self.status in ENDED
 
+    @property
+    def is_abandoned(self) -> bool:
+        """Whether a call of a program has expired: nobody waits for the answer any more."""
+        programs = {spec.name for spec in self.request.tools if spec.client and spec.expiry} if self.request else ()
+        return any(ask.answer and ask.answer.kind == "expired" and ask.name in programs for ask in self.asks)
+
     def has_had(self, attempt: int) -> bool:
         """Whether this is a later state of the turn as it was in `attempt`. Numbers up to the first one that was kept
         all count: attempts before it were counted up one by one.

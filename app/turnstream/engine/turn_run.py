@@ -209,7 +209,7 @@ class TurnRun:
         return await turns.started_calls(view.turn.id)
 
     async def _carry_out(self, executor: Executor, recorder: Recorder) -> None:
-        if recorder.turn.cancel_requested:
+        if recorder.turn.cancel_requested or recorder.turn.is_abandoned:
             self.stop_cause = "cancel"
         try:
             # No await between this check and `_started`: a cause that comes later cancels the task.

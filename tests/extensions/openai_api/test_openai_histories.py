@@ -128,8 +128,11 @@ async def test_results_of_calls_for_which_no_turn_waits_are_recorded(
     talk.items[-2:] = []
     talk.result("c1", "green")  # another result than the one that is stored
     assert await talk.ask() == ("Green.", [])
-    (result,) = [block for m in provider.requests[-1].messages for block in m.blocks if block.type == TOOL_RESULT]
-    assert result.text == "green"
+    blocks = [block for message in provider.requests[-1].messages for block in message.blocks]
+    assert [(block.type, block.text) for block in blocks][-1] == (TOOL_RESULT, "green"), (
+        "no words but those of the client"
+    )
+    assert len(blocks) == 3
 
 
 @TALKS
@@ -206,3 +209,40 @@ async def test_a_reference_to_an_item_that_is_not_here_is_refused(client: AsyncO
     items: Items = [{"type": "item_reference", "id": made.output[0].id}, {"role": "user", "content": "And?"}]
     with pytest.raises(openai.BadRequestError, match="there is no item"):
         await client.responses.create(input=items)
+
+
+async def test_references_stand_for_the_items_that_they_name(server: Server, api: Client, client: AsyncOpenAI) -> None:
+    words = ["One.", "Two.", "Three."]
+    model, provider = server.scripts.provider(*(message_of(text(word)) for word in words))
+    items: Items = []
+    for number in range(3):
+        items.append({"role": "user", "content": str(number)})
+        made = await client.responses.create(model=model, input=items)
+        items.append({"type": "item_reference", "id": made.output[0].id})
+    texts = [block.text for message in provider.requests[-1].messages for block in message.blocks]
+    assert texts == ["0", "One.", "1", "Two.", "2"]
+    assert await chats_of(api) == 1
+
+
+async def test_references_to_many_chats_are_refused(client: AsyncOpenAI) -> None:
+    made = [await client.responses.create(input="Hi") for _ in range(21)]
+    items: Items = [{"type": "item_reference", "id": each.output[0].id} for each in made]
+    with pytest.raises(openai.BadRequestError, match="at most 20 branches"):
+        await client.responses.create(input=[*items, {"role": "user", "content": "And?"}])
+    answered = await client.responses.create(input=[*items[1:], {"role": "user", "content": "And?"}])
+    assert answered.status == "completed"
+
+
+@TALKS
+async def test_a_message_beside_results_is_in_the_same_model_call(
+    server: Server, client: AsyncOpenAI, kind: type[Talk]
+) -> None:
+    model, provider = server.scripts.provider(message_of(LOOKS), message_of(text("Blue.")), message_of(text("No.")))
+    talk = kind(client, model, store=True)
+    talk.say("Colour?")
+    await talk.ask()
+    talk.result("c1", "blue")
+    talk.say("In one word.")
+    assert await talk.ask() == ("Blue.", [])
+    texts = [block.text for message in provider.requests[-1].messages for block in message.blocks]
+    assert (len(provider.requests), texts[-1]) == (2, "In one word.")

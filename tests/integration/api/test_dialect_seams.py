@@ -72,7 +72,7 @@ async def converse(request: Request) -> Response:
     services.streams.take(request)
     *history, message = (line.item() for line in sent.lines)
     new = checked_turn({"model": sent.model, "blocks": [{"type": "text", "text": sent.lines[-1].text}]})
-    place = await find_place(services, identity_of(request), history[:-1], history[-1:], None)
+    place = await find_place(services, identity_of(request), history[:-1], history[-1:])
     if place is not None:
         exchange = await post_message(services, new, Target(owner, place.chat, place.turn), None)
     else:

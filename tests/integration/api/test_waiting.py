@@ -679,7 +679,9 @@ async def test_a_call_without_an_answer_expires(desk: Server, clerk: Client, off
     assert office.sent == []
 
 
-async def test_a_call_of_a_program_is_nobodys_work_and_expires(desk: Server, clerk: Client) -> None:
+async def test_a_call_of_a_program_is_nobodys_work_and_ends_its_turn_when_it_expires(
+    desk: Server, clerk: Client
+) -> None:
     model, provider = desk.scripts.provider(calls_of(("findNodes", {}, "c")), message_of(text("Never said.")))
     turn = await clerk.say(await clerk.chat(), model=model, tools=[{**FIND, "expiry": 3600}])
     await until_waiting(clerk, turn)
@@ -687,8 +689,8 @@ async def test_a_call_of_a_program_is_nobodys_work_and_expires(desk: Server, cle
     connection = await asyncpg.connect(desk.database_url)
     await connection.execute("UPDATE asks SET expires_at = now() WHERE name = 'findNodes' AND expires_at IS NOT NULL")
     await connection.close()
-    assert (await finished(clerk, turn))["status"] == "complete"
-    assert len(provider.requests) == 2, "the model learns that nobody answered"
+    assert (await finished(clerk, turn))["status"] == "cancelled"
+    assert len(provider.requests) == 1
 
 
 async def test_an_answer_that_comes_too_late_is_refused(desk: Server, clerk: Client, office: Office) -> None:

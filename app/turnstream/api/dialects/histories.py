@@ -142,12 +142,12 @@ async def digest_of(items: Iterable[PastItem]) -> bytes:
 
 
 async def find_place(
-    services: Services, identity: Identity, history: Iterable[PastItem], answer: Iterable[PastItem], chat: UUID | None
+    services: Services, identity: Identity, history: Iterable[PastItem], answer: Iterable[PastItem]
 ) -> HistoryPlace | None:
-    """The newest turn to which the same history has led, with the same answer; in this `chat`, if it is known."""
+    """The newest turn to which the same history has led, with the same answer, where the caller reaches its chat."""
     owner, wanted = identity.owner, _PastAnswer.of_items(answer)
     for found, id in await services.storage.histories.find(owner, await digest_of(history)):
-        if chat in {None, found} and identity.chat in {None, found}:
+        if identity.chat in {None, found}:
             with suppress(NotFound):
                 turn = await services.storage.turns.get(owner, found, id)
                 for part, given in enumerate(await _answers_of(services, turn)):
@@ -206,8 +206,8 @@ def _canonical(item: PastMessage | PastText | PastCall | PastResult) -> list[Any
 
 # --- exchanges that took place elsewhere -----------------------------------------------------------------------------
 
-# The message behind a history that ends with results of calls for which no turn here waits.
-GO_ON = {"type": "text", "text": "Go on."}
+# In the place of a message where an answer goes on from results of calls. It is not stored.
+NO_MESSAGE = {"type": "text", "text": "…"}
 
 
 def history_of(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from turnstream.api.actions import decisions_of, store_answers
 from turnstream.api.attachments import steer_blocks
 from turnstream.api.caller import check_turn, with_fixed
-from turnstream.api.dialects.histories import HistoryPlace, PastResult, digest_of, find_place, history_of
+from turnstream.api.dialects.histories import NO_MESSAGE, HistoryPlace, PastResult, digest_of, find_place, history_of
 from turnstream.api.exchange import admit, cancel_turn, post_in_new_chat, post_message
 from turnstream.api.services import Services, count_writes
 from turnstream.domain.asks import Ask
@@ -22,8 +22,6 @@ from turnstream.storage.chats.actions import Decision
 from turnstream.storage.chats.exchanges import IdempotencyKey, Target
 
 _PLACE = "messages"
-# In the place of a message where an answer goes on from results; it is not stored.
-_NO_MESSAGE = {"type": "text", "text": "…"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +38,7 @@ class MessagePosting:
         """
         found, input = continued, self.input
         if input.last_answer:
-            found = await find_place(self.services, self.identity, input.history, input.last_answer, self.identity.chat)
+            found = await find_place(self.services, self.identity, input.history, input.last_answer)
         if found is None:
             answer = await self._post_in_new_chat(), 0
         elif input.results:
@@ -74,7 +72,7 @@ class MessagePosting:
         if past := [*input.history, *input.last_answer, *results]:
             self.identity.require("chat")  # answers in a history are no messages of a person
             history = history_of(self.services, self.identity.owner, past, _PLACE, goes_on=goes_on)
-        new = new_turn(self.options, [_NO_MESSAGE] if goes_on else input.blocks)
+        new = new_turn(self.options, [NO_MESSAGE] if goes_on else input.blocks)
         return (await post_in_new_chat(self.services, new, chat, self.key, history)).assistant_turn
 
     # --- results of calls --------------------------------------------------------------------------------------------
@@ -112,7 +110,7 @@ class MessagePosting:
         """Whether the turn goes on with what this request asks for. Some clients change tools between two calls."""
         assert turn.request is not None
         chat = await self.services.storage.chats.get(self.identity.owner, turn.chat_id)
-        new = with_fixed(new_turn(self.options, [_NO_MESSAGE]))
+        new = with_fixed(new_turn(self.options, [NO_MESSAGE]))
         return _essence(self.services.resolver.resolve(new, chat, turn.request)) == _essence(turn.request)
 
 

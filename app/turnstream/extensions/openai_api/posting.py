@@ -8,7 +8,9 @@ from uuid import UUID
 from starlette.requests import Request
 
 from turnstream.api.actions import store_answers
-from turnstream.api.dialects.histories import GO_ON, PastCall, digest_of, find_place, history_of, key_of
+from turnstream.api.attachments import steer_blocks
+from turnstream.api.caller import check_turn, with_fixed
+from turnstream.api.dialects.histories import NO_MESSAGE, PastCall, digest_of, find_place, history_of
 from turnstream.api.exchange import admit, post_in_new_chat, post_message
 from turnstream.api.services import Services, count_writes, identity_of
 from turnstream.domain.asks import Ask, AskAnswer
@@ -71,7 +73,7 @@ class Posting:
         found = None
         if input.last_answer:
             history, answer = past_items(input.history), past_items(input.last_answer)
-            found = await find_place(self._services, self._identity, history, answer, self._identity.chat)
+            found = await find_place(self._services, self._identity, history, answer)
         if found is None and input.origin is not None and not await self._is_edited(input.origin):
             # Of a part of the conversation, sent by its ids: it would not be found by its digest.
             return await self._follow(Place(input.origin.chat, input.origin)) or (await self._post(_FOREIGN), 0)
@@ -102,7 +104,9 @@ class Posting:
         if not self._input.blocks and not self._input.answers:
             detail = "`input` must end with a message of the user, or with the outputs of calls."
             raise RequestRefused(detail, field="input")
-        self._input.blocks = self._input.blocks or [GO_ON]
+        goes_on = not self._input.blocks
+        if goes_on:
+            self._input.blocks = [NO_MESSAGE]
         new = new_turn(services, self._options, self._input, follows=place.origin is not None)
         if place.chat is None:
             self._identity.require_reach(None)
@@ -112,7 +116,7 @@ class Posting:
             if self._input.last_answer:
                 self._identity.require("chat")  # answers in a history are no messages of a person
                 items = [*self._input.history, *self._input.last_answer, *self._input.answers]
-                history = history_of(services, owner, past_items(items), PLACE)
+                history = history_of(services, owner, past_items(items), PLACE, goes_on=goes_on)
             turn = (await post_in_new_chat(services, new, chat, self._key, history)).assistant_turn
             if not self._stores:
                 await services.storage.histories.keep_unstored(turn, owner)
@@ -165,13 +169,10 @@ class Posting:
             await count_writes(services, owner, 1)
             return await store_answers(services, identity, turn, decisions, self._key), part
         identity.require("send")
-        new = new_turn(services, self._options, self._input, follows=True)
+        check_turn(turn)
+        new = with_fixed(new_turn(services, self._options, self._input, follows=True))
         await admit(services, owner, new, writes=1)  # before the answers: a refusal stores nothing
-        turn = await store_answers(services, identity, turn, decisions, self._key)
-        key = self._key and key_of("openai", "message", self._key.key, self._key.digest.hex())
-        target = Target(owner, turn.chat_id, turn.id, "steer")
-        exchange = await post_message(services, new, target, key, admitted=True)
-        return exchange.assistant_turn, part if exchange.steered else 0
+        return await store_answers(services, identity, turn, decisions, self._key, steer_blocks(new.blocks)), part
 
     def _has_calls(self) -> bool:
         """Whether the input has the call of each answer."""

@@ -1,7 +1,8 @@
 """References of an input to items that are here."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from uuid import UUID
 
 from pydantic import TypeAdapter
 
@@ -13,26 +14,45 @@ from turnstream.extensions.openai_api.objects import Json, turn_of_item
 from turnstream.extensions.openai_api.schemas import InputItem, ItemIn, OutputItem
 
 _ITEM: TypeAdapter[InputItem] = TypeAdapter(ItemIn)
+_MOST_BRANCHES = 20  # that one input refers to: each is read
 
 
 async def with_referenced(services: Services, identity: Identity, items: Sequence[InputItem]) -> Sequence[InputItem]:
     """The items, with what each reference names in its place. Raises RequestRefused."""
+    places = [_place_of(item) for item in items]
+    wanted = {place for place in places if place is not None}
     known: dict[str, Json] = {}
-    read = set()
-    found: list[InputItem] = []
-    for number, item in enumerate(items):
-        if not isinstance(item, OutputItem) or item.type != "item_reference":
-            found.append(item)
+    branches = 0
+    for place in reversed(places):  # the branch of the last one has most of the others
+        if place is None or place not in wanted:
             continue
-        place = turn_of_item(item.id)
-        if place is not None and place[:2] not in read:
-            read.add(place[:2])
-            identity.require_reach(place[0])
-            with suppress(NotFound):
-                turn = await services.storage.turns.get(identity.owner, place[0], place[1])
-                known |= {each["id"]: each for each in await items_of_path([turn])}
-        if (referenced := known.get(item.id or "")) is None:
-            field = f"input.{number}.id"
-            raise RequestRefused(f"`{field}` must be the id of an item; there is no item {item.id}.", field=field)
-        found.append(_ITEM.validate_python(referenced))
-    return found
+        if branches == _MOST_BRANCHES:
+            detail = f"`input` must refer to items of at most {_MOST_BRANCHES} branches of chats."
+            raise RequestRefused(detail, field="input")
+        branches += 1
+        chat, leaf = place
+        identity.require_reach(chat)
+        wanted.discard(place)
+        with suppress(NotFound):
+            path = await services.storage.turns.path(identity.owner, chat, leaf)
+            named = [turn for turn in path if (chat, turn.id) in wanted or turn.id == leaf]
+            wanted -= {(chat, turn.id) for turn in named}
+            known |= {each["id"]: each for each in await items_of_path(named)}
+    return [_found(item, number, known) for number, item in enumerate(items)]
+
+
+def _place_of(item: InputItem) -> tuple[UUID, UUID] | None:
+    """The chat and the turn of the item that a reference names."""
+    if not isinstance(item, OutputItem) or item.type != "item_reference":
+        return None
+    place = turn_of_item(item.id)
+    return place and place[:2]
+
+
+def _found(item: InputItem, number: int, known: Mapping[str, Json]) -> InputItem:
+    if not isinstance(item, OutputItem) or item.type != "item_reference":
+        return item
+    if (referenced := known.get(item.id or "")) is None:
+        field = f"input.{number}.id"
+        raise RequestRefused(f"`{field}` must be the id of an item; there is no item {item.id}.", field=field)
+    return _ITEM.validate_python(referenced)
