@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from itertools import pairwise
@@ -119,10 +120,8 @@ def events(body: bytes) -> list[Any]:
         if line.startswith(b"data:"):
             data.append(line.removeprefix(b"data:").removeprefix(b" "))
         elif not line and data:
-            try:
+            with suppress(ValueError):  # `[DONE]`, or the stream was cut
                 found.append(json.loads(b"\n".join(data)))
-            except ValueError:  # `[DONE]`, or the stream was cut
-                pass
             data = []
     return found
 
