@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.extensions.openai.test_recordings_openai import SORTED
+from tests.integration import recordings
 from tests.integration.adapters import Talk, talking
 from tests.integration.recordings import (
     Heard,
@@ -62,17 +63,16 @@ async def talk() -> AsyncIterator[Talk]:
 def events(file: str) -> list[Json]:
     """Of the first response in a stream."""
     found: list[Json] = []
-    for line in read(file).splitlines():
-        if line.startswith(b"data: {"):
-            found.append(json.loads(line[5:]))
-            if found[-1]["type"] in {"response.completed", "response.incomplete"}:
-                break
+    for event in recordings.events(read(file)):
+        found.append(event)
+        if event.get("type") in {"response.completed", "response.incomplete"}:
+            break
     return found
 
 
 def right(file: str) -> list[Plain]:
     """The SDK's result for a stream, or the final forms of its items where the SDK raises or is wrong."""
-    sdk = json.loads(read(f"oracle/{file}.json"))["responses"]
+    sdk = recordings.oracles(file)["responses"]
     done = [event["item"] for event in events(file) if event["type"] == "response.output_item.done"]
     assert sdk["ok"] or file in {FAILED, *EXCEPTIONS}
     output = done if file in EXCEPTIONS else sdk["response"]["output"] if sdk["ok"] else []
@@ -173,7 +173,7 @@ def test_the_parts_do_not_depend_on_the_cuts_of_the_network(file: str) -> None:
 def test_every_exception_is_one_of_the_recordings_and_the_sdk_is_wrong_there() -> None:
     assert {*streams(KIND)} > EXCEPTIONS.keys()
     for file in EXCEPTIONS:
-        sdk = json.loads(read(f"oracle/{file}.json"))["responses"]
+        sdk = recordings.oracles(file)["responses"]
         assert not sdk["ok"] or not sdk["response"]["output"]
 
 
@@ -239,7 +239,7 @@ def test_every_reply_of_a_session_goes_back_with_its_opaque_items_byte_for_byte(
 def raw_items(stream: bytes) -> Iterator[bytes]:
     """Items at their ends, as they came."""
     for line in stream.splitlines():
-        if line.startswith(b"data: {") and json.loads(line[5:])["type"] == "response.output_item.done":
+        if b'"response.output_item.done"' in line and line.startswith(b"data:"):
             _, _, after = line.partition(b'"item":')
             after = after.lstrip()
             _, end = json.JSONDecoder().raw_decode(after.decode())
