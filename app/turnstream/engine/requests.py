@@ -65,10 +65,13 @@ class Requests:
             provider_tools=request.provider_tools,
             may_use_tools=isinstance(step, CallModel) and step.tools,
             resume_data=_resume_data(sealed),
-            earlier_data=_resume_data([each for turn in self._ancestors for each in turn.rounds if each.sealed]),
+            earlier_data=self._earlier_data() if request.provider_tools else None,
             call=ModelCall(turn.id, step.round, turn.attempt, model, request.record),
             compaction=_compaction(request, model),
         )
+
+    def _earlier_data(self) -> str | None:
+        return _resume_data([each for turn in self._ancestors for each in turn.rounds if each.sealed])
 
     def _params_of_fallback(self, model: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
         fitting = self._fitting(model, params)
