@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
+from turnstream.api.dialects.histories import NO_MESSAGE
 from turnstream.domain.asks import Ask
 from turnstream.domain.blocks import Block
 from turnstream.domain.kinds import DOCUMENT, IMAGE, TEXT
@@ -32,7 +33,8 @@ async def items_of_path(path: Sequence[Turn]) -> list[Json]:
     for turn in path:
         await portions.pause()
         if turn.role == "user":
-            items.append(user_item(turn))
+            if not is_placeholder(turn):
+                items.append(user_item(turn))
             continue
         for part in range(parts_of(turn)):
             events = ResponseEvents(turn, part)
@@ -41,6 +43,11 @@ async def items_of_path(path: Sequence[Turn]) -> list[Json]:
                     await portions.pause()
             items += [*_answers(turn, part), *events.response()["output"]]
     return items
+
+
+def is_placeholder(turn: Turn) -> bool:
+    """Whether a user turn is there only because each answer follows one: nobody has sent it."""
+    return [block.text for block in turn.blocks] in ([], [NO_MESSAGE["text"]])
 
 
 def _answers(turn: Turn, part: int) -> Iterator[Json]:
