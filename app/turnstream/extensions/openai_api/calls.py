@@ -57,6 +57,14 @@ ENDPOINTS = (
         limits=_POSTS,
     ),
     _call(
+        "POST /v1/responses/input_tokens",
+        responses.count_input_tokens,
+        "Count the tokens of the input",
+        ResponseIn,
+        scopes=_ACTS,
+        limits=("requests",),
+    ),
+    _call(
         "GET /v1/responses/{response}",
         responses.get_response,
         "One response, or its stream",
