@@ -71,9 +71,7 @@ async def test_a_thread_from_elsewhere_is_brought_over_and_goes_on(
     assert chat["title"] == "What floats?"
 
 
-async def test_the_session_of_the_agents_sdk_pops_one_item_after_the_other(
-    server: Server, client: AsyncOpenAI
-) -> None:
+async def test_the_session_of_the_agents_sdk_pops_one_item_after_the_other(server: Server, client: AsyncOpenAI) -> None:
     model, provider = server.scripts.provider(message_of(text("Deep.")))
     session = OpenAIConversationsSession(openai_client=client)
     items: Any = [
@@ -92,7 +90,7 @@ async def test_the_session_of_the_agents_sdk_pops_one_item_after_the_other(
     assert [item.get("role") for item in before] == ["user", None, "assistant", "user", "assistant"]
     for place in range(len(before) - 1, 0, -1):
         popped: Any = await session.pop_item()
-        assert popped["type"] == before[place]["type"]  # type: ignore[typeddict-item]
+        assert popped["type"] == before[place]["type"]
         assert popped.get("content") == before[place].get("content")
         assert [item.get("role") for item in await session.get_items()] == [item.get("role") for item in before[:place]]
     await client.responses.create(model=model, input="How deep?", conversation=session.session_id)

@@ -143,7 +143,9 @@ async def _delete_last(request: Request, services: Services, owner: str, turn: T
         detail = "`item` must be the last item, or a message of the user, which is deleted with all that follows."
         raise RequestRefused(detail, field="item")
     if turn.asks:  # a copy would lose who has answered them
-        detail = "`item` must be a message of the user: this one is of an answer with calls that its client has answered."
+        detail = (
+            "`item` must be a message of the user: this one is of an answer with calls that its client has answered."
+        )
         raise RequestRefused(detail, field="item")
     (_, _, index), parent = turn_of_item(items[-1]["id"]) or (None, None, None), turn.parent_id
     assert index is not None

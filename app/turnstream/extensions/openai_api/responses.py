@@ -44,7 +44,7 @@ async def create_response(request: Request) -> Response:
         raise RequestRefused("`store` must be left out with `background`.", field="store")
     items = await with_referenced(services, identity_of(request), items_of(sent.input))
     input, options = await split_input(items), options_of(services, sent)
-    place = await _place(request, services, sent)
+    place = await place_of(request, services, sent)
     if sent.stream:
         services.streams.take(request)
     key = idempotency_key_of(request, body)
@@ -73,15 +73,10 @@ async def count_input_tokens(request: Request) -> Response:
     sent, _ = await read_body(request, ResponseIn)
     items = await with_referenced(services, identity_of(request), items_of(sent.input))
     input, options = await split_input(items), options_of(services, sent)
-    place = await _place(request, services, sent)
+    place = await place_of(request, services, sent)
     input.blocks = [NO_MESSAGE]  # the items are counted by themselves
     new = new_turn(services, options, input, follows=place.origin is not None)
-    path: Sequence[Turn] = ()
-    if place.origin is not None:
-        try:
-            path = await services.storage.turns.path(owner, place.origin.chat, place.origin.turn)
-        except NotFound:
-            raise unknown_previous(str(place.origin)) from None
+    path = await previous_path(services, owner, place.origin) if place.origin else ()
     try:
         count = await count_input(services, owner, new, past_items(items), PLACE, path)
     except ProviderError as error:
@@ -163,7 +158,7 @@ def item_page(request: Request, items: Sequence[dict[str, Any]], *, more: bool =
     return Response(to_json(body), media_type="application/json")
 
 
-async def _place(request: Request, services: Services, sent: ResponseIn) -> Place:
+async def place_of(request: Request, services: Services, sent: ResponseIn) -> Place:
     """The chat of the response and the response that it follows: the one that is named, or the newest of the
     conversation.
     """
@@ -178,6 +173,14 @@ async def _place(request: Request, services: Services, sent: ResponseIn) -> Plac
         return Place(chat, None if newest is None else ResponseId(chat, newest), named=True)
     identity.require_reach(origin.chat if origin else None)
     return Place(origin.chat, origin, named=True) if origin else Place()
+
+
+async def previous_path(services: Services, owner: str, origin: ResponseId) -> Sequence[Turn]:
+    """The path to the response that a request names. Raises RequestRefused."""
+    try:
+        return await services.storage.turns.path(owner, origin.chat, origin.turn)
+    except NotFound:
+        raise unknown_previous(str(origin)) from None
 
 
 async def _found(request: Request, services: Services, owner: str) -> tuple[ResponseId, Turn]:

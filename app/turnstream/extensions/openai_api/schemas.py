@@ -21,6 +21,7 @@ from turnstream.api.schemas.fields import (
 )
 from turnstream.api.schemas.requests import Labels, ModelName
 from turnstream.extensions.openai_api.objects import flat_name
+from turnstream.llm.conversation.messages import SUMMARISED
 
 # What a response has in any case, or never has because it is not needed here. Probabilities are not kept.
 Included = Literal["message.input_image.image_url", "message.output_text.logprobs", "reasoning.encrypted_content"]
@@ -95,8 +96,13 @@ class OutputItem(LenientBody):
     arguments: Storable | None = None
 
 
-def _as_function(value: Any) -> Any:
-    """Calls of custom tools and of tools of a namespace, and their outputs, as those of functions."""
+SUMMARY_MARK = "turnstream:"  # before the summary in a compaction item of ours
+
+
+def _as_known(value: Any) -> Any:
+    """Calls of custom tools and of tools of a namespace, and their outputs, as those of functions; a summary of the
+    conversation so far as a message.
+    """
     if not isinstance(value, dict):
         return value
     match value.get("type"):
@@ -104,9 +110,18 @@ def _as_function(value: Any) -> Any:
             value = {**value, "type": "function_call", "arguments": json.dumps({"input": value.get("input", "")})}
         case "custom_tool_call_output":
             value = {**value, "type": "function_call_output"}
+        case "compaction" | "compaction_summary":
+            mark, _, summary = str(value.get("encrypted_content", "")).partition(SUMMARY_MARK)
+            if mark or not summary:
+                raise ValueError("must be as this server has made it: other summaries cannot be read")
+            return {"type": "message", "role": "user", "content": SUMMARISED + summary}
         case _:
             pass
     return {**value, "name": flat_name(value.get("name"), value["namespace"])} if value.get("namespace") else value
+
+
+def is_summary(item: MessageItem) -> bool:
+    return isinstance(item.content, str) and item.content.startswith(SUMMARISED)
 
 
 InputItem = MessageItem | FunctionOutputItem | ApprovalItem | OutputItem
@@ -126,7 +141,7 @@ ItemIn = Annotated[
     | Annotated[ApprovalItem, Tag("mcp_approval_response")]
     | Annotated[OutputItem, Tag("output")],
     Discriminator(_item_tag),
-    BeforeValidator(_as_function),
+    BeforeValidator(_as_known),
 ]
 InputIn = (
     Annotated[
