@@ -25,8 +25,8 @@ class CutTurn:
 
 def cut_after(turn: Turn, index: int | None) -> CutTurn:
     """The turn as a fork copies it: up to its block `index`, without any for -1, or whole. A call whose result is cut
-    off gets another one, as models require. Raises RequestRefused for a block that there is not, and Conflict for a part of an open turn
-    that may still change.
+    off gets another one, as models require. Raises RequestRefused for a block that there is not, and Conflict for a
+    part of an open turn that may still change.
     """
     if index is not None and index >= len(turn.blocks):
         known = f"from 0 to {len(turn.blocks) - 1}" if turn.blocks else "and this turn has none yet"

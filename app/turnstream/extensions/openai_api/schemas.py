@@ -5,7 +5,7 @@ than are needed, as the SDKs send back what they received.
 import json
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 
 from turnstream.api.schemas.fields import (
     OTHER_TAG,
@@ -168,12 +168,20 @@ class FunctionToolIn(FunctionIn):
 
 
 class CustomToolIn(LenientBody):
-    """A tool of the client whose input is any text. A grammar in its `format` is a hint for the model."""
+    """A tool of the client whose input is any text. A grammar in its `format` is a hint for the model. Chat completions
+    have the other members inside of `custom`.
+    """
 
     type: Literal["custom"]
     name: Storable
     description: Storable | None = None
     format: JsonObject | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_chat(cls, value: Any) -> Any:
+        inside = value.get("custom") if isinstance(value, dict) else None
+        return {**inside, **value} if isinstance(inside, dict) else value
 
 
 def _own_tag(value: Any) -> str:
@@ -242,6 +250,7 @@ class NamedToolIn(LenientBody):
     type: Storable | None = None
     name: Storable | None = None
     function: FunctionIn | None = None
+    custom: FunctionIn | None = None
 
 
 class AllowedIn(LenientBody):
@@ -359,8 +368,21 @@ class CalledFunctionIn(LenientBody):
 
 class ToolCallIn(LenientBody):
     id: Storable | None = None
-    type: Literal["function"] = "function"
+    type: Literal["function", "custom"] = "function"
     function: CalledFunctionIn
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_custom(cls, value: Any) -> Any:
+        """The call of a custom tool as that of a function."""
+        if (
+            isinstance(value, dict)
+            and value.get("type") == "custom"
+            and isinstance(custom := value.get("custom"), dict)
+        ):
+            arguments = json.dumps({"input": custom.get("input", "")})
+            return {**value, "function": {"name": custom.get("name"), "arguments": arguments}}
+        return value
 
 
 class ChatMessageIn(LenientBody):
