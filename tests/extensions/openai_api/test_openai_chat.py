@@ -206,3 +206,10 @@ async def test_a_call_of_a_custom_tool_from_elsewhere_is_recorded(server: Server
     await client.chat.completions.create(model=model, messages=messages)
     said = [block.text for message in provider.requests[0].messages for block in message.blocks]
     assert said == ["Go", '{"input": "+b"}', "ok"]
+
+
+async def test_an_answer_is_not_continued(client: AsyncOpenAI) -> None:
+    messages: Any = [user("Go"), {"role": "assistant", "content": "It is"}]
+    with pytest.raises(openai.BadRequestError, match="`messages` must end with a message of the user") as refused:
+        await client.chat.completions.create(model="plain", messages=messages)
+    assert refused.value.param == "messages"

@@ -32,7 +32,7 @@ from turnstream.storage.chats.exchanges import Target
 
 
 async def compact_response(request: Request) -> Response:
-    """Returns the messages of the user, and an item with the summary of all that was said."""
+    """Returns the messages of the user, and an item with the summary of the conversation."""
     services, owner = services_and_owner(request)
     sent, _ = await read_body(request, ResponseIn)
     items = await with_referenced(services, identity_of(request), items_of(sent.input))

@@ -102,7 +102,9 @@ class Posting:
         services, owner = self._services, self._owner
         self._identity.require("send")
         if not self._input.blocks and not self._input.answers:
-            detail = "`input` must end with a message of the user, or with the outputs of calls."
+            detail = (
+                "`input` must end with a message of the user, or with the outputs of calls: an answer is not continued."
+            )
             raise RequestRefused(detail, field="input")
         goes_on = not self._input.blocks
         if goes_on:
