@@ -8,18 +8,17 @@ from uuid import UUID
 
 from turnstream.api.caller import CALLER, of_caller, with_fixed
 from turnstream.api.codec import to_json
+from turnstream.api.dialects.chats import new_chat
 from turnstream.api.dialects.histories import PastBlock, PastCall, PastItem, PastMessage, PastResult, PastText
 from turnstream.api.exchange import admit
 from turnstream.api.schemas.requests import NewTurn
 from turnstream.api.services import Services
 from turnstream.domain.blocks import Block
-from turnstream.domain.chats import Chat
 from turnstream.domain.compaction import size_of_block, tokens_of
 from turnstream.domain.errors import Forbidden, RequestRefused
 from turnstream.domain.kinds import TEXT, TOOL_RESULT, TOOL_USE
 from turnstream.domain.media import media_type_of
 from turnstream.domain.turns import Turn
-from turnstream.kit.clock import CLOCK
 from turnstream.kit.ids import new_id
 from turnstream.llm.conversation.attachments import upload_ids_in, with_uploads
 from turnstream.llm.conversation.messages import build_messages
@@ -33,11 +32,9 @@ async def count_input(
     """The tokens of the items of the field `place`, with the options of `new`, behind the turns of `path`. Raises
     RequestRefused, ProviderError.
     """
-    new, now = with_fixed(new), CLOCK.now()
+    new = with_fixed(new)
     await admit(services, owner, new)
-    chat = Chat(new_id(), owner, None, None, {}, created_at=now, updated_at=now)
-    if path:
-        chat = await services.storage.chats.get(owner, path[-1].chat_id)
+    chat = await services.storage.chats.get(owner, path[-1].chat_id) if path else new_chat(owner)
     asked = of_caller(services.resolver.resolve(new, chat, path[-1].request if path else None))
     contents: dict[UUID, bytes] = {}
     entries = [entry for item in items for entry in await _entries(services, owner, item, contents, place)]

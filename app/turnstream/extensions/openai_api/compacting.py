@@ -7,11 +7,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from turnstream.api.codec import to_json
+from turnstream.api.dialects.chats import new_chat
 from turnstream.api.dialects.histories import history_of
 from turnstream.api.exchange import post_in_new_chat, post_message
 from turnstream.api.http.reading import read_body
 from turnstream.api.services import identity_of, services_and_owner
-from turnstream.domain.chats import Chat
 from turnstream.domain.errors import RequestRefused
 from turnstream.domain.fork import cut_after
 from turnstream.domain.kinds import TEXT
@@ -24,7 +24,6 @@ from turnstream.extensions.openai_api.references import with_referenced
 from turnstream.extensions.openai_api.responses import place_of, previous_path
 from turnstream.extensions.openai_api.schemas import SUMMARY_MARK, InputItem, MessageItem, ResponseIn, is_summary
 from turnstream.extensions.openai_api.stream import response_reader
-from turnstream.kit.clock import CLOCK
 from turnstream.kit.ids import new_id
 from turnstream.llm.conversation.messages import SUMMARISE
 from turnstream.storage.chats.branches import Fork
@@ -56,10 +55,9 @@ async def compact_response(request: Request) -> Response:
     else:
         if not items:
             raise RequestRefused("`input` must have the items of a conversation.", field="input")
-        said, now = _said(items), CLOCK.now()
-        made = Chat(new_id(), owner, None, None, {}, created_at=now, updated_at=now)
+        said = _said(items)
         history = history_of(services, owner, past_items(items), PLACE)
-        turn = (await post_in_new_chat(services, new, made, None, history)).assistant_turn
+        turn = (await post_in_new_chat(services, new, new_chat(owner), None, history)).assistant_turn
     await services.storage.histories.keep_unstored(turn, owner)
     reader = response_reader(services, owner, turn, 0)
     await reader.end()

@@ -7,7 +7,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from turnstream.api.codec import to_json
-from turnstream.api.dialects.chats import checked_turn
+from turnstream.api.dialects.chats import checked_turn, new_chat
 from turnstream.api.dialects.histories import history_of
 from turnstream.api.http.reading import limit_of, read_body
 from turnstream.api.schemas.requests import ChatSettings
@@ -23,8 +23,6 @@ from turnstream.extensions.openai_api.objects import Json, chat_of_conversation,
 from turnstream.extensions.openai_api.posting import delete_turn
 from turnstream.extensions.openai_api.responses import item_page
 from turnstream.extensions.openai_api.schemas import ConversationBody, ItemsIn
-from turnstream.kit.clock import CLOCK
-from turnstream.kit.ids import new_id
 from turnstream.storage.chats.branches import Fork
 
 
@@ -34,8 +32,7 @@ async def create_conversation(request: Request) -> Response:
     settings = services.resolver.changed_settings({}, ChatSettings(labels=sent.metadata) if sent.metadata else None)
     history = history_of(services, owner, past_items(items_of(sent.items)), PLACE)
     await count_writes(services, owner, history.exchanges)
-    now = CLOCK.now()
-    chat = Chat(new_id(), owner, None, None, dict(settings), created_at=now, updated_at=now)
+    chat = new_chat(owner, settings=settings)
     request_of_chat = services.resolver.resolve(checked_turn({"blocks": [{"type": "text", "text": "…"}]}), chat, None)
     await services.storage.histories.record_in_new_chat(chat, await history.load(), request_of_chat)
     services.live.notify(owner, chat.id)
