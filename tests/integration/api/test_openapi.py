@@ -33,6 +33,7 @@ from turnstream.domain.blocks import Block, PreliminaryOutput
 from turnstream.domain.cursor import Cursor
 from turnstream.domain.degraded import Degraded
 from turnstream.domain.events import (
+    CAUGHT_UP,
     ActionRequired,
     Answered,
     BlockDelta,
@@ -539,6 +540,7 @@ NOTICES = [
     preliminary_notice(PreliminaryOutput(1, "c", "n", "so far", {"rows": 2})),
     preliminary_notice(PreliminaryOutput(1, "c", "n", "so far")),
     Notice("access_ended", {"status": 401, "detail": "The token was revoked."}),
+    CAUGHT_UP,
     Notice("retry", {"error": "overloaded_error", "message": "No.", "seconds": 1.5, "model": "m", "tries": 2}),
 ]
 
