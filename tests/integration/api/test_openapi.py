@@ -364,8 +364,8 @@ async def wrong_kind(world: World, endpoint: Endpoint) -> None:
 async def wrong_field(world: World, endpoint: Endpoint) -> None:
     path = filled(endpoint, {"{path:path}": "a/"}) if "{path" in endpoint.path else await world.fill(endpoint)
     content = b"[]" if endpoint.takes else b""
-    numbers = {"limit", "turn"} if "{entry}" in endpoint.path else {"limit", "version", "turn"}
-    wrong = {query.name: "0" for query in endpoint.queries if query.name in numbers}
+    numbers = {"limit", "turn", "startIndex", *(() if "{entry}" in endpoint.path else ("version",))}
+    wrong = {query.name: "x" for query in endpoint.queries if query.name in numbers}
     if not wrong and not isinstance(endpoint.takes, type):
         wrong = {"limt": "0"}
     await world.api.request(endpoint.method, path, params=wrong, content=content, headers=JSON)
