@@ -14,11 +14,13 @@ import pytest
 from tests.integration.api.chat_picture import ChatPicture, pictured
 from tests.integration.api.test_chat_stream import Visitor, all_turns, ended_turns, take_until, two_replicas
 from tests.support.http_client import Client, Event, Said, said
-from tests.support.http_server import Server, pausing
+from tests.support.http_server import Server, pausing, serving
 from tests.support.locks import Locker
 from tests.support.openapi_document import Document
 from turnstream.llm.provider import ModelRequest
 from turnstream.llm.scripted import Pause, ScriptedProvider, message_of, text
+from turnstream_client.errors import RequestRejected
+from turnstream_client.http import AsyncClient
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -216,6 +218,27 @@ async def read_to_the_end(events: Any, picture: ChatPicture) -> list[Event]:
     while not (picture.all_ended and len(picture.turns) == 6):
         taken += await take_until(events, "turn_complete", picture)
     return taken
+
+
+async def test_the_client_in_python_lists_changes_and_withdraws(database_url: str) -> None:
+    async with serving(database_url) as server, Client(server.url) as api, AsyncClient(server.url, None) as client:
+        pause = Pause()
+        model, provider = server.scripts.provider(pausing(pause, "One ", "two."), list(message_of(text("Yes."))))
+        first = await api.say(await api.chat(), "First", model=model)
+        chat = first.assistant["chat_id"]
+        await pause.reached.wait()
+        for words in ("Second", "Third"):
+            await api.say(f"/api/chats/{chat}", words, model=model, on_busy="enqueue")
+        second, third = await client.queue(chat)
+        assert await client.withdraw(chat, second["id"], second["version"]) == {"withdrawn": second["id"]}
+        changed = await client.change_queued(chat, third["id"], third["version"], blocks=blocks("Thirdly"))
+        assert await client.queue(chat) == [changed]
+        with pytest.raises(RequestRejected) as refused:
+            await client.change_queued(chat, third["id"], third["version"], kind="steer")
+        assert refused.value.status == 409
+        pause.go.set()
+        await api.events(f"/api/chats/{chat}/turns/{third['turn']}/stream")
+        assert words_to(provider.requests[-1]) == ["First", "Thirdly"]
 
 
 # --- races with the delivery -----------------------------------------------------------------------------------------
