@@ -1,6 +1,6 @@
 """queue: places that a queued turn had before, and the replicas that let messages in the queue be changed
 
-Revision: 0052, after: 0050
+Revision: 0051, after: 0050
 
 A queued turn that was edited or moved leaves a place for the readers of its chat, each time another one.
 """
@@ -8,7 +8,7 @@ A queued turn that was edited or moved leaves a place for the readers of its cha
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0052"
+revision = "0051"
 down_revision = "0050"
 branch_labels = None
 depends_on = None
