@@ -155,6 +155,21 @@ class AsyncClient:
     async def revoke_grant(self, chat: str, grant: str) -> Json:
         return await self._call("DELETE", f"/api/chats/{chat}/grants/{grant}")
 
+    async def queue(self, chat: str) -> list[Json]:
+        """Returns the messages of a chat that no model call has received."""
+        found: list[Json] = (await self._call("GET", f"/api/chats/{chat}/queue"))["entries"]
+        return found
+
+    async def change_queued(self, chat: str, entry: str, version: str, **changes: object) -> Json:
+        """Edits (`blocks`), moves (`after`) or converts (`kind`) a message that waits. Refused with 409 once it is
+        delivered, or has another version.
+        """
+        return await self._call("PATCH", f"/api/chats/{chat}/queue/{entry}", json={"version": version, **changes})
+
+    async def withdraw(self, chat: str, entry: str, version: str) -> Json:
+        """Takes a message out of the queue, for good. Refused as `change_queued` is."""
+        return await self._call("DELETE", f"/api/chats/{chat}/queue/{entry}?version={version}")
+
     async def cancel(self, chat: str, turn: str) -> Json:
         return await self._retry("POST", f"/api/chats/{chat}/turns/{turn}/cancel", _RETRY_CANCEL_FOR)
 

@@ -39,6 +39,11 @@ HELP: Final = """\
 /cost          add up the tokens and the cost of this branch
 /grants        list the tools that you allowed for this chat
 /revoke N      let a tool of that list ask again
+/queue         list the messages that wait for their delivery
+/change N TEXT put TEXT in place of a message of that list
+/first N       move a message of that list to the front
+/now N         send it into the answer that runs; /later N: ask it next
+/withdraw N    take it out of the queue
 /more          show the last answer in full, with thinking, tool inputs and tool results
 /quit          leave (Ctrl-D leaves too)
 Ctrl-C         stop the answer that is being written; at the prompt, leave
@@ -65,6 +70,7 @@ class ChatPrompt:
         self._listed: list[Json] = []
         self._grants: list[Json] = []
         self._branches: list[Json] = []
+        self._queue: list[Json] = []
         self._last: Assembler | None = None
 
     def loop(self, chat: Json | None) -> None:
@@ -153,6 +159,11 @@ class ChatPrompt:
                     self._warn("No chat is open yet.")
                 else:
                     self._execute_in_chat(self._session.chat, command, argument)
+            case "queue" | "change" | "first" | "now" | "later" | "withdraw":
+                if self._session.chat is None:
+                    self._warn("No chat is open yet.")
+                else:
+                    self._use_queue(self._session.chat, command, argument)
             case _:
                 self._warn(f"There is no command /{command}. /help lists the commands.")
 
@@ -183,6 +194,42 @@ class ChatPrompt:
                 self._show_grants(chat)
             case _:
                 self._warn("Give /revoke a number from /grants.")
+
+    def _use_queue(self, chat: str, command: str, argument: str) -> None:
+        number, _, text = argument.partition(" ")
+        if command != "queue":
+            if (
+                not number.isdecimal()
+                or not 1 <= int(number) <= len(self._queue)
+                or (command == "change") != bool(text)
+            ):
+                self._warn(
+                    f"Give /{command} a number from /queue{', and the new text' if command == 'change' else ''}."
+                )
+                return
+            entry = self._queue[int(number) - 1]
+            if text and any(block["type"] != "text" for block in entry["blocks"]):
+                self._warn("The message has files, which /change would leave out: withdraw it, and send another one.")
+                return
+            self._run(self._changed(chat, command, entry, text))
+        self._queue = self._run(self._client.queue(chat))
+        for place, entry in enumerate(self._queue, 1):
+            words = one_line(" ".join(block["text"] for block in entry["blocks"] if block["type"] == "text"))
+            self._console.print(Text(f"{place:>3}  {'next' if entry['kind'] == 'queued' else 'steers'}  {words}"))
+        if not self._queue:
+            self._dim("No message waits.")
+
+    def _changed(self, chat: str, command: str, entry: Json, text: str) -> Coroutine[Any, Any, Json]:
+        id, version = entry["id"], entry["version"]
+        match command:
+            case "withdraw":
+                return self._client.withdraw(chat, id, version)
+            case "change":
+                return self._client.change_queued(chat, id, version, blocks=[{"type": "text", "text": text}])
+            case "first":
+                return self._client.change_queued(chat, id, version, after=None)
+            case _:
+                return self._client.change_queued(chat, id, version, kind="steer" if command == "now" else "queued")
 
     def _path(self) -> list[Json]:
         """The newest turns of the branch that is shown."""

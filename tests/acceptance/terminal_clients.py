@@ -110,6 +110,19 @@ class TurnProbe:
         answer = await self._http.post("/api/turns", json={"blocks": [{"type": "text", "text": question}]})
         assert answer.status_code == 201
 
+    async def enqueue(self, *messages: str) -> None:
+        """Posts messages behind the newest turn."""
+        chat = (await self.path())[-1]["chat_id"]
+        for message in messages:
+            body = {"blocks": [{"type": "text", "text": message}], "on_busy": "enqueue"}
+            answer = await self._http.post(f"/api/chats/{chat}/turns", json=body)
+            assert answer.status_code == 201
+
+    async def cancel(self) -> None:
+        """Cancels the newest turn."""
+        turn = (await self.path())[-1]
+        await self._http.post(f"/api/chats/{turn['chat_id']}/turns/{turn['id']}/cancel")
+
     async def count(self) -> int:
         chats: list[Json] = (await self._http.get("/api/chats")).json()["chats"]
         return len(chats)

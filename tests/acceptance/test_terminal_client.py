@@ -246,6 +246,37 @@ async def test_a_message_is_edited_and_answered_again_with_files_and_branches_ar
     assert await terminal.ended() == 0
 
 
+async def test_messages_that_wait_are_listed_and_changed_at_the_prompt(
+    server: StartServer, open_terminal: OpenTerminal
+) -> None:
+    running = await server(TURNSTREAM_DEMO_DELAY="0.5")
+    async with TurnProbe(running) as probe:
+        await probe.ask(QUESTION)
+        await probe.cancel()
+        await probe.until(lambda turn: turn["status"] == "cancelled")
+        terminal = open_terminal(running, "--continue")
+        await terminal.sees_prompt()
+        terminal.type("/queue\r")
+        await terminal.sees("No message waits.")
+        await probe.enqueue("Second", "Third", "Fourth", "Fifth")
+        terminal.type("/queue\r")
+        await terminal.sees("1  next  Third", "2  next  Fourth", "3  next  Fifth")
+        terminal.type("/change 2 Fourthly, then\r")
+        await terminal.sees("2  next  Fourthly, then")
+        terminal.type("/first 3\r")
+        await terminal.sees("1  next  Fifth", "2  next  Third")
+        terminal.type("/now 2\r")
+        await terminal.sees("1  steers  Third", "2  next  Fifth")
+        terminal.type("/withdraw 3\r")
+        await terminal.sees_prompt()
+        terminal.type("/withdraw Third\r")
+        await terminal.sees("Give /withdraw a number from /queue.")
+        path = await probe.path()
+    assert [turn["blocks"][0]["text"] for turn in path if turn["role"] == "user"] == [QUESTION, "Second", "Fifth"]
+    terminal.type("/quit\r")
+    assert await terminal.ended() == 0
+
+
 async def test_errors_are_sentences_with_a_remedy(
     server: StartServer, run_script: RunScript, database_url: str
 ) -> None:

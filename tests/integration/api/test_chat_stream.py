@@ -571,9 +571,14 @@ async def act(random: Random, client: Client, chat: str) -> None:
     """Something that a person does in a chat."""
     page = await client.json("GET", f"{chat}/turns")
     answers = [turn for turn in page["turns"] if turn["role"] == "assistant"]
-    what = random.choice(["say", "say", "regenerate", "edit", "rename", "cancel", "delete"])
+    what = random.choice(["say", "say", "regenerate", "edit", "rename", "cancel", "delete", "queue", "queue"])
     if what == "rename":
         await client.json("PATCH", chat, json={"title": f"Title {random.random()}"})
+    elif what == "queue" and (entries := (await client.json("GET", f"{chat}/queue"))["entries"]):
+        entry = random.choice(entries)
+        changes = [{"blocks": said("Ho")["blocks"]}, {"after": None}, {"kind": "steer"}, {"kind": "queued"}]
+        body = {"version": entry["version"], **random.choice(changes)}
+        await client.patch(f"{chat}/queue/{entry['id']}", json=body)
     elif what == "cancel" and answers:
         await client.post(f"{turn_url(answers[-1])}/cancel")
     elif what == "delete" and answers:

@@ -1,6 +1,7 @@
 """The queue of a chat: messages that wait are listed, edited, moved, withdrawn, and become steers, or the reverse."""
 
 import asyncio
+from base64 import b64encode
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,12 +14,16 @@ import pytest
 
 from tests.integration.api.chat_picture import ChatPicture, pictured
 from tests.integration.api.test_chat_stream import Visitor, all_turns, ended_turns, take_until, two_replicas
+from tests.integration.api.test_openapi import registered
 from tests.support.http_client import Client, Event, Said, said
-from tests.support.http_server import Server, pausing
+from tests.support.http_server import Server, pausing, serving
 from tests.support.locks import Locker
 from tests.support.openapi_document import Document
+from tests.support.pictures import PIXEL
 from turnstream.llm.provider import ModelRequest
 from turnstream.llm.scripted import Pause, ScriptedProvider, message_of, text
+from turnstream_client.errors import RequestRejected
+from turnstream_client.http import AsyncClient
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -216,6 +221,94 @@ async def read_to_the_end(events: Any, picture: ChatPicture) -> list[Event]:
     while not (picture.all_ended and len(picture.turns) == 6):
         taken += await take_until(events, "turn_complete", picture)
     return taken
+
+
+async def test_nothing_is_changed_while_a_replica_of_the_version_before_runs(new_line: Any, server: Server) -> None:
+    line = await new_line()
+    (second,) = await line.enqueue("Second")
+    async with registered(server):
+        for change in CHANGES:
+            refused = await request(line, second, change)
+            assert (refused.status_code, refused.json()["code"]) == (409, "conflict")
+            assert "older version" in refused.json()["detail"]
+    await line.change(second, blocks=blocks("Zweitens"))
+    assert await line.end() == ["First", "Zweitens"]
+
+
+async def test_what_cannot_be_converted_or_moved_is_refused(new_line: Any) -> None:
+    line = await new_line()
+    second, third = await line.enqueue("Second", "Third")
+    steer = await line.steer("Briefly")
+    refused = await line.change(steer, 422, after=None)
+    assert refused["errors"][0]["field"] == "after"
+    refused = await line.change(steer, 422, kind="queued", after=third["turn"])
+    assert refused["errors"][0]["field"] == "after"
+    picture = {"type": "image", "source": {"type": "base64", "data": b64encode(PIXEL).decode()}}
+    drawn = await line.change(second, blocks=[picture])
+    refused = await line.change(drawn, 422, kind="steer")
+    assert refused["errors"][0]["field"] == "kind"
+    await line.api.json("POST", f"{line.first.url}/cancel", 202)
+    await line.api.events(line.first.stream_url)
+
+
+async def test_a_message_that_waits_alone_is_edited_and_withdrawn_and_steers_nothing(
+    database_url: str, document: Document
+) -> None:
+    async with serving(database_url, concurrent_turns=1) as server, Client(server.url, document) as api:
+        busy = Pause()
+        model = server.scripts.model(pausing(busy, "One ", "two."))
+        await api.say(await api.chat(), model=model)
+        await busy.reached.wait()
+        alone = await api.say(chat := await api.chat(), "Alone")
+        (entry,) = (await api.json("GET", f"{chat}/queue"))["entries"]
+        assert entry["id"] == alone.user["id"]
+        url = f"{chat}/queue/{entry['id']}"
+        await api.json("PATCH", url, 409, json={"version": entry["version"], "kind": "steer"})
+        steered = await api.json("POST", f"{chat}/turns", 202, json={**said("And"), "on_busy": "steer"})
+        assert steered["assistant_turn"]["id"] == alone.assistant["id"]
+        refused = await api.json("DELETE", url, 409)
+        assert "withdraw or change them first" in refused["detail"]
+        await api.say(chat, "Later", on_busy="enqueue")
+        steer, *_ = (await api.json("GET", f"{chat}/queue"))["entries"]
+        await api.json("PATCH", f"{chat}/queue/{steer['id']}", json={"version": steer["version"], "kind": "queued"})
+        entries = (await api.json("GET", f"{chat}/queue"))["entries"]
+        assert [each["blocks"][0]["text"] for each in entries] == ["Alone", "And", "Later"]
+        for each in entries:
+            await api.json("DELETE", f"{chat}/queue/{each['id']}")
+        assert (await api.json("GET", f"{chat}/turns"))["turns"] == []
+        busy.go.set()
+
+
+async def test_a_message_whose_turn_is_being_cancelled_is_not_in_the_queue(new_line: Any) -> None:
+    line = await new_line()
+    second, third = await line.enqueue("Second", "Third")
+    await line.api.json("POST", f"{line.chat}/turns/{second['turn']}/cancel", 202)
+    assert await line.words() == ["queued Third"]
+    refused = await line.change(second, 409, blocks=blocks("Zweitens"))
+    assert "is being cancelled" in refused["detail"]
+    await line.change(third, after=None)
+    assert await line.end() == ["First", "Third"]
+
+
+async def test_the_client_in_python_lists_changes_and_withdraws(database_url: str) -> None:
+    async with serving(database_url) as server, Client(server.url) as api, AsyncClient(server.url, None) as client:
+        pause = Pause()
+        model, provider = server.scripts.provider(pausing(pause, "One ", "two."), list(message_of(text("Yes."))))
+        first = await api.say(await api.chat(), "First", model=model)
+        chat = first.assistant["chat_id"]
+        await pause.reached.wait()
+        for words in ("Second", "Third"):
+            await api.say(f"/api/chats/{chat}", words, model=model, on_busy="enqueue")
+        second, third = await client.queue(chat)
+        assert await client.withdraw(chat, second["id"], second["version"]) == {"withdrawn": second["id"]}
+        changed = await client.change_queued(chat, third["id"], third["version"], blocks=blocks("Thirdly"))
+        assert await client.queue(chat) == [changed]
+        with pytest.raises(RequestRejected) as refused:
+            await client.change_queued(chat, third["id"], third["version"], kind="steer")
+        assert refused.value.status == 409
+        pause.go.set()
+        await api.events(f"/api/chats/{chat}/turns/{third['turn']}/stream")
+        assert words_to(provider.requests[-1]) == ["First", "Thirdly"]
 
 
 # --- races with the delivery -----------------------------------------------------------------------------------------

@@ -259,12 +259,13 @@ class _Queue:
         line = line_of(self.pairs, behind[-1].question) if behind else []
         if place.entry is not None and place.entry not in {other.question for other in line}:
             raise _no_place()
-        number = next((i for i, other in enumerate(line, 1) if other.question == place.entry), 0)
+        # Without a place it comes behind its turn, which may be in the line itself.
+        before_it = {other.question if place.entry else other.answer: i for i, other in enumerate(line, 1)}
+        number = before_it.get(place.entry or entry.turn, 0)
         before = line[number - 1].answer if number else entry.turn
         pair = Pair(entry.id, new_id(), before)
         await self.connection.row(DELETE_STEER, steer=entry.id)
-        if not number:
-            await self.connection.row(MARK_FOLLOWED, turn=before)
+        await self.connection.row(MARK_FOLLOWED, turn=before)
         await self.connection.row(
             CREATE_EXCHANGE,
             chat=self.chat,

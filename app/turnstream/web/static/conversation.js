@@ -9,7 +9,8 @@ import { apply, hasEnded, isPassing, pause } from './turnstream.js'
 
 export class Conversation extends EventTarget {
   /**
-   * Fires `path` (other turns are shown), `turn` (one changed), `chat` (it changed, or was begun), `deleted`, `connection`.
+   * Fires `path` (other turns are shown), `turn` (one changed), `chat` (it changed, or was begun), `deleted`, `connection`,
+   * `queue` (the messages that wait may have changed).
    * `kept`: where this browser keeps the paths that it has shown.
    */
   constructor(client, kept) {
@@ -40,6 +41,7 @@ export class Conversation extends EventTarget {
     this.unread = false // whether the server has not been reached since the chat was opened
     this.#emit('connection', 'open') // what is reported of the chat before it is over
     this.#emit('path')
+    this.#emit('queue')
   }
 
   /** Calls `listener` with the details of each event of a type. */
@@ -195,6 +197,7 @@ export class Conversation extends EventTarget {
     this.#show(turns)
     this.stream.start(cursor)
     this.#keep()
+    this.#emit('queue')
   }
 
   /** Keeps the path in this browser, for a time without the server. */
@@ -215,6 +218,7 @@ export class Conversation extends EventTarget {
 
   #receive(event) {
     const { data } = event
+    if (CHANGES_QUEUE.has(event.event)) this.#emit('queue')
     if (event.event === 'chat') this.#emit('chat', data)
     else if (event.event === 'chat_deleted') {
       this.kept.remove(pathOf(this.id))
@@ -257,6 +261,18 @@ export class Conversation extends EventTarget {
     if (!turn) return // the path is being read, and has it as a block
     turn.pendingSteers = [...(turn.pendingSteers ?? []), text]
     this.#emit('turn', turn)
+    this.#emit('queue')
+  }
+
+  /** Shows the steers that wait, of the `entries` of the queue, in the turns that they are for. */
+  showSteers(entries) {
+    for (const turn of this.path) {
+      const steers = entries.filter((entry) => entry.kind === 'steer' && entry.turn === turn.id)
+      const texts = steers.flatMap(({ blocks }) => blocks.map(({ text }) => text))
+      if (String(texts) === String(turn.pendingSteers ?? [])) continue
+      turn.pendingSteers = texts
+      this.#emit('turn', turn)
+    }
   }
 
   /** Adds a turn that was made just now. An assistant turn starts empty: the stream brings all of its events. */
@@ -300,6 +316,17 @@ export class Conversation extends EventTarget {
     this.dispatchEvent(new CustomEvent(type, { detail }))
   }
 }
+
+// A message that waits is delivered by the start of its round.
+const CHANGES_QUEUE = new Set([
+  'queue',
+  'turn',
+  'turns_deleted',
+  'round_start',
+  'turn_complete',
+  'turn_cancelled',
+  'turn_error',
+])
 
 /** @returns {any} */
 const EMPTY = () => ({ blocks: [], rounds: [], actions: [], degraded: [], usage: {}, error: null, stop_reason: null })

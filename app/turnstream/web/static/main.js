@@ -12,6 +12,7 @@ import { markWords } from './marks.js'
 import { amount, Models } from './models.js'
 import { Notifications } from './notifications.js'
 import { Outbox } from './outbox.js'
+import { Queue } from './queue.js'
 import { Session } from './session.js'
 import { Settings } from './settings.js'
 import { TEXTS } from './texts.js'
@@ -58,6 +59,7 @@ const transcript = new Transcript(conversation, {
   remove,
 })
 new Unsent(outbox, conversation, (text, files) => composer.putBack(text, files))
+new Queue(client, conversation, { attempt, putBack: (text) => composer.putBack(text, []) })
 listenToDrops(new Documents(client), attachments)
 
 // --- actions ---------------------------------------------------------------------------------------------------------

@@ -14,6 +14,9 @@ export interface Block extends Members<Schemas['BlockOut']> {}
 export interface Round extends Members<Schemas['RoundOut']> {}
 export interface TurnError extends Members<Schemas['ErrorOut']> {}
 export interface Exchange extends Members<Schemas['ExchangeOut']> {}
+/** A message that no model call has received. */
+export interface QueueEntry extends Members<Schemas['QueueEntryOut']> {}
+export type QueueChange = Loose<Schemas['QueueChange']>
 export interface Chat extends Members<Schemas['ChatOut']> {}
 /** A call that waits for a person. */
 export interface Action extends Members<Schemas['WantedOut']> {}

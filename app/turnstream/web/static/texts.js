@@ -22,6 +22,18 @@ export const TEXTS = {
       ['?', 'shows the keys'],
     ],
   },
+  queue: {
+    queued: 'Next',
+    steer: 'Steers',
+    edit: 'Edit the message',
+    up: 'Move up (Alt + ↑)',
+    down: 'Move down (Alt + ↓)',
+    now: 'Send now, into this answer',
+    later: 'Ask next, after this answer',
+    withdraw: 'Withdraw the message (Delete)',
+    words: 'Words of the message that waits',
+    save: 'Save',
+  },
   models: {
     title: 'Which model answers?',
     titleAgain: 'Which model answers again?',

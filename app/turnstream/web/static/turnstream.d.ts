@@ -1,5 +1,5 @@
 import type { AnswerOptions, Block, ChatEvent, Decision, Exchange, FeedEvent, FollowOptions } from './protocol.d.ts';
-import type { MessageOptions, ServerEvent, Status, Turn, TurnEvent } from './protocol.d.ts';
+import type { MessageOptions, QueueChange, QueueEntry, ServerEvent, Status, Turn, TurnEvent } from './protocol.d.ts';
 /** @param {{status: Status}} turn */
 export declare const hasEnded: (turn: {
     status: Status;
@@ -102,6 +102,24 @@ export declare class Client {
     deleteTurn(chat: string, turn: string): Promise<{
         deleted: string;
         turns: number;
+    }>;
+    /**
+     * The messages of a chat that no model call has received.
+     * @param {string} chat @returns {Promise<QueueEntry[]>}
+     */
+    queue(chat: string): Promise<QueueEntry[]>;
+    /**
+     * Edits (`blocks`), moves (`after`) or converts (`kind`) a message that waits. Throws Refused with the status 409 once it
+     * is delivered, or has another version.
+     * @param {string} chat @param {string} entry @param {QueueChange} change @returns {Promise<QueueEntry>}
+     */
+    changeQueued(chat: string, entry: string, change: QueueChange): Promise<QueueEntry>;
+    /**
+     * Takes a message out of the queue, for good. Throws Refused as `changeQueued` does.
+     * @param {string} chat @param {string} entry @param {string} version @returns {Promise<{withdrawn: string}>}
+     */
+    withdraw(chat: string, entry: string, version: string): Promise<{
+        withdrawn: string;
     }>;
     /** @param {string} chat @param {string} turn @returns {Promise<Turn>} */
     cancel(chat: string, turn: string): Promise<Turn>;

@@ -1,7 +1,7 @@
 // A client of turnstream in one file, without dependencies. docs/frontends.md explains it.
 
 /** @import { AnswerOptions, Block, ChatEvent, Decision, Exchange, FeedEvent, FollowOptions } from './protocol.d.ts' */
-/** @import { MessageOptions, ServerEvent, Status, Turn, TurnEvent } from './protocol.d.ts' */
+/** @import { MessageOptions, QueueChange, QueueEntry, ServerEvent, Status, Turn, TurnEvent } from './protocol.d.ts' */
 
 const LAST = new Set(['turn_complete', 'turn_cancelled', 'turn_error'])
 const ENDED = new Set(['complete', 'cancelled', 'error'])
@@ -172,6 +172,31 @@ export class Client {
    */
   deleteTurn(chat, turn) {
     return this.request('DELETE', pathOf(chat, turn))
+  }
+
+  /**
+   * The messages of a chat that no model call has received.
+   * @param {string} chat @returns {Promise<QueueEntry[]>}
+   */
+  async queue(chat) {
+    return (await this.request('GET', `/api/chats/${chat}/queue`)).entries
+  }
+
+  /**
+   * Edits (`blocks`), moves (`after`) or converts (`kind`) a message that waits. Throws Refused with the status 409 once it
+   * is delivered, or has another version.
+   * @param {string} chat @param {string} entry @param {QueueChange} change @returns {Promise<QueueEntry>}
+   */
+  changeQueued(chat, entry, change) {
+    return this.insist('PATCH', `/api/chats/${chat}/queue/${entry}`, change)
+  }
+
+  /**
+   * Takes a message out of the queue, for good. Throws Refused as `changeQueued` does.
+   * @param {string} chat @param {string} entry @param {string} version @returns {Promise<{withdrawn: string}>}
+   */
+  withdraw(chat, entry, version) {
+    return this.insist('DELETE', `/api/chats/${chat}/queue/${entry}?version=${version}`)
   }
 
   /** @param {string} chat @param {string} turn @returns {Promise<Turn>} */

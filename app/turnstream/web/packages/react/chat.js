@@ -122,7 +122,7 @@ class ChatStore extends Store {
       const status = role === 'user' ? 'complete' : 'queued'
       const turn = { ...NEW_TURN, id, chat_id: this.id, parent_id, role, created_at, status, blocks }
       this.change({ turns: [...turns, turn] })
-    } else this.#apply(event)
+    } else if (event.event !== 'queue') this.#apply(event)
     return true
   }
 
