@@ -212,6 +212,12 @@ class AccessEndedNotice(EventSchema):
     detail: str
 
 
+class CaughtUpNotice(EventSchema):
+    """The client has all that there was when it connected. It comes once in a connection with `caught_up=true`, unless
+    the turn ends before. The notice has no id.
+    """
+
+
 _EVENTS: Mapping[str, type[_Described]] = {
     "turn_start": TurnStartEvent,
     "round_start": RoundStartEvent,
@@ -243,6 +249,7 @@ EVENTS: Mapping[str, type[BaseModel]] = {
     "tool_output": ToolOutputNotice,
     "retry": RetryNotice,
     "access_ended": AccessEndedNotice,
+    "caught_up": CaughtUpNotice,
 }
 
 
@@ -308,6 +315,15 @@ class ChatDeletedEvent(EventSchema):
     """The chat was deleted; the stream ends after it. It has no id: there is nothing to resume."""
 
 
+class QueueNotice(EventSchema):
+    """A notice: something in the chat has changed without another event, such as a message in the queue. Read the queue
+    again. It has no id and is never sent again.
+    """
+
+
+_OF_STREAM = (AccessEndedNotice, CaughtUpNotice)  # of a connection, and not of one turn
+
+
 @cache
 def _of_turn(model: type[BaseModel]) -> type[BaseModel]:
     """The same event in the stream of a chat: with the turn it belongs to."""
@@ -319,8 +335,10 @@ CHAT_EVENTS: Mapping[str, type[BaseModel]] = {
     "turn": TurnEvent,
     "turns_deleted": TurnsDeletedEvent,
     "chat_deleted": ChatDeletedEvent,
-    **{name: _of_turn(model) for name, model in EVENTS.items() if model is not AccessEndedNotice},
+    "queue": QueueNotice,
+    **{name: _of_turn(model) for name, model in EVENTS.items() if model not in _OF_STREAM},
     "access_ended": AccessEndedNotice,
+    "caught_up": CaughtUpNotice,
 }
 
 

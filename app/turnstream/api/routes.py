@@ -11,6 +11,7 @@ from turnstream.api import (
     chats,
     documents,
     health,
+    queue,
     tokens,
     turns,
     uploads,
@@ -27,6 +28,7 @@ from turnstream.api.schemas.requests import (
     NewChat,
     NewTurn,
     NewTurnInNewChat,
+    QueueChange,
     TurnOptions,
 )
 from turnstream.api.schemas.responses import (
@@ -38,11 +40,14 @@ from turnstream.api.schemas.responses import (
     DocumentDeleted,
     DocumentOut,
     DocumentPage,
+    EntryWithdrawn,
     ExchangeOut,
     GrantsOut,
     IdentityOut,
     ModelsOut,
     PathPage,
+    QueueEntryOut,
+    QueueOut,
     Revoked,
     ToolsOut,
     TurnOut,
@@ -81,6 +86,7 @@ _WRITES: tuple[Limit, ...] = ("writes",)
 _POSTS: tuple[Limit, ...] = ("requests", "queued_turns", "streams")
 _KEY = ("Idempotency-Key",)
 _SENDS: tuple[Scope, ...] = ("send", "chat")
+_CAUGHT_UP = Query("caught_up", "true: a notice `caught_up` comes behind what there was at the connection")
 _OLD = ("Cache-Control",)  # of what may be read on a standby
 
 ENDPOINTS = (
@@ -170,7 +176,7 @@ ENDPOINTS = (
         "Follow the chat from a cursor: its changes, its new turns, and the events of all that run",
         gives="text/event-stream",
         problems=(400, 404),
-        queries=(Query("cursor", "the id of the last event received, or the cursor of a page of turns"),),
+        queries=(Query("cursor", "the id of the last event received, or the cursor of a page of turns"), _CAUGHT_UP),
         headers=("Last-Event-ID",),
         events="ChatStream",
     ),
@@ -241,7 +247,7 @@ ENDPOINTS = (
         gives="text/event-stream",
         statuses=(200, 204),
         problems=(400, 404, 409),
-        queries=(Query("cursor", "the id of the last event received"),),
+        queries=(Query("cursor", "the id of the last event received"), _CAUGHT_UP),
         headers=("Last-Event-ID", *_OLD),
         reach="turn",
     ),
@@ -267,6 +273,30 @@ ENDPOINTS = (
         scopes=("chat", "approve"),
         reach="turn",
         limits=(*_WRITES, "uploads"),
+    ),
+    Endpoint(
+        "GET /api/chats/{chat}/queue",
+        queue.list_queue,
+        "The messages that no model call has received: steers of running turns, and queued messages in their order",
+        gives=QueueOut,
+        problems=(404,),
+    ),
+    Endpoint(
+        "PATCH /api/chats/{chat}/queue/{entry}",
+        queue.change_entry,
+        "Edit or move a message in the queue, or change it between `queued` and `steer`; 409 once it is delivered",
+        QueueChange,
+        QueueEntryOut,
+        problems=(404, 409, 422),
+        limits=(*_WRITES, "queued_turns"),
+    ),
+    Endpoint(
+        "DELETE /api/chats/{chat}/queue/{entry}",
+        queue.withdraw_entry,
+        "Withdraw a message from the queue, for good; 409 once it is delivered",
+        gives=EntryWithdrawn,
+        problems=(404, 409),
+        queries=(Query("version", "of the entry as the client has read it; without it, in any version"),),
     ),
     Endpoint(
         "GET /api/waiting",
