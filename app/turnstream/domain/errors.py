@@ -171,6 +171,11 @@ class ProviderError(TurnstreamError):
         self.retry_after = retry_after
         self.busy = busy
 
+    @property
+    def shown(self) -> str:
+        """What users are shown of it."""
+        return self.message
+
 
 class TransientError(ProviderError):
     """Trying again may help. `retry_after` is the pause in seconds that the provider asks for. `busy`: it has no room
@@ -189,6 +194,10 @@ class AccountRefused(PermanentError):
     """The account that the operator has with the provider does not allow the call: its key, its rights or its balance.
     The words of the provider are for the operator alone.
     """
+
+    @property
+    def shown(self) -> str:
+        return "The server cannot use the model at present; its operator finds the reason in the log."
 
 
 class TooLong(PermanentError):

@@ -8,7 +8,7 @@ from typing import Any
 
 import structlog
 
-from turnstream.domain.errors import AccountRefused, PermanentError, ProviderError, TransientError
+from turnstream.domain.errors import PermanentError, ProviderError, TransientError
 from turnstream.domain.rounds import Prices
 from turnstream.domain.turns import TurnError
 from turnstream.engine.frame_clock import FrameClock
@@ -18,6 +18,7 @@ from turnstream.engine.retries import Retries, RetryPolicy
 from turnstream.kit.circuit import OwnersCircuit
 from turnstream.kit.text import sentence
 from turnstream.llm.provider import Provider, kept_open
+from turnstream.llm.transport.failures import report_account
 from turnstream.telemetry import MODEL_BREAKER_OPEN, PROVIDER_CALL_SECONDS
 
 log = structlog.get_logger(__name__)
@@ -25,9 +26,6 @@ log = structlog.get_logger(__name__)
 _MOST_BREAKERS = 1000
 # Failures of a reply, which say nothing about whether the provider can be called.
 _OF_THE_REPLY = frozenset({"empty_summary", "no_summary", "tool_use_failed"})
-
-
-_OF_OPERATOR = "The server cannot use the model at present; its operator finds the reason in the log."
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,19 +140,9 @@ class _Failures:
         if self.last is None:
             return f"{self.model} was not called, because its last calls had failed."
         if self.calls < 2:
-            return sentence(_words(self.last))
+            return sentence(self.last.shown)
         within = f"{self.seconds:.0f} s" if self.seconds >= 1 else "one second"
-        return f"{sentence(_words(self.last))} {self.model} was called {self.calls} times within {within}."
-
-
-def _words(error: ProviderError) -> str:
-    """What users are shown of a failure."""
-    return _OF_OPERATOR if isinstance(error, AccountRefused) else error.message
-
-
-def _report(error: ProviderError) -> None:
-    if isinstance(error, AccountRefused):
-        log.warning("provider.account", error=error.type, message=error.message)
+        return f"{sentence(self.last.shown)} {self.model} was called {self.calls} times within {within}."
 
 
 class ModelRoute:
@@ -230,22 +218,22 @@ class ModelRoute:
         """Leaves the present model, after a failure that no try can help, for the next. False if there is none."""
         if len(self._left) == 1:
             return False
-        _report(error)
+        report_account(error)
         self._present_failures().last = error
         self._leave(error.type)
         return True
 
     def turn_error(self, error: ProviderError) -> TurnError:
         """The error of the turn that this failure ended: why its own model failed, then why each fallback did."""
-        _report(error)
+        report_account(error)
         if not self._failures:
-            return TurnError(error.type, _words(error), error.request_id)
+            return TurnError(error.type, error.shown, error.request_id)
         last = self._failures[-1]
         if last.last is not None:
             last.last.message = error.message  # says more: the limit that was reached, the wait that was asked for
         first = next((failures.last for failures in self._failures if failures.last is not None), error)
         if len(self._failures) == 1 and last.calls < 2:
-            return TurnError(error.type, _words(error), error.request_id)
+            return TurnError(error.type, error.shown, error.request_id)
         own, *fallbacks = self._failures
         message = " ".join([str(own), *(f"Its fallback {each.model} failed too: {each}" for each in fallbacks)])
         return TurnError(first.type, message, first.request_id)

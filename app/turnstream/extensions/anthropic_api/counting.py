@@ -12,6 +12,7 @@ from turnstream.domain.turns import TurnError
 from turnstream.extensions.anthropic_api.errors import failure, failure_of
 from turnstream.extensions.anthropic_api.inputs import items_of, new_turn, options_of
 from turnstream.extensions.anthropic_api.schemas import CountIn
+from turnstream.llm.transport.failures import report_account
 
 
 async def count_message_tokens(request: Request) -> Response:
@@ -22,5 +23,6 @@ async def count_message_tokens(request: Request) -> Response:
     try:
         count = await count_input(services, owner, new, await items_of(sent.messages), "messages")
     except ProviderError as error:
-        return failure(request, failure_of(TurnError(error.type, error.message)))
+        report_account(error)
+        return failure(request, failure_of(TurnError(error.type, error.shown)))
     return Response(to_json({"input_tokens": count}), media_type="application/json")

@@ -15,9 +15,16 @@ from turnstream.api.http.call_group import CallGroup, Foreign
 from turnstream.api.http.endpoint import Endpoint, HandlerApp, Limit, Query
 from turnstream.domain.errors import NotFound, RequestRefused, StorageUnavailable
 from turnstream.domain.identity import Scope
-from turnstream.extensions.openai_api import chat, compacting, conversations, files, models, responses
+from turnstream.extensions.openai_api import chat, compacting, conversations, embeddings, files, models, responses
 from turnstream.extensions.openai_api.errors import param_of, param_of_chat, refusal, storage_refusal
-from turnstream.extensions.openai_api.schemas import ChatIn, ConversationBody, ItemsIn, OpenAiError, ResponseIn
+from turnstream.extensions.openai_api.schemas import (
+    ChatIn,
+    ConversationBody,
+    EmbeddingsIn,
+    ItemsIn,
+    OpenAiError,
+    ResponseIn,
+)
 
 _H: Literal["handler"] = "handler"
 _ACTS: tuple[Scope, ...] = ("send", "chat", "approve")
@@ -122,6 +129,14 @@ ENDPOINTS = (
         streams=True,
         scopes=_ACTS,
         limits=_POSTS,
+    ),
+    _call(
+        "POST /v1/embeddings",
+        embeddings.create_embeddings,
+        "Make embeddings of texts",
+        EmbeddingsIn,
+        scopes=_ACTS,
+        limits=("requests",),
     ),
     _call(
         "POST /v1/files",

@@ -19,6 +19,7 @@ from turnstream.domain.errors import (
 )
 from turnstream.extensions.openai_api.objects import Json, failure_of
 from turnstream.kit.requirements import sentence
+from turnstream.llm.transport.failures import report_account
 
 # Fields of a turn's options by the names that they have in OpenAI's requests.
 _RENAMED = {
@@ -97,8 +98,9 @@ async def refusal(request: Request, error: RequestRefused, rename: Rename = para
 
 def failed_call(error: ProviderError) -> Response:
     """The response to a call of a provider that failed."""
+    report_account(error)
     status, type, code = failure_of(error.type)
-    body = {"error": {"message": error.message, "type": type, "param": None, "code": code}}
+    body = {"error": {"message": error.shown, "type": type, "param": None, "code": code}}
     return Response(to_json(body), status, media_type="application/json")
 
 

@@ -11,6 +11,7 @@ from turnstream.api.schemas.fields import (
     OTHER_TAG,
     TEXT_TAG,
     Absent,
+    AnyJson,
     Body,
     JsonObject,
     LenientBody,
@@ -421,6 +422,15 @@ class ChatIn(OpenBody):
     store: bool | None = None
     stream: bool | None = None
     stream_options: StreamUsageIn | None = None
+
+
+class EmbeddingsIn(OpenBody):
+    """The body of POST /v1/embeddings. Other members are passed on."""
+
+    model: ModelName
+    input: Annotated[
+        Annotated[Storable, Tag(TEXT_TAG)] | Annotated[list[AnyJson], Tag(OTHER_TAG)], Discriminator(text_or_other)
+    ]
 
 
 class OpenAiRefusal(BaseModel):

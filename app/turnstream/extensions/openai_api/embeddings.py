@@ -1,0 +1,100 @@
+"""Embeddings: requests are passed on to a provider whose `api` in the file of models is `openai-embeddings`."""
+
+from collections.abc import AsyncGenerator, Sequence
+
+import httpx2
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from turnstream.api.codec import to_json
+from turnstream.api.exchange import admit
+from turnstream.api.http.reading import read_body
+from turnstream.api.schemas.requests import TurnOptions
+from turnstream.api.services import identity_of, services_and_owner
+from turnstream.domain.errors import PermanentError, ProviderError, RequestRefused
+from turnstream.extensions.openai_api.errors import failed_call
+from turnstream.extensions.openai_api.schemas import EmbeddingsIn
+from turnstream.llm.models.api import CallOptions, ProviderSpec
+from turnstream.llm.models.catalog import Model, Models
+from turnstream.llm.models.connect import OnDemand
+from turnstream.llm.provider import ModelRequest, Part, Provider, ProviderWrapper
+from turnstream.llm.transport.failures import connection_error, provider_error
+from turnstream.llm.transport.http import http_client
+
+_OPENAI = "https://api.openai.com/v1"
+_READ_TIMEOUT = 60.0  # seconds
+_MOST_BYTES = 64_000_000  # of an answer: 2,048 vectors of 3,072 dimensions in base64 have 34 MB
+
+
+class EmbeddingsProvider:
+    """It answers no messages."""
+
+    def __init__(self, spec: ProviderSpec, _: CallOptions) -> None:
+        self.name = spec.name
+        self._url = f"{(spec.base_url or _OPENAI).rstrip('/')}/embeddings"
+        key = {"authorization": f"Bearer {spec.key}"} if spec.key else {}
+        self._headers = {"content-type": "application/json", **key, **spec.headers}
+        self._client = http_client(
+            httpx2.AsyncClient, read_timeout=_READ_TIMEOUT, client_certificate=spec.client_certificate
+        )
+
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[Part], None]:
+        raise PermanentError("no_answers", f"The model {request.model} makes embeddings; it answers no messages.")
+        yield ()
+
+    async def embed(self, body: bytes) -> bytes:
+        """The answer as the provider sent it. Raises ProviderError."""
+        answer = bytearray()
+        try:
+            async with self._client.stream("POST", self._url, content=body, headers=self._headers) as response:
+                async for chunk in response.aiter_bytes():
+                    answer += chunk
+                    if len(answer) > _MOST_BYTES:
+                        raise PermanentError("answer_too_long", f"The provider sent more than {_MOST_BYTES:,} bytes.")
+        except httpx2.HTTPError as error:
+            raise connection_error(error) from error
+        if response.is_error:
+            raise provider_error(_decoded(bytes(answer)), response.status_code, headers=response.headers)
+        return bytes(answer)
+
+    async def aclose(self) -> None:
+        await self._client.aclose()
+
+
+async def create_embeddings(request: Request) -> Response:
+    services, owner = services_and_owner(request)
+    identity_of(request).require_reach(None)
+    sent, _ = await read_body(request, EmbeddingsIn)
+    resolver = services.resolver
+    model = resolver.models.check(sent.model)
+    if not resolver.allowed.has_model(model.id):
+        detail = f"`model` must be one that the operator of this server has allowed, not {sent.model}."
+        raise RequestRefused(detail, field="model")
+    if (provider := await _provider_of(resolver.models, model)) is None:
+        raise RequestRefused(f"`model` must be one that makes embeddings; {sent.model} does not.", field="model")
+    await admit(services, owner, TurnOptions())
+    try:
+        answer = await provider.embed(to_json({**sent.sent(), "model": model.upstream or model.id}))
+    except ProviderError as error:
+        return failed_call(error)
+    return Response(answer, media_type="application/json")
+
+
+async def _provider_of(models: Models, model: Model) -> EmbeddingsProvider | None:
+    """The provider of the model, if it makes embeddings."""
+    for entry in models.providers:
+        if any(listed.id == model.id for listed in entry.listed()):
+            provider: Provider = entry.provider
+            while isinstance(provider, ProviderWrapper):
+                provider = provider.provider
+            adapter = await provider.adapter() if isinstance(provider, OnDemand) else provider
+            return adapter if isinstance(adapter, EmbeddingsProvider) else None
+    return None
+
+
+def _decoded(body: bytes) -> object:
+    try:
+        return msgspec.json.decode(body)
+    except msgspec.DecodeError:
+        return body.decode(errors="replace")
