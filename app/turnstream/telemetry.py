@@ -31,6 +31,7 @@ OLDEST_QUEUED_SECONDS = Gauge(
     "turnstream_oldest_queued_seconds", "Age of the oldest turn that may run and that no replica runs yet"
 )
 TASKS = Gauge("turnstream_tasks", "Tasks of this replica's event loop")
+JOBS_RUNNING = Gauge("turnstream_jobs_running", "Jobs that this replica runs")
 TOOLS_RUNNING = Gauge("turnstream_tools_running", "Tool calls that run on this replica")
 STREAMS_OPEN = Gauge("turnstream_streams_open", "Open SSE streams")
 ROUNDS_PER_TURN = Histogram(
