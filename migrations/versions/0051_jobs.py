@@ -38,11 +38,15 @@ def upgrade() -> None:
         sa.CheckConstraint("kind IN ('tool')", name=op.f("ck_jobs_kind")),
         sa.CheckConstraint("outcome IS NULL OR settled_at IS NOT NULL", name=op.f("ck_jobs_outcome_has_time")),
         sa.CheckConstraint("replica IS NULL OR settled_at IS NULL", name=op.f("ck_jobs_over_has_no_runner")),
-        sa.ForeignKeyConstraint(["turn_id"], ["turns.id"], name=op.f("fk_jobs_turn_id_turns"), ondelete="CASCADE"),
+        sa.ForeignKeyConstraint(["turn_id"], ["turns.id"], name=op.f("fk_jobs_turn_id"), ondelete="CASCADE"),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_jobs")),
-        sa.UniqueConstraint("turn_id", "round", "tool_use_id", name=op.f("uq_jobs_turn_id")),
+        sa.UniqueConstraint("turn_id", "round", "tool_use_id", name=op.f("uq_jobs_turn_id_round_tool_use_id")),
     )
     op.create_index("ix_jobs_unsettled", "jobs", ["due_at"], postgresql_where=sa.text("settled_at IS NULL"))
+    op.execute(
+        "ALTER TABLE jobs SET (autovacuum_vacuum_insert_scale_factor = 0.02, autovacuum_vacuum_scale_factor = 0.02,"
+        " autovacuum_analyze_scale_factor = 0.02)"
+    )
     op.add_column("replicas", sa.Column("runs_jobs", sa.Boolean(), server_default=sa.text("false"), nullable=False))
 
 

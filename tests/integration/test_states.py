@@ -25,7 +25,7 @@ Values = Mapping[str, Any]
 STATUSES: tuple[Status, ...] = get_args(Status)
 EDGES = {(now, then) for now, ways_out in TRANSITIONS.items() for then in ways_out}
 
-REPLICA = new_id()
+REPLICA, JOB = new_id(), new_id()
 ANSWER = to_json({"kind": "expired"})
 ERROR = to_json({"type": "overloaded", "message": "The provider is overloaded."})
 LATE = datetime(2026, 1, 1, tzinfo=UTC)
@@ -68,6 +68,7 @@ WRITES: Mapping[str, Write] = {
     "REQUEUE_TURN": Write({("running", "queued")}),
     "CANCEL_TURN": Write({("queued", "cancelled"), ("waiting", "queued")}),
     "ARRIVE": Write({("waiting", "queued")}),
+    "SETTLE_JOB": Write({("waiting", "queued")}, [{"job": JOB, "job_attempt": 1, "outcome": "{}"}]),
     "EXPIRE_ASKS": Write({("waiting", "queued")}, [{"answer": ANSWER}]),
     "WAIT": Write(
         {("running", "waiting"), ("running", "queued"), ("waiting", "queued")},
@@ -122,7 +123,7 @@ async def connection(database_url: str) -> AsyncIterator["asyncpg.Connection[Any
 
 @pytest.fixture
 async def turn(database_url: str, connection: "asyncpg.Connection[Any]") -> UUID:
-    """An assistant turn with an ask that has expired."""
+    """An assistant turn with an ask that has expired, and a job that runs."""
     async with connect(database_url, size=1) as database:
         chat = await Chats(database).create("ada", None, None, {})
         async with Exchanges(database).after(Target("ada", chat.id), None) as draft:
@@ -133,6 +134,12 @@ async def turn(database_url: str, connection: "asyncpg.Connection[Any]") -> UUID
         " VALUES ($1, 1, 'a', 'look', 'approval', '', 1, $2)",
         turn,
         LATE,
+    )
+    await connection.execute(
+        "INSERT INTO jobs (id, turn_id, round, tool_use_id, name, kind, input, deadline, attempt)"
+        " VALUES ($1, $2, 1, 'b', 'dig', 'tool', '{}', now(), 1)",
+        JOB,
+        turn,
     )
     return turn
 

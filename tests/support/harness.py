@@ -176,7 +176,7 @@ class Harness:
         hooks: Sequence[Hooks] = (),
         most_jobs: int = 10,
     ) -> AsyncIterator[Replica]:
-        """`address`: that of an earlier one whose place it takes. `listens`: it receives notifications, as jobs need."""
+        """`address`: that of an earlier one whose place it takes. `listens`: it has notifications, as jobs need."""
         directory, clock, signals = Directory(), FrameClock(), Signals()
         session = hash(new_id()) % 2**62
         queue = Queue(self.database, new_id(), address or str(new_id()), session, self.webhooks, extensions=["search"])
@@ -187,11 +187,12 @@ class Harness:
         jobs = KillableRunner(Jobs(self.database, queue.replica), kind, most_jobs, policy.poll_interval, 0.0)
         rounds = RoundWriter(self.database, directory, TICK)
         journaling = JournalWriter(Journal(self.database, queue.replica), directory, TICK)
+        opened = asyncio.Event()
         work: list[Coroutine[Any, Any, None]] = [
             rounds.run(),
             journaling.run(),
             Mirror(Snapshots(self.database), directory, LOOK).run(),
-            *([ReplicaSession(self.url, session, signals.notified.send).run()] if listens else []),
+            *([ReplicaSession(self.url, session, signals.notified.send, on_open=opened.set).run()] if listens else []),
         ]
         worker.follow(signals)
         jobs.follow(signals)
@@ -203,6 +204,8 @@ class Harness:
             *map(asyncio.create_task, work),
         ]
         try:
+            if listens:
+                await opened.wait()
             while not worker._woken._waiters:  # noqa: ASYNC110, a worker has no event for it
                 await asyncio.sleep(0)  # until its first look into the queue is over: what comes later is not in it
             yield replica

@@ -1,4 +1,4 @@
-"""What every call of a tool has, inside its turn or as a job: its measures, and uploads for the files of its result."""
+"""Parts of every call of a tool, inside its turn or as a job: its measures, and uploads for the files of its result."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import replace

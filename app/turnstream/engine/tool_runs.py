@@ -119,7 +119,7 @@ class ToolRuns:
             asked = {ask.key for ask in waiting}
             calls = [call for call in calls if call.key not in asked]
         runnable = list(calls)
-        jobs = {job.key for job in self._recorder.turn.open_jobs}
+        jobs = {job.key for job in self._recorder.turn.jobs}
         # In passes: a result that is stored here may be the memo of another call.
         while unrun := await self._unrun(runnable, refusal):
             await self._recorder.settle_calls(*unrun)
