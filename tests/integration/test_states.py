@@ -12,6 +12,7 @@ import asyncpg
 import pytest
 
 from turnstream.domain.blocks import Block
+from turnstream.domain.jobs import JOB_TRANSITIONS, JobState
 from turnstream.domain.turns import TRANSITIONS, Status, TurnRequest
 from turnstream.kit.ids import new_id
 from turnstream.storage.chats.chats import Chats
@@ -91,6 +92,27 @@ PUT_INTO = """
 """
 
 
+# The statements that write the state of a job, and their edges.
+WRITES_OF_JOBS: Mapping[str, set[tuple[JobState, JobState]]] = {
+    "CLAIM_JOBS": {("due", "running")},
+    "RELEASE_JOBS": {("running", "due")},
+    # A run that was given back may end before another one begins.
+    "SETTLE_JOB": {("due", "settled"), ("running", "settled")},
+    "SETTLE_JOBS": {("due", "stopped"), ("running", "stopped")},
+}
+WRITES_STATE_OF_JOB = re.compile(r"UPDATE jobs\s+SET\s[^;]*?\b(replica|settled_at) = ")
+PUT_JOB_INTO = """
+    UPDATE jobs SET replica = CASE $2 WHEN 'running' THEN $3::uuid END,
+        settled_at = CASE WHEN $2 IN ('settled', 'stopped') THEN now() END,
+        outcome = CASE $2 WHEN 'settled' THEN '{}'::json END
+    WHERE id = $1
+"""
+STATE_OF_JOB = """
+    SELECT CASE WHEN settled_at IS NULL THEN CASE WHEN replica IS NULL THEN 'due' ELSE 'running' END
+        WHEN outcome IS NULL THEN 'stopped' ELSE 'settled' END FROM jobs
+"""
+
+
 def statements() -> dict[str, Statement]:
     """Every statement by the name it is declared under."""
     return {name.rpartition(".")[2]: statement for name, statement in every_statement().items()}
@@ -164,6 +186,39 @@ async def test_a_statement_performs_its_edges_and_no_other(
             pass  # the constraints of the rows refuse it, and nothing is written
         await transaction.rollback()
     assert {(now, then) for now, then in edges if now != then} == WRITES[name].edges
+
+
+def test_every_statement_that_writes_the_state_of_a_job_is_tried() -> None:
+    written = {name for name, each in statements().items() if WRITES_STATE_OF_JOB.search(each.sql)}
+    assert written == WRITES_OF_JOBS.keys()
+    edges = {(now, then) for now, ways_out in JOB_TRANSITIONS.items() for then in ways_out}
+    assert set().union(*WRITES_OF_JOBS.values()) == edges
+
+
+@pytest.mark.parametrize("name", WRITES_OF_JOBS)
+async def test_a_statement_moves_a_job_by_its_edges_and_no_other(
+    connection: "asyncpg.Connection[Any]", turn: UUID, name: str
+) -> None:
+    statement, edges = statements()[name], set()
+    await connection.execute(
+        "INSERT INTO replicas (id, address, session, lease_until) VALUES ($1, 'here', 1, now())", REPLICA
+    )
+    await connection.execute(PUT_INTO, turn, "running", 1, 0, False, REPLICA)
+    result = Block(0, 1, 1, "tool_result", "a hole", tool_use_id="b", name="dig")
+    values = {
+        **NOTHING_HELD,
+        **columns_of([result]),
+        **{"states": ["settled"], "turn": turn, "attempt": 1, "job": JOB, "jobs": [JOB], "job_attempt": 1},
+        **{"replica": REPLICA, "outcome": "{}", "free": 9, "names": ["dig"]},
+    }
+    for now in get_args(JobState):
+        transaction = connection.transaction()
+        await transaction.start()
+        await connection.execute(PUT_JOB_INTO, JOB, now, REPLICA)
+        await connection.fetch(statement.sql, *statement.arguments(values))
+        edges.add((now, await connection.fetchval(STATE_OF_JOB)))
+        await transaction.rollback()
+    assert {(now, then) for now, then in edges if now != then} == WRITES_OF_JOBS[name]
 
 
 def test_the_statements_perform_the_edges_of_the_table() -> None:

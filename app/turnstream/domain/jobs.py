@@ -1,5 +1,6 @@
 """Jobs: calls that run apart from their turn, which waits for them without memory."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 from uuid import UUID
@@ -8,6 +9,16 @@ from turnstream.domain.blocks import CallKey
 
 # What runs the call: `tool` is a background tool of this server.
 JobKind = Literal["tool"]
+
+# `running` has a runner; the job of a runner that is gone is `running` until another one claims it. `settled` has an
+# outcome. `stopped`: the call got another result. tests/integration/test_states.py runs every statement against this.
+JobState = Literal["due", "running", "settled", "stopped"]
+JOB_TRANSITIONS: Mapping[JobState, frozenset[JobState]] = {
+    "due": frozenset({"running", "settled", "stopped"}),
+    "running": frozenset({"due", "settled", "stopped"}),
+    "settled": frozenset(),
+    "stopped": frozenset(),
+}
 
 
 @dataclass(frozen=True, slots=True)
