@@ -25,11 +25,14 @@ class StreamError(ClientError):
 
 
 class ConnectionLost(ClientError):
-    """`reason` says what happened. `retry_after` is the wait the server asks for, in seconds."""
+    """`reason` says what happened. `retry_after` is the wait the server asks for, in seconds. `key` is the idempotency
+    key of a call that may have arrived: the same call with this key is done once.
+    """
 
     def __init__(self, reason: str, retry_after: float | None = None) -> None:
         self.reason = reason.rstrip(".")
         self.retry_after = retry_after
+        self.key: str | None = None
         super().__init__(self.reason)
 
 

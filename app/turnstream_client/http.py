@@ -217,8 +217,12 @@ class AsyncClient:
             yield page
 
     async def _post(self, path: str, body: Json, key: str | None) -> Json:
-        headers = {"Idempotency-Key": key or str(uuid4())}
-        return await self._retry("POST", path, _RETRY_FOR, json=body, headers=headers)
+        key = key or str(uuid4())
+        try:
+            return await self._retry("POST", path, _RETRY_FOR, json=body, headers={"Idempotency-Key": key})
+        except ConnectionLost as error:
+            error.key = key
+            raise
 
     async def _retry(self, method: str, path: str, seconds: float, **request: Any) -> Json:
         """Retries for `seconds`, unless no server has answered yet: a wrong address must fail at once."""

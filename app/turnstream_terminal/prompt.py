@@ -235,10 +235,14 @@ class ChatPrompt:
         answers = [turn for turn in self._path() if turn["role"] == "assistant"]
         tokens = [sum(turn["usage"].get(f"{kind}_tokens") or 0 for turn in answers) for kind in ("input", "output")]
         costs = [turn["cost"] for turn in answers if turn["cost"] is not None]
-        price = f"{sum(costs):.4f}" if costs else "no price is known"
+        price = f"{sum(costs):.4f}{self._currency()}" if costs else "no price is known"
         at_least = "at least " if costs and len(costs) < len(answers) else ""
         count = f"{len(answers)} answer{'s' if len(answers) != 1 else ''}"
         self._dim(f"{count} · {tokens[0]:,} tokens in, {tokens[1]:,} out · {at_least}{price}")
+
+    def _currency(self) -> str:
+        """The currency of the prices, behind a space; blank if the server names none."""
+        return next((f" {model['currency']}" for model in self._run(self._client.models()) if model["currency"]), "")
 
     def _show_grants(self, chat: str) -> None:
         self._grants = self._run(self._client.grants(chat))

@@ -19,7 +19,9 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 def offer(site: Server, *replies: Reply) -> None:
     """A model with abilities and prices, which gives these replies."""
-    able = Model("tide-1", context_window=200_000, can=frozenset({"images", "tools"}), prices=PRICES["scripted"])
+    able = Model(
+        "tide-1", context_window=200_000, can=frozenset({"images", "tools"}), prices=PRICES["scripted"], currency="EUR"
+    )
     site.scripts.offers.append(ProviderModels(ScriptedProvider(replies), [able]))
 
 
@@ -35,15 +37,17 @@ async def test_the_model_is_chosen_where_it_is_seen_and_stands_under_each_answer
     option = ada.page.get_by_role("button", name="tide-1")
     await expect(option).to_contain_text("images, tools")
     await expect(option).to_contain_text("reads 200,000 tokens")
-    await expect(option).to_contain_text("1 in, 10 out for a million tokens")
+    await expect(option).to_contain_text("€1 in, €10 out for a million tokens")
     assert await violations(ada) == []
     await option.click()
     await expect(picker).to_have_text("tide-1")
     await ada.say("Hello")
     await ada.sees("One.")
     await expect(ada.last.locator(".figures")).to_contain_text("tide-1")
-    await expect(ada.last.locator(".figures")).to_contain_text("cost 0.021")
-    await expect(cost).to_have_text("cost 0.021")
+    await expect(ada.last.locator(".figures")).to_contain_text("cost €0.021")
+    await expect(cost).to_have_text("cost €0.021")
+    await ada.reload()
+    await expect(ada.last.locator(".figures")).to_contain_text("cost €0.021")
     await picker.click()
     await ada.page.get_by_role("button", name="plain default").click()
     await expect(picker).to_have_text("plain")

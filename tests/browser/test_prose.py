@@ -6,11 +6,12 @@ import pytest
 from playwright.async_api import Request, expect
 
 from tests.browser.conftest import SitDown
+from tests.browser.scenes import paused
 from tests.browser.test_budgets import violations
 from tests.browser.test_talk import use
 from tests.support.http_client import Client
 from tests.support.http_server import Server
-from turnstream.llm.scripted import message_of, text
+from turnstream.llm.scripted import Pause, message_of, text
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -51,6 +52,42 @@ async def test_formulas_are_drawn_by_a_library_that_is_loaded_with_the_first_of_
     await ada.sees("$code$")
     assert len(loaded) == 1
     assert await violations(ada) == []
+
+
+NOTES = """The tide[^moon] rises[^1]. A class `[^a]` and [^none] stay as they are.
+
+| a | b[^1] |
+|---|---|
+| 1 | 2 |
+
+[^1]: By **twelve** metres at [Saint-Malo](https://example.org).
+[^moon]: The moon draws the water."""
+
+
+async def test_a_mark_of_a_footnote_leads_to_its_note(people: SitDown, site: Server, api: Client) -> None:
+    pause = Pause()
+    words, notes = NOTES.split("\n\n[", 1)
+    answer = paused(pause, words, f"\n\n[{notes}", after=1)
+    ada = await people(site.url, await use(api, site.scripts.model(answer)))
+    await ada.say("Why?")
+    await ada.sees("rises[^1]")  # its note has not come
+    pause.go.set()
+    await ada.sees_end()
+    await ada.sees("The tide1 rises2. A class [^a] and [^none] stay as they are.")
+    await expect(ada.last.locator(".note")).to_have_text(
+        ["2. By twelve metres at Saint-Malo.", "1. The moon draws the water."]
+    )
+    await ada.press("Footnote 1")
+    await expect(ada.last.locator(".note").last).to_be_focused()
+    assert await violations(ada) == []
+
+
+async def test_a_diagram_is_its_source_with_a_word_why(people: SitDown, site: Server, api: Client) -> None:
+    ada = await people(site.url, await use(api, site.scripts.model(message_of(text("```mermaid\nA --> B\n```")))))
+    await ada.say("Draw")
+    await ada.sees_end()
+    await ada.sees("the source of a diagram, which this page does not draw")
+    await ada.sees("A --> B")
 
 
 _TABLE = """() => [...document.querySelectorAll('#turns td')].map((cell) => {

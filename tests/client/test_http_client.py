@@ -93,6 +93,7 @@ async def test_the_error_of_an_unreachable_server_tells_how_to_start_one() -> No
     client = AsyncClient(f"http://127.0.0.1:{free_port()}")
     with pytest.raises(ServerUnreachable) as raised:
         await client.post_turn(None, "Hello", None, "key-1")
+    assert raised.value.key == "key-1", "a program can send it again"
     assert re.search(r"no server answers at .* start one with `turnstream serve`", explained(raised.value))
     await client.aclose()
 

@@ -620,8 +620,8 @@ async def test_a_turn_whose_end_postgres_refuses_is_run_again_until_it_is_taken(
         harness.replica(provider, policy=replace(POLICY, poll_interval=0.01)) as replica,
         harness.locker() as operator,
     ):
+        await operator.connection.execute(REFUSE)  # before the turn, which may end at once
         asked = await harness.ask()
-        await operator.connection.execute(REFUSE)
         replica.worker.wake()
         while asked.turn not in replica.worker._failed.turns():  # noqa: ASYNC110, nothing is notified of it
             await asyncio.sleep(0.01)
@@ -639,8 +639,8 @@ async def _paused(harness: Harness) -> AsyncIterator[tuple[Replica, Asked, Locke
         harness.locker() as operator,
     ):
         replica.worker._failed = worker.FailedRuns(300.0)
+        await operator.connection.execute(REFUSE)  # before the turn, which may end at once
         asked = await harness.ask()
-        await operator.connection.execute(REFUSE)
         replica.worker.wake()
         while asked.turn not in replica.worker._failed.turns():  # noqa: ASYNC110, nothing is notified of it
             await asyncio.sleep(0.01)

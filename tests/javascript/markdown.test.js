@@ -41,6 +41,19 @@ test('what was taken by earlier blocks of a text is missing', () => {
   assert.equal(cellsOf(blocksOf(table(10, 9, `${'|c'.repeat(10)}|`), {}, 99)), 0)
 })
 
+test('a footnote ends at a blank line or the next note, and indented lines behind it belong to it', () => {
+  const blocks = blocksOf('A[^1] and[^b].\n[^1]: one\nmore\n[^b]: two\n\n    three\n\n\nend [^1](a) `[^1]`', {})
+  assert.deepEqual(
+    blocks.filter(({ type }) => type === 'note').map(({ id, raw }) => [id, raw]),
+    [
+      ['1', '[^1]: one\nmore\n'],
+      ['b', '[^b]: two\n\n    three\n'],
+    ],
+  )
+  const marks = (block) => block.tokens?.filter(({ type }) => type === 'noteMark').map(({ id }) => id)
+  assert.deepEqual([blocks[0], blocks.at(-1)].map(marks), [['1', 'b'], []])
+})
+
 const COSTLY = [
   '$$a\n',
   '$$a\n\n',
@@ -56,6 +69,10 @@ const COSTLY = [
   '-\n',
   '> a\n',
   '# a\n',
+  '[^1] ',
+  '[^1]: a\n',
+  'a\n[^1]:\n',
+  '[^1]:\n\n    a\n',
 ]
 
 test('no text takes time that grows with the square of its length', { timeout: 50_000 }, () => {

@@ -34,6 +34,7 @@ async def list_models(request: Request) -> Response:
             max_output=model.max_output,
             can=None if model.can is None else sorted(model.can),
             prices=asdict(model.prices) if model.prices else None,
+            currency=model.currency,
             aliases=list(model.aliases),
             fallbacks=list(model.fallbacks),
             params=[_parameter(parameter, model) for parameter in services.resolver.params.listed(model)],

@@ -7,10 +7,12 @@ from turnstream.api.attachments import store_upload
 from turnstream.api.http.errors import UnsupportedMedia
 from turnstream.api.http.reading import id_of, read_bytes
 from turnstream.api.schemas.responses import UploadDeleted, UploadOut
-from turnstream.api.services import identity_of, path_for, services_and_owner
+from turnstream.api.services import identity_of, path_for, services_and_owner, services_of
 from turnstream.api.views import json_response
 from turnstream.domain.errors import Conflict, NotFound
-from turnstream.domain.media import MEDIA, media_type_of
+from turnstream.domain.identity import Identity
+from turnstream.domain.media import MEDIA, MediaType, media_type_of
+from turnstream.storage.owners.uploads import Upload
 
 # A browser must not run an upload, which may be any file of its owner.
 _SAFE_HEADERS = {
@@ -24,22 +26,33 @@ _SAFE_HEADERS = {
 
 
 async def put_upload(request: Request) -> Response:
-    services, owner = services_and_owner(request)
-    identity = identity_of(request)
-    identity.require_reach(identity.chat)
-    if identity.chat is None:
-        identity.require("chat")  # which messages could refer to the file is not known
+    services = services_of(request)
+    require_uploads(identity_of(request))
     content = await read_bytes(request, services.http.max_upload_bytes)
     media_type = media_type_of(content)
     if media_type is None:
         raise UnsupportedMedia(f"The body must be a file of one of these types: {', '.join(MEDIA)} (in UTF-8).")
-    upload = await store_upload(services, owner, media_type.name, content)
-    if identity.chat is not None:
-        await services.storage.uploads.keep_for_chat(identity.chat, upload.id)
+    upload = await take_upload(request, media_type, content)
     body = UploadOut(id=upload.id, media_type=upload.media_type, size=upload.size, created=upload.created)
     return json_response(
         body, 201 if upload.created else 200, {"Location": path_for(request, f"/api/uploads/{upload.id}")}
     )
+
+
+def require_uploads(identity: Identity) -> None:
+    """Raises Forbidden where the caller may not upload files."""
+    identity.require_reach(identity.chat)
+    if identity.chat is None:
+        identity.require("chat")  # which messages could refer to the file is not known
+
+
+async def take_upload(request: Request, media_type: MediaType, content: bytes) -> Upload:
+    """Stores a file of the caller. Raises TooMany."""
+    services, identity = services_of(request), identity_of(request)
+    upload = await store_upload(services, identity.owner, media_type.name, content)
+    if identity.chat is not None:
+        await services.storage.uploads.keep_for_chat(identity.chat, upload.id)
+    return upload
 
 
 async def get_upload(request: Request) -> Response:

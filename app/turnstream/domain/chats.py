@@ -74,6 +74,9 @@ def branch_is_busy(turn: Turn, otherwise: str = "") -> Conflict:
 
 
 def title_from(text: str) -> str | None:
-    """The title of a chat that has no other: the beginning of a text, in one line. None for a blank text."""
+    """The title of a chat that has no other: the first words of a text, in one line. None for a blank text."""
     line = " ".join(text.split())
-    return line[: LONGEST_TITLE - 1].rstrip() + "…" if len(line) > LONGEST_TITLE else line or None
+    if len(line) <= LONGEST_TITLE:
+        return line or None
+    beginning, _, _ = line[:LONGEST_TITLE].rpartition(" ")
+    return (beginning if len(beginning) > LONGEST_TITLE // 2 else line[: LONGEST_TITLE - 1]).rstrip(" ,;:") + "…"

@@ -101,6 +101,8 @@ CALLS = _names_of("call", "server_call")
 SERVER_CALLS = _names_of("server_call")
 THOUGHTS = _names_of("thought")
 FILES = _names_of("file")
+# Their `data` may name uploads. In this order an index has them.
+WITH_FILES = (*(kind.name for kind in _ROWS if kind.family == "file"), TOOL_RESULT)
 STREAMED_MEMBERS: Mapping[str, str] = {kind.name: kind.streams for kind in _ROWS if kind.streams is not None}
 AFTER_SEAL = frozenset(kind.name for kind in _ROWS if kind.after_seal)
 # Sent in another place or form than their own, or not at all.

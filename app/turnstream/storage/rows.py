@@ -12,6 +12,7 @@ import msgspec
 from turnstream.domain.asks import Ask, AskAnswer, Steer
 from turnstream.domain.blocks import Block, PreliminaryOutput
 from turnstream.domain.jobs import Job
+from turnstream.domain.kinds import WITH_FILES
 from turnstream.domain.rounds import Round
 from turnstream.domain.turns import ENDED, OPEN, TRANSITIONS, ToolSpec, Turn, TurnError, TurnRequest
 from turnstream.storage.database import Row
@@ -24,6 +25,7 @@ def sql_list(values: Iterable[str]) -> str:
 
 OPEN_STATUSES = sql_list(status for status in TRANSITIONS if status in OPEN)
 ENDED_STATUSES = sql_list(status for status in TRANSITIONS if status in ENDED)
+MAY_NAME_UPLOADS = f"type IN {sql_list(WITH_FILES)}"  # a condition of `blocks`
 
 _LONGEST_SHARED = 32_768  # characters of a request that turns of different chats share in memory, and of its tools
 

@@ -30,7 +30,7 @@ from sqlalchemy.dialects.postgresql import ARRAY, TSVECTOR
 from turnstream.domain.plans import PERIODS, RATES
 from turnstream.domain.turns import TRANSITIONS
 from turnstream.storage.ownership import owned
-from turnstream.storage.rows import ENDED_STATUSES, sql_list
+from turnstream.storage.rows import ENDED_STATUSES, MAY_NAME_UPLOADS, sql_list
 
 metadata = MetaData(
     naming_convention={
@@ -397,7 +397,7 @@ blocks = Table(
     Index(
         "ix_blocks_naming_uploads",
         "turn_id",
-        postgresql_where=literal_column("type IN ('image', 'document', 'tool_result') AND data IS NOT NULL"),
+        postgresql_where=literal_column(f"{MAY_NAME_UPLOADS} AND data IS NOT NULL"),
     ),
     info=owned("turn_id", "content"),
 )

@@ -329,10 +329,10 @@ async def test_errors_have_the_classes_of_the_sdk(server: Server, client: AsyncO
 
 
 async def test_calls_of_the_sdk_that_have_no_place_are_not_found_in_a_sentence(client: AsyncOpenAI) -> None:
-    with pytest.raises(openai.NotFoundError, match="This server has no call GET /v1/files"):
-        await client.files.list()
-    with pytest.raises(openai.NotFoundError, match="This server has no call POST /v1/responses/compact"):
-        await client.responses.compact(model="plain", input="Hi")
+    with pytest.raises(openai.NotFoundError, match="This server has no call GET /v1/batches"):
+        await client.batches.list()
+    with pytest.raises(openai.NotFoundError, match="This server has no call POST /v1/images/generations"):
+        await client.images.generate(prompt="A ship")
 
 
 async def test_the_sdk_verifies_the_webhook_of_a_response(client: AsyncOpenAI) -> None:

@@ -102,6 +102,26 @@ async def test_a_model_that_fails_leaves_the_beginning_of_the_message(harness: H
     assert [line["event"] for line in lines if line["event"].startswith("title")] == ["title.failed"]
 
 
+async def test_a_later_answer_gives_the_title_that_the_first_one_could_not(harness: Harness) -> None:
+    failing: Reply = [TransientError("overloaded_error", "Later.")]
+    async with titles(harness, failing, message_of(text("**Title:** High tide at Saint-Malo"))) as (work, replica):
+        asked = await say(harness, replica)
+        await say(harness, replica, asked)
+        await work.notified.get()
+    assert await title_of(harness, asked) == "High tide at Saint-Malo"
+
+
+async def test_a_chat_that_is_older_keeps_the_beginning_of_its_message(harness: Harness) -> None:
+    failing: list[Reply] = [[TransientError("overloaded_error", "Later.")] for _ in range(3)]
+    answers = [message_of(text("At noon, 12 m.")) for _ in range(4)]
+    async with titles(harness, *failing, answers=answers) as (work, replica):
+        asked = await say(harness, replica)
+        for _ in range(3):
+            asked = await say(harness, replica, asked)
+    assert len(work.model.requests) <= 3
+    assert await title_of(harness, asked) == title_from(QUESTION)
+
+
 async def test_an_owner_whose_titles_take_long_keeps_no_other_owner_waiting(harness: Harness) -> None:
     slow: list[Reply] = [[Pause(), *message_of(text("Late"))] for _ in range(4)]
     prompt: Reply = message_of(text("At once"))

@@ -55,7 +55,15 @@ def test_a_rejected_message_names_the_open_turn_and_the_remedies(status: Status,
 
 @pytest.mark.parametrize(
     ("text", "title"),
-    [(" \n", None), ("Two\n words ", "Two words"), ("x" * 60, "x" * 60), ("x" * 61, "x" * 59 + "…")],
+    [
+        (" \n", None),
+        ("Two\n words ", "Two words"),
+        ("x" * 60, "x" * 60),
+        ("x" * 61, "x" * 59 + "…"),
+        ("Two " * 20, "Two " * 14 + "Two…"),
+        ("word, " * 20, "word, " * 9 + "word…"),
+        ("x " + "y" * 70, "x " + "y" * 57 + "…"),
+    ],
 )
 def test_the_beginning_of_a_text_is_a_title(text: str, title: str | None) -> None:
     assert title_from(text) == title

@@ -281,22 +281,16 @@ class Chat:
                 return False
         return True
 
-    def waits_for_server(self) -> bool:
-        sealed = [round for round in self.turn.rounds if round.sealed]
-        return bool(sealed) and sealed[-1].stop_reason == "pause_turn"
-
     def reply(self, number: int) -> list[Block]:
         """What a model may say: the answer of a server tool it had paused for comes first. A program that is at work
         calls tools again, or ends.
         """
         blocks: list[Block] = []
-        for at_work in programs_at_work(self.requests[-1]):
+        for at_work in server_calls_at_work(self.requests[-1], "code_execution"):
             if self.draw(st.booleans()):
                 return [replace(block, round=number) for block in self.calls_by(at_work)]
             blocks.append(program_result(at_work))
-        if self.waits_for_server():
-            asked = [b.tool_use_id for b in self.turn.blocks if b.name == "web_search"][-1]
-            blocks.append(server_result(asked or ""))
+        blocks += map(server_result, server_calls_at_work(self.requests[-1], "web_search"))
         for kind in self.draw(
             st.lists(st.sampled_from(["text", "thinking", "redacted", "server", "call"]), max_size=5)
         ):
@@ -420,11 +414,11 @@ def test_a_chat_that_becomes_too_long_gives_legal_requests_that_begin_anew_only_
             assert later[: len(kept)] == kept
 
 
-def programs_at_work(request: Said) -> list[str]:
+def server_calls_at_work(request: Said, name: str) -> list[str]:
+    """The ids of calls without a result in it: the provider goes on with them."""
     blocks = [json.loads(block) for _, block in request]
-    answered = {block["tool_use_id"] for block in blocks if block["type"] == "code_execution_tool_result"}
-    programs = [block["id"] for block in blocks if block.get("name") == "code_execution"]
-    return [id for id in programs if id not in answered]
+    answered = {block["tool_use_id"] for block in blocks if block["type"] == f"{name}_tool_result"}
+    return [block["id"] for block in blocks if block.get("name") == name and block["id"] not in answered]
 
 
 STAND_INS = [("user", render_block(text(stand_in))) for stand_in in (GO_ON, GIVEN_UP)]

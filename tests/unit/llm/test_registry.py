@@ -46,6 +46,8 @@ def test_the_operator_says_more_of_a_model_adds_others_and_takes_some_out(tmp_pa
     found = read(
         tmp_path,
         """
+        currency = "EUR"
+
         [providers.local]
         api = "openai-chat"
         base_url = "http://${HOST}:8001/v1"
@@ -81,7 +83,7 @@ def test_the_operator_says_more_of_a_model_adds_others_and_takes_some_out(tmp_pa
         Model("llama-70", "meta/llama-70", context_window=8000, can=frozenset({"tools"})),
     )
     sonnet = model_of(found["anthropic"], "claude-sonnet-5-5")
-    assert (sonnet.context_window, sonnet.prices) == (200_000, Prices(3.0, 15.0))
+    assert (sonnet.context_window, sonnet.prices, sonnet.currency) == (200_000, Prices(3.0, 15.0), "EUR")
     assert (sonnet.aliases, sonnet.fallbacks) == (("sonnet",), ("claude-haiku-5-5",))
     assert "claude-opus-5-5" not in {model.id for model in found["anthropic"].models}
 

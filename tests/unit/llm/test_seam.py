@@ -49,6 +49,10 @@ def joined(stands: str, pieces: Sequence[str], earlier: str = "") -> str:
         ("It was the best\nof times, it", "best of times, it was", "It was the best\nof times, it was"),
         ("It was the best of times, it", "\n\nof times, it was", "It was the best of times, it was"),
         ("one\n\ntwo\n", "two\nthree", "one\n\ntwo\nthree"),
+        # the last words, begun inside the first of them
+        ("word w283 w284 w285", "3 w284 w285 w286", "word w283 w284 w285 w286"),
+        ("word w283 w284 w285", "85 w286", "word w283 w284 w28585 w286"),
+        ("the year 1000000000000000", "00000000000000 more", "the year 100000000000000000000000000000 more"),
         # the last sentence
         ("No. It was the wors", "It was the worst of times.", "No. It was the worst of times."),
         # the whole text again

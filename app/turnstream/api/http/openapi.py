@@ -253,7 +253,7 @@ def _operation(endpoint: Endpoint, part: CallGroup, refs: Refs, version: Version
         fields = endpoint.takes.model_fields.values() if isinstance(endpoint.takes, type) else ()
         required = any(field.is_required() for field in fields)
         content = _content(endpoint.takes, refs)
-        if isinstance(endpoint.takes, str):
+        if isinstance(endpoint.takes, str) and part.foreign is None:
             content |= _content(BYTES, refs)  # the server looks at the bytes, not at their declared type
         operation["requestBody"] = {"required": required, "content": content}
     if endpoint.open and 401 not in endpoint.problems:
@@ -298,6 +298,8 @@ def _answers(endpoint: Endpoint, refs: Refs) -> Iterator[tuple[int, Json]]:
 
 def _foreign_answers(endpoint: Endpoint, foreign: Foreign, refs: Refs) -> Json:
     content: Json = {JSON: {"schema": {"type": "object", "description": foreign.object, "additionalProperties": True}}}
+    if endpoint.gives is not None:
+        content = _content(endpoint.gives, refs)
     if endpoint.streams:
         content[STREAM] = {"schema": {"type": "string", "description": foreign.events}}
     refusal = {"description": foreign.refusal_about, "content": {JSON: {"schema": refs[foreign.refusal]}}}

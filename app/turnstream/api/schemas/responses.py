@@ -335,6 +335,7 @@ class ModelOut(BaseModel):
         list[str] | None, Field(description="its abilities; null where they are unknown, then nothing is refused")
     ]
     prices: Annotated[dict[str, float | None] | None, Field(description="of a million tokens")]
+    currency: Annotated[str | None, Field(description="of its prices (ISO 4217); null where the operator named none")]
     aliases: list[str]
     fallbacks: Annotated[list[str], Field(description="the models that are tried when this one is unavailable")]
     params: Annotated[list[ParameterOut], Field(description="the parameters that turns can set for it on this server")]

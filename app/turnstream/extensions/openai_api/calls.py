@@ -9,12 +9,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from turnstream.api import uploads
 from turnstream.api.dispatch import answer
 from turnstream.api.http.call_group import CallGroup, Foreign
 from turnstream.api.http.endpoint import Endpoint, HandlerApp, Limit, Query
 from turnstream.domain.errors import NotFound, RequestRefused, StorageUnavailable
 from turnstream.domain.identity import Scope
-from turnstream.extensions.openai_api import chat, conversations, models, responses
+from turnstream.extensions.openai_api import chat, conversations, files, models, responses
 from turnstream.extensions.openai_api.errors import param_of, param_of_chat, refusal, storage_refusal
 from turnstream.extensions.openai_api.schemas import ChatIn, ConversationBody, ItemsIn, OpenAiError, ResponseIn
 
@@ -28,6 +29,11 @@ _PAGE = (
     Query("order", "`asc`: the oldest first; `desc` unless it is given"),
     Query("after", "the id of an item: what follows it in that order"),
     Query("include", "is accepted: items have all that is there"),
+)
+_FILES = (
+    Query("order", "`asc`: the oldest first; `desc` unless it is given"),
+    Query("after", "the id of a file: what follows it in that order"),
+    Query("purpose", "the purpose of the files: each is for all that are taken"),
 )
 _STREAM = (
     Query("stream", "`true`: as a stream of events"),
@@ -101,6 +107,24 @@ ENDPOINTS = (
         scopes=_ACTS,
         limits=_POSTS,
     ),
+    _call(
+        "POST /v1/files",
+        files.create_file,
+        "Upload a file that messages can refer to",
+        "multipart/form-data",
+        scopes=("send", "chat"),
+        limits=(*_WRITES, "uploads"),
+    ),
+    _call(
+        "GET /v1/files",
+        files.list_files,
+        "The files of the owner",
+        reach="owner",
+        queries=(Query("limit", "the most that are returned", files.MOST_LISTED, files.MOST_LISTED), *_FILES),
+    ),
+    _call("GET /v1/files/{upload}", files.get_file, "One file, without its bytes", reach="owner"),
+    _call("GET /v1/files/{upload}/content", uploads.get_upload, "The bytes of a file", gives="*/*"),
+    _call("DELETE /v1/files/{upload}", files.delete_file, "Delete a file", reach="owner"),
 )
 # How fields are named in the refusals of a call that is not one of responses.
 _PARAMS = {"/v1/chat/completions": param_of_chat}

@@ -10,7 +10,7 @@ from typing import Any
 from uuid import UUID
 
 from turnstream.domain.blocks import Block
-from turnstream.domain.kinds import FILES, TEXT, TOOL_RESULT
+from turnstream.domain.kinds import FILES, TEXT, TOOL_RESULT, WITH_FILES
 from turnstream.domain.media import PLAIN
 from turnstream.domain.results import content_of
 from turnstream.llm.provider import Message
@@ -18,7 +18,6 @@ from turnstream.llm.provider import Message
 GONE = "[What was attached here is no longer stored.]"
 LEFT_OUT = "(An attachment of the type {type} was left out: it cannot be shown here.)"
 
-_WITH_FILES = FILES | {TOOL_RESULT}
 
 Json = dict[str, Any]
 # From the type and members of a file to the members that are sent: the same object if nothing changes.
@@ -64,14 +63,14 @@ def without_files(messages: Sequence[Message], types: Collection[str]) -> tuple[
 def _with_files(messages: Iterable[Message], change: FileFilter) -> tuple[Message, ...]:
     return tuple(
         replace(message, blocks=tuple(_with_files_in_block(block, change) for block in message.blocks))
-        if any(block.type in _WITH_FILES and block.data is not None for block in message.blocks)
+        if any(block.type in WITH_FILES and block.data is not None for block in message.blocks)
         else message
         for message in messages
     )
 
 
 def _with_files_in_block(block: Block, change: FileFilter) -> Block:
-    if block.data is None or block.type not in _WITH_FILES:
+    if block.data is None or block.type not in WITH_FILES:
         return block
     members: Json = json.loads(block.data)
     if block.type == TOOL_RESULT:

@@ -29,7 +29,9 @@ class Seam:
         # A model that has called tools in between repeats words from before the calls, too.
         self._stands = f"{earlier}\n{stands}" if earlier else stands
         self._dense = _without_space(self._stands)
-        self._starts = sorted({*_word_starts(self._stands), len(_without_space(earlier))})
+        self._words = {*_word_starts(self._stands), len(_without_space(earlier))}
+        # A model may begin inside a word, too.
+        self._starts = sorted({*self._words, *range(max(len(self._dense) - REACH, 0), len(self._dense))})
         self._open = self._starts  # of these, where a repetition may still be under way
         self._opened: BlockOpened | None = None  # the block that is held back, with the data that came behind it
         self._data: list[BlockData] = []
@@ -89,6 +91,8 @@ class Seam:
             return 0
         end = _place_after(self._held, len(repeated))
         words = re.findall(r"\w+", self._held[:end])
+        if start not in self._words:
+            return end if len(words) > 2 else 0
         if len(words) > 1 or len(repeated) >= _SURE:
             return end
         if self._held[0].isspace():  # it continues after a whole word, which may come twice

@@ -42,6 +42,7 @@ class Model:
     max_output: int | None = None
     can: frozenset[str] | None = None
     prices: Prices | None = None
+    currency: str | None = None  # of the prices
     aliases: tuple[str, ...] = ()
     fallbacks: tuple[str, ...] = ()
     think_tags: bool = False

@@ -61,7 +61,7 @@ class ModelTable(_Table):
     refuses: list[str] = []
     enabled: bool = True
 
-    def model(self, id: str) -> Model:
+    def model(self, id: str, currency: str | None) -> Model:
         return Model(
             id=id,
             upstream=self.upstream,
@@ -69,6 +69,7 @@ class ModelTable(_Table):
             max_output=self.max_output,
             can=None if self.can is None else frozenset(self.can),
             prices=Prices(**self.prices.model_dump()) if self.prices else None,
+            currency=currency if self.prices else None,
             aliases=tuple(self.aliases),
             fallbacks=tuple(self.fallbacks),
             think_tags=self.think_tags,
@@ -77,6 +78,7 @@ class ModelTable(_Table):
 
 
 class _File(_Table):
+    currency: Annotated[str | None, Field(pattern="^[A-Z]{3}$")] = None
     providers: dict[str, ProviderTable] = {}
     models: dict[str, ModelTable] = {}
 
@@ -88,7 +90,9 @@ def read_registry(file: Path | None, environment: Mapping[str, str], apis: Seque
     tables: Mapping[str, Any] = reduce(_merged, map(_read, files), {})
     try:
         found = _File.model_validate(tables)
-        models = {id: (table.provider, table.model(id)) for id, table in found.models.items() if table.enabled}
+        models = {
+            id: (table.provider, table.model(id, found.currency)) for id, table in found.models.items() if table.enabled
+        }
         for name, provider in found.providers.items():
             _check_provider(name, provider, known)
         _check_references(found, models, known)

@@ -20,14 +20,14 @@ from turnstream.domain.limits import ReachedLimit
 from turnstream.domain.plans import COUNTED, MEASURES, PERIODS, RATES, Plan, reached_rate, seconds_to_next
 from turnstream.domain.turns import Turn
 from turnstream.storage.database import LONG, Database, Row, Statement
-from turnstream.storage.owners.charges import COLUMNS, applied
+from turnstream.storage.owners.charges import COLUMNS, applied, beginning
 from turnstream.storage.retention import NO_ID
 
 
 def _now(rate: str) -> str:
     """The present figure of a rate: none where its period is over."""
     period = rate.rpartition("_")[2]
-    return f"CASE WHEN {period} >= date_trunc('{period}', now(), 'UTC') THEN {rate} ELSE 0 END"
+    return f"CASE WHEN {period} >= {beginning(period, 'now()')} THEN {rate} ELSE 0 END"
 
 
 def _within(rate: str) -> str:
@@ -81,14 +81,14 @@ OPEN_ACCOUNT = Statement(
     INSERT INTO accounts (owner, {", ".join(PERIODS)}, {
         ", ".join(f"tokens_per_{period}, cost_per_{period}" for period in PERIODS)
     })
-    SELECT CAST(:owner AS text), {", ".join(f"date_trunc('{period}', now(), 'UTC')" for period in PERIODS)}, {
+    SELECT CAST(:owner AS text), {", ".join(beginning(period, "now()") for period in PERIODS)}, {
         ", ".join(
-            f"coalesce(sum({figure}) FILTER (WHERE charged_at >= date_trunc('{period}', now(), 'UTC')), 0)"
+            f"coalesce(sum({figure}) FILTER (WHERE charged_at >= {beginning(period, 'now()')}), 0)"
             for period in PERIODS
             for figure in ("input_tokens + cache_read_tokens + cache_write_tokens + output_tokens", "cost")
         )
     }
-    FROM charges WHERE owner = :owner AND charged_at >= date_trunc('month', now(), 'UTC')
+    FROM charges WHERE owner = :owner AND charged_at >= {beginning("month", "now()")}
     ON CONFLICT DO NOTHING
     """
 )

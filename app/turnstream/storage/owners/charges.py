@@ -21,11 +21,16 @@ CHARGES: Final = """unnest(
         ) AS c"""
 
 
+def beginning(period: str, at: str) -> str:
+    """When the period began that `at` is in, an expression of SQL. Periods are those of UTC."""
+    return f"date_trunc('{period}', {at}, 'UTC')"
+
+
 def applied(delta: str) -> str:
     """The assignments that add the figures of `delta`, made at its time `at`, to an account. A period that is over by
     then begins anew; one that began since leaves them out.
     """
-    begins = {period: f"date_trunc('{period}', {delta}.at, 'UTC')" for period in PERIODS}
+    begins = {period: beginning(period, f"{delta}.at") for period in PERIODS}
     return ", ".join(
         [f"{period} = greatest({period}, {begins[period]})" for period in PERIODS]
         + [

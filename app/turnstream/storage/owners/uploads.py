@@ -13,7 +13,7 @@ from turnstream.kit.ids import new_id
 from turnstream.kit.offload import offload
 from turnstream.storage.database import LONG, Database, Row, Statement, Transaction
 from turnstream.storage.retention import NO_ID, ROWS
-from turnstream.storage.rows import OPEN_STATUSES
+from turnstream.storage.rows import MAY_NAME_UPLOADS, OPEN_STATUSES
 
 PUT_UPLOAD = Statement(
     """
@@ -36,13 +36,22 @@ DESCRIBE_UPLOADS = Statement(
     WHERE owner = :owner AND id = ANY(CAST(:ids AS uuid[]))
     """
 )
+# An owner has as many as the plan allows; the order of ids is that of their creation.
+LIST_UPLOADS = Statement(
+    """
+    SELECT id, media_type, length(content) AS size, false AS created FROM uploads
+    WHERE owner = :owner
+      AND (CAST(:after AS uuid) IS NULL OR CASE WHEN :descending THEN id < :after ELSE id > :after END)
+    ORDER BY CASE WHEN :descending THEN id END DESC, id LIMIT :most
+    """
+)
 GET_UPLOAD = Statement("SELECT media_type, content FROM uploads WHERE owner = :owner AND id = :id")
 GET_CONTENTS = Statement("SELECT id, content FROM uploads WHERE id = ANY(CAST(:ids AS uuid[]))")
 # Only a source counts as a reference here: a title, which the client writes, may have any id in it.
-_REFERENCES = """
+_REFERENCES = f"""
     SELECT FROM turns JOIN blocks ON turn_id = turns.id
     WHERE chat_id = :chat AND coalesce(turns.id = CAST(:turn AS uuid), true)
-      AND type IN ('image', 'document', 'tool_result') AND position(CAST(:id AS text) IN data::text) > 0
+      AND {MAY_NAME_UPLOADS} AND position(CAST(:id AS text) IN data::text) > 0
       AND jsonb_path_exists(
         data::jsonb, '$.**.source ? (@.type == "upload" && @.id == $id)', jsonb_build_object('id', CAST(:id AS text))
       )
@@ -62,11 +71,11 @@ KEEP_FOR_CHAT = Statement(
     """
 )
 DELETE_UPLOAD = Statement(
-    """
+    f"""
     DELETE FROM uploads
     WHERE owner = :owner AND id = :id AND NOT (CAST(:only_unused AS boolean) AND (EXISTS (
         SELECT FROM chats JOIN turns ON chat_id = chats.id JOIN blocks ON turn_id = turns.id
-        WHERE chats.owner = :owner AND type IN ('image', 'document', 'tool_result')
+        WHERE chats.owner = :owner AND {MAY_NAME_UPLOADS}
           AND position(uploads.id::text IN data::text) > 0
     ) OR EXISTS (
         SELECT FROM chats JOIN turns ON chat_id = chats.id JOIN asks ON turn_id = turns.id
@@ -84,7 +93,7 @@ GET_OLD_UPLOADS = Statement(
 )
 # Blocks with files. Any text in them that looks like an id counts as a reference, and in the layouts of answers too:
 # better to keep an upload too many.
-_FILES: Final = "type IN ('image', 'document', 'tool_result') AND data IS NOT NULL"
+_FILES: Final = f"{MAY_NAME_UPLOADS} AND data IS NOT NULL"
 _IDS: Final = "LATERAL regexp_matches(content, '[0-9a-f]{8}-[0-9a-f-]{27}', 'g') AS found"
 
 
@@ -191,6 +200,11 @@ class Uploads:
         """Returns the uploads of `ids` that belong to the owner."""
         rows = await self._database.rows(DESCRIBE_UPLOADS, owner=owner, ids=list(ids))
         return {row["id"]: _upload(row) for row in rows}
+
+    async def page(self, owner: str, after: UUID | None, most: int, *, descending: bool) -> Sequence[Upload]:
+        """Up to `most` uploads of the owner, those behind `after` in this order."""
+        rows = await self._database.rows(LIST_UPLOADS, owner=owner, after=after, most=most, descending=descending)
+        return [_upload(row) for row in rows]
 
     async def read(self, owner: str, id: UUID) -> tuple[str, bytes] | None:
         """The media type and the bytes."""

@@ -309,6 +309,8 @@ for (const button of findAll('[data-say]')) button.addEventListener('click', () 
 
 await chats.load()
 await route(true)
+// Costs that were drawn before the list of models was read have no currency.
+models.list().then(() => conversation.path.forEach((turn) => transcript.view(turn)?.update(turn)))
 outbox.resume()
 document.documentElement.dataset.ready = 'yes' // for programs that drive the page
 client

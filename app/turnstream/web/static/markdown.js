@@ -3,7 +3,7 @@
 
 import { Lexer, Marked, Parser } from './vendor/marked.esm.js'
 import './vendor/purify.min.js'
-import { copy, h, iconButton } from './dom.js'
+import { copy, h, iconButton, setText } from './dom.js'
 import { highlighted } from './highlight.js'
 import { showFormula } from './math.js'
 import { TEXTS } from './texts.js'
@@ -13,8 +13,8 @@ const ALLOWED = {
     'a blockquote br code del em h1 h2 h3 h4 h5 h6 hr li ol p pre s strong sub sup table tbody td th thead tr ul'.split(
       ' ',
     ),
-  ALLOWED_ATTR: ['align', 'data-language', 'data-math', 'href', 'start'],
-  ADD_URI_SAFE_ATTR: ['align', 'data-language', 'data-math', 'start'],
+  ALLOWED_ATTR: ['align', 'data-language', 'data-math', 'data-note', 'href', 'start'],
+  ADD_URI_SAFE_ATTR: ['align', 'data-language', 'data-math', 'data-note', 'start'],
   ALLOW_DATA_ATTR: false,
   ALLOW_ARIA_ATTR: false,
   ALLOWED_URI_REGEXP: /^(?:https?:\/\/|mailto:)/i,
@@ -94,6 +94,42 @@ const FORMULAS = [
   ),
 ]
 
+const NOTE = String.raw`\[\^([^\]\s^]{1,40})\]`
+const NOTE_MARK = new RegExp(`^${NOTE}(?![(:])`)
+// Up to a blank line or the next note. Lines behind a blank one belong to it if they are indented.
+const NOTE_TEXT = new RegExp(
+  String.raw`^ {0,3}${NOTE}:((?:(?!\n[ \t]*(?:\n|$)|\n {0,3}${NOTE}:)[^])*(?:\n+(?: {4}|\t).*)*)(?:\n|$)`,
+)
+const NOTE_BEGIN = new RegExp(`^ {0,3}${NOTE}:`, 'm')
+
+/** Footnotes: a mark in the text, and a note where the text has it. `numberNotes` joins them. */
+const FOOTNOTES = [
+  {
+    name: 'note',
+    level: 'block',
+    start: (text) => NOTE_BEGIN.exec(untilBlankLine(text))?.index,
+    /** @this {any} */
+    tokenizer(text) {
+      const [raw, id, words] = NOTE_TEXT.exec(text) ?? []
+      return raw && { type: 'note', raw, id, tokens: this.lexer.inline(words.trim().replace(/\s*\n\s*/g, '\n')) }
+    },
+    /** @this {any} */
+    renderer({ id, tokens }) {
+      return `<p data-note="${escaped(id)}">${this.parser.parseInline(tokens)}</p>`
+    },
+  },
+  {
+    name: 'noteMark',
+    level: 'inline',
+    start: (text) => text.indexOf('[^'),
+    tokenizer(text) {
+      const [raw, id] = NOTE_MARK.exec(text) ?? []
+      return raw && { type: 'noteMark', raw, id }
+    },
+    renderer: ({ id }) => `<sup data-note="${escaped(id)}"></sup>`,
+  },
+]
+
 // Of one text. A row is filled up to the columns of the head, so that few characters may become many cells.
 export const MAX_CELLS = 20_000
 
@@ -116,7 +152,7 @@ function table(source) {
 const marked = new Marked({
   gfm: true,
   breaks: true,
-  extensions: FORMULAS,
+  extensions: [...FORMULAS, ...FOOTNOTES],
   tokenizer: { table },
   renderer: {
     html: ({ raw }) => (/^<br\s*\/?>$/i.test(raw.trim()) ? '<br>' : escaped(raw)),
@@ -168,7 +204,46 @@ export function nodesOf(tokens) {
   for (const code of nodes.querySelectorAll('pre > code')) code.parentElement.replaceWith(new CodeView(code).element)
   for (const table of nodes.querySelectorAll('table')) wrapTable(table)
   for (const code of nodes.querySelectorAll('[data-math]')) code.replaceWith(formula(code))
+  for (const mark of nodes.querySelectorAll('sup')) mark.replaceWith(noteMark(mark.dataset.note))
+  for (const note of nodes.querySelectorAll('p[data-note]')) note.replaceWith(noteOf(note))
   return nodes
+}
+
+/** The mark of a footnote, as it was written until its note has come: in prose it may be anything else. */
+const noteMark = (id) => h('span', { class: 'note-mark', 'data-note': id }, `[^${id}]`)
+
+function noteOf({ dataset, childNodes }) {
+  return h(
+    'p',
+    { class: 'note', tabindex: -1, 'data-note': dataset.note },
+    h('span', {}, `[^${dataset.note}]: `),
+    ...childNodes,
+  )
+}
+
+/** Numbers the footnotes of a text by the order of their marks. A mark becomes a button that leads to its note. */
+export function numberNotes(element) {
+  const notes = new Map([...element.querySelectorAll('.note')].map((note) => [note.dataset.note, note]))
+  const numbers = new Map()
+  for (const mark of element.querySelectorAll('.note-mark')) {
+    const id = mark.dataset.note
+    if (!numbers.has(id)) numbers.set(id, numbers.size + 1)
+    if (notes.has(id) && !mark.firstElementChild) mark.replaceChildren(noteButton(numbers.get(id), id))
+  }
+  for (const [id, note] of notes) if (numbers.has(id)) setText(note.firstElementChild, `${numbers.get(id)}. `)
+}
+
+function noteButton(number, id) {
+  const lead = ({ currentTarget }) => {
+    const note = currentTarget.closest('.prose').querySelector(`.note[data-note="${CSS.escape(id)}"]`)
+    note.scrollIntoView({ block: 'nearest' })
+    note.focus({ preventScroll: true })
+  }
+  return h(
+    'sup',
+    {},
+    h('button', { type: 'button', class: 'note-link', 'aria-label': TEXTS.note(number), onclick: lead }, number),
+  )
 }
 
 function secureLink(link) {
@@ -201,7 +276,8 @@ export class CodeView {
     const { code: texts } = TEXTS
     const copying = iconButton('copy', texts.copy, () => copy(copying, this.text))
     const wrapping = iconButton('wrap', texts.wrap, () => this.#wrap(wrapping), { 'aria-pressed': 'false' })
-    const head = h('figcaption', {}, h('span', {}, this.language || texts.plain), wrapping, copying)
+    const kind = this.language === 'mermaid' ? texts.diagram : this.language || texts.plain
+    const head = h('figcaption', {}, h('span', {}, kind), wrapping, copying)
     const frame = h('pre', { tabindex: 0, 'aria-label': texts.name(this.language ?? ''), role: 'group' }, this.code)
     this.element = h('figure', { class: 'code', dir: 'ltr' }, head, frame)
     this.update(textContent.replace(/\n$/, ''))

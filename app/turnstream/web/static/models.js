@@ -5,6 +5,9 @@ import { TEXTS } from './texts.js'
 
 const { models: texts } = TEXTS
 
+/** @type {string | undefined} of all prices, known when the list was read */
+let currency
+
 export class Models {
   constructor(client) {
     this.client = client
@@ -14,7 +17,9 @@ export class Models {
   async list() {
     this.reading ??= this.client.request('GET', '/api/models')
     try {
-      return (await this.reading).models
+      const { models } = await this.reading
+      currency ??= models.find((model) => model.currency)?.currency
+      return models
     } catch {
       this.reading = undefined
       return []
@@ -51,9 +56,10 @@ function factsOf({ can, context_window, prices }) {
       .map((ability) => texts.abilities[ability])
       .join(', '),
     context_window && texts.window(context_window.toLocaleString('en')),
-    prices && texts.prices(prices.input, prices.output),
+    prices && texts.prices(amount(prices.input), amount(prices.output)),
   ].filter(Boolean)
 }
 
-/** An amount in the currency of the prices, which the server does not name. */
-export const amount = (cost) => cost.toLocaleString('en', { maximumSignificantDigits: 3 })
+/** An amount in the currency of the prices. Without one in the file of models it is a plain number. */
+export const amount = (cost) =>
+  cost.toLocaleString('en', { maximumSignificantDigits: 3, ...(currency && { style: 'currency', currency }) })

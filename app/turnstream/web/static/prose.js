@@ -2,7 +2,7 @@
 // ten-thousandth word costs as much as the tenth.
 
 import { h, setText } from './dom.js'
-import { blocksOf, cellsOf, CodeView, MAX_CELLS, nodesOf } from './markdown.js'
+import { blocksOf, cellsOf, CodeView, MAX_CELLS, nodesOf, numberNotes } from './markdown.js'
 import { TEXTS } from './texts.js'
 
 const { prose: texts } = TEXTS
@@ -21,6 +21,7 @@ export class Prose {
     this.taken = 0 // characters of the text that were rendered
     this.limit = MAX_SHOWN
     this.plain = null
+    this.notes = false // whether there is a footnote
     /** @type {CodeView | null} */
     this.code = null
     this.button = null
@@ -55,6 +56,8 @@ export class Prose {
     const last = tokens.slice(settled)
     if (this.rest.length > MAX_BLOCK) return this.#extend()
     if (!this.#extendCode(last)) this.tail.replaceChildren(nodesOf(last))
+    this.notes ||= tokens.some(({ type }) => type === 'note')
+    if (this.notes) numberNotes(this.element)
   }
 
   #settle(tokens) {

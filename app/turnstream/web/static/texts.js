@@ -65,7 +65,14 @@ export const TEXTS = {
     cancelled: 'The answer was stopped.',
     waiting: 'It waits for you.',
   },
-  code: { copy: 'Copy code', wrap: 'Wrap long lines', name: (language) => `Code ${language}`, plain: 'text' },
+  code: {
+    copy: 'Copy code',
+    wrap: 'Wrap long lines',
+    name: (language) => `Code ${language}`,
+    plain: 'text',
+    diagram: 'mermaid: the source of a diagram, which this page does not draw',
+  },
+  note: (number) => `Footnote ${number}`,
   table: 'Table',
   math: 'Formula',
   turn: {
