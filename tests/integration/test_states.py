@@ -208,8 +208,16 @@ async def test_a_statement_moves_a_job_by_its_edges_and_no_other(
     values = {
         **NOTHING_HELD,
         **columns_of([result]),
-        **{"states": ["settled"], "turn": turn, "attempt": 1, "job": JOB, "jobs": [JOB], "job_attempt": 1},
-        **{"replica": REPLICA, "outcome": "{}", "free": 9, "names": ["dig"]},
+        "states": ["settled"],
+        "turn": turn,
+        "attempt": 1,
+        "job": JOB,
+        "jobs": [JOB],
+        "job_attempt": 1,
+        "replica": REPLICA,
+        "outcome": "{}",
+        "free": 9,
+        "names": ["dig"],
     }
     for now in get_args(JobState):
         transaction = connection.transaction()
