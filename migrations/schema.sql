@@ -347,12 +347,12 @@ CREATE TABLE jobs (
     settled_at timestamp with time zone,
     created_at timestamp with time zone DEFAULT now() NOT NULL,
     CONSTRAINT pk_jobs PRIMARY KEY (id),
-    CONSTRAINT uq_jobs_turn_id UNIQUE (turn_id, round, tool_use_id),
+    CONSTRAINT uq_jobs_turn_id_round_tool_use_id UNIQUE (turn_id, round, tool_use_id),
     CONSTRAINT ck_jobs_kind CHECK (kind = 'tool'::text),
     CONSTRAINT ck_jobs_outcome_has_time CHECK (outcome IS NULL OR settled_at IS NOT NULL),
     CONSTRAINT ck_jobs_over_has_no_runner CHECK (replica IS NULL OR settled_at IS NULL),
-    CONSTRAINT fk_jobs_turn_id_turns FOREIGN KEY (turn_id) REFERENCES turns(id) ON DELETE CASCADE
-);
+    CONSTRAINT fk_jobs_turn_id FOREIGN KEY (turn_id) REFERENCES turns(id) ON DELETE CASCADE
+) WITH (autovacuum_vacuum_insert_scale_factor=0.02, autovacuum_vacuum_scale_factor=0.02, autovacuum_analyze_scale_factor=0.02);
 CREATE INDEX ix_jobs_unsettled ON jobs USING btree (due_at) WHERE settled_at IS NULL;
 
 CREATE UNLOGGED TABLE journal_ticks (
