@@ -191,10 +191,10 @@ VOID_ROUND = Statement(
 _START_JOBS = """
     jobs_started AS (
         INSERT INTO jobs (id, turn_id, round, tool_use_id, name, kind, input, deadline, attempt)
-        SELECT j.id, fenced.id, j.round, j.tool_use_id, j.name, j.kind, j.input, j.deadline, :runs
+        SELECT j.id, fenced.id, j.round, j.tool_use_id, j.name, j.kind, j.input, j.deadline, :job_runs
         FROM fenced, unnest(
             CAST(:job_ids AS uuid[]), CAST(:job_rounds AS int[]), CAST(:job_calls AS text[]),
-            CAST(:job_names AS text[]), CAST(:job_kinds AS text[]), CAST(:inputs AS text[]),
+            CAST(:job_names AS text[]), CAST(:job_kinds AS text[]), CAST(:job_inputs AS text[]),
             CAST(:deadlines AS timestamptz[])
         ) AS j (id, round, tool_use_id, name, kind, input, deadline)
         ON CONFLICT DO NOTHING
@@ -615,9 +615,9 @@ def _columns_of_jobs(jobs: Sequence[NewJob], runs: int = 0) -> dict[str, object]
         "job_calls": [job.call.tool_use_id for job in jobs],
         "job_names": [job.call.name for job in jobs],
         "job_kinds": [job.kind for job in jobs],
-        "inputs": [job.input for job in jobs],
+        "job_inputs": [job.input for job in jobs],
         "deadlines": [job.deadline for job in jobs],
-        "runs": runs,
+        "job_runs": runs,
     }
 
 
