@@ -77,7 +77,7 @@ class RunningJob:
 
 
 class JobKind(Protocol):
-    """What runs jobs of one kind. A kind whose jobs run elsewhere stores their handle, and has it after a crash."""
+    """What runs jobs of one kind."""
 
     @property
     def names(self) -> Collection[str]:
@@ -85,7 +85,9 @@ class JobKind(Protocol):
         ...
 
     async def run(self, running: RunningJob) -> JobEnd:
-        """Runs the job, or learns how it has ended. It is cancelled when the job is to stop."""
+        """The end of the job. A run after the first one decides whether that may be repeated. It is cancelled when the
+        job is to stop.
+        """
         ...
 
 
