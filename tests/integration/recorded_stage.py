@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from random import Random
 from uuid import UUID
 
-from tests.integration.recordings import Json, asked, conversation, oracle, plain, read, rounds_of, sessions
+from tests.integration.recordings import Json, asked, content, conversation, oracle, plain, read, rounds_of, sessions
 from tests.support import canned
 from tests.support.canned import Answer, CannedServer, served
 from tests.support.harness import OWNER, Asked, Harness, Replica
 from turnstream.domain.blocks import Block
 from turnstream.domain.kinds import TEXT, TOOL_RESULT, TOOL_USE
-from turnstream.domain.turns import ToolSpec, Turn, TurnRequest
+from turnstream.domain.turns import Limits, ToolSpec, Turn, TurnRequest
 from turnstream.llm.anthropic.provider import AnthropicProvider
 from turnstream.storage.chats.chats import Chats
 from turnstream.storage.chats.exchanges import Exchanges, Target
@@ -78,9 +78,10 @@ def turn_request(name: str) -> TurnRequest:
     ours = called | {name: tool for name, tool in tools.items() if "input_schema" in tool}
     return TurnRequest(
         name,
-        "\n\n".join(part["text"] for part in first.get("system", [])) or None,
+        "\n\n".join(part["text"] for part in content(first.get("system", []))) or None,
         {member: value for member, value in first.items() if member not in NOT_PARAMS},
         tuple(_spec(tool) for tool in ours.values()),
+        limits=Limits(max_rounds=rounds_of(name)),
         provider_tools=tuple(json.dumps(tool) for tool in tools.values() if tool["name"] not in ours),
     )
 
@@ -169,6 +170,8 @@ class Stage:
         """As the API keeps it: a file is an upload."""
         if said["type"] == TEXT:
             return Block(place, 0, 0, TEXT, said["text"])
+        if "source" not in said:  # a file that is already at the provider
+            return Block(place, 0, 0, said["type"], data=json.dumps(said))
         source = said["source"]
         upload = await Uploads(self.harness.database).put(OWNER, source["media_type"], b64decode(source["data"]))
         source = {"type": "upload", "id": str(upload.id), "media_type": upload.media_type}

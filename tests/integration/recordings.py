@@ -3,8 +3,10 @@
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -24,16 +26,10 @@ from turnstream.llm.transport.wire import Wire
 Json = dict[str, Any]
 
 FOLDER = Path(os.environ.get("RECORDED_STREAMS", Path(__file__).parents[2].parent / "shared" / "recordings"))
+# It and those beside it: `recordings-2`, `recordings-3`, … have the same form and other files.
+FOLDERS = [FOLDER, *(each for each in sorted(FOLDER.parent.glob("recordings*")) if each != FOLDER and each.is_dir())]
 REQUEST = TurnRequest("recorded")
 ASKED = ModelRequest("a-model", (Message("user", (Block(0, 0, 0, "text", "Hello"),)),))
-
-# Changes that the recorded client made when it sent blocks back; we send the provider's own bytes.
-CLIENT_EDITS = {
-    "anth-llmanth-tools": "the client put a blank text block before the calls",
-    "anth-fantasy-testanthropiccomputeruse-claude-sonnet-4-computer-use-streaming": "the client dropped a text block",
-    "anth-fantasy-testanthropicwebsearch-stream": "the client dropped page_age and citations",
-    "anth-chatlas-search-panel": "the client dropped citations",
-}
 
 needs_recordings = pytest.mark.skipif(
     not FOLDER.is_dir(), reason=f"no recordings in {FOLDER}: set RECORDED_STREAMS to their folder"
@@ -42,9 +38,15 @@ needs_recordings = pytest.mark.skipif(
 
 @cache
 def manifest() -> Json:
-    path = FOLDER / "MANIFEST.json"
-    found: Json = json.loads(path.read_text("utf-8")) if path.exists() else {"files": [], "sessions": {}}
-    return found
+    """Of all folders. A file or a session that is in several is read from the first."""
+    files: dict[str, Json] = {}
+    sessions: dict[str, Json] = {}
+    for path in (folder / "MANIFEST.json" for folder in reversed(FOLDERS)):
+        if path.exists():
+            found = json.loads(path.read_text("utf-8"))
+            files |= {entry["file"]: entry for entry in found["files"]}
+            sessions |= found["sessions"]
+    return {"files": [*files.values()], "sessions": sessions}
 
 
 def streams(kind: str = "anthropic") -> list[str]:
@@ -83,13 +85,44 @@ def rounds_of(session: str) -> int:
 
 
 def read(file: str) -> bytes:
-    return (FOLDER / file).read_bytes()
+    return next(path for folder in FOLDERS if (path := folder / file).exists()).read_bytes()
 
 
 def oracle(file: str) -> Json:
     """The SDK's result for a stream; that of its beta accumulator where it keeps more."""
-    both = json.loads(read(f"oracle/{file}.json"))
+    both = oracles(file)
     found: Json = both["ga"] if both["beta"] == "same as ga" else both["beta"]
+    return found
+
+
+def oracles(file: str) -> Json:
+    """The SDK's results. A stream that was only framed in another way has those of its original: SDKs cannot read each
+    framing that the standard allows.
+    """
+    file = variants().get(file, file)
+    found: Json = json.loads(read(f"oracle/{file}.json"))
+    return found
+
+
+@cache
+def variants() -> Mapping[str, str]:
+    files = manifest()["files"]
+    known, origins = {entry["file"] for entry in files}, {e["file"]: e["source"].get("variant_of") for e in files}
+    return {file: origin for file, origin in origins.items() if origin in known}
+
+
+def events(body: bytes) -> list[Any]:
+    """The data of the events of a stream, by the rules of the standard, up to what is no JSON any more."""
+    lines = body.removeprefix(b"\xef\xbb\xbf").replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
+    found: list[Any] = []
+    data: list[bytes] = []
+    for line in (*lines, b""):
+        if line.startswith(b"data:"):
+            data.append(line.removeprefix(b"data:").removeprefix(b" "))
+        elif not line and data:
+            with suppress(ValueError):  # `[DONE]`, or the stream was cut
+                found.append(json.loads(b"\n".join(data)))
+            data = []
     return found
 
 
@@ -98,7 +131,12 @@ def oracle(file: str) -> Json:
 
 def plain(block: Mapping[str, Any]) -> Json:
     """A block without members of no meaning: cache marks, empty citations, `is_error: false`, the ordinary caller."""
-    nothing: Json = {"citations": (None, []), "is_error": (False,), "caller": ({"type": "direct"},)}
+    nothing: Json = {
+        "caller": ({"type": "direct"},),
+        "citations": (None, []),
+        "encrypted_content": (None,),
+        "is_error": (False,),
+    }
     members = {k: v for k, v in block.items() if k != "cache_control" and v not in nothing.get(k, ())}
     if members["type"] == "tool_result":
         members["content"] = [plain(inner) for inner in content(members.get("content") or [])]
@@ -119,6 +157,35 @@ def conversation(messages: Sequence[Json]) -> list[tuple[str, list[Json]]]:
         else:
             merged.append((message["role"], blocks))
     return merged
+
+
+@cache
+def is_edited(session: str) -> bool:
+    """True if the client sent back other replies than it had received; we send the provider's own bytes."""
+    requests = [conversation(asked(session, number)["messages"]) for number in range(1, rounds_of(session) + 1)]
+    replies = [_reply(session, number) for number in range(1, rounds_of(session))]
+    said = [blocks for role, blocks in requests[-1][len(requests[0]) :] if role == "assistant"]
+    return said != [blocks for blocks in replies if blocks]
+
+
+def _reply(session: str, number: int) -> list[Json]:
+    message = oracle(f"sessions/{session}/{number:02}-response.sse")["message"]
+    return [plain(block) for block in message["content"]]
+
+
+def is_one_chat(session: str) -> bool:
+    """True if each request continues the one before. A client may also begin another chat, or call other models."""
+    requests = [conversation(asked(session, number)["messages"]) for number in range(1, rounds_of(session) + 1)]
+    return all(
+        [role for role, _ in now[: len(before)]] == [role for role, _ in before]
+        and len(now) - len(before) in {1, 2}
+        and users_of(now[: len(before)]) == users_of(before)
+        for before, now in pairwise(requests)
+    )
+
+
+def users_of(said: Sequence[tuple[str, list[Json]]]) -> list[list[Json]]:
+    return [blocks for role, blocks in said if role == "user"]
 
 
 # --- a session as a path of turns ----------------------------------------------------------------------------

@@ -5,12 +5,16 @@ import gzip
 import json
 from collections.abc import AsyncIterator
 from contextlib import aclosing
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from tests.integration.adapters import APIS, REQUEST, Talk, talking, texts
-from tests.support.canned import Ending
+from tests.support.canned import Answer, Ending, canned_server
+from tests.support.model_apis import providers_of
 from turnstream.domain.errors import AccountRefused, PermanentError, ProviderError, TooLong, TransientError
+from turnstream.llm.models.connect import connect_providers
 from turnstream.llm.provider import MessageEnded, MessageStarted, Part
 from turnstream.llm.transport import http
 
@@ -45,6 +49,32 @@ async def test_a_request_goes_where_the_api_is_with_the_key_and_comes_back_with_
     assert asked.headers["authorization"] == "Bearer a key"
     assert (asked.headers["content-type"], asked.headers["accept"]) == ("application/json", "text/event-stream")
     assert json.loads(asked.body)["model"] == "a-model"
+
+
+@pytest.mark.parametrize("name", APIS)
+async def test_headers_and_further_parameters_of_a_provider_are_sent(name: str, tmp_path: Path) -> None:
+    file = tmp_path / "models.toml"
+    async with canned_server() as server:
+        file.write_text(
+            f"""
+            [providers.gateway]
+            api = "{name}"
+            base_url = "{server.url}"
+            key = "a key"
+            headers = {{ X-Title = "chat", Authorization = "Bearer $TOKEN" }}
+            params = ["top_a"]
+            """
+        )
+        (spec,) = providers_of(file, {"TOKEN": "other"})
+        server.answer = Answer(APIS[name].begun + APIS[name].said + APIS[name].end)
+        async with connect_providers([spec]) as (offered,):
+            request = replace(REQUEST, params={"top_a": 0.5, "top_b": 1})
+            told = [part async for parts in offered.provider.stream(request) for part in parts]
+    assert texts(told) == "Hi"
+    (asked,) = server.requests
+    assert (asked.headers["x-title"], asked.headers["authorization"]) == ("chat", "Bearer other")
+    assert {"top_a": 0.5}.items() <= json.loads(asked.body).items()
+    assert "top_b" not in json.loads(asked.body)
 
 
 async def test_a_connection_is_used_again_after_a_whole_answer(talk: Talk, whole: bytes) -> None:

@@ -41,6 +41,18 @@ async def test_beta_features_are_named_in_their_header(talk: Talk) -> None:
     assert talk.server.requests[0].headers["anthropic-beta"] == "a-1,b-2"
 
 
+@pytest.mark.parametrize("name", ["temperature", "top_k", "top_p"])
+async def test_sampling_is_requested_by_the_version_of_the_api_that_has_it(talk: Talk, name: str) -> None:
+    talk.answers(talk.api.begun + talk.api.end)
+    for params in ({"max_tokens": 5}, {name: 0.5}, {"max_tokens": 5}):
+        async for _ in talk.provider.stream(ModelRequest("claude-sonnet-4-6", REQUEST.messages, params=params)):
+            pass
+    versions = [asked.headers["anthropic-version"] for asked in talk.server.requests]
+    assert versions[1] == "2023-06-01"
+    assert versions[0] == versions[2] != "2023-06-01"
+    assert [json.loads(asked.body).get(name) for asked in talk.server.requests] == [None, 0.5, None]
+
+
 async def test_an_answer_that_was_not_streamed_is_read(talk: Talk) -> None:
     said = {"type": "message", "content": [{"type": "text", "text": "Hi"}], "stop_reason": "end_turn", "usage": {}}
     talk.answers(json.dumps(said).encode(), headers=JSON, sizes=[9])
@@ -51,6 +63,12 @@ async def test_an_answer_that_was_not_streamed_is_read(talk: Talk) -> None:
         MessageDelta("end_turn", {}),
         MessageEnded(),
     ]
+
+
+async def test_an_answer_that_was_not_streamed_may_begin_with_a_byte_order_mark(talk: Talk) -> None:
+    said = {"type": "message", "content": [{"type": "text", "text": "Hi"}], "stop_reason": "end_turn", "usage": {}}
+    talk.answers(b"\xef\xbb\xbf" + json.dumps(said).encode(), headers=JSON)
+    assert BlockOpened(-1, "text", None, "Hi") in await talk.heard()
 
 
 async def test_an_error_without_its_last_blank_line_is_raised(talk: Talk) -> None:

@@ -24,7 +24,8 @@ from turnstream.kit.ids import new_id
 from turnstream.storage.chats.chats import Chats
 from turnstream.storage.chats.exchanges import Exchanges, Target
 from turnstream.storage.chats.turns import Turns
-from turnstream.storage.database import Database, Transaction, connect
+from turnstream.storage.database import Database, Statement, Transaction, connect
+from turnstream.storage.rows import to_json
 from turnstream.storage.runs.queue import Queue
 from turnstream.storage.runs.record import NewJob, Records, SettledCall, begin_rounds
 from turnstream.storage.tables import metadata
@@ -33,6 +34,7 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 CALL = Block(0, 1, 1, "tool_use", "{}", None, "call_1", "n")
 RESULT = Block(1, 1, 1, "tool_result", "x", None, "call_1", "n")
 SAID = Block(1, 1, 1, "user_text", "Hurry")
+SPOKEN = Steer(new_id(), (SAID,), to_json((SAID,)))
 ASK = Ask(1, "call_1", "n", "approval", "0" * 64, 1, NOW)
 OPEN = Block(1, 1, 1, "text", "half a sent", interrupted=True)
 ROUND = Round(1, 1, 1, started_at=NOW)
@@ -66,7 +68,7 @@ WRITES: dict[str, Write] = {
     "start_jobs": lambda r: r.records.start_jobs([NewJob(new_id(), CALL, "tool", "{}", NOW)], 1),
     "store_preliminary": _show_output,
     "ask": lambda r: r.records.ask([ASK], 1),
-    "apply_steers": lambda r: r.records.apply_steers([SAID], [Steer(new_id(), (SAID,))]),
+    "apply_steers": lambda r: r.records.apply_steers([SAID], [SPOKEN]),
     "wait": lambda r: r.records.wait(0),
     "settle_calls": lambda r: r.records.settle_calls([SettledCall(RESULT, "settled")]),
     "end": lambda r: r.records.end(replace(r.turn, status="complete", stop_reason="end_turn")),
@@ -75,6 +77,8 @@ WRITES: dict[str, Write] = {
     ),
     "release": lambda r: r.records.release(None),
 }
+
+SAY = Statement("INSERT INTO steers (id, turn_id, blocks) VALUES (:steer, :turn, CAST(:blocks AS json)) RETURNING id")
 
 all_writes = pytest.mark.parametrize("write", WRITES.values(), ids=WRITES.keys())
 
@@ -105,6 +109,7 @@ async def running(database_url: str) -> AsyncIterator[Running]:
         turn = await Turns(database).get("ada", chat.id, exchange.assistant_turn.id)
         records = Records(database, queue.replica, lambda: turn)
         await records.close_blocks([CALL], [ROUND])
+        await database.rows(SAY, steer=SPOKEN.id, turn=turn.id, blocks=SPOKEN.stored)
         yield Running(turn, queue.replica, records, database)
 
 

@@ -61,7 +61,7 @@ async def cancelled(harness: Harness, replica: Replica, asked: Asked) -> Turn:
 async def test_a_turn_in_the_queue_is_cancelled_at_once(harness: Harness) -> None:
     asked = await harness.ask()
     turn = await Turns(harness.database).cancel(OWNER, asked.chat, asked.turn)
-    assert (turn.status, turn.stop_reason, turn.attempt) == ("cancelled", "cancelled", 0)
+    assert (turn.status, turn.stop_reason, turn.attempt) == ("cancelled", "withdrawn", 0)
     provider = ScriptedProvider([])
     async with harness.replica(provider) as replica:
         await harness.finish(replica, asked)

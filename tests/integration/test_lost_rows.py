@@ -85,7 +85,8 @@ async def test_rows_that_postgres_lost_are_written_again_before_the_turn_ends(
 CALLS = [Block(number, 1, 1, TOOL_USE, "{}", None, f"call_{number}", "note") for number in (0, 1)]
 RESULT = Block(2, 1, 1, TOOL_RESULT, "done", tool_use_id="call_0", name="note")
 ASKED = Ask(1, "call_1", "note", "approval", "0" * 64, 1)
-SPOKEN = Steer(new_id(), (Block(0, 0, 0, TEXT, "Faster"),))
+SAID = (Block(0, 0, 0, TEXT, "Faster"),)
+SPOKEN = Steer(new_id(), SAID, to_json(SAID))
 WORDS = Block(3, 1, 1, USER_TEXT, "Faster", notes=to_json({"steer": str(SPOKEN.id)}))
 NEXT = replace(first_round(), number=2)
 ANSWER = Block(4, 2, 1, TEXT, "Done.")

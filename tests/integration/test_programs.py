@@ -11,13 +11,17 @@ from tests.support.canned import Answer, CannedServer, served
 from tests.support.canned import Asked as Received
 from tests.support.harness import Harness
 from tests.support.legal.anthropic import request_problems
+from turnstream.domain.blocks import Block
+from turnstream.domain.errors import PermanentError
 from turnstream.domain.turns import Limits
 from turnstream.llm.anthropic.provider import AnthropicProvider
+from turnstream.llm.provider import Message, MessageEnded, ModelRequest
 from turnstream.tools.tool import tool
 
 Json = Mapping[str, Any]
 
 MODEL = "claude-opus-5-5"
+HELLO = (Message("user", (Block(0, 0, 0, "text", "Hello"),)),)
 CODE = '{"type":"code_execution_20250825","name":"code_execution"}'
 CALLED_BY_CODE = '{"type":"custom","name":"look","allowed_callers":["code_execution_20250825"]}'
 PROGRAM = "srvtoolu_1"
@@ -130,7 +134,7 @@ async def test_a_program_calls_tools_over_many_requests_and_ends(
     assert [tool["name"] for tool in tools[0]] == ["look", "code_execution"]
     assert tools[0][0]["allowed_callers"] == ["code_execution_20250825"]
     bodies = [json.loads(request.body) for request in server.requests]
-    assert [body.get("container") for body in bodies] == [None, *["container_1"] * 6, None]
+    assert [body.get("container") for body in bodies] == [None, *["container_1"] * 7]
     sent = [block["type"] for message in bodies[6]["messages"] for block in message["content"]]
     assert sent == ["text", "server_tool_use", *["tool_use", "tool_result"] * 6]
     whole = [block["type"] for message in bodies[7]["messages"] for block in message["content"]]
@@ -166,3 +170,44 @@ async def test_the_turn_after_one_that_ended_within_a_program_is_accepted(
     (told,) = [text for text in texts if "A program" in text]
     assert told.startswith("A program of yours was stopped before its end. It had made these calls:\n- look")
     assert '- look {"page": 1}: page 1' in told
+
+
+class Expiring(CannedServer):
+    """Refuses every request that names a container."""
+
+    refusal: Answer
+
+    def answer_to(self, asked: Received) -> Answer:
+        return self.refusal if "container" in json.loads(asked.body) else Answer(b"".join(_answered(False)))
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        _error(400, "invalid_request_error", "Container container_1 has expired."),
+        _error(404, "not_found_error", "container: container_1 was not found"),
+        _error(500, "api_error", "Internal server error"),
+    ],
+    ids=["expired", "unknown", "failure"],
+)
+async def test_a_request_with_the_container_of_an_earlier_turn_is_sent_again_without_one_that_expired(
+    refusal: Answer,
+) -> None:
+    earlier = json.dumps({"container": {"id": "container_1"}})
+    request = ModelRequest(MODEL, HELLO, provider_tools=(CODE,), earlier_data=earlier)
+    async with served(Expiring()) as server, AnthropicProvider("a key", server.url) as provider:
+        server.refusal = refusal
+        parts = [part async for batch in provider.stream(request) for part in batch]
+        assert MessageEnded() in parts
+        assert [json.loads(asked.body).get("container") for asked in server.requests] == ["container_1", None]
+
+
+@pytest.mark.parametrize("other", [{"provider_tools": ()}, {"resume_data": '{"container":{"id":"container_1"}}'}])
+async def test_a_failure_that_no_earlier_container_can_explain_is_raised(other: dict[str, Any]) -> None:
+    earlier = json.dumps({"container": {"id": "container_1"}})
+    given: dict[str, Any] = {"provider_tools": (CODE,), "earlier_data": earlier, **other}
+    async with served(CannedServer()) as server, AnthropicProvider("a key", server.url) as provider:
+        server.answer = _error(400, "invalid_request_error", "Container container_1 has expired.")
+        with pytest.raises(PermanentError, match="has expired"):
+            await anext(provider.stream(ModelRequest(MODEL, HELLO, **given)))
+        assert len(server.requests) == 1

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import replace
 from typing import Any
 from uuid import UUID
@@ -21,6 +22,7 @@ from turnstream.llm.provider import ModelRequest
 from turnstream.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text
 from turnstream.storage.chats.chats import LOCK_CHAT
 from turnstream.storage.chats.exchanges import Draft, Exchanges, Target
+from turnstream.storage.chats.queued import Behind, Change, QueuedMessages
 from turnstream.storage.chats.turns import Turns
 from turnstream.storage.database import Row, Statement, Transaction, connect
 from turnstream.storage.runs import queue
@@ -368,3 +370,33 @@ async def test_a_look_at_other_replicas_shows_that_the_clock_of_postgres_was_set
         clock._ahead -= 3600
         assert await Queue(database, UUID(int=1), "address 1", 1).peers()
         assert clock.ahead == pytest.approx(ahead, abs=60)
+
+
+async def test_a_turn_that_moves_behind_an_open_one_during_a_claim_is_not_claimed(harness: Harness) -> None:
+    """The claim has taken its snapshot before the move, and locks the row after it."""
+    first = await harness.ask()
+    second = await enqueue(harness, first, "Second")
+    third = await enqueue(harness, first, "Third")
+    await become(harness, first, "complete")
+    waits = "WITH gate AS MATERIALIZED (SELECT pg_advisory_xact_lock(52)), "
+    for statement in (queue.CLAIM_TURNS, queue.CLAIM_TURNS_FAIRLY):
+        gated = copy(statement)
+        gated.sql = (
+            statement.sql.strip()
+            .replace("WITH ", waits, 1)
+            .replace("FROM turns AS next WHERE", "FROM turns AS next WHERE EXISTS (SELECT FROM gate) AND")
+        )
+        claim = {"replica": new_id(), "step": 1, "limit": 5, "suspects": 0}
+        if statement is queue.CLAIM_TURNS_FAIRLY:
+            claim["most"] = 5
+        messages = QueuedMessages(harness.database, harness.database)
+        entries = await messages.of_chat(OWNER, first.chat)
+        async with harness.locker() as locker, locker.holding("SELECT pg_advisory_xact_lock(52)"):
+            claiming = asyncio.create_task(harness.database.rows(gated, **claim))
+            await locker.waiting()
+            change = Change(entries[1].version, lambda turn: None, place=Behind(None))
+            await messages.change(OWNER, first.chat, entries[1].id, change)
+        assert await claiming == []
+        assert [entry.turn for entry in await messages.of_chat(OWNER, first.chat)] == [entries[1].turn, entries[0].turn]
+    assert await queue_of(harness).claim(5) == [second.turn]
+    assert (await harness.turn(third)).status == "queued"

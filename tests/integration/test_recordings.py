@@ -1,6 +1,7 @@
 """Every recorded Anthropic stream through the real SDK client, and every recorded session rebuilt round by round."""
 
 import json
+import re
 from collections.abc import AsyncIterator
 from itertools import cycle, repeat
 from random import Random
@@ -8,14 +9,16 @@ from random import Random
 import pytest
 
 from tests.integration.recordings import (
-    CLIENT_EDITS,
     Heard,
     Json,
     answer,
     asked,
     conversation,
     errors,
+    events,
     hear,
+    is_edited,
+    is_one_chat,
     needs_recordings,
     oracle,
     path_of,
@@ -75,17 +78,28 @@ async def test_a_recorded_stream_gives_what_the_sdk_makes_of_it(
     server.answer = Answer(read(file), sizes=Random(file).choices([20, 200, 2_000, 20_000], k=20))
     heard = await Heard().listen(provider)
     sdk = oracle(file)
-    assert (heard.error is None) == sdk["ok"]
+    has_failed = any("error" in event for event in events(read(file)))
+    assert (heard.error is not None) == has_failed
+    assert heard.accumulator.unknown == []
     message = sdk.get("message") or sdk.get("partial_message")
     if message is None:
-        assert not heard.accumulator.started
-        assert heard.blocks == []
+        assert has_failed or not sdk["ok"]
+        return
+    if not sdk["ok"] and not has_failed:  # the SDK gave up by itself
+        content = message["content"][:-1]
+        assert content_of(heard.blocks)[: len(content)] == [plain(block) for block in content]
         return
     assert heard.accumulator.stop_reason == message["stop_reason"]
     assert heard.accumulator.usage == {k: v for k, v in message["usage"].items() if v is not None}
-    assert heard.accumulator.unknown == []
     if file not in CUT_INPUTS:
-        assert content_of(heard.blocks) == [plain(block) for block in message["content"]]
+        said, expected = content_of(heard.blocks), [plain(block) for block in message["content"]]
+        assert [_without_guess(*pair) for pair in zip(said, expected, strict=True)] == said
+
+
+def _without_guess(said: Json, expected: Json) -> Json:
+    """The block of the SDK, but for an input that was cut: the SDK shows what it could guess of it."""
+    is_cut = "INVALID_JSON" in (said.get("input") or {})
+    return {**expected, "input": said["input"]} if is_cut else expected
 
 
 @pytest.mark.parametrize("file", CUT_INPUTS)
@@ -135,13 +149,13 @@ def test_a_recorded_stream_means_the_same_however_it_is_cut_and_framed(file: str
     assert taken_in(AnthropicWire(), body.replace(b"data: ", b": a comment\ndata:"), cycle([11])) == whole
 
 
-@pytest.mark.parametrize("name", sessions())
+@pytest.mark.parametrize("name", [name for name in sessions() if is_one_chat(name)])
 def test_a_recorded_session_is_sent_back_byte_for_byte(name: str) -> None:
     path = path_of(conversation(asked(name, 1)["messages"]))
     before: list[tuple[str, list[Json]]] = []
     for number in range(1, rounds_of(name) + 1):
         recorded = conversation(asked(name, number)["messages"])
-        if number > 1:
+        if number > 1 and recorded[-1][0] == "user":  # else the provider continues its own answer
             hear(path, recorded[-1][1])
         path = running(path)
         container = asked(name, number).get("container")
@@ -149,11 +163,11 @@ def test_a_recorded_session_is_sent_back_byte_for_byte(name: str) -> None:
         request = ModelRequest("claude-opus-5-5", build_messages(path), params=params)
         body = json.loads(render(request))
         sent = conversation(body["messages"])
-        assert request_problems(body) == []
+        assert request_problems(body, paused=recorded[-1][0] == "assistant") == []
         assert sent[: len(before) - 1] == before[:-1]
-        if name in CLIENT_EDITS and number > 1:
+        if number > 1 and is_edited(name):
             assert [role for role, _ in sent] == [role for role, _ in recorded]
-            assert sent[-1] == recorded[-1]
+            assert sent[-1] == recorded[-1] or recorded[-1][0] == "assistant"
         else:
             assert sent == recorded
         before = sent
@@ -176,6 +190,7 @@ def reply_of(name: str, number: int) -> tuple[list[Block], str | None]:
     return reply_by(AnthropicWire(), name, number)
 
 
+TOO_LONG = re.compile("context window|prompt is too long|exceeds the maximum size")
 TRANSIENT_STATUSES = {408, 409, 429, 500, 502, 503, 504, 529}
 
 
@@ -186,11 +201,14 @@ async def test_a_recorded_error_is_told_as_transient_or_permanent_with_what_the_
     recorded, server.answer = recorded_error(file)
     headers = server.answer.headers
     error = (await Heard().listen(provider)).error
-    lasting = TooLong if "context window" in recorded["body"] else PermanentError
-    lasting = AccountRefused if recorded["status"] == 401 else lasting
+    body = recorded.get("body_json") or {}
+    nameless = f"http_{recorded['status']}"
+    told = body.get("error") or {"message": recorded["body"].strip()}
+    lasting = AccountRefused if recorded["status"] == 401 else PermanentError
+    lasting = TooLong if TOO_LONG.search(told["message"]) else lasting
     assert type(error) is (TransientError if recorded["status"] in TRANSIENT_STATUSES else lasting)
     assert error is not None
-    assert error.type == ("context_length_exceeded" if lasting is TooLong else recorded["body_json"]["error"]["type"])
-    assert error.message == recorded["body_json"]["error"]["message"]
-    assert error.request_id == (headers.get("request-id") or recorded["body_json"].get("request_id"))
+    assert error.type == ("context_length_exceeded" if lasting is TooLong else told.get("type", nameless))
+    assert error.message == told["message"]
+    assert error.request_id == (headers.get("request-id") or body.get("request_id"))
     assert error.retry_after == (float(headers["retry-after"]) if "retry-after" in headers else None)

@@ -67,7 +67,9 @@ WRITES: Mapping[str, Write] = {
     "GIVE_BACK": Write({("running", "queued")}, [{"replica": REPLICA, "every": True}]),
     "DECLINE": Write({("running", "queued")}, [{"replica": REPLICA, "pause": timedelta(seconds=1), "looks": 4}]),
     "REQUEUE_TURN": Write({("running", "queued")}),
-    "CANCEL_TURN": Write({("queued", "cancelled"), ("waiting", "queued")}),
+    "CANCEL_TURN": Write(
+        {("queued", "cancelled"), ("waiting", "queued")}, [{"withdraws": each} for each in (False, True)]
+    ),
     "ARRIVE": Write({("waiting", "queued")}),
     "SETTLE_JOB": Write({("waiting", "queued")}, [{"job": JOB, "job_attempt": 1, "outcome": "{}"}]),
     "EXPIRE_ASKS": Write({("waiting", "queued")}, [{"answer": ANSWER}]),

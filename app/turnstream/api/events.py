@@ -308,6 +308,12 @@ class ChatDeletedEvent(EventSchema):
     """The chat was deleted; the stream ends after it. It has no id: there is nothing to resume."""
 
 
+class QueueNotice(EventSchema):
+    """A notice: something in the chat has changed without another event, such as a message in the queue. Read the queue
+    again. It has no id and is never sent again.
+    """
+
+
 @cache
 def _of_turn(model: type[BaseModel]) -> type[BaseModel]:
     """The same event in the stream of a chat: with the turn it belongs to."""
@@ -319,6 +325,7 @@ CHAT_EVENTS: Mapping[str, type[BaseModel]] = {
     "turn": TurnEvent,
     "turns_deleted": TurnsDeletedEvent,
     "chat_deleted": ChatDeletedEvent,
+    "queue": QueueNotice,
     **{name: _of_turn(model) for name, model in EVENTS.items() if model is not AccessEndedNotice},
     "access_ended": AccessEndedNotice,
 }

@@ -31,6 +31,7 @@ from turnstream.storage.chats.chats import Chats
 from turnstream.storage.chats.exchanges import Exchanges
 from turnstream.storage.chats.grants import Grants
 from turnstream.storage.chats.histories import Histories
+from turnstream.storage.chats.queued import QueuedMessages
 from turnstream.storage.chats.search import Search
 from turnstream.storage.chats.turn_counts import TurnCounts
 from turnstream.storage.chats.turns import ToolResults, Turns
@@ -62,6 +63,7 @@ class Storage:
     exchanges: Exchanges
     branches: Branches
     histories: Histories
+    queued: QueuedMessages
     actions: Actions
     grants: Grants
     waiting: WaitingCalls
@@ -95,6 +97,7 @@ class Storage:
             exchanges=Exchanges(database),
             branches=Branches(database),
             histories=Histories(database),
+            queued=QueuedMessages(database, everything),
             actions=Actions(database),
             grants=Grants(database),
             waiting=WaitingCalls(database),

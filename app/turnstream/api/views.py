@@ -84,11 +84,11 @@ def shown_turn(turn: Turn, services: Services, siblings: Sequence[UUID] | None =
     turn = view.turn
     if rows.arrivals > turn.arrivals and not turn.ended:  # what it waited for has come, and the view lacks that
         turn = replace(turn, status=rows.status)
-    assert turn.created_at is not None
+    assert rows.created_at is not None
     out = TurnOut(
         id=turn.id,
         chat_id=turn.chat_id,
-        parent_id=turn.parent_id,
+        parent_id=rows.parent_id,  # a view that readers keep may have an earlier place of a queued turn
         role=turn.role,
         status=turn.status,
         model=turn.request.model if turn.request else None,
@@ -97,7 +97,7 @@ def shown_turn(turn: Turn, services: Services, siblings: Sequence[UUID] | None =
         error=ErrorOut.model_validate(error_json(turn.error)) if turn.error else None,
         usage=dict(turn.usage),
         cost=_cost(turn, services.resolver.models),
-        created_at=turn.created_at,
+        created_at=rows.created_at,
         started_at=turn.started_at,
         ended_at=turn.ended_at,
         forked_from=turn.forked_from,

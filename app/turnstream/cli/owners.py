@@ -89,7 +89,7 @@ async def _cancel(database: Database, stored: Owners, owner: str) -> None:
     """Cancels the turns that are open, and waits until none runs; not for long: their rows go in any case."""
     turns, running = await stored.open_turns(owner)
     for turn in turns:
-        await database.row(CANCEL_TURN, turn=turn)
+        await database.row(CANCEL_TURN, turn=turn, withdraws=False)
         await database.row(NOTIFY, payload=f"{CANCEL} {turn}")
     with suppress(TimeoutError):
         async with asyncio.timeout(_PATIENCE):

@@ -90,10 +90,13 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class Steer:
-    """A message of the user to a turn that is open. It becomes blocks of the turn when the turn takes it in."""
+    """A message of the user to a turn that is open. It becomes blocks of the turn when the turn takes it in. `stored`
+    is the JSON text as it was read: the turn takes in what the row has.
+    """
 
     id: UUID
     blocks: tuple[Block, ...]
+    stored: str = field(default="", compare=False, repr=False)
 
 
 def elicitation_id(tool_use_id: str, attempt: int, number: int) -> str:

@@ -32,6 +32,7 @@ RefusalCode = Literal[
     "call_answered",
     "call_over",
     "conflict",
+    "delivered",
     "forbidden",
     "idempotency_key_reused",
     "invalid",
@@ -51,6 +52,8 @@ RefusalCode = Literal[
     "unknown_path",
     "unreadable",
     "unsupported_media_type",
+    "version_outdated",
+    "withdrawn",
 ]
 
 

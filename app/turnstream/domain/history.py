@@ -13,7 +13,7 @@ from uuid import UUID
 from turnstream.domain.blocks import READ_RESULT, Block, caller_of
 from turnstream.domain.kinds import SHORTENED, SUMMARY, TOOL_RESULT, TOOL_USE
 from turnstream.domain.results import count_files, result_as_text
-from turnstream.domain.turns import EarlierResults, Turn, TurnRequest
+from turnstream.domain.turns import WITHDRAWN, EarlierResults, Turn, TurnRequest
 
 _NOTE = 100  # characters, about, of the note instead of what is omitted
 COMPACTED = "compacted"  # the stop reason of a round that made a summary
@@ -56,6 +56,12 @@ class Shortening:
     def invalidates(self, position: Position) -> bool:
         """True if thoughts do not hold any more: a result before them was sent whole when they were made."""
         return self.first < position <= self.made
+
+
+def without_withdrawn(path: Sequence[Turn]) -> Sequence[Turn]:
+    """The turns of a path that a model is sent: without messages that were cancelled before their turns began."""
+    gone = {id for turn in path if turn.stop_reason == WITHDRAWN for id in (turn.id, turn.parent_id)}
+    return [turn for turn in path if turn.id not in gone] if gone else path
 
 
 def earlier_results_of(request: TurnRequest | None) -> EarlierResults:

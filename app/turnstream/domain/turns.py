@@ -37,6 +37,8 @@ OPEN: frozenset[Status] = frozenset(TRANSITIONS) - ENDED
 LEAST_STEP = 64
 # The stop reason that readers get for a turn that was deleted while it was open.
 DELETED = "deleted"
+# The stop reason of a turn that its user cancelled before it began: later turns do not send its message.
+WITHDRAWN = "withdrawn"
 
 
 def check_transition(now: Status, then: Status) -> None:

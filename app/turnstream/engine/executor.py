@@ -163,8 +163,8 @@ class Executor:
                 await self._tool_runs.judge(draft)
             case AwaitClient():
                 await self._recorder.wait()
-            case ApplySteers(steers):
-                await self._recorder.apply_steers(steers, open_round_number(self.turn) - 1)
+            case ApplySteers():
+                await self._apply_steers()
             case Finish(stop_reason):
                 await self._recorder.end("complete", stop_reason)
             case Fail(type, message, details):
@@ -176,10 +176,21 @@ class Executor:
         """Loads answers and words of the user that a notification announced. Without one, the end of the turn meets
         them: it then puts the turn back into the queue.
         """
-        updated, turns = self._context.updated, self._context.turns
+        updated = self._context.updated
         if updated.is_set():
             updated.clear()  # before the query: what comes during it sets the event again
-            await self._recorder.refresh(lambda turn: retry_while_unavailable(lambda: turns.refreshed(turn)))
+            await self._refresh()
+
+    async def _refresh(self) -> None:
+        turns = self._context.turns
+        await self._recorder.refresh(lambda turn: retry_while_unavailable(lambda: turns.refreshed(turn)))
+
+    async def _apply_steers(self) -> None:
+        """Makes the waiting steers a part of the turn. Until then, the user may edit or withdraw them."""
+        while (steers := self.turn.steers) and not await self._recorder.apply_steers(
+            steers, open_round_number(self.turn) - 1
+        ):
+            await self._refresh()
 
     async def cut_short(
         self, status: Status, stop_reason: str, error: TurnError | None = None, *, keep: bool = True
@@ -207,8 +218,7 @@ class Executor:
             ends = {job.key: end_of(job.outcome) for job in self.turn.jobs if job.outcome is not None}
             results = [(call, ends.get(call.key, JobEnd(cut))) for call in unanswered]
             await self._recorder.settle_calls(*(Settlement(call, end.outcome, end.state) for call, end in results))
-        if self.turn.steers:
-            await self._recorder.apply_steers(self.turn.steers, open_round_number(self.turn) - 1)
+        await self._apply_steers()
         return has_open_round and self.turn.rounds[-1].sealed
 
     # --- one model call ----------------------------------------------------------------------------------------------

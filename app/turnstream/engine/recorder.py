@@ -265,8 +265,10 @@ class Recorder:
         self.view.close_blocks([verdict])
 
     @_write
-    async def apply_steers(self, steers: Sequence[Steer], round: int) -> None:
-        """Makes the steers of the user blocks of the turn, behind the results of `round`."""
+    async def apply_steers(self, steers: Sequence[Steer], round: int) -> bool:
+        """Makes the steers of the user blocks of the turn, behind the results of `round`. Returns False, and changes
+        nothing, where the user has changed one of them since they were read.
+        """
         spoken = [(steer, block) for steer in steers for block in steer.blocks]
         first = len(self.turn.blocks)
         blocks = [
@@ -280,10 +282,12 @@ class Recorder:
             )
             for place, (steer, block) in enumerate(spoken)
         ]
-        await self._records.apply_steers(blocks, steers)
+        if not await self._records.apply_steers(blocks, steers):
+            return False
         self.view.close_blocks(blocks)
         taken = {steer.id for steer in steers}
         self.update_turn(replace(self.turn, steers=tuple(steer for steer in self.turn.steers if steer.id not in taken)))
+        return True
 
     @_write
     async def count_hook_failures(self, failures: int) -> None:

@@ -65,9 +65,13 @@ class Requests:
             provider_tools=request.provider_tools,
             may_use_tools=isinstance(step, CallModel) and step.tools,
             resume_data=_resume_data(sealed),
+            earlier_data=self._earlier_data() if request.provider_tools else None,
             call=ModelCall(turn.id, step.round, turn.attempt, model, request.record),
             compaction=_compaction(request, model),
         )
+
+    def _earlier_data(self) -> str | None:
+        return _resume_data([each for turn in self._ancestors for each in turn.rounds if each.sealed])
 
     def _params_of_fallback(self, model: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
         fitting = self._fitting(model, params)
@@ -126,10 +130,10 @@ class TokenCounts:
 
 
 def _resume_data(sealed: Sequence[Round]) -> str | None:
-    """The provider's report about the turn's messages: the newest value of each member."""
+    """The provider's report about the messages of these rounds: the newest value of each member."""
     members: dict[str, Any] = {}
-    for round in sealed:
-        known: Mapping[str, Any] = json.loads(round.data or "{}")
+    for data in (round.data for round in sealed if round.data):
+        known: Mapping[str, Any] = json.loads(data)
         members |= {name: value for name, value in known.items() if value is not None}
     return json.dumps(members) if members else None
 

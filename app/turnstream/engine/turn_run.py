@@ -11,6 +11,7 @@ import structlog
 
 from turnstream.domain.blocks import CallKey
 from turnstream.domain.errors import MODEL_NOT_AVAILABLE, ClaimLost, PermanentError
+from turnstream.domain.history import without_withdrawn
 from turnstream.domain.plans import Plans
 from turnstream.domain.turns import Status, Turn, TurnError, TurnRequest
 from turnstream.domain.why import Activity
@@ -121,7 +122,7 @@ class TurnRun:
             recorder = Recorder(Records(storage, services.replica, lambda: view.turn), view)
             context = self._context = TurnContext(
                 owner=owner,
-                ancestors=path[:-1],
+                ancestors=without_withdrawn(path[:-1]),
                 entries=entries,
                 recorder=recorder,
                 hooks=services.hooks,
@@ -260,7 +261,7 @@ def _span_of(turn: Turn, request: TurnRequest) -> Iterator[Span]:
 async def _stop(cause: StopCause, executor: Executor, recorder: Recorder) -> None:
     match cause:
         case "cancel":
-            await _end(executor, "cancelled")
+            await _end(executor, "cancelled", stop_reason=recorder.turn.stop_reason)  # it may be withdrawn
         case "release":
             await recorder.release()
         case "lost":
@@ -269,11 +270,13 @@ async def _stop(cause: StopCause, executor: Executor, recorder: Recorder) -> Non
             assert_never(cause)
 
 
-async def _end(executor: Executor, status: Status, error: TurnError | None = None) -> None:
+async def _end(
+    executor: Executor, status: Status, error: TurnError | None = None, *, stop_reason: str | None = None
+) -> None:
     try:
-        await executor.cut_short(status, status, error)
+        await executor.cut_short(status, stop_reason or status, error)
     except ClaimLost:
         raise
     except Exception:  # Postgres refuses the write: the turn ends without it
         log.exception("turn.not_tidied")
-        await executor.cut_short(status, status, error, keep=False)
+        await executor.cut_short(status, stop_reason or status, error, keep=False)

@@ -44,7 +44,8 @@ class ProviderCompaction:
 class ModelRequest:
     """The request of one model call. `tools`, and `provider_tools` as JSON text, are always listed: without them the
     provider's cache is lost. `may_use_tools` False forbids their use. `resume_data` is JSON text that the provider
-    wants back from the last round, such as a container. `call` is for interceptors; no provider sees it.
+    wants back from the last round, such as a container, `earlier_data` that of the turns before, which may have
+    expired. `call` is for interceptors; no provider sees it.
     """
 
     model: str
@@ -55,6 +56,7 @@ class ModelRequest:
     provider_tools: tuple[str, ...] = ()
     may_use_tools: bool = True
     resume_data: str | None = None
+    earlier_data: str | None = None
     call: ModelCall | None = None
     compaction: ProviderCompaction | None = None
 

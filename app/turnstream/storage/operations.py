@@ -229,7 +229,7 @@ class Operations:
         async with self._database.transaction() as transaction:
             found = await _found(transaction, turn)
             if found["status"] in OPEN:
-                await transaction.rows(CANCEL_TURN, turn=turn)
+                await transaction.rows(CANCEL_TURN, turn=turn, withdraws=False)
                 await _note(transaction, "turn.stopped", found, actor)
                 await _notify(transaction, f"{CANCEL} {turn}")
             return _acted(await _found(transaction, turn))

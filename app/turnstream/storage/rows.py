@@ -207,7 +207,7 @@ def ask_from(row: Row) -> Ask:
 
 
 def steer_from(row: Row) -> Steer:
-    return Steer(row["id"], _blocks.decode(row["blocks"]))
+    return Steer(row["id"], _blocks.decode(row["blocks"]), row["blocks"])
 
 
 def columns_of(blocks: Sequence[Block]) -> dict[str, list[Any]]:

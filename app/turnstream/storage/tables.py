@@ -248,13 +248,14 @@ tool_sets = Table(
 )
 
 # Turns that were deleted from a chat that is still there, for the readers of the chat and of the owner's feed. `place`
-# is that of the turn (app/turnstream/storage/chats/chat_changes.py).
+# is that of the turn (app/turnstream/storage/chats/chat_changes.py). A queued turn that was edited or moved has left a
+# place, too, and is there at another one.
 deleted_turns = Table(
     "deleted_turns",
     metadata,
     Column("turn_id", Uuid, primary_key=True),
     Column("chat_id", Uuid, ForeignKey("chats.id", ondelete="CASCADE"), nullable=False),
-    Column("place", BigInteger, nullable=False),
+    Column("place", BigInteger, primary_key=True),
     Column("deleted_at", DateTime(timezone=True), nullable=False),
     Index("ix_deleted_turns_chat_id_deleted_at", "chat_id", "deleted_at"),
     info=owned("chat_id", "state"),
@@ -729,6 +730,8 @@ replicas = Table(
     Column("runs_jobs", Boolean, nullable=False, server_default=text("false")),
     # Those that are active, for triggers of extensions. The version before names none, and has the search.
     Column("extensions", ARRAY(Text), nullable=False, server_default=text("'{search}'")),
+    # False for a version that applies steers as it has read them, whatever has become of them since.
+    Column("edits_queue", Boolean, nullable=False, server_default=text("false")),
     info=owned(None),
 )
 

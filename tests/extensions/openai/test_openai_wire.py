@@ -507,3 +507,55 @@ def test_half_a_surrogate_pair_and_bytes_that_are_no_utf8_are_replaced() -> None
 def test_sources_and_closings_are_parts_for_their_block() -> None:
     parts = Heard(chunk({"annotations": [{"a": 1}]})).parts
     assert [type(part) for part in parts] == [MessageStarted, BlockOpened, BlockData, BlockData]
+
+
+# --- sources and tools of the server ---------------------------------------------------------------------------------
+
+URLS = ["https://a.example/", "https://b.example/"]
+RESULTS = [{"url": URLS[1], "title": "B", "date": None}, {"url": URLS[0], "title": "A"}]
+
+
+@pytest.mark.parametrize(
+    ("members", "sources"),
+    [
+        ({"citations": URLS}, [(URLS[0], URLS[0]), (URLS[1], URLS[1])]),
+        ({"citations": URLS, "search_results": RESULTS}, [(URLS[0], "A"), (URLS[1], "B")]),
+        ({"search_results": RESULTS}, [(URLS[1], "B"), (URLS[0], "A")]),
+        ({"citations": [], "search_results": RESULTS}, [(URLS[1], "B"), (URLS[0], "A")]),
+        ({"citations": None, "search_results": "none"}, []),
+        ({"citations": {"a": 1}, "search_results": [1, {}]}, []),
+    ],
+)
+def test_sources_beside_the_choices_are_those_of_the_text(members: Json, sources: list[tuple[str, str]]) -> None:
+    frames = [chunk({"content": words}, **members) for words in ("High ", "[1][2]")]
+    heard = Heard(*frames, chunk({}, "stop", **members), DONE)
+    assert heard.blocks == [("text", "High [1][2]")]
+    annotations = json.loads(heard.rows[0].data or "{}").get("annotations", [])
+    assert [(each["url_citation"]["url"], each["url_citation"]["title"]) for each in annotations] == sources
+    assert "citations" not in (heard.accumulator.data or "")
+
+
+def test_sources_of_an_answer_that_ends_in_a_call_add_no_text() -> None:
+    heard = Heard(chunk({"content": "a"}, citations=URLS), calls(piece(0, "c", "look", "{}")), DONE)
+    assert heard.blocks == [("text", "a"), ("tool_use", "{}")]
+
+
+def test_a_tool_that_the_server_ran_is_a_call_of_its_own_with_a_result() -> None:
+    begun: Json = {"index": 0, "type": "python", "arguments": '{"code": "1+1"}', "search_results": {"results": []}}
+    ended = {**begun, "output": "2"}
+    frames = [chunk({"reasoning": "Hm."}), *(chunk({"executed_tools": [each]}) for each in (begun, ended))]
+    heard = Heard(*frames, text("It is 2."), chunk({}, "stop"), DONE)
+    kinds = ["thinking", "server_tool_use", "python_tool_result", "text"]
+    assert [row.type for row in heard.rows] == kinds
+    _, asked, result, _ = heard.rows
+    assert (asked.name, asked.text) == ("python", begun["arguments"])
+    assert asked.tool_use_id == result.tool_use_id
+    assert json.loads(result.data or "")["item"] == ended
+    assert heard.accumulator.stop_reason == "end_turn"
+
+
+def test_tools_that_come_whole_are_told_apart_by_their_numbers() -> None:
+    tools = [{"type": "search", "arguments": f"{number}", "output": ""} for number in range(2)]
+    heard = Heard(chunk({"executed_tools": tools}), text("a"), DONE)
+    ids = [row.tool_use_id for row in heard.rows[:4]]
+    assert ids[0] == ids[1] != ids[2] == ids[3]

@@ -14,7 +14,9 @@ from tests.integration.recordings import (
     Json,
     closed_blocks,
     errors_of_others,
+    events,
     needs_recordings,
+    oracles,
     read,
     recorded_error,
     reply_by,
@@ -26,7 +28,7 @@ from tests.integration.recordings import (
 from tests.support.canned import Answer, CannedServer, canned_server
 from tests.support.legal.openai import request_problems
 from turnstream.domain.blocks import Block
-from turnstream.domain.errors import AccountRefused, PermanentError, TooLong, TransientError
+from turnstream.domain.errors import AccountRefused, PermanentError, ProviderError, TooLong, TransientError
 from turnstream.extensions.openai.chat.render import render
 from turnstream.extensions.openai.chat.wire import STOP_REASONS, ChatWire
 from turnstream.extensions.openai.provider import OpenAIChatProvider
@@ -156,8 +158,35 @@ def short(file: str) -> str:
 
 
 def oracle(file: str) -> Json:
-    found: Json = json.loads(read(f"oracle/{file}.json"))["chat"]
+    found: Json = oracles(file)["chat"]
     return found
+
+
+def chunks(file: str) -> list[Json]:
+    return [event for event in events(read(file)) if isinstance(event, dict)]
+
+
+def has_failed(file: str) -> bool:
+    choices = [choice for chunk in chunks(file) for choice in chunk.get("choices") or ()]
+    return any(each.get("error") for each in (*chunks(file), *choices))
+
+
+def read_plainly(file: str) -> Said:
+    """The members of the deltas, strung together."""
+    texts: list[str] = []
+    calls: dict[object, list[str]] = {}
+    for chunk in chunks(file):
+        for choice in (each for each in chunk.get("choices") or () if not each.get("index")):
+            delta = choice.get("delta") or choice.get("message") or {}
+            content = delta.get("content") or delta.get("refusal") or ""
+            texts += [piece.get("text") or "" for piece in content] if isinstance(content, list) else [content]
+            for call in delta.get("tool_calls") or ():
+                call_id = call.get("id") or ""
+                function = call.get("function") or {}
+                known = calls.setdefault(call.get("index", call_id), ["", "", ""])
+                known[0], known[1] = call_id or known[0], function.get("name") or known[1]
+                known[2] += function.get("arguments") or ""
+    return Said("".join(texts), "", [(id, name, arguments) for id, name, arguments in calls.values()])
 
 
 @pytest.fixture
@@ -198,8 +227,7 @@ def said_to_the_sdk(file: str) -> Said:
 
 def last_reason(file: str) -> str | None:
     """The reason to stop as the recorded bytes have it, in our words."""
-    said = [json.loads(line[5:]) for line in read(file).splitlines() if line.startswith(b"data: {")]
-    choices = [choice for chunk in said for choice in chunk.get("choices") or () if not choice.get("index")]
+    choices = [choice for chunk in chunks(file) for choice in chunk.get("choices") or () if not choice.get("index")]
     reasons = [choice["finish_reason"] for choice in choices if choice.get("finish_reason")]
     return STOP_REASONS[reasons[-1]] if reasons else None
 
@@ -211,7 +239,10 @@ async def test_a_recorded_stream_gives_what_the_sdk_makes_of_it_or_what_is_right
     server.answer = Answer(read(file), sizes=Random(file).choices([20, 200, 2_000, 20_000], k=20))
     heard = await Heard().listen(provider)
     said, right = said_in(heard.blocks), said_to_the_sdk(file)
-    assert (said.text, said.calls) == (right.text, right.calls)
+    if (said.text, said.calls) != (right.text, right.calls):  # the SDK raises, or leaves something out
+        plainly = read_plainly(file)
+        assert (said.text, said.calls) == (plainly.text, plainly.calls)
+        assert short(file) not in EXCEPTIONS
     assert said.thought.startswith(right.thought)
     assert heard.accumulator.unknown == []
     if short(file) in FAILED:
@@ -219,7 +250,9 @@ async def test_a_recorded_stream_gives_what_the_sdk_makes_of_it_or_what_is_right
         assert (type(heard.error), heard.error.type, heard.error.message) == FAILED[short(file)]
         assert not heard.accumulator.ended
         return
-    assert heard.error is None
+    assert (heard.error is not None) == has_failed(file)
+    if heard.error is not None:
+        return
     assert heard.accumulator.ended
     told = last_reason(file) or ("tool_use" if said.calls else "end_turn")
     refused = "refusal" in file
@@ -232,9 +265,8 @@ async def test_the_figures_of_a_recorded_stream_are_those_of_its_provider(
 ) -> None:
     server.answer = Answer(read(file))
     usage = (await Heard().listen(provider)).accumulator.usage
-    frames = [json.loads(line[5:]) for line in read(file).splitlines() if line.startswith(b"data: {")]
     said: Json = {}
-    for frame in frames:
+    for frame in chunks(file):
         said |= {name: value for name, value in (frame.get("usage") or {}).items() if value is not None}
     asked = sum(
         usage.get(name, 0) for name in ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
@@ -273,7 +305,12 @@ def test_the_parts_do_not_depend_on_the_cuts_of_the_network(file: str) -> None:
 # --- sessions ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", sessions(CHAT))
+def is_answered(name: str) -> bool:
+    """False if a reply failed: what its client sent back instead is no reply."""
+    return not any(has_failed(f"sessions/{name}/{number:02}-response.sse") for number in range(1, rounds_of(name) + 1))
+
+
+@pytest.mark.parametrize("name", [name for name in sessions(CHAT) if is_answered(name)])
 def test_a_recorded_session_is_sent_back_with_the_calls_and_results_its_client_sent(name: str) -> None:
     asked = [
         json.loads(read(f"sessions/{name}/{n:02}-request.json"))["messages"] for n in range(1, rounds_of(name) + 1)
@@ -314,14 +351,18 @@ def reply_of(name: str, number: int) -> list[Block]:
 
 
 def results_in(messages: Sequence[Json]) -> Message:
-    """The results that a request ends with."""
-    results: list[Block] = []
+    """The results and words that a request ends with."""
+    blocks: list[Block] = []
     for message in reversed(messages):
-        if message["role"] != "tool":
-            break
-        block = Block(0, 0, 1, "tool_result", _words(message["content"]), tool_use_id=message["tool_call_id"])
-        results.insert(0, block)
-    return Message("user", tuple(results))
+        words = _words(message.get("content"))
+        match message["role"]:
+            case "tool":
+                blocks.insert(0, Block(0, 0, 1, "tool_result", words, tool_use_id=message["tool_call_id"]))
+            case "user":
+                blocks.insert(0, _text(words))
+            case _:
+                break
+    return Message("user", tuple(blocks))
 
 
 def plain(message: Json) -> Json:
@@ -356,6 +397,15 @@ SORTED = {
 }
 
 
+def assert_sorted(error: ProviderError, file: str, status: int) -> None:
+    """By the table, and what is not in it by its status."""
+    if known := SORTED.get(file.removeprefix("errors/").removesuffix(".json")):
+        assert (type(error), error.type) == known
+    else:
+        lasts = status < 500 and status not in {408, 409, 425, 429}
+        assert isinstance(error, PermanentError if lasts else TransientError)
+
+
 @pytest.mark.parametrize("file", errors_of_others())
 async def test_a_recorded_error_is_told_as_transient_or_permanent_with_what_the_provider_said(
     file: str, server: CannedServer, provider: OpenAIChatProvider
@@ -364,9 +414,12 @@ async def test_a_recorded_error_is_told_as_transient_or_permanent_with_what_the_
     headers = server.answer.headers
     error = (await Heard().listen(provider)).error
     assert error is not None
-    assert (type(error), error.type) == SORTED[file.removeprefix("errors/").removesuffix(".json")]
+    assert_sorted(error, file, recorded["status"])
     said = recorded.get("body_json") or {"message": recorded["body"].strip()}
     inner: Any = said.get("error", said)
-    assert error.message == (inner if isinstance(inner, str) else inner["message"])
+    if isinstance(inner, dict) and "metadata" in inner:  # a gateway, with the words of the provider behind it
+        assert error.message in recorded["body"].encode().decode("unicode_escape")
+    else:
+        assert error.message == (inner if isinstance(inner, str) else inner["message"])
     assert error.request_id == headers.get("x-request-id")
     assert error.retry_after == (float(headers["retry-after"]) if "retry-after" in headers else None)

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.extensions.openai.test_recordings_openai import SORTED
+from tests.extensions.openai.test_recordings_openai import assert_sorted
+from tests.integration import recordings
 from tests.integration.adapters import Talk, talking
 from tests.integration.recordings import (
     Heard,
@@ -49,6 +50,13 @@ EXCEPTIONS = {
     f"{COPILOT}01-response.sse": "the ids of items change from event to event, on which the SDK raises",
     f"{COPILOT}02-response.sse": "the ids of items change from event to event, on which the SDK raises",
 }
+# Of the folder that is named. Those in the folders beside it are not compared yet.
+STREAMS = [file for file in streams(KIND) if (recordings.FOLDER / file).exists()]
+SESSIONS = [
+    name
+    for name, one in manifest()["sessions"].items()
+    if one["kind"] == KIND and (recordings.FOLDER / "sessions" / name).exists()
+]
 # An item as plain values, the form of its block too.
 Plain = tuple[Any, ...]
 
@@ -62,17 +70,16 @@ async def talk() -> AsyncIterator[Talk]:
 def events(file: str) -> list[Json]:
     """Of the first response in a stream."""
     found: list[Json] = []
-    for line in read(file).splitlines():
-        if line.startswith(b"data: {"):
-            found.append(json.loads(line[5:]))
-            if found[-1]["type"] in {"response.completed", "response.incomplete"}:
-                break
+    for event in recordings.events(read(file)):
+        found.append(event)
+        if event.get("type") in {"response.completed", "response.incomplete"}:
+            break
     return found
 
 
 def right(file: str) -> list[Plain]:
     """The SDK's result for a stream, or the final forms of its items where the SDK raises or is wrong."""
-    sdk = json.loads(read(f"oracle/{file}.json"))["responses"]
+    sdk = recordings.oracles(file)["responses"]
     done = [event["item"] for event in events(file) if event["type"] == "response.output_item.done"]
     assert sdk["ok"] or file in {FAILED, *EXCEPTIONS}
     output = done if file in EXCEPTIONS else sdk["response"]["output"] if sdk["ok"] else []
@@ -127,7 +134,7 @@ def stop_reason_of(response: Json, said: Sequence[Plain]) -> str:
     return "tool_use" if any(plain[0] == "call" for plain in said) else "end_turn"
 
 
-@pytest.mark.parametrize("file", streams(KIND))
+@pytest.mark.parametrize("file", STREAMS)
 async def test_a_recorded_stream_gives_what_the_sdk_makes_of_it_or_what_is_right(file: str, talk: Talk) -> None:
     talk.server.answer = Answer(read(file), sizes=Random(file).choices([20, 200, 2_000, 20_000], k=20))
     heard = await Heard().listen(talk.provider)
@@ -150,7 +157,7 @@ async def test_a_recorded_stream_gives_what_the_sdk_makes_of_it_or_what_is_right
     assert heard.accumulator.request_id == events(file)[0]["response"]["id"]
 
 
-@pytest.mark.parametrize("file", streams(KIND))
+@pytest.mark.parametrize("file", STREAMS)
 def test_the_figures_of_a_recorded_stream_add_up_to_those_of_its_provider(file: str) -> None:
     usage = taken_in(ResponsesWire(), read(file), repeat(100_000))[2]
     assert isinstance(usage, Mapping)
@@ -162,7 +169,7 @@ def test_the_figures_of_a_recorded_stream_add_up_to_those_of_its_provider(file: 
     assert thought == said.get("output_tokens_details", {}).get("reasoning_tokens", 0)
 
 
-@pytest.mark.parametrize("file", streams(KIND))
+@pytest.mark.parametrize("file", STREAMS)
 def test_the_parts_do_not_depend_on_the_cuts_of_the_network(file: str) -> None:
     body = read(file)
     whole = taken_in(ResponsesWire(), body, repeat(len(body)))
@@ -171,13 +178,13 @@ def test_the_parts_do_not_depend_on_the_cuts_of_the_network(file: str) -> None:
 
 
 def test_every_exception_is_one_of_the_recordings_and_the_sdk_is_wrong_there() -> None:
-    assert {*streams(KIND)} > EXCEPTIONS.keys()
+    assert {*STREAMS} > EXCEPTIONS.keys()
     for file in EXCEPTIONS:
-        sdk = json.loads(read(f"oracle/{file}.json"))["responses"]
+        sdk = recordings.oracles(file)["responses"]
         assert not sdk["ok"] or not sdk["response"]["output"]
 
 
-@pytest.mark.parametrize("file", [file for file in streams(KIND) if events(file)[-1].get("response", {}).get("output")])
+@pytest.mark.parametrize("file", [file for file in STREAMS if events(file)[-1].get("response", {}).get("output")])
 def test_a_response_that_only_its_last_event_tells_of_is_the_same(file: str) -> None:
     """Servers stream different parts; the final event has all of them."""
     streamed, *rest = taken_in(ResponsesWire(), read(file), repeat(100_000))
@@ -199,7 +206,7 @@ STORED_THOUGHTS = "resp-rig-permission-control-streaming-example"
 FORGOTTEN_THOUGHTS = "resp-fantasy-testazureresponsescommon-azure-o4-mini-tool-streaming"
 
 
-@pytest.mark.parametrize("name", sessions(KIND))
+@pytest.mark.parametrize("name", [name for name in sessions(KIND) if name in SESSIONS])
 def test_a_recorded_session_is_sent_back_with_the_items_its_client_sent(name: str) -> None:
     asked = [said_by_client(name, number) for number in range(1, rounds_of(name) + 1)]
     messages = [Message("user", (_text(asked[0][0][1]),))]
@@ -220,7 +227,7 @@ def test_a_recorded_session_is_sent_back_with_the_items_its_client_sent(name: st
             messages += [Message("assistant", tuple(reply)), following(asked[number])]
 
 
-@pytest.mark.parametrize("name", [name for name, one in manifest()["sessions"].items() if one["kind"] == KIND])
+@pytest.mark.parametrize("name", SESSIONS)
 def test_every_reply_of_a_session_goes_back_with_its_opaque_items_byte_for_byte(name: str) -> None:
     said: list[Message] = [Message("user", (_text("Hello"),))]
     for number in range(1, rounds_of(name) + 1):
@@ -239,7 +246,7 @@ def test_every_reply_of_a_session_goes_back_with_its_opaque_items_byte_for_byte(
 def raw_items(stream: bytes) -> Iterator[bytes]:
     """Items at their ends, as they came."""
     for line in stream.splitlines():
-        if line.startswith(b"data: {") and json.loads(line[5:])["type"] == "response.output_item.done":
+        if b'"response.output_item.done"' in line and line.startswith(b"data:"):
             _, _, after = line.partition(b'"item":')
             after = after.lstrip()
             _, end = json.JSONDecoder().raw_decode(after.decode())
@@ -305,6 +312,7 @@ async def test_a_recorded_error_is_sorted_as_chat_completions_has_it(file: str, 
     recorded, talk.server.answer = recorded_error(file)
     error = (await Heard().listen(talk.provider)).error
     assert error is not None
-    assert (type(error), error.type) == SORTED[file.removeprefix("errors/").removesuffix(".json")]
-    assert error.message in recorded["body"].encode().decode("unicode_escape")
+    assert_sorted(error, file, recorded["status"])
+    said = recorded["body"].encode().decode("unicode_escape")
+    assert error.message in said or error.message.partition(": ")[2] in said  # behind the name of a gateway's provider
     assert error.request_id == talk.server.answer.headers.get("x-request-id")

@@ -27,7 +27,7 @@ SAID = {"role": "assistant", "content": "Hi"}
 def own(type: str, item: Json | None = None, words: str = "", **fields: Any) -> Block:
     """A block as an answer of this API leaves it."""
     data = {"type": type, "provider": "openai-responses", **({"item": item} if item else {})}
-    marks = {name: fields.pop(name) for name in ("thought", "phase", "signature") if name in fields}
+    marks = {name: fields.pop(name) for name in ("ahead", "thought", "phase", "signature") if name in fields}
     return Block(0, 1, 1, type, words, json.dumps({**data, **marks}), **fields)
 
 
@@ -338,3 +338,17 @@ def test_files_of_a_result_are_in_their_places(is_error: bool) -> None:
 def test_a_result_of_several_texts_is_one_of_words() -> None:
     told = result("a", "one\ntwo", data=layout_of(["one", "two"]))
     assert input_of(human("x"), reply(called("a")), human(told))[2]["output"] == "one\ntwo"
+
+
+def test_items_that_ended_late_go_back_in_their_places() -> None:
+    lists: list[Json] = [{"type": "mcp_list_tools", "id": f"mcpl_{number}", "tools": []} for number in range(3)]
+    late = [own("openai_mcp_list_tools", each, ahead=2) for each in lists[:2]]
+    items = answer_of(own("openai_mcp_list_tools", lists[2]), text("Hi"), *late)
+    assert items == [*lists, SAID]
+
+
+def test_a_call_that_the_server_ran_by_itself_is_left_out() -> None:
+    call = {"type": "custom_tool_call", "id": "ctc_1", "call_id": "xs_1", "name": "x_search", "input": "tides"}
+    asked = own("server_tool_use", None, "{}", tool_use_id="xs_1", name="x_search")
+    items = answer_of(asked, own("x_search_tool_result", call, tool_use_id="xs_1"), text("Hi"))
+    assert items == [SAID]

@@ -48,8 +48,10 @@ def over(status: str = "completed", **members: Any) -> Json:
 class Heard:
     """The blocks of a stream of these events."""
 
-    def __init__(self, *events: Json | bytes, whole: bytes | None = None) -> None:
-        self.wire = ResponsesWire(seed=b"seed")
+    def __init__(
+        self, *events: Json | bytes, whole: bytes | None = None, offered: frozenset[str] | None = None
+    ) -> None:
+        self.wire = ResponsesWire(seed=b"seed", offered=offered)
         self.parts: list[Part] = self.wire.feed(b"".join(map(frame, events)))
         self.parts += self.wire.end() if whole is None else self.wire.feed_whole(whole)
         self.accumulator = Accumulator(1, 1, 0)
@@ -644,3 +646,62 @@ def test_an_image_call_has_its_prompt_as_input() -> None:
 def test_a_nul_in_an_item_can_be_stored() -> None:
     heard = Heard(CREATED, done({**SEARCH, "action": {"query": "a\x00"}}), over())
     assert all("\x00" not in (block.data or "") + block.text for block in heard.blocks)
+
+
+# --- calls of tools that nobody offered ------------------------------------------------------------------------------
+
+XAI: Json = {"type": "custom_tool_call", "id": "ctc_1", "call_id": "xs_1", "name": "x_search", "input": ""}
+NONE_OFFERED = frozenset[str]()
+
+
+@pytest.mark.parametrize("call", [XAI, {**CALL, "name": "x_search", "call_id": "xs_1"}], ids=lambda call: call["type"])
+@pytest.mark.parametrize("behind", [MESSAGE, THOUGHT, SEARCH], ids=lambda item: item["type"])
+def test_a_call_that_nobody_was_offered_is_the_servers_if_the_answer_goes_on_behind_it(
+    call: Json, behind: Json
+) -> None:
+    member = "input" if call is XAI else "arguments"
+    kind = "custom_tool_call_input" if call is XAI else "function_call_arguments"
+    final = {**call, member: '{"q":"tides"}', "status": "completed"}
+    events = [added(call), delta(kind, '{"q":"ti'), delta(kind, 'des"}'), done(final), added(behind, 1)]
+    heard = Heard(CREATED, *events, done(behind, 1), over(), offered=frozenset({"look"}))
+    asked, result = heard.blocks[:2]
+    assert (asked.type, asked.name, asked.tool_use_id) == ("server_tool_use", "x_search", "xs_1")
+    assert json.loads(asked.text) == ({"input": '{"q":"tides"}'} if call is XAI else {"q": "tides"})
+    assert (result.type, result.tool_use_id) == ("x_search_tool_result", "xs_1")
+    assert json.loads(result.data or "")["item"] == final
+    assert heard.accumulator.stop_reason == "end_turn"
+
+
+def test_a_call_of_the_server_may_end_after_the_answer_has_gone_on() -> None:
+    final = {**XAI, "input": "tides", "status": "completed"}
+    events = [added(XAI), added(MESSAGE, 1), delta("custom_tool_call_input", "tides"), done(final)]
+    heard = Heard(CREATED, *events, delta("output_text", "High.", 1), over(), offered=NONE_OFFERED)
+    assert heard.said == [("server_tool_use", '{"input":"tides"}'), ("x_search_tool_result", ""), ("text", "High.")]
+
+
+@pytest.mark.parametrize("offered", [NONE_OFFERED, frozenset({"x_search"}), None])
+def test_a_call_at_the_end_of_an_answer_is_one_of_the_model(offered: frozenset[str] | None) -> None:
+    events = [done(text("Let me see.")), done({**CALL, "name": "x_search", "arguments": "{}"}, 1)]
+    heard = Heard(CREATED, *events, over(), offered=offered)
+    assert heard.said == [("text", "Let me see."), ("tool_use", "{}")]
+    assert heard.accumulator.stop_reason == "tool_use"
+
+
+def test_a_call_that_was_offered_is_one_of_the_model_wherever_it_is() -> None:
+    events = [done({**CALL, "arguments": "{}"}), done(text("Wait."), 1)]
+    heard = Heard(CREATED, *events, over(), offered=frozenset({"look"}))
+    assert heard.said == [("tool_use", "{}"), ("text", "Wait.")]
+    assert heard.accumulator.stop_reason == "tool_use"
+
+
+# --- items that end late ---------------------------------------------------------------------------------------------
+
+
+def test_an_item_that_ends_after_later_ones_began_names_how_many_blocks_it_belongs_before() -> None:
+    lists: list[Json] = [{"type": "mcp_list_tools", "id": f"mcpl_{number}", "tools": []} for number in range(3)]
+    events = [*(added(each, place) for place, each in enumerate(lists)), done(lists[2], 2), done(text("Hi"), 3)]
+    output = [*lists, text("Hi")]
+    heard = Heard(CREATED, *events, over(output=output))
+    ahead = [json.loads(block.data or "{}").get("ahead", 0) for block in heard.blocks]
+    assert [block.type for block in heard.blocks] == ["openai_mcp_list_tools", "text", *["openai_mcp_list_tools"] * 2]
+    assert ahead == [0, 0, 2, 2]

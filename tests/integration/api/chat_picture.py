@@ -9,7 +9,7 @@ from tests.support.http_client import Event
 Json = dict[str, Any]
 
 ENDS = {"turn_complete": "complete", "turn_cancelled": "cancelled", "turn_error": "error"}
-NOTICES = {"status", "retry", "tool_progress", "tool_output"}
+NOTICES = {"status", "retry", "tool_progress", "tool_output", "queue"}
 
 
 @dataclass
@@ -72,6 +72,8 @@ class ChatPicture:
                 assert not any(turn.parent in gone for turn in self.turns.values())
             case "chat_deleted":
                 self.deleted = True
+            case "queue":
+                assert data == {}
             case _:
                 turn = data["turn"] if event.name == "turn_start" else data.pop("turn")
                 if event.id:

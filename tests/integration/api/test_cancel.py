@@ -73,3 +73,28 @@ async def test_every_call_of_a_cancelled_turn_has_a_result_so_that_the_chat_can_
     chat = turn.url.partition("/turns")[0]
     assert words_of((await api.ask(chat, "Go on", model=model)).assistant) == "Yes."
     assert len(provider.requests) == 2
+
+
+async def test_a_message_that_is_cancelled_before_its_turn_began_is_not_sent_to_a_model(
+    api: Client, server: Server
+) -> None:
+    pause, chat = Pause(), await api.chat()
+    replies = [list(message_of(text("Yes."))) for _ in range(2)]
+    model, provider = server.scripts.provider(pausing(pause, "One ", "two."), *replies)
+    first = await api.say(chat, "First", model=model)
+    await pause.reached.wait()
+    second, third = [await api.say(chat, each, model=model, on_busy="enqueue") for each in ("Second", "Third")]
+    await api.json("POST", f"{second.url}/cancel", 202)
+    pause.go.set()
+    for turn in (first, second, third):
+        await api.events(turn.stream_url)
+    ended = await api.json("GET", second.url)
+    assert (ended["status"], ended["stop_reason"], ended["rounds"]) == ("cancelled", "withdrawn", [])
+    await api.ask(chat, "Fourth", model=model)
+    assert [
+        [block.text for message in request.messages for block in message.blocks] for request in provider.requests
+    ] == [
+        ["First"],
+        ["First", "One two.", "Third"],
+        ["First", "One two.", "Third", "Yes.", "Fourth"],
+    ]

@@ -190,7 +190,7 @@ async def ids_of(client: Client) -> dict[str, str]:
     posted = (await client.post("/api/turns", json=said("Hi"))).json()
     await client.get(posted["stream_url"])
     turn = posted["assistant_turn"]
-    return {"chat": turn["chat_id"], "turn": turn["id"], "id": turn["chat_id"]}
+    return {"chat": turn["chat_id"], "turn": turn["id"], "id": turn["chat_id"], "entry": posted["user_turn"]["id"]}
 
 
 def filled(endpoint: Endpoint, ids: dict[str, str]) -> str:
@@ -231,11 +231,13 @@ async def test_a_body_that_cannot_be_read_is_refused_in_a_sentence(
 async def test_every_wrong_id_of_a_path_is_named_in_a_sentence(plain: Client) -> None:
     right = await ids_of(plain)
     for endpoint in ENDPOINTS:
-        for name in {"chat", "replica", "turn", "upload"} & set(re.findall("{(.+?)}", endpoint.path)):
+        for name in {"chat", "entry", "replica", "turn", "upload"} & set(re.findall("{(.+?)}", endpoint.path)):
             for wrong in ("x", str(uuid4())):
                 body: dict[str, Any] = {"content": b"{}", "headers": JSON} if endpoint.takes else {}
                 if endpoint.takes and endpoint.path.endswith("/turns"):
                     body["content"] = json.dumps(said("Hi"))
+                if "{entry}" in endpoint.path and endpoint.takes:
+                    body["content"] = json.dumps({"version": "any"})
                 if endpoint.path.endswith("/actions"):
                     body["content"] = json.dumps({"actions": [{"type": "result", "tool_use_id": "x"}]})
                 response = await plain.request(endpoint.method, filled(endpoint, {**right, name: wrong}), **body)
@@ -248,7 +250,7 @@ async def test_every_wrong_query_is_named_in_a_sentence(plain: Client) -> None:
     ids, refused = await ids_of(plain), set()
     for endpoint in ENDPOINTS:
         for query in endpoint.queries:
-            if query.name == "if":  # every value but `unused` has no effect
+            if query.name == "if" or "{entry}" in endpoint.path:  # `unused` alone has an effect; any text is a version
                 continue
             for wrong in ("x", "0", "\0", "é" * 300, str(uuid4()), "1-999-0", " ".join("abcdefghij")):
                 path = filled(endpoint, ids)

@@ -25,7 +25,7 @@ from turnstream.api.http.endpoint import Endpoint
 from turnstream.api.identity.authenticator import Authenticator
 from turnstream.api.identity.stored import StoredTokens
 from turnstream.api.plans import OwnerPlans
-from turnstream.api.schemas.requests import BrowserTokenIn, ForkIn
+from turnstream.api.schemas.requests import BrowserTokenIn, ForkIn, QueueChange
 from turnstream.api.schemas.tools import ActionsIn
 from turnstream.api.streams.response import OwnerStreams
 from turnstream.domain import events as domain
@@ -128,6 +128,10 @@ class World:
         """The endpoint's path with ids of things that are there."""
         if endpoint.takes is ActionsIn:
             return await self.waiting(endpoint)
+        if "{entry}" in endpoint.path:
+            chat = (await self.running(endpoint)).split("/")[3]
+            queued = await self.api.say(f"/api/chats/{chat}", on_busy="enqueue")
+            return filled(endpoint, {"{chat}": chat, "{entry}": queued.user["id"]})
         if "{replica}" in endpoint.path:
             return filled(endpoint, {"{replica}": str(await self.stack.enter_async_context(registered(self.server)))})
         model = self.server.scripts.model(message_of(tool_use("none", {}, "c")), message_of(text("Hi.")))
@@ -213,6 +217,7 @@ def nothing_there(endpoint: Endpoint) -> str:
         "{tool_use_id}": "none",
         "{upload}": str(uuid4()),
         "{grant}": str(uuid4()),
+        "{entry}": str(uuid4()),
         "{replica}": str(uuid4()),
     }
     return filled(endpoint, ids)
@@ -226,6 +231,8 @@ def body_of(endpoint: Endpoint) -> dict[str, Any]:
         return {}
     if endpoint.takes is ActionsIn:
         return {"json": {"actions": [{"type": "result", "tool_use_id": "c", "output": "a cat"}]}}
+    if endpoint.takes is QueueChange:
+        return {"json": {"version": "any", "kind": "queued"}}
     if endpoint.takes is UiRequest:
         return {"json": saying("Hi", str(uuid4()))}
     if endpoint.takes is RunInput:
@@ -304,6 +311,12 @@ async def not_there(world: World, endpoint: Endpoint) -> None:
 
 
 async def not_now(world: World, endpoint: Endpoint) -> None:
+    if "{entry}" in endpoint.path:
+        outdated: dict[str, Any] = {"params": {"version": "any"}}
+        if endpoint.takes is not None:
+            outdated = {"json": {"version": "any", "blocks": said("Ho")["blocks"]}}
+        await world.api.request(endpoint.method, await world.fill(endpoint), **outdated)
+        return
     if endpoint.takes is UiRequest:
         chat = await world.api.chat()
         await world.api.say(chat, model=world.server.scripts.model(pausing(Pause(), "One ", "two.")))
@@ -350,7 +363,8 @@ async def wrong_kind(world: World, endpoint: Endpoint) -> None:
 async def wrong_field(world: World, endpoint: Endpoint) -> None:
     path = filled(endpoint, {"{path:path}": "a/"}) if "{path" in endpoint.path else await world.fill(endpoint)
     content = b"[]" if endpoint.takes else b""
-    wrong = {query.name: "0" for query in endpoint.queries if query.name in {"limit", "version", "turn"}}
+    numbers = {"limit", "turn"} if "{entry}" in endpoint.path else {"limit", "version", "turn"}
+    wrong = {query.name: "0" for query in endpoint.queries if query.name in numbers}
     if not wrong and not isinstance(endpoint.takes, type):
         wrong = {"limt": "0"}
     await world.api.request(endpoint.method, path, params=wrong, content=content, headers=JSON)

@@ -114,7 +114,7 @@ async def test_anthropic_gets_its_parameters_and_the_betas_they_need(database_ur
             CLAUDE,
             {"temperature": 1},
             "params.temperature",
-            "Anthropic API has no sampling parameters; ",
+            "it is a Claude model without sampling parameters; ",
         ),
         (CLAUDE, {"heat": 1}, "params.heat", f"the model does not take it; parameters of {CLAUDE} are `max_tokens`, "),
         ("o3", {"top_p": 1}, "params.top_p", "it is a reasoning model without sampling parameters"),
@@ -256,7 +256,7 @@ async def test_a_turn_with_another_model_leaves_out_what_that_one_does_not_take(
     line = next(log for log in logs if log["event"] == "params.left_out")
     assert (line["model"], line["params"]) == (CLAUDE, ["seed", "temperature"])
     await client.ask(chat, model="small", tools=[])
-    assert asked(offers, "small") == {"max_tokens": 50}
+    assert asked(offers, "small") == {"temperature": 0.5, "max_tokens": 50}
     again = await client.json("POST", f"{answer.url}/regenerate", 201, json={"model": "gpt-4o"})
     await client.events(again["stream_url"])
     assert asked(offers, "gpt-4o") == {"max_tokens": 90}
@@ -288,9 +288,9 @@ async def test_what_the_operator_allows_no_more_is_left_out(
 async def test_a_fallback_gets_the_parameters_that_it_takes(database_url: str) -> None:
     down = ScriptedProvider(lambda _: [TransientError("overloaded_error", "Overloaded")])
     table = parameters_of("openai-chat")
-    first = ProviderModels(down, [Model("gpt-4o", fallbacks=("small",))], (), table)
+    first = ProviderModels(down, [Model("gpt-4o", fallbacks=(CLAUDE,))], (), table)
     fallback = ScriptedProvider(answering)
-    second = ProviderModels(fallback, [Model("small", max_output=50)], (), TABLES["anthropic"])
+    second = ProviderModels(fallback, [Model(CLAUDE, max_output=50)], (), TABLES["anthropic"])
     async with (
         serving(database_url, offers=[first, second], max_retries=0) as server,
         Client(server.url) as client,

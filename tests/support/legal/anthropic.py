@@ -13,6 +13,10 @@ Json = Mapping[str, Any]
 THOUGHTS = {"thinking", "redacted_thinking"}
 SERVER_CALLS = {"server_tool_use", "mcp_tool_use"}
 REFUSED_PARAMS = {"temperature", "top_p", "top_k"}
+# The families of models that refuse them.
+UNSAMPLED = tuple(
+    f"claude-{name}" for name in ("fable", "haiku-5", "mythos", "opus-4-7", "opus-4-8", "opus-5", "sonnet-5")
+)
 
 
 def request_problems(body: Json, *, paused: bool = False) -> list[str]:
@@ -41,7 +45,7 @@ def message_problems(messages: Sequence[Json], *, paused: bool = False) -> list[
 
 
 def _outer_problems(body: Json) -> Iterator[str]:
-    if found := REFUSED_PARAMS & body.keys():
+    if body["model"].startswith(UNSAMPLED) and (found := REFUSED_PARAMS & body.keys()):
         yield f"refused parameters: {found}"
     if "tool_choice" in body and not body.get("tools"):
         yield "tool_choice without tools"

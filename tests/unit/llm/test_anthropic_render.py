@@ -118,14 +118,13 @@ def test_a_request_has_only_members_that_were_given() -> None:
     }
 
 
-def test_known_parameters_are_passed_on_and_sampling_ones_never() -> None:
+def test_known_parameters_are_passed_on() -> None:
     params = {
         "max_tokens": 100,
         "thinking": {"type": "adaptive"},
         "stop_sequences": ["END"],
         "temperature": 0.5,
         "top_p": 1,
-        "top_k": 3,
         "made_up": 1,
         "metadata": None,
     }
@@ -133,7 +132,8 @@ def test_known_parameters_are_passed_on_and_sampling_ones_never() -> None:
     assert sent["max_tokens"] == 100
     assert sent["thinking"] == {"type": "adaptive"}
     assert sent["stop_sequences"] == ["END"]
-    assert not {"temperature", "top_p", "top_k", "made_up", "metadata"} & sent.keys()
+    assert (sent["temperature"], sent["top_p"]) == (0.5, 1)
+    assert not {"made_up", "metadata"} & sent.keys()
 
 
 def test_a_budget_of_thinking_leaves_room_for_the_answer() -> None:

@@ -417,7 +417,7 @@ def test_a_chat_that_becomes_too_long_gives_legal_requests_that_begin_anew_only_
 def server_calls_at_work(request: Said, name: str) -> list[str]:
     """The ids of calls without a result in it: the provider goes on with them."""
     blocks = [json.loads(block) for _, block in request]
-    answered = {block["tool_use_id"] for block in blocks if block["type"] == f"{name}_tool_result"}
+    answered = {block.get("tool_use_id") for block in blocks if block["type"] == f"{name}_tool_result"}
     return [block["id"] for block in blocks if block.get("name") == name and block["id"] not in answered]
 
 

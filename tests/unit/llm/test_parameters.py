@@ -184,11 +184,38 @@ def test_a_model_refuses_what_its_api_takes_for_others(model: str, refused: set[
     assert MODELS.refusal(model, "max_tokens") is None
 
 
-def test_claude_has_no_sampling_parameters() -> None:
-    assert not {"temperature", "top_k", "top_p"} & {each.name for each in MODELS.parameters("claude-opus-5-5")}
-    assert MODELS.refusal("claude-opus-5-5", "temperature") == (
-        "this version of the Anthropic API has no sampling parameters"
-    )
+@pytest.mark.parametrize("name", ["temperature", "top_k", "top_p"])
+def test_sampling_is_refused_by_the_claude_models_that_have_none(name: str) -> None:
+    unsampled = [
+        "claude-fable-5",
+        "claude-mythos-5-2",
+        "claude-mythos-preview",
+        "claude-opus-4-7",
+        "claude-opus-4-8",
+        "claude-opus-5",
+        "claude-opus-5-5",
+        "claude-sonnet-5",
+        "claude-haiku-5-5",
+        "anthropic/claude-opus-4.7",
+        "us.anthropic.claude-opus-4-8-v1:0",
+        "claude-sonnet-5@20260701",
+    ]
+    sampled = [
+        "claude-opus-4-6",
+        "claude-sonnet-4-6",
+        "claude-opus-4-5-20251101",
+        "claude-sonnet-4-5",
+        "claude-haiku-4-5@20251001",
+        "claude-sonnet-4-20250514",
+        "claude-3-7-sonnet-20250219",
+        "claude-3-5-haiku-latest",
+        "kimi-k2.5",
+        "MiniMax-M2",
+        "glm-5",
+    ]
+    parameter = named("anthropic", name)
+    assert [model for model in (*unsampled, *sampled) if parameter.is_refused_by(model)] == unsampled
+    assert MODELS.refusal("claude-opus-5-5", name) == "it is a Claude model without sampling parameters"
 
 
 def test_what_another_model_takes_is_kept() -> None:

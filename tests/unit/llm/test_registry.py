@@ -135,12 +135,16 @@ def test_the_operator_says_more_of_a_model_adds_others_and_takes_some_out(tmp_pa
             r"`params` of \[providers.openai\] must be further parameters: temperature is one already\.$",
         ),
         (
+            "[providers.anthropic]\nparams = ['top_k']",
+            r"`params` of \[providers.anthropic\] must be further parameters: top_k is one already\.$",
+        ),
+        (
             "[providers.openai]\nparams = ['messages']",
             r"`params` of \[providers.openai\] must be further parameters: messages is set by this server\.$",
         ),
         (
-            "[providers.anthropic]\nparams = ['x']",
-            r"`params` of \[providers.anthropic\] must be left out: this API passes on none but its own\.$",
+            "[providers.demo]\nparams = ['x']",
+            r"`params` of \[providers.demo\] must be left out: this API passes on none but its own\.$",
         ),
         (
             "[models.m]\nprovider = 'openai'\nrefuses = ['heat']",

@@ -25,6 +25,7 @@ def split(*chunks: bytes) -> list[bytes]:
         b'data: {"n":1}\n\ndata: {"n":2}\n',
         b'data: {"n":1}\n\ndata: {"n":2}',
         b'event: ping\ndata:\n\ndata: {"n":1}\n\nevent: ping\n\ndata: \n\ndata: {"n":2}\n\n',
+        b'\xef\xbb\xbfdata: {"n":1}\n\ndata: {"n":2}\n\n',
         b'event: data: x\ndata: {"n":1}\n\ndatax: no\ndata: {"n":2}\n\n',
     ],
 )

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import structlog
@@ -20,6 +21,7 @@ from turnstream.domain.errors import (
     TooMany,
     Unauthorized,
 )
+from turnstream.domain.queue import Delivered
 from turnstream.kit.requirements import sentence
 
 log = structlog.get_logger(__name__)
@@ -89,13 +91,12 @@ def problem(
     detail: str,
     errors: Sequence[Mapping[str, str]] = (),
     headers: Mapping[str, str] | None = None,
-    limit: str | None = None,
+    members: Mapping[str, Any] | None = None,
 ) -> Response:
     body: dict[str, Any] = {"type": "about:blank", "title": title, "status": status, "code": code, "detail": detail}
     if errors:
         body["errors"] = errors
-    if limit:
-        body["limit"] = limit
+    body |= members or {}
     body["request_id"] = request.state.request_id
     return Response(to_json(body), status, dict(headers or {}), media_type="application/problem+json")
 
@@ -111,8 +112,17 @@ async def refused(request: Request, error: Exception) -> Response:
         address = request.client.host if request.client else "unknown"
         sent = "a token" if "authorization" in request.headers or hasattr(request.state, "access_token") else "no token"
         request.app.state.services.note_refusal(address, sent)
-    limit = error.limit if isinstance(error, TooMany) else None
-    return problem(request, error.status, error.title, error.code, detail, errors, _headers(error), limit)
+    return problem(request, error.status, error.title, error.code, detail, errors, _headers(error), _members(error))
+
+
+def _members(error: RequestRefused) -> dict[str, Any]:
+    match error:
+        case TooMany(limit=limit):
+            return {"limit": limit}
+        case Delivered(recipient=recipient):
+            return {"delivered": asdict(recipient)}
+        case _:
+            return {}
 
 
 def _headers(error: RequestRefused) -> dict[str, str]:

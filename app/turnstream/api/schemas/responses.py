@@ -10,6 +10,7 @@ from turnstream.api.schemas.fields import Absent, without_defaults
 from turnstream.domain.errors import RefusalCode
 from turnstream.domain.identity import Scope
 from turnstream.domain.output import Phase
+from turnstream.domain.queue import EntryKind
 from turnstream.domain.turns import Status
 
 
@@ -279,6 +280,32 @@ class Revoked(BaseModel):
     revoked: UUID
 
 
+class QueueEntryOut(BaseModel):
+    """A message that no model call has received."""
+
+    id: Annotated[UUID, Field(description="of a queued message the id of its user turn")]
+    version: Annotated[str, Field(description="changes with kind and blocks")]
+    kind: EntryKind
+    turn: Annotated[UUID, Field(description="its answer; of a steer the turn that it is for")]
+    blocks: list[BlockOut]
+    created_at: datetime
+
+
+class QueueOut(BaseModel):
+    entries: Annotated[list[QueueEntryOut], Field(description="the steers first, then the queued messages in order")]
+
+
+class EntryWithdrawn(BaseModel):
+    withdrawn: UUID
+
+
+class RecipientOut(BaseModel):
+    """Where a message went."""
+
+    turn: UUID
+    round: Annotated[int | None, Field(description="of a steer: the round of its blocks; 0 before the first one")]
+
+
 class UsageFigures(BaseModel):
     calls: Annotated[int, Field(description="calls of models: rounds, summaries of results, titles")]
     input_tokens: Annotated[int, Field(description="neither read from a cache nor written to one")]
@@ -410,6 +437,9 @@ class Problem(BaseModel):
     detail: Annotated[str, Field(description="the same for people: a sentence with a remedy")]
     errors: list[FieldError] | None = None
     limit: Annotated[str | None, Field(description="with 429: the limit of the owner that is reached")] = None
+    delivered: Annotated[
+        RecipientOut | None, Field(description="with 409 `delivered`: the turn that has received the message")
+    ] = None
     request_id: Annotated[str, Field(description="the `X-Request-ID` of the response, by which the log names it")]
 
 

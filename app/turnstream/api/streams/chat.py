@@ -18,7 +18,7 @@ from turnstream.api.streams.turn import requested_cursor
 from turnstream.api.views import chat_out
 from turnstream.domain.chats import Chat
 from turnstream.domain.cursor import Cursor
-from turnstream.domain.events import BlockDelta
+from turnstream.domain.events import BlockDelta, Notice
 from turnstream.domain.turns import ENDED, Turn
 from turnstream.storage.chats.chat_changes import ChatState, DeletedTurns
 from turnstream.stream.chat.cursor import ChatCursor
@@ -75,6 +75,8 @@ def _named(item: ChatItem) -> tuple[str, Mapping[str, Any]]:
             return "turns_deleted", TurnsDeletedEvent.members(item)
         case Chat():
             return "chat", chat_out(item).model_dump(mode="json")
+        case Notice(name, data):
+            return name, data
         case None:
             return "chat_deleted", {}
 

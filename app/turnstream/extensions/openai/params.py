@@ -38,6 +38,12 @@ def request_bytes(
     return msgspec.json.encode({name: value for name, value in body.items() if name not in quirks.unsupported})
 
 
+def names_of_tools(request: ModelRequest) -> frozenset[str]:
+    """Returns the names of all tools that the request offers, those that the provider only describes among them."""
+    described = [msgspec.json.decode(definition) for definition in request.provider_tools]
+    return frozenset([*(spec.name for spec in request.tools), *(str(each.get("name")) for each in described)])
+
+
 def tool_choice(
     params: Mapping[str, Any], request: ModelRequest, named: Callable[[object], Mapping[str, Any]]
 ) -> dict[str, Any]:

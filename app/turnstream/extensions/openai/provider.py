@@ -11,6 +11,7 @@ import openai
 from turnstream.domain.errors import TransientError
 from turnstream.extensions.openai.chat import render as chat_render
 from turnstream.extensions.openai.chat.wire import ChatWire
+from turnstream.extensions.openai.params import names_of_tools
 from turnstream.extensions.openai.quirks import OPENAI, Quirks
 from turnstream.extensions.openai.responses import render as responses_render
 from turnstream.extensions.openai.responses.wire import ResponsesWire
@@ -33,7 +34,7 @@ class OpenAIProvider(Adapter):
 
     path: str
     render: Callable[[ModelRequest, Quirks], bytes]
-    wire: type[ChatWire] | type[ResponsesWire]
+    wire: Callable[[ModelRequest, str | None, bytes], Wire]
 
     def __init__(
         self,
@@ -76,7 +77,7 @@ class OpenAIProvider(Adapter):
         async with self._post(self.path, body, "text/event-stream") as response:
             seed = sha256(body).digest()
             del body
-            yield response, self.wire(_request_id(response.headers), seed=seed)
+            yield response, self.wire(request, _request_id(response.headers), seed)
 
     @asynccontextmanager
     async def _post(self, path: str, body: bytes, accept: str, *, by_sdk: bool = False) -> AsyncIterator[ModelResponse]:
@@ -110,13 +111,13 @@ class OpenAIChatProvider(OpenAIProvider):
 
     path = "/chat/completions"
     render = staticmethod(chat_render.render)
-    wire = ChatWire
+    wire = staticmethod(lambda _, request_id, seed: ChatWire(request_id, seed))
 
 
 class OpenAIResponsesProvider(OpenAIProvider):
     path = "/responses"
     render = staticmethod(responses_render.render)
-    wire = ResponsesWire
+    wire = staticmethod(lambda request, id, seed: ResponsesWire(id, seed, names_of_tools(request)))
 
     async def count(self, request: ModelRequest) -> int:
         body = await offload(request.size, responses_render.render_count, request, self.quirks)

@@ -21,9 +21,10 @@ from turnstream.llm.parameters import (
     Thinking,
 )
 
-_EVERY_MODEL = re.compile("")
+# Claude models of 4.7 and later, by whatever prefix a gateway or a cloud gives to their names.
+_UNSAMPLED = re.compile(r"claude-(fable|mythos|[a-z]+-(4[-.][7-9]|[5-9])(?!\d))")
 _LEAST_BUDGET = 1_024  # tokens
-_WHY = "this version of the Anthropic API has no sampling parameters"
+_WHY = "it is a Claude model without sampling parameters"
 
 
 def _with_types(edits: list[JsonObject]) -> list[JsonObject]:
@@ -60,7 +61,7 @@ PARAMETERS = (
     TOOL_CHOICE,
     replace(THINKING, type=Annotated[Thinking, AfterValidator(_with_budget)]),
     OUTPUT_CONFIG,
-    *(replace(parameter, refused_by=_EVERY_MODEL, why=_WHY) for parameter in (TEMPERATURE, TOP_K, TOP_P)),
+    *(replace(parameter, refused_by=_UNSAMPLED, why=_WHY) for parameter in (TEMPERATURE, TOP_K, TOP_P)),
     Parameter("context_management", ContextManagement, "how the provider shortens a long conversation"),
     Parameter("betas", Texts, "names of the provider's betas", guarded=True),
     Parameter("container", _IdOrObject, "container of the provider's code execution", guarded=True),
@@ -74,5 +75,8 @@ PARAMETERS = (
     Parameter("service_tier", Literal["auto", "standard_only"], "capacity that is used", guarded=True),
     Parameter("speed", Literal["standard", "fast"], "speed of the answer", guarded=True),
 )
+SAMPLING = frozenset(parameter.name for parameter in (TEMPERATURE, TOP_K, TOP_P))
 # The member of the request has the name of the parameter; betas are a header.
-MEMBERS = frozenset(parameter.name for parameter in PARAMETERS if parameter.refused_by is None) - {"betas"}
+MEMBERS = frozenset(parameter.name for parameter in PARAMETERS) - {"betas"}
+# Members of a request that no parameter sets.
+OWN_MEMBERS = frozenset({"cache_control", "messages", "model", "stream", "system", "tools"})

@@ -1,12 +1,15 @@
 """Adapter to the Anthropic Messages API. The SDK makes addresses, authentication and errors; we read the bytes."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 
 import anthropic
 
+from turnstream.domain.errors import ProviderError
 from turnstream.kit.offload import offload
-from turnstream.llm.anthropic.render import betas_of, render, render_count
+from turnstream.llm.anthropic.parameters import MEMBERS, SAMPLING
+from turnstream.llm.anthropic.render import betas_of, earlier_container, render, render_count
 from turnstream.llm.anthropic.wire import AnthropicWire
 from turnstream.llm.provider import ModelRequest
 from turnstream.llm.transport.direct import Calls
@@ -16,8 +19,13 @@ from turnstream.llm.transport.interceptor import Interceptor
 from turnstream.llm.transport.response import ModelResponse
 from turnstream.llm.transport.wire import Wire
 
+# The version of the API that still has sampling parameters. The one that the SDK names refuses them for every model.
+_WITH_SAMPLING = {"anthropic-version": "2023-06-01"}
+
 
 class AnthropicProvider(Adapter):
+    """`params` are further parameters that this server takes; `headers` are sent with every request."""
+
     name = "anthropic"
 
     def __init__(
@@ -25,6 +33,8 @@ class AnthropicProvider(Adapter):
         api_key: str,
         base_url: str | None = None,
         *,
+        params: Sequence[str] = (),
+        headers: Mapping[str, str] | None = None,
         read_timeout: float | None = None,
         max_event_bytes: int = MAX_EVENT_BYTES,
         interceptors: Sequence[Interceptor] = (),
@@ -39,8 +49,13 @@ class AnthropicProvider(Adapter):
         )
         self._calls = Calls(network, direct=direct and not interceptors)
         self._client = anthropic.AsyncAnthropic(
-            api_key=api_key, base_url=base_url, max_retries=0, http_client=self._calls.client
+            api_key=api_key,
+            base_url=base_url,
+            max_retries=0,
+            default_headers=headers,
+            http_client=self._calls.client,
         )
+        self._members = MEMBERS.union(params)
         super().__init__(self._client, max_event_bytes)
 
     def kept_open(self) -> AbstractAsyncContextManager[None]:
@@ -48,15 +63,27 @@ class AnthropicProvider(Adapter):
 
     @asynccontextmanager
     async def _open(self, request: ModelRequest) -> AsyncIterator[tuple[ModelResponse, Wire]]:
-        body = await offload(request.size, render, request)
+        async with AsyncExitStack() as stack:
+            try:
+                response = await stack.enter_async_context(self._post_message(request))
+            except ProviderError as error:
+                if earlier_container(request) is None or not _may_be_expired(error):
+                    raise
+                fresh = replace(request, earlier_data=None)
+                response = await stack.enter_async_context(self._post_message(fresh))
+            yield response, AnthropicWire(response.headers.get("request-id"))
+
+    @asynccontextmanager
+    async def _post_message(self, request: ModelRequest) -> AsyncIterator[ModelResponse]:
+        body = await offload(request.size, render, request, self._members)
         async with self._post("/v1/messages", body, request, "text/event-stream") as response:
             del body
-            yield response, AnthropicWire(response.headers.get("request-id"))
+            yield response
 
     async def count(self, request: ModelRequest) -> int:
         """Counts the tokens. The response is opened as a stream, like the responses of model calls."""
         path = "/v1/messages/count_tokens"
-        body = await offload(request.size, render_count, request)
+        body = await offload(request.size, render_count, request, self._members)
         async with self._post(path, body, request, "application/json", by_sdk=True) as response:
             return await read_token_count(response)
 
@@ -65,6 +92,8 @@ class AnthropicProvider(Adapter):
         self, path: str, body: bytes, request: ModelRequest, accept: str, *, by_sdk: bool = False
     ) -> AsyncIterator[ModelResponse]:
         headers = {"Accept": accept, "Accept-Encoding": "identity"}
+        if SAMPLING.intersection(request.params):
+            headers |= _WITH_SAMPLING
         betas = betas_of(request)
         if betas:
             headers["anthropic-beta"] = ",".join(betas)
@@ -91,3 +120,8 @@ class AnthropicProvider(Adapter):
             stream=True,
             stream_cls=anthropic.AsyncStream[object],
         )
+
+
+def _may_be_expired(error: ProviderError) -> bool:
+    """True if a container may be the reason. The API refuses some that have expired with an error that names none."""
+    return error.type == "api_error" or "container" in error.message.lower()

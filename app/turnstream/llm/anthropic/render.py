@@ -6,7 +6,7 @@ which the provider does not count as content.
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 import msgspec
@@ -66,14 +66,16 @@ _CACHEABLE = CACHEABLE | {"search_result"}
 _CALL_RULES = CallRules(re.compile(r"[a-zA-Z0-9_-]+"), longest_name=128, unique=True)
 
 
-def render(request: ModelRequest) -> bytes:
-    """Returns the body. Cache marks are at the end of the system prompt, of the previous request and of this one."""
-    return _json(_body(request))
+def render(request: ModelRequest, members: Set[str] = MEMBERS) -> bytes:
+    """Returns the body. Cache marks are at the end of the system prompt, of the previous request and of this one.
+    `members` are those that parameters set.
+    """
+    return _json(_body(request, members))
 
 
-def render_count(request: ModelRequest) -> bytes:
+def render_count(request: ModelRequest, members: Set[str] = MEMBERS) -> bytes:
     """Returns the body of a request for the token count."""
-    return _json({name: value for name, value in _body(request).items() if name in _COUNTED})
+    return _json({name: value for name, value in _body(request, members).items() if name in _COUNTED})
 
 
 def betas_of(request: ModelRequest) -> Sequence[str]:
@@ -88,8 +90,8 @@ def betas_of(request: ModelRequest) -> Sequence[str]:
     return [*given, *(beta for beta in needed if beta not in given)]
 
 
-def _body(request: ModelRequest) -> dict[str, Any]:
-    params = {name: value for name, value in request.params.items() if name in MEMBERS and value is not None}
+def _body(request: ModelRequest, members: Set[str]) -> dict[str, Any]:
+    params = {name: value for name, value in request.params.items() if name in members and value is not None}
     if not (tools := _tools(request)):
         params.pop("tool_choice", None)
     elif not request.may_use_tools:
@@ -106,10 +108,9 @@ def _body(request: ModelRequest) -> dict[str, Any]:
     }
     if tools:
         body["tools"] = [Raw(tool) for tool in tools]
-    container = json.loads(request.resume_data).get("container") if request.resume_data else None
-    if isinstance(container, Mapping) and "id" in container:
+    if container := _container_in(request.resume_data) or earlier_container(request):
         param = params.get("container")
-        body["container"] = {**param, "id": container["id"]} if isinstance(param, Mapping) else container["id"]
+        body["container"] = {**param, "id": container} if isinstance(param, Mapping) else container
     if request.system:
         body["system"] = [Raw(_marked(_json({"type": TEXT, "text": request.system})))]
     messages = with_valid_calls(without_foreign_blocks(request.messages), _CALL_RULES)
@@ -117,6 +118,27 @@ def _body(request: ModelRequest) -> dict[str, Any]:
         del body["thinking"]
     body["messages"] = _messages(messages)
     return body
+
+
+def earlier_container(request: ModelRequest) -> str | None:
+    """Returns the container of an earlier turn with its files, if this turn runs code, has no container yet and names
+    none. It may have expired.
+    """
+    param = request.params.get("container")
+    named = "id" in param if isinstance(param, Mapping) else param is not None
+    if (
+        named
+        or _container_in(request.resume_data)
+        or not any('"code_execution_' in tool for tool in request.provider_tools)
+    ):
+        return None
+    return _container_in(request.earlier_data)
+
+
+def _container_in(data: str | None) -> str | None:
+    container = json.loads(data).get("container") if data else None
+    id = container.get("id") if isinstance(container, Mapping) else None
+    return id if isinstance(id, str) else None
 
 
 def _begins_without_thought(messages: Sequence[Message]) -> bool:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from turnstream.llm.anthropic.parameters import PARAMETERS
+from turnstream.llm.anthropic.parameters import OWN_MEMBERS, PARAMETERS
 from turnstream.llm.models.catalog import Model
 from turnstream.llm.parameters import COMMON, Parameter
 from turnstream.llm.provider import OwnedProvider
@@ -87,6 +87,8 @@ def _connect_anthropic(spec: ProviderSpec, options: CallOptions) -> OwnedProvide
     return AnthropicProvider(
         spec.key or "",
         spec.base_url,
+        params=spec.params,
+        headers=spec.headers,
         max_event_bytes=options.max_event_bytes,
         interceptors=options.interceptors,
         direct=options.direct,
@@ -99,6 +101,7 @@ ANTHROPIC = ModelApi(
     _connect_anthropic,
     "turnstream.llm.anthropic.provider",
     PARAMETERS,
+    own_members=OWN_MEMBERS,
     catalog=Path(__file__).with_name("models.toml"),
 )
 

@@ -11,6 +11,7 @@ from turnstream.llm.raw_json import repaired_json
 
 # Bytes of an event from which on it is weighed, and not only measured.
 _WEIGHED = 65_536
+_BOM = b"\xef\xbb\xbf"
 
 
 class EventSplitter:
@@ -23,9 +24,16 @@ class EventSplitter:
         self.unfinished = 0
         self._pieces: list[bytes] = []
         self._skip_newline = False
+        self._first: bytes | None = b""  # until it is known whether the stream begins with a byte order mark
 
     def feed(self, chunk: bytes) -> list[bytes]:
         """Returns the data of every event that `chunk` completes. Events without data are left out."""
+        if self._first is not None:
+            chunk = self._first + chunk
+            if _BOM.startswith(chunk):
+                self._first = chunk
+                return []
+            self._first, chunk = None, chunk.removeprefix(_BOM)
         if self._skip_newline or b"\r" in chunk:
             # A CRLF may be cut in the middle: its LF then begins the next chunk, and is no line end of its own.
             if self._skip_newline and chunk.startswith(b"\n"):
@@ -113,8 +121,8 @@ class Wire(ABC):
     def feed_whole(self, body: bytes) -> list[Part]:
         """Reads an answer that came as one JSON object, although a stream was asked for."""
         parts: list[Part] = []
-        if body.strip():
-            self._read(body.strip(), parts)
+        if body := body.removeprefix(_BOM).strip():
+            self._read(body, parts)
         return parts
 
     def end(self) -> list[Part]:

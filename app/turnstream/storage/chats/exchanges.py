@@ -452,7 +452,7 @@ class Exchanges:
                 return
             place = await _placement(connection, target)
             for turn in place.interrupted:
-                await connection.row(CANCEL_TURN, turn=turn)
+                await connection.row(CANCEL_TURN, turn=turn, withdraws=False)
             steered = await _lock_first_open(connection, place.steerable)
             if place.before is not None and not place.before.ended:
                 await connection.row(MARK_FOLLOWED, turn=place.before.id)

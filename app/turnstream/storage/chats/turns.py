@@ -9,7 +9,7 @@ from uuid import UUID
 from turnstream.domain.asks import Ask, Steer
 from turnstream.domain.blocks import CallKey
 from turnstream.domain.errors import ClaimLost, Conflict, NotFound, RequestRefused
-from turnstream.domain.turns import ENDED, Turn
+from turnstream.domain.turns import ENDED, WITHDRAWN, Turn
 from turnstream.kit.offload import BLOCK, offload
 from turnstream.storage.database import Database, Row, Statement, Transaction
 from turnstream.storage.rows import (
@@ -189,21 +189,25 @@ GET_ARRIVALS = Statement("SELECT arrivals FROM turns WHERE id = :turn")
 GET_JOBS = Statement(f"SELECT {JOBS} FROM turns WHERE id = :turn")
 
 GET_STARTED_CALLS = Statement("SELECT round, tool_use_id FROM tool_calls WHERE turn_id = :turn AND state = 'started'")
-# A turn that never ran ends at once, unless it stands behind an open one: turns of a branch end in their order.
+# A turn that never ran ends at once, unless it stands behind an open one: turns of a branch end in their order. Where
+# its user has cancelled it (`withdraws`), no later turn sends the message.
 CANCEL_TURN = Statement(
     f"""
     WITH wanted AS (
-        SELECT turns.id, turns.status = 'queued' AND turns.attempt = 0 AND turns.arrivals = 0 AND NOT EXISTS (
+        SELECT turns.id, turns.status = 'queued' AND turns.attempt = 0 AND turns.arrivals = 0 AS waits, NOT EXISTS (
             SELECT FROM turns AS question JOIN turns AS before ON before.id = question.parent_id
             WHERE question.id = turns.parent_id AND before.status IN {OPEN_STATUSES}
-        ) AS ends
+        ) AS is_first
         FROM turns WHERE id = :turn AND status IN {OPEN_STATUSES} FOR NO KEY UPDATE
     )
     UPDATE turns
     SET cancel_requested = true,
-        status = CASE WHEN status = 'waiting' THEN 'queued' WHEN ends THEN 'cancelled' ELSE status END,
-        stop_reason = CASE WHEN ends THEN 'cancelled' ELSE stop_reason END,
-        ended_at = CASE WHEN ends THEN now() END
+        status = CASE WHEN status = 'waiting' THEN 'queued' WHEN waits AND is_first THEN 'cancelled' ELSE status END,
+        stop_reason = CASE
+            WHEN waits AND CAST(:withdraws AS bool) THEN '{WITHDRAWN}'
+            WHEN waits AND is_first THEN coalesce(stop_reason, 'cancelled') ELSE stop_reason
+        END,
+        ended_at = CASE WHEN waits AND is_first THEN now() END
     FROM wanted WHERE turns.id = wanted.id
     RETURNING status
     """
@@ -365,7 +369,7 @@ class Turns(TurnReads):
                 "A user turn does not run, so it cannot be cancelled; name the assistant turn that answers it.",
                 field="turn",
             )
-        await self._database.row(CANCEL_TURN, turn=turn)
+        await self._database.row(CANCEL_TURN, turn=turn, withdraws=True)
         return await self.get(owner, chat, turn)
 
 

@@ -70,7 +70,8 @@ GET_DELETED_CHATS = Statement(
 _OPEN_ASKS = f"""CASE WHEN asked > 0 THEN
         (SELECT count(*) FROM asks WHERE turn_id = turns.id AND {WAITS})
     ELSE 0 END AS waiting"""
-# The ids of turns come from a cursor, which a client may have made up: the owner is checked. A deleted turn has ended.
+# The ids of turns come from a cursor, which a client may have made up: the owner is checked. A deleted turn has ended,
+# unless it only has another place.
 # The place of an assistant turn is odd.
 GET_CHANGED_TURNS = Statement(
     f"""
@@ -83,7 +84,7 @@ GET_CHANGED_TURNS = Statement(
     UNION
     SELECT turn_id, chat_id, 'cancelled', '{DELETED}', 0 FROM deleted_turns
     JOIN chats ON chats.id = chat_id AND owner = :owner
-    WHERE place % 2 = 1 AND turn_id = ANY(CAST(:turns AS uuid[]))
+    WHERE place % 2 = 1 AND turn_id = ANY(CAST(:turns AS uuid[])) AND NOT EXISTS (SELECT FROM turns WHERE id = turn_id)
     ORDER BY id LIMIT CAST(:most AS int)
     """
 )

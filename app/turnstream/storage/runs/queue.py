@@ -70,17 +70,21 @@ _SUSPECTS = f"""
     )
 """
 _CALM = f"{_FOR_THIS_REPLICA} AND deaths < {SUSPICIOUS} AND NOT EXISTS (SELECT FROM suspects)"
+# A turn that got another place in its chat after the statement took its snapshot is left: it may follow an open one.
+# Its row, which is locked, has another time than the snapshot.
 _CLAIM = f"""
     UPDATE turns
     SET status = 'running', attempt = {NEXT_ATTEMPT}, replica = :replica, started_at = coalesce(started_at, now())
-    WHERE id IN (SELECT id FROM chosen UNION ALL SELECT id FROM suspects)
+    WHERE id IN (
+        SELECT id FROM chosen JOIN turns AS as_seen USING (id, created_at) UNION ALL SELECT id FROM suspects
+    )
     RETURNING id, created_at, deaths
 """
 # By the time of the database: ids have the time of the replica that made them.
 CLAIM_TURNS = Statement(
     f"""
     WITH {_SUSPECTS}, chosen AS (
-        SELECT id FROM turns AS next WHERE {_CALM}
+        SELECT id, created_at FROM turns AS next WHERE {_CALM}
         ORDER BY created_at, id FOR UPDATE SKIP LOCKED LIMIT :limit
     )
     {_CLAIM}
@@ -115,7 +119,7 @@ CLAIM_TURNS_FAIRLY = Statement(
             ORDER BY created_at, id LIMIT least(room, :limit)
         ) AS next
     ), chosen AS (
-        SELECT turns.id FROM turns JOIN ranked USING (id)
+        SELECT turns.id, turns.created_at FROM turns JOIN ranked USING (id)
         WHERE status = 'queued' ORDER BY rank, created_at, turns.id FOR UPDATE OF turns SKIP LOCKED LIMIT :limit
     )
     {_CLAIM}
@@ -161,9 +165,12 @@ RENEW_LEASE = Statement(
         ON CONFLICT DO NOTHING
     )
     INSERT INTO replicas (
-        id, address, session, lease_until, webhooks, signs, reads_tool_sets, runs_jobs, configuration, extensions
+        id, address, session, lease_until, webhooks, signs, reads_tool_sets, edits_queue, runs_jobs, configuration,
+        extensions
     )
-    VALUES (:replica, :address, :session, now() + :lease, :webhooks, true, true, true, :configuration, :extensions)
+    VALUES (
+        :replica, :address, :session, now() + :lease, :webhooks, true, true, true, true, :configuration, :extensions
+    )
     ON CONFLICT (id) DO UPDATE SET lease_until = EXCLUDED.lease_until
     RETURNING clock_timestamp() AS time, now() AS began, lease_until, draining_since IS NOT NULL AS draining,
         ARRAY(SELECT clock_steps.began FROM clock_steps ORDER BY 1) AS steps,

@@ -43,14 +43,16 @@ _HOLDS_ROUNDS = """(
 _HOLDS_BLOCKS = "(SELECT coalesce(max(index) + 1, 0) FROM blocks WHERE turn_id = turns.id) >= CAST({blocks} AS bigint)"
 
 
-def _fence(held: str = "attempt = :attempt AND status = 'running'", *, columns: str = "id") -> str:
+def _fence(
+    held: str = "attempt = :attempt AND status = 'running'", *, columns: str = "id", writes: str = "whole"
+) -> str:
     """The beginning of a statement that writes only where the turn's row meets `held`, and the rows are whole."""
     return f"""
     WITH held AS (
         SELECT {columns}, asked >= CAST(:held_asks AS bigint) AND {_HOLDS_BLOCKS.format(blocks=":held_blocks")}
             AND {_HOLDS_ROUNDS.format(done=":held_rounds", sealed=":held_sealed")} AS whole
         FROM turns WHERE id = :turn AND {held} FOR NO KEY UPDATE
-    ), fenced AS (SELECT * FROM held WHERE whole)
+    ), fenced AS (SELECT * FROM held WHERE {writes})
     """
 
 
@@ -280,7 +282,17 @@ _TAKE_STEERS = """
         WHERE steers.id = ANY(CAST(:steers AS uuid[]))
     )
 """
-APPLY_STEERS = Statement(f"{_fence()}, {_TAKE_STEERS}, applied AS ({INSERT_BLOCKS}) SELECT whole FROM held")
+# Only steers that are as the run has read them: they may be edited or withdrawn until then, under the lock of the turn.
+# The turn is locked in a statement before, so that this one sees the rows as they are under the lock.
+_ARE_FRESH = """(
+    SELECT count(*) = cardinality(CAST(:steers AS uuid[])) FROM steers JOIN unnest(
+        CAST(:steers AS uuid[]), CAST(:stored AS text[])
+    ) AS read (steer, stored) ON id = steer AND blocks::text = stored
+) AS fresh"""
+APPLY_STEERS = Statement(
+    _fence(columns=f"id, {_ARE_FRESH}", writes="whole AND fresh")
+    + f", {_TAKE_STEERS}, applied AS ({INSERT_BLOCKS}) SELECT whole, fresh FROM held"
+)
 
 _SETTLED = (
     _fence()
@@ -447,14 +459,15 @@ class Records:
             "round_attempt": round.attempt,
             "next_attempt": next_attempt(self.attempt),
         }
-        await self._until_whole(lambda: self._void_round(values))
+        await self._until_whole(lambda: self._write_locked(VOID_ROUND, values))
         self.attempt = values["next_attempt"]
         return self.attempt
 
-    async def _void_round(self, values: Mapping[str, Any]) -> Row | None:
+    async def _write_locked(self, statement: Statement, values: Mapping[str, Any]) -> Row | None:
+        """Executes a statement that begins with a fence, and sees what was committed before the turn was locked."""
         async with self._database.transaction() as connection:
             await connection.row(LOCK_TURN, turn=self._turn)
-            return await connection.row(VOID_ROUND, turn=self._turn, attempt=self.attempt, **values)
+            return await connection.row(statement, turn=self._turn, attempt=self.attempt, **values)
 
     async def start_calls(self, calls: Sequence[Block]) -> None:
         await self._write(START_CALLS, **_ledger_of(calls))
@@ -482,8 +495,16 @@ class Records:
         statement = SETTLE_JOBS if any(result.key in jobs for result in results) else SETTLE_CALLS
         await self._write(statement, states=[call.state for call in calls], **columns)
 
-    async def apply_steers(self, blocks: Sequence[Block], steers: Sequence[Steer]) -> None:
-        await self._write(APPLY_STEERS, steers=[steer.id for steer in steers], **columns_of(blocks))
+    async def apply_steers(self, blocks: Sequence[Block], steers: Sequence[Steer]) -> bool:
+        """Makes the steers blocks of the turn. Returns False, and writes nothing, where one of them has changed."""
+        values = {
+            **_fenced_by(self._known()),
+            "steers": [steer.id for steer in steers],
+            "stored": [steer.stored for steer in steers],
+            **columns_of(blocks),
+        }
+        is_fresh: bool = (await self._until_whole(lambda: self._write_locked(APPLY_STEERS, values)))["fresh"]
+        return is_fresh
 
     async def wait(self, arrivals: int) -> Status:
         """Lets the turn wait for a person. Puts it back into the queue instead where more has arrived than `arrivals`

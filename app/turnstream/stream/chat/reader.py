@@ -40,8 +40,8 @@ class EventOfTurn(NamedTuple):
 
 
 # The chat as it is now, or None once it was deleted; a turn that is new to the client; turns that were deleted; an
-# event of a turn.
-ChatItem = Chat | Turn | DeletedTurns | EventOfTurn | None
+# event of a turn; a notice about the chat.
+ChatItem = Chat | Turn | DeletedTurns | EventOfTurn | Notice | None
 EncodeItem = Callable[[ChatItem, ChatCursor | None], bytes]
 
 
@@ -126,6 +126,7 @@ class ChatReader:
         return len(self._readers) < MOST_OPEN and not any(reader.view.ended for reader in self._readers.values())
 
     async def _query_changes(self) -> bytes:
+        is_notified = self._wakeup.number != self._seen
         self._seen = self._wakeup.number  # before the query: a notification during it makes the next one due
         update = await retry_while_unavailable(
             partial(self._changes.after, self._owner, self._chat, self._cursor.place, _BATCH)
@@ -137,6 +138,8 @@ class ChatReader:
         if self._cursor.digest != (digest := digest_of(update.chat)):
             self._cursor.digest = digest
             frames = self._encode(update.chat, self._cursor)
+        if is_notified and not frames and not update.news:  # a message that waits was sent or changed, perhaps
+            return self._encode(Notice("queue", {}), None)
         for place, new in update.news:
             if len(frames) > PORTION or not self._has_room:
                 self._more = True

@@ -463,7 +463,7 @@ export interface components {
             data: components["schemas"]["ChatStatusNotice"];
         };
         /** @description An event of the stream `ChatStream`. */
-        ChatStreamEvent: components["schemas"]["ChatEventFrame"] | components["schemas"]["TurnEventFrame"] | components["schemas"]["TurnsDeletedEventFrame"] | components["schemas"]["ChatDeletedEventFrame"] | components["schemas"]["ChatTurnStartEventFrame"] | components["schemas"]["ChatRoundStartEventFrame"] | components["schemas"]["ChatBlockStartEventFrame"] | components["schemas"]["ChatBlockDeltaEventFrame"] | components["schemas"]["ChatBlockStopEventFrame"] | components["schemas"]["ChatRoundStopEventFrame"] | components["schemas"]["ChatResetEventFrame"] | components["schemas"]["ChatActionRequiredEventFrame"] | components["schemas"]["ChatTurnEndEventFrame"] | components["schemas"]["ChatTurnCancelledEventFrame"] | components["schemas"]["ChatTurnErrorEventFrame"] | components["schemas"]["ChatStatusNoticeFrame"] | components["schemas"]["ChatToolProgressNoticeFrame"] | components["schemas"]["ChatToolOutputNoticeFrame"] | components["schemas"]["ChatRetryNoticeFrame"] | components["schemas"]["AccessEndedNoticeFrame"];
+        ChatStreamEvent: components["schemas"]["ChatEventFrame"] | components["schemas"]["TurnEventFrame"] | components["schemas"]["TurnsDeletedEventFrame"] | components["schemas"]["ChatDeletedEventFrame"] | components["schemas"]["QueueNoticeFrame"] | components["schemas"]["ChatTurnStartEventFrame"] | components["schemas"]["ChatRoundStartEventFrame"] | components["schemas"]["ChatBlockStartEventFrame"] | components["schemas"]["ChatBlockDeltaEventFrame"] | components["schemas"]["ChatBlockStopEventFrame"] | components["schemas"]["ChatRoundStopEventFrame"] | components["schemas"]["ChatResetEventFrame"] | components["schemas"]["ChatActionRequiredEventFrame"] | components["schemas"]["ChatTurnEndEventFrame"] | components["schemas"]["ChatTurnCancelledEventFrame"] | components["schemas"]["ChatTurnErrorEventFrame"] | components["schemas"]["ChatStatusNoticeFrame"] | components["schemas"]["ChatToolProgressNoticeFrame"] | components["schemas"]["ChatToolOutputNoticeFrame"] | components["schemas"]["ChatRetryNoticeFrame"] | components["schemas"]["AccessEndedNoticeFrame"];
         /**
          * @description A notice with the output of a running tool so far: the whole of it, not only the new part. It has no id. A client
          *     that connects gets the last one.
@@ -1059,6 +1059,21 @@ export interface components {
             definition: {
                 [key: string]: unknown;
             };
+        };
+        /**
+         * @description A notice: something in the chat has changed without another event, such as a message in the queue. Read the queue
+         *     again. It has no id and is never sent again.
+         */
+        QueueNotice: Record<string, never>;
+        QueueNoticeFrame: {
+            /** @description the cursor behind the event; notices have none */
+            id?: string;
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            event: "queue";
+            data: components["schemas"]["QueueNotice"];
         };
         /**
          * @description Permission for further calls of the same tool in the chat. `when` names members of the input; a call is allowed

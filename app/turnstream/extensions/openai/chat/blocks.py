@@ -11,7 +11,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Raw
 
-from turnstream.domain.kinds import TEXT, THINKING, TOOL_USE
+from turnstream.domain.kinds import SERVER_RESULT, SERVER_TOOL_USE, TEXT, THINKING, TOOL_USE
 from turnstream.llm.conversation.translation import UNNAMED, generated_call_id
 from turnstream.llm.provider import BlockClosed, BlockData, BlockOpened, BlockText, Part
 from turnstream.llm.raw_json import is_object, to_json
@@ -28,6 +28,18 @@ class Fragment(msgspec.Struct, gc=False):
     id: str | None = None
     name: str | None = None
     arguments: str | None = None
+
+
+class _Executed(msgspec.Struct):
+    """A tool that Groq's compound models run. Without an output it has only begun."""
+
+    index: int | None = None
+    type: str = UNNAMED
+    arguments: str | None = None
+    output: Any = None
+
+
+_executed = msgspec.json.Decoder(_Executed)
 
 
 @dataclass(slots=True)
@@ -54,6 +66,7 @@ class Blocks:
         self._member: str | None = None  # the one that the open text or thought comes from
         self._key = -1
         self._details: list[dict[str, Any]] = []
+        self._executed: dict[int, str] = {}  # ids of calls by their numbers
 
     def append_text(self, member: str, text: str, parts: list[Part]) -> None:
         """Adds to a text or a thought, by the member of the delta."""
@@ -67,6 +80,29 @@ class Blocks:
             self._begin("content", parts)
         parts.append(BlockData(self._key, "provider", PROVIDER))
         parts += [BlockData(self._key, "annotations", annotation, append=True) for annotation in annotations]
+
+    def annotate(self, annotations: Sequence[Raw], parts: list[Part]) -> None:
+        """Adds sources to the text that ends the answer, if one does."""
+        if self._member == "content":
+            self.append_annotations(annotations, parts)
+
+    def append_executed(self, raw: Raw, parts: list[Part]) -> None:
+        """Adds a call of a tool that the server runs, at its first event, and the result, once it has an output."""
+        tool = _executed.decode(raw)
+        number = len(self._executed) if tool.index is None else tool.index
+        id = self._executed.get(number)
+        if id is None:
+            self._end_text(parts)
+            id = self._executed[number] = generated_call_id(self._seed + b"executed", number)
+            called = {"type": SERVER_TOOL_USE, "id": id, "name": tool.type, "input": {}, "provider": PROVIDER}
+            key = self._take_key()
+            parts.append(BlockOpened(key, SERVER_TOOL_USE, to_json(called), tool.arguments or "{}", id, tool.type))
+            parts.append(BlockClosed(key))
+        if tool.output is not None:
+            self._end_text(parts)
+            type, key = f"{tool.type}{SERVER_RESULT}", self._take_key()
+            shell = {"type": type, "tool_use_id": id, "provider": PROVIDER, "item": raw}
+            parts += (BlockOpened(key, type, to_json(shell), "", id), BlockClosed(key))
 
     def append_details(self, details: Sequence[dict[str, Any]], parts: list[Part]) -> None:
         """Adds pieces of what the server wants back with its thought; those of one index and type are joined."""

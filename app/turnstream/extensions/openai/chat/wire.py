@@ -32,7 +32,22 @@ FAILED = frozenset({"abort", "aborted", "error", "insufficient_system_resource",
 
 _TRUNCATED = frozenset({"max_tokens", "model_context_window_exceeded"})
 # Members of a chunk that are read here, or are not needed again.
-_KNOWN = frozenset({"choices", "created", "error", "id", "model", "object", "obfuscation", "p", "type", "usage"})
+_KNOWN = frozenset(
+    {
+        "choices",
+        "citations",
+        "created",
+        "error",
+        "id",
+        "model",
+        "object",
+        "obfuscation",
+        "p",
+        "search_results",
+        "type",
+        "usage",
+    }
+)
 
 
 class _Function(Struct, gc=False):
@@ -62,6 +77,7 @@ class _Delta(Struct, gc=False):
     tool_calls: list[_ToolCall] | None = None
     function_call: _Function | None = None
     annotations: list[Raw] | None = None
+    executed_tools: list[Raw] | None = None
 
 
 class _Choice(Struct, gc=False):
@@ -77,6 +93,8 @@ class _Chunk(Struct, gc=False):
     usage: Raw = NULL
     error: Raw = NULL
     id: str | None = None
+    citations: Raw = NULL
+    search_results: Raw = NULL
 
 
 _chunk = msgspec.json.Decoder(_Chunk)
@@ -95,6 +113,7 @@ class ChatWire(Wire):
         self._refused = False
         self._finish_reason: str | None = None
         self._figures: dict[str, Any] = {}
+        self._sources = NULL, NULL  # of Perplexity, which repeats them in every chunk
 
     @property
     def finished(self) -> bool:
@@ -145,6 +164,8 @@ class ChatWire(Wire):
             if delta := choice.delta or choice.message:
                 self._read_delta(delta, parts)
             self._finish_reason = choice.finish_reason or self._finish_reason
+        if chunk.citations is not NULL or chunk.search_results is not NULL:
+            self._sources = chunk.citations, chunk.search_results
         if chunk.usage is not NULL:
             figures = usage_of(msgspec.json.decode(chunk.usage))
             if figures and figures != self._figures:  # some servers repeat them in every chunk
@@ -184,6 +205,8 @@ class ChatWire(Wire):
             blocks.append_text("refusal", delta.refusal, parts)
         if delta.annotations:
             blocks.append_annotations(delta.annotations, parts)
+        for executed in delta.executed_tools or ():
+            blocks.append_executed(executed, parts)
         for call in delta.tool_calls or ():
             blocks.append_call(_fragment(call), parts)
         if delta.function_call is not None:
@@ -202,6 +225,8 @@ class ChatWire(Wire):
         if stop_reason in {"end_turn", "tool_use"}:
             # Servers send `stop` with calls, and `tool_calls` without any.
             stop_reason = "tool_use" if self._blocks.calls else "refusal" if self._refused else "end_turn"
+        if sources := _annotations(*self._sources):
+            self._blocks.annotate(sources, parts)
         self._blocks.end(stop_reason in _TRUNCATED, parts)
         parts += (MessageDelta(stop_reason, {}), MessageEnded())
         self.ended = True
@@ -209,6 +234,19 @@ class ChatWire(Wire):
 
 def _is_failure(error: Raw) -> bool:
     return error is not NULL and bool(msgspec.json.decode(error))
+
+
+def _annotations(citations: Raw, results: Raw) -> list[Raw]:
+    """Returns the sources of a text in the order of the numbers by which it names them."""
+    urls, known = msgspec.json.decode(citations), msgspec.json.decode(results)
+    known = [each for each in known if isinstance(each, dict)] if isinstance(known, list) else []
+    titles = {each.get("url"): each.get("title") for each in known}
+    listed = urls if isinstance(urls, list) and urls else [each.get("url") for each in known]
+    return [
+        Raw(to_json({"type": "url_citation", "url_citation": {"url": url, "title": titles.get(url) or url}}).encode())
+        for url in listed
+        if isinstance(url, str)
+    ]
 
 
 def _pieces(content: str | list[_Piece]) -> Iterator[tuple[str, str]]:

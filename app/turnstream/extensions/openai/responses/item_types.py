@@ -5,7 +5,10 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Raw, Struct
 
+from turnstream.llm.provider import Part
+
 CUSTOM = "custom_tool_call"
+FUNCTION = "function_call"
 PROGRAM = "program"  # calls tools of ours; its result comes after theirs
 
 # Calls whose result is an item of its own, from a tool at the provider, or one that no tool here returns.
@@ -61,7 +64,8 @@ Role = Literal["message", "thought", "call", "server call", "output", "other"]
 class Item:
     """An item that has begun. `key` is that of its present block. `streamed` has the pieces of each member (`text`,
     `refusal`, `thought`, `summary`, `input`) so far; `member` is the present one, and `number` the server's number for
-    its present piece. `implied`: a delta began the item, and nothing else.
+    its present piece. `implied`: a delta began the item, and nothing else. `place` is its index in the output. A call
+    that nobody was offered keeps its parts in `held`, and its final form in `final`, until it is known whose it is.
 
     Servers count pieces within the item, over the whole answer, or with every delta (vLLM), so a number identifies no
     piece. Where pieces are announced, one begins with each announcement; elsewhere, with each new number.
@@ -71,6 +75,9 @@ class Item:
         "annotated",
         "announces",
         "begins_piece",
+        "by_server",
+        "final",
+        "held",
         "id",
         "implied",
         "key",
@@ -79,15 +86,19 @@ class Item:
         "number",
         "open",
         "piece_ended",
+        "place",
         "role",
         "streamed",
     )
 
-    def __init__(self, kind: str, id: str, key: int, *, announces: bool = False, implied: bool = False) -> None:
+    def __init__(
+        self, kind: str, id: str, key: int, place: int, *, announces: bool = False, implied: bool = False
+    ) -> None:
         self.kind = kind
         self.role = _role(kind)
         self.id = id
         self.key = key
+        self.place = place
         self.implied = implied
         self.open = True
         self.streamed: dict[str, list[list[str]]] = {}
@@ -97,6 +108,9 @@ class Item:
         self.begins_piece = False
         self.piece_ended = False
         self.annotated = 0
+        self.by_server = False
+        self.held: list[Part] | None = None
+        self.final: Raw | None = None
 
     def pieces(self, member: str) -> list[str]:
         return ["".join(texts) for texts in self.streamed.get(member, ())]
@@ -116,7 +130,7 @@ def _role(kind: str) -> Role:
             return "message"
         case "reasoning":
             return "thought"
-        case "function_call" | "custom_tool_call":
+        case _ if kind in {FUNCTION, CUSTOM}:
             return "call"
         case _ if kind in AWAITED or kind.endswith("_call"):
             return "server call"

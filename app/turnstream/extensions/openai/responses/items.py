@@ -5,7 +5,7 @@ An item that only its provider understands is kept as its bytes in the `data` of
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import Any, NamedTuple
 
 from msgspec import Raw
@@ -48,12 +48,16 @@ class _Rest(NamedTuple):
 
 
 class Items:
-    """The items of one answer. `seed` makes ids for calls without one."""
+    """The items of one answer. `seed` makes ids for calls without one. `offered` are the names of the tools that the
+    request offered; None if they are not known.
+    """
 
-    def __init__(self, seed: bytes) -> None:
+    def __init__(self, seed: bytes, offered: Set[str] | None = None) -> None:
         self.called = False
         self.refused = False
         self._seed = seed
+        self._offered = offered
+        self._places: list[int] = []  # of the items of all blocks so far
         self._items: list[Item] = []
         self._by_place: dict[int, Item] = {}
         self._by_id: dict[str, Item] = {}
@@ -69,7 +73,9 @@ class Items:
             _abandon(before, parts)
         announces = place in self._announced
         self._announced.discard(place)
-        item = Item(known.type, self._id_of(known), self._take_key(), announces=announces, implied=implied)
+        item = Item(known.type, self._id_of(known), self._take_key(), place, announces=announces, implied=implied)
+        if item.role != "call":
+            self._release(parts, by_server=True)
         self._items.append(item)
         self._by_place[place] = item
         if known.id:
@@ -77,15 +83,18 @@ class Items:
         match item.role:
             case "thought":
                 shell = {"type": THINKING, "thinking": "", "signature": "", "provider": PROVIDER}
-                parts.append(BlockOpened(item.key, THINKING, to_json(shell)))
+                self._add_opened(item, BlockOpened(item.key, THINKING, to_json(shell)), parts)
             case "call":
-                self.called = True
                 begun = '{"input":"' if item.kind == CUSTOM else ""
-                parts.append(BlockOpened(item.key, TOOL_USE, None, begun, item.id, known.name or UNNAMED))
+                opened = BlockOpened(item.key, TOOL_USE, None, begun, item.id, known.name or UNNAMED)
+                if self._offered is None or opened.name in self._offered:
+                    self.called = True
+                    self._add_opened(item, opened, parts)
+                else:
+                    item.held = [opened]
             case "server call":
                 name = known.name or stem_of(item.kind)
-                called = {"type": SERVER_TOOL_USE, "id": item.id, "name": name, "input": {}, "provider": PROVIDER}
-                parts.append(BlockOpened(item.key, SERVER_TOOL_USE, to_json(called), "", item.id, name))
+                self._add_opened(item, _server_call(item.key, item.id, name), parts)
             case _:  # opened with its first delta, or at its end
                 pass
         return item
@@ -111,7 +120,7 @@ class Items:
         if begins or member != item.member:
             self._begin_piece(item, member, parts)
         item.number = number
-        self._append(item, text, parts)
+        self._append(item, text, parts if item.held is None else item.held)
 
     def annotate(self, place: int, id: str | None, number: int | None, annotation: Raw, parts: list[Part]) -> None:
         if (item := self._find_or_open(place, id, "text", parts)) and item.role == "message":
@@ -137,7 +146,7 @@ class Items:
             case "thought":
                 self._close_thought(item, known, raw, parts)
             case "call":
-                self._close_call(item, known, raw, parts)
+                self._close_call(item, known, raw, parts if item.held is None else item.held)
             case "server call":
                 self._close_server_call(item, known, raw, parts)
             case "output":
@@ -145,9 +154,9 @@ class Items:
                 stem = stem_of(item.kind)
                 calls = [call for call in self._awaited if call.stem == stem and known.call_id in {call.id, None}]
                 call = calls[-1] if calls else _Awaited(stem, known.call_id, self._thought)
-                self._add_whole(item.key, f"{stem}{SERVER_RESULT}", raw, parts, call.id, call.thought)
+                self._add_whole(item, item.key, f"{stem}{SERVER_RESULT}", raw, parts, call.id, call.thought)
             case _:
-                self._add_whole(item.key, f"openai_{item.kind}", raw, parts, None, self._thought)
+                self._add_whole(item, item.key, f"openai_{item.kind}", raw, parts, None, self._thought)
         item.open = False
 
     def end(self, output: Sequence[Raw], parts: list[Part]) -> None:
@@ -167,6 +176,7 @@ class Items:
                 item = received[known.type].popleft() if received[known.type] else self.open(place, raw, parts)
                 if item.open:
                     self._complete(item, known, raw, parts)
+        self._release(parts, by_server=False)
         for item in self._items:
             _abandon(item, parts)
 
@@ -196,7 +206,7 @@ class Items:
                 parts.append(BlockClosed(item.key))
                 item.key = self._take_key()
             self.refused = self.refused or member == "refusal"
-            parts.append(BlockOpened(item.key, TEXT))
+            self._add_opened(item, BlockOpened(item.key, TEXT), parts)
         elif item.role == "thought" and item.member is not None:
             parts.append(BlockText(item.key, "\n\n"))
         item.member = member
@@ -264,6 +274,32 @@ class Items:
             parts += _own(item.key, "item", extras)
         if known.status != "incomplete":
             parts.append(BlockClosed(item.key))
+            item.final = raw
+            if item.by_server:
+                self._add_result(item, known.name, raw, parts)
+
+    def _release(self, parts: list[Part], *, by_server: bool) -> None:
+        """Passes on the calls of tools that nobody offered. If the server goes on behind a call, it has run the tool
+        itself (xAI reports its searches so). A call at the end of the answer is a mistake of the model.
+        """
+        for item in self._items:
+            if item.held is None:
+                continue
+            (opened, *rest), item.held = item.held, None
+            assert isinstance(opened, BlockOpened)
+            if by_server:
+                item.by_server = True
+                opened = _server_call(item.key, item.id, opened.name or UNNAMED)._replace(text=opened.text)
+            else:
+                self.called = True
+            self._add_opened(item, opened, parts)
+            parts += rest
+            if by_server and item.final is not None:
+                self._add_result(item, opened.name, item.final, parts)
+
+    def _add_result(self, item: Item, name: str | None, raw: Raw, parts: list[Part]) -> None:
+        type = f"{name or UNNAMED}{SERVER_RESULT}"
+        self._add_whole(item, self._take_key(), type, raw, parts, item.id, self._thought)
 
     def _complete_input(self, item: Item, text: str, parts: list[Part]) -> None:
         for rest in _rests(item.pieces("input"), [text]):
@@ -278,17 +314,26 @@ class Items:
             parts += (BlockData(item.key, "item", raw), *_bound_to(item.key, self._thought), BlockClosed(item.key))
         else:
             parts.append(BlockClosed(item.key))
-            self._add_whole(
-                self._take_key(), f"{stem_of(item.kind)}{SERVER_RESULT}", raw, parts, item.id, self._thought
-            )
+            self._add_result(item, stem_of(item.kind), raw, parts)
 
     def _add_whole(
-        self, key: int, type: str, raw: Raw, parts: list[Part], tool_use_id: str | None, thought: str | None
+        self, item: Item, key: int, type: str, raw: Raw, parts: list[Part], tool_use_id: str | None, thought: str | None
     ) -> None:
         """Adds a block that holds an item and has no text."""
         named = {"tool_use_id": tool_use_id} if tool_use_id else {}
         shell = to_json({"type": type, **named, "provider": PROVIDER, "item": raw})
-        parts += (BlockOpened(key, type, shell, "", tool_use_id), *_bound_to(key, thought), BlockClosed(key))
+        self._add_opened(item, BlockOpened(key, type, shell, "", tool_use_id), parts)
+        parts += (*_bound_to(key, thought), BlockClosed(key))
+
+    def _add_opened(self, item: Item, opened: BlockOpened, parts: list[Part]) -> None:
+        """Opens a block. If blocks of later items are open or closed already, it names their number: rows are written
+        in the order of the stream, but the item goes back in its place.
+        """
+        ahead = sum(place > item.place for place in self._places)
+        self._places.append(item.place)
+        parts.append(opened)
+        if ahead:
+            parts += _own(opened.key, "ahead", ahead)
 
     def _id_of(self, known: KnownItem) -> str:
         """Returns the id by which a call is answered, unique in the answer."""
@@ -307,7 +352,7 @@ def _abandon(item: Item, parts: list[Part]) -> None:
     """Closes an item whose end the server did not send, if it is complete. Any other was cut."""
     has_text = item.role == "message" and item.member is not None
     if item.open and (has_text or (item.role == "call" and is_object("".join(item.pieces("input"))))):
-        parts.append(BlockClosed(item.key))
+        (parts if item.held is None else item.held).append(BlockClosed(item.key))
         item.open = False
 
 
@@ -326,6 +371,11 @@ def _rests(streamed: Sequence[str], finals: Sequence[str]) -> list[_Rest]:
     unseen = [text for text in finals if not any(text.startswith(piece) for piece in streamed)]
     added = unseen[len(unseen) - max(0, len(finals) - len(streamed)) :]
     return [_Rest(text if text in added else "", True) for text in finals]
+
+
+def _server_call(key: int, id: str, name: str) -> BlockOpened:
+    called = {"type": SERVER_TOOL_USE, "id": id, "name": name, "input": {}, "provider": PROVIDER}
+    return BlockOpened(key, SERVER_TOOL_USE, to_json(called), "", id, name)
 
 
 def _as_json(value: Any) -> str:

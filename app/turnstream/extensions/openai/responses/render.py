@@ -34,7 +34,7 @@ from turnstream.extensions.openai.params import (
     tool_choice,
 )
 from turnstream.extensions.openai.quirks import OPENAI, Quirks
-from turnstream.extensions.openai.responses.item_types import PROGRAM
+from turnstream.extensions.openai.responses.item_types import CUSTOM, FUNCTION, PROGRAM
 from turnstream.extensions.openai.responses.items import PROVIDER
 from turnstream.llm.conversation.attachments import LEFT_OUT
 from turnstream.llm.conversation.translation import CallRules, provider_of, tool_input, with_valid_calls
@@ -126,6 +126,7 @@ class _Own(Struct):
     item: Raw = Raw(b"{}")
     thought: str | None = None
     phase: str | None = None
+    ahead: int = 0
 
 
 class _Item(Struct):
@@ -151,7 +152,7 @@ class _Items:
 
     def reply(self, blocks: Sequence[Block]) -> Iterator[Any]:
         """Yields the items of a reply. A thought is accepted only with the item that it led to behind it."""
-        items = [*self._items(blocks), ("thought", None)]
+        items = [*self._items(_in_order(blocks)), ("thought", None)]
         for (kind, item), (next_kind, _) in pairwise(items):
             if (kind, next_kind) != ("thought", "thought"):
                 yield item
@@ -185,7 +186,11 @@ class _Items:
         return own.item if bound and self._belongs(block, _item.decode(own.item).type, is_answered) else None
 
     def _belongs(self, block: Block, type: str, is_answered: bool) -> bool:
-        """True for an item that is neither a call without its output nor an output without its call."""
+        """True for an item that is neither a call without its output nor an output without its call. The server takes
+        a call of ours without an output for a mistake, so one that it ran itself is left out.
+        """
+        if type in {CUSTOM, FUNCTION}:
+            return False
         if block.type == SERVER_TOOL_USE and (is_answered or block.name == PROGRAM):
             self._awaited.add(block.tool_use_id)
         elif block.type == SERVER_TOOL_USE or (type.endswith("_output") and block.tool_use_id not in self._awaited):
@@ -216,6 +221,16 @@ class _Items:
             type = "custom_tool_call_output" if _is_custom(call) else "function_call_output"
             caller = {"caller": call["caller"]} if "caller" in call else {}
             yield {"type": type, "call_id": block.tool_use_id, "output": _output(block), **caller}
+
+
+def _in_order(blocks: Sequence[Block]) -> list[Block]:
+    """Puts the blocks of items that the server finished late into the order of its items."""
+    ordered: list[Block] = []
+    for block in blocks:
+        late = block.data is not None and '"ahead":' in block.data and provider_of(block) == PROVIDER
+        ahead = _own.decode(block.data or "{}").ahead if late else 0
+        ordered.insert(max(0, len(ordered) - ahead), block)
+    return ordered
 
 
 def _output(result: Block) -> str | list[dict[str, Any]]:

@@ -4,6 +4,7 @@ Deltas become parts at once. The final form of an item, sent with its end or wit
 streamed. Unknown events are kept.
 """
 
+from collections.abc import Set
 from typing import Any
 
 import msgspec
@@ -106,11 +107,13 @@ _response = msgspec.json.Decoder(_Response)
 
 
 class ResponsesWire(Wire):
-    """`failure` is the decoded failure. `seed` makes ids for calls without one."""
+    """`failure` is the decoded failure. `seed` makes ids for calls without one. `offered` are the names of the tools
+    that the request offered; None if they are not known.
+    """
 
-    def __init__(self, request_id: str | None = None, seed: bytes = b"") -> None:
+    def __init__(self, request_id: str | None = None, seed: bytes = b"", offered: Set[str] | None = None) -> None:
         super().__init__(request_id)
-        self._items = Items(seed)
+        self._items = Items(seed, offered)
         self._started = False
 
     def _read_event(self, data: bytes, parts: list[Part]) -> None:

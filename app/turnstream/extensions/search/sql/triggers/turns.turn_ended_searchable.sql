@@ -1,2 +1,2 @@
 CREATE OR REPLACE TRIGGER turn_ended_searchable AFTER UPDATE OF ended_at ON turns FOR EACH ROW
-WHEN (OLD.ended_at IS NULL AND NEW.ended_at IS NOT NULL) EXECUTE FUNCTION mark_searchable_turn();
+WHEN (NEW.ended_at IS NOT NULL AND NEW.ended_at IS DISTINCT FROM OLD.ended_at) EXECUTE FUNCTION mark_searchable_turn();

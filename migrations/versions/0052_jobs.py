@@ -1,6 +1,6 @@
 """jobs: calls that run apart from their turn
 
-Revision: 0051, after: 0050
+Revision: 0052, after: 0051
 
 Replicas of the version before do not claim a turn that has jobs: `runs_jobs` is false for them.
 """
@@ -8,8 +8,8 @@ Replicas of the version before do not claim a turn that has jobs: `runs_jobs` is
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0051"
-down_revision = "0050"
+revision = "0052"
+down_revision = "0051"
 branch_labels = None
 depends_on = None
 
