@@ -26,11 +26,12 @@ _SECONDS = (0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 TURNS = Counter("turnstream_turns", "Turns that ended", ["status", "stop_reason"])
 TURNS_RUNNING = Gauge("turnstream_turns_running", "Turns that run on this replica")
 TURNS_QUEUED = Gauge("turnstream_turns_queued", "Turns that no replica runs yet, of all replicas")
-TURNS_WAITING = Gauge("turnstream_turns_waiting", "Turns that wait for a person, of all replicas")
+TURNS_WAITING = Gauge("turnstream_turns_waiting", "Turns that wait for a person or a background tool, of all replicas")
 OLDEST_QUEUED_SECONDS = Gauge(
     "turnstream_oldest_queued_seconds", "Age of the oldest turn that may run and that no replica runs yet"
 )
 TASKS = Gauge("turnstream_tasks", "Tasks of this replica's event loop")
+JOBS_RUNNING = Gauge("turnstream_jobs_running", "Jobs that this replica runs")
 TOOLS_RUNNING = Gauge("turnstream_tools_running", "Tool calls that run on this replica")
 STREAMS_OPEN = Gauge("turnstream_streams_open", "Open SSE streams")
 ROUNDS_PER_TURN = Histogram(

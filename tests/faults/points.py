@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from turnstream.storage.database import Database, Row, Statement
-from turnstream.storage.runs import journal, queue, record
+from turnstream.storage.runs import jobs, journal, queue, record
 
 # Everything that is committed while a turn runs, but for leases.
-OTHERS = {"APPEND_TICK", "CHECKPOINT", "STORE_TEXT", "CLAIM_TURNS", "TAKE_OVER"}
+OTHERS = {"APPEND_TICK", "CHECKPOINT", "STORE_TEXT", "CLAIM_TURNS", "TAKE_OVER", "CHECKPOINT_JOB", "SETTLE_JOB"}
 WRITES = {
     statement: name.lower()
-    for module in (record, journal, queue)
+    for module in (record, journal, queue, jobs)
     for name, statement in vars(module).items()
     if isinstance(statement, Statement) and name in {*vars(record)} | OTHERS
 }

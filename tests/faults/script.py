@@ -61,6 +61,7 @@ def tools(effects: Path) -> list[Tool]:
     @tool(retry_safe=True)
     async def book(word: str, context: ToolContext) -> str:
         """May be run twice."""
+        await context.checkpoint({"by": os.getpid()})
         return take_effect(context)
 
     return [look, note, book]

@@ -5,7 +5,7 @@ FAULTS_DIE_AT names its kill point, FAULTS_SEEN a file for the points that it re
 of its tools, FAULTS_LOG one for its log. Its model and its tools take up to FAULTS_PACE seconds for each step; without
 it every tick of the journal is a checkpoint, and the model sends the next batch when rows, journal and all readers have
 the one before. FAULTS_NOTIFICATIONS_LOST is the share of notifications that it loses. With FAULTS_ROUNDS_LATE the rows
-of rounds come with their first blocks.
+of rounds come with their first blocks. With FAULTS_BACKGROUND tools with effects run in the background.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ import signal
 import socket
 import sys
 from collections.abc import AsyncGenerator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -113,6 +113,7 @@ class WatchedTool:
     tool: Tool
     points: Points
     pace: float | None
+    background: bool
 
     @property
     def spec(self) -> ToolSpec:
@@ -120,7 +121,7 @@ class WatchedTool:
 
     @property
     def policy(self) -> Policy:
-        return self.tool.policy
+        return replace(self.tool.policy, background=self.background and not self.spec.read_only)
 
     async def __call__(self, context: ToolContext, input_json: str) -> Outcome:
         self.points.reach(f"start of {self.spec.name}")
@@ -177,7 +178,8 @@ def serve(environment: dict[str, str]) -> None:
     pace = float(environment["FAULTS_PACE"]) if "FAULTS_PACE" in environment else None
     if pace is None:
         journal_writer.CHECKPOINT = 0.0
-    watched = [WatchedTool(tool, points, pace) for tool in tools(Path(environment["FAULTS_EFFECTS"]))]
+    background = "FAULTS_BACKGROUND" in environment
+    watched = [WatchedTool(tool, points, pace, background) for tool in tools(Path(environment["FAULTS_EFFECTS"]))]
     models = Models([ProviderModels(ScriptedModel(points, quiet, pace), [MODEL])])
     settings = Settings(_env_file=None)
     app = quiet.app = main.create_app(settings, models, Toolset(watched, 64, 100_000))

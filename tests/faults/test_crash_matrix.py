@@ -5,6 +5,7 @@ Every seventeenth place is tried; with FULL_TESTS=1 every one.
 """
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
@@ -135,6 +136,28 @@ async def test_after_a_kill_at_any_point_the_successor_ends_the_turn_and_keeps_w
     problems = await all_problems(stage, policy, [(point,) for point in points])
     record_property(f"kill points, policy {policy}{', rounds late' if late else ''}", _counted(points))
     assert not problems, "\n".join(problems)
+
+
+_OF_JOBS = re.compile(r"(before|after) (start_jobs|settle_jobs?|checkpoint_job|wait)|(start|end) of (note|book)")
+
+
+@pytest.mark.timeout(900)
+async def test_after_a_kill_at_any_point_of_a_job_nothing_is_run_twice_and_the_turn_ends(
+    stage: Stage, record_property: Callable[[str, object], None]
+) -> None:
+    stage.fork_server.environment["FAULTS_BACKGROUND"] = "1"
+    points = [point for point in await points_after(stage, "continue") if _OF_JOBS.match(point)]
+    missed: list[str] = []
+    for point in points:
+        # Whether the turn waits before a job has ended, and which of two jobs ends first, is left to chance.
+        problems = await all_problems(stage, "continue", [(point,)])
+        if problems and problems[0].endswith("was never reached"):
+            missed.append(point)
+        else:
+            assert not problems, "\n".join(problems)
+    record_property("kill points of jobs", f"{len(points)}, of which {len(points) - len(missed)} were reached")
+    assert not [point for point in missed if re.match(r"\w+ (start_jobs|settle_jobs?|checkpoint_job|of) 1", point)]
+    assert len(missed) < len(points) / 2
 
 
 @pytest.mark.timeout(900)

@@ -27,7 +27,7 @@ from turnstream.storage.chats.turns import Turns
 from turnstream.storage.database import Database, Statement, Transaction, connect
 from turnstream.storage.rows import to_json
 from turnstream.storage.runs.queue import Queue
-from turnstream.storage.runs.record import Records, SettledCall, begin_rounds
+from turnstream.storage.runs.record import NewJob, Records, SettledCall, begin_rounds
 from turnstream.storage.tables import metadata
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -65,6 +65,7 @@ WRITES: dict[str, Write] = {
     "seal_round": lambda r: r.records.seal_round(SEALED, [OPEN], replace(r.turn, usage={"output_tokens": 9})),
     "void_round": lambda r: r.records.void_round(replace(ROUND, stop_reason="voided"), replace(r.turn, recoveries=1)),
     "start_calls": lambda r: r.records.start_calls([CALL]),
+    "start_jobs": lambda r: r.records.start_jobs([NewJob(new_id(), CALL, "tool", "{}", NOW)], 1),
     "store_preliminary": _show_output,
     "ask": lambda r: r.records.ask([ASK], 1),
     "apply_steers": lambda r: r.records.apply_steers([SAID], [SPOKEN]),

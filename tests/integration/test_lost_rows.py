@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from datetime import UTC, datetime
 from uuid import UUID
 
 import pytest
@@ -19,7 +20,7 @@ from turnstream.kit.signals import Signals
 from turnstream.llm.scripted import Pause, ScriptedProvider, message_of, text, thinking, tool_use
 from turnstream.storage.database import Statement
 from turnstream.storage.rows import to_json
-from turnstream.storage.runs.record import Records, SettledCall, begin_rounds
+from turnstream.storage.runs.record import NewJob, Records, SettledCall, begin_rounds
 from turnstream.tools.tool import tool
 
 # What was not replicated, as it is missing in the new primary.
@@ -100,11 +101,13 @@ LOSE = [
     Statement("UPDATE turns SET asked = 0 WHERE id = :turn RETURNING id"),
     Statement("UPDATE steers SET taken_at = NULL WHERE turn_id = :turn RETURNING id"),
 ]
+JOB = NewJob(new_id(), CALLS[1], "tool", "{}", datetime(2026, 1, 1, tzinfo=UTC))
 WRITES: dict[str, Callable[[Records, Turn], Awaitable[object]]] = {
     "close_blocks": lambda records, _: records.close_blocks([ANSWER], [NEXT]),
     "seal_round": lambda records, turn: records.seal_round(sealed(NEXT), [ANSWER], turn),
     "void_round": lambda records, turn: records.void_round(replace(NEXT, stop_reason="voided"), turn),
     "start_calls": lambda records, _: records.start_calls([CALLS[1]]),
+    "start_jobs": lambda records, _: records.start_jobs([JOB], 2),
     "store_preliminary": lambda records, _: records.store_preliminary(PreliminaryOutput(1, "call_1", "note", "so far")),
     "ask": lambda records, _: records.ask([replace(ASKED, tool_use_id="call_0")], 2),
     "settle_calls": lambda records, _: records.settle_calls(
@@ -160,6 +163,17 @@ async def test_no_write_leaves_out_what_was_written_before_and_is_lost(harness: 
     running = set() if name == "settle_calls" else {"call_1"}
     assert {row["tool_use_id"] for row in await harness.database.rows(LEDGER, turn=asked.turn)} == running
     assert (await harness.charged(asked.turn)).keys() >= {"1.1"}
+
+
+async def test_a_job_that_postgres_lost_may_have_been_begun(harness: Harness) -> None:
+    asked, records = await in_the_middle(harness, new_id())
+    records._started.clear()  # the call is a job, and nothing else
+    await records.start_jobs([JOB], 2)
+    await lose(harness, asked)
+    await harness.database.rows(Statement("DELETE FROM jobs WHERE turn_id = :turn RETURNING id"), turn=asked.turn)
+    await records.wait(0)
+    attempts = Statement("SELECT id, attempt FROM jobs WHERE turn_id = :turn")
+    assert [tuple(row) for row in await harness.database.rows(attempts, turn=asked.turn)] == [(JOB.id, 1)]
 
 
 async def test_a_voided_round_that_came_back_is_voided_again(harness: Harness) -> None:

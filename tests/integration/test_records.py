@@ -4,6 +4,7 @@ import asyncio
 import re
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
@@ -31,6 +32,7 @@ from turnstream.storage.runs.record import (
     SEAL_AND_END,
     SEAL_ROUND,
     SETTLE_CALLS,
+    NewJob,
     Records,
     SettledCall,
 )
@@ -46,6 +48,7 @@ CUT = Block(1, 1, 1, TEXT, "And so", interrupted=True)
 ROUND = first_round()
 DONE = SettledCall(RESULT, "settled", "all that was done")
 TOTAL = {"input_tokens": 3}
+JOB = NewJob(new_id(), CALL, "tool", "{}", datetime(2026, 1, 1, tzinfo=UTC))
 
 Write = Callable[[Records, Turn], Awaitable[object]]
 
@@ -55,6 +58,7 @@ RUN: Sequence[tuple[str, Write]] = (
     ("seal_round", lambda records, turn: records.seal_round(sealed(ROUND), [CUT], replace(turn, usage=TOTAL))),
     ("ask", lambda records, _: records.ask([ASKED], 1)),
     ("start_calls", lambda records, _: records.start_calls([CALL])),
+    ("start_jobs", lambda records, _: records.start_jobs([JOB], 2)),
     ("settle_calls", lambda records, _: records.settle_calls([DONE])),
     ("apply_steers", lambda records, _: records.apply_steers([WORDS], [SPOKEN])),
     ("end", lambda records, turn: records.end(replace(turn, status="complete", stop_reason="end_turn", usage=TOTAL))),

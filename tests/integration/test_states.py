@@ -12,6 +12,7 @@ import asyncpg
 import pytest
 
 from turnstream.domain.blocks import Block
+from turnstream.domain.jobs import JOB_TRANSITIONS, JobState
 from turnstream.domain.turns import TRANSITIONS, Status, TurnRequest
 from turnstream.kit.ids import new_id
 from turnstream.storage.chats.chats import Chats
@@ -25,7 +26,7 @@ Values = Mapping[str, Any]
 STATUSES: tuple[Status, ...] = get_args(Status)
 EDGES = {(now, then) for now, ways_out in TRANSITIONS.items() for then in ways_out}
 
-REPLICA = new_id()
+REPLICA, JOB = new_id(), new_id()
 ANSWER = to_json({"kind": "expired"})
 ERROR = to_json({"type": "overloaded", "message": "The provider is overloaded."})
 LATE = datetime(2026, 1, 1, tzinfo=UTC)
@@ -70,6 +71,7 @@ WRITES: Mapping[str, Write] = {
         {("queued", "cancelled"), ("waiting", "queued")}, [{"withdraws": each} for each in (False, True)]
     ),
     "ARRIVE": Write({("waiting", "queued")}),
+    "SETTLE_JOB": Write({("waiting", "queued")}, [{"job": JOB, "job_attempt": 1, "outcome": "{}"}]),
     "EXPIRE_ASKS": Write({("waiting", "queued")}, [{"answer": ANSWER}]),
     "WAIT": Write(
         {("running", "waiting"), ("running", "queued"), ("waiting", "queued")},
@@ -89,6 +91,27 @@ PUT_INTO = """
         ended_at = CASE WHEN $2 IN ('complete', 'cancelled', 'error') THEN now() END,
         error = CASE WHEN $2 = 'error' THEN '{}'::json END
     WHERE id = $1
+"""
+
+
+# The statements that write the state of a job, and their edges.
+WRITES_OF_JOBS: Mapping[str, set[tuple[JobState, JobState]]] = {
+    "CLAIM_JOBS": {("due", "running")},
+    "RELEASE_JOBS": {("running", "due")},
+    # A run that was given back may end before another one begins.
+    "SETTLE_JOB": {("due", "settled"), ("running", "settled")},
+    "SETTLE_JOBS": {("due", "stopped"), ("running", "stopped")},
+}
+WRITES_STATE_OF_JOB = re.compile(r"UPDATE jobs\s+SET\s[^;]*?\b(replica|settled_at) = ")
+PUT_JOB_INTO = """
+    UPDATE jobs SET replica = CASE $2 WHEN 'running' THEN $3::uuid END,
+        settled_at = CASE WHEN $2 IN ('settled', 'stopped') THEN now() END,
+        outcome = CASE $2 WHEN 'settled' THEN '{}'::json END
+    WHERE id = $1
+"""
+STATE_OF_JOB = """
+    SELECT CASE WHEN settled_at IS NULL THEN CASE WHEN replica IS NULL THEN 'due' ELSE 'running' END
+        WHEN outcome IS NULL THEN 'stopped' ELSE 'settled' END FROM jobs
 """
 
 
@@ -124,7 +147,7 @@ async def connection(database_url: str) -> AsyncIterator["asyncpg.Connection[Any
 
 @pytest.fixture
 async def turn(database_url: str, connection: "asyncpg.Connection[Any]") -> UUID:
-    """An assistant turn with an ask that has expired."""
+    """An assistant turn with an ask that has expired, and a job that runs."""
     async with connect(database_url, size=1) as database:
         chat = await Chats(database).create("ada", None, None, {})
         async with Exchanges(database).after(Target("ada", chat.id), None) as draft:
@@ -135,6 +158,12 @@ async def turn(database_url: str, connection: "asyncpg.Connection[Any]") -> UUID
         " VALUES ($1, 1, 'a', 'look', 'approval', '', 1, $2)",
         turn,
         LATE,
+    )
+    await connection.execute(
+        "INSERT INTO jobs (id, turn_id, round, tool_use_id, name, kind, input, deadline, attempt)"
+        " VALUES ($1, $2, 1, 'b', 'dig', 'tool', '{}', now(), 1)",
+        JOB,
+        turn,
     )
     return turn
 
@@ -159,6 +188,47 @@ async def test_a_statement_performs_its_edges_and_no_other(
             pass  # the constraints of the rows refuse it, and nothing is written
         await transaction.rollback()
     assert {(now, then) for now, then in edges if now != then} == WRITES[name].edges
+
+
+def test_every_statement_that_writes_the_state_of_a_job_is_tried() -> None:
+    written = {name for name, each in statements().items() if WRITES_STATE_OF_JOB.search(each.sql)}
+    assert written == WRITES_OF_JOBS.keys()
+    edges = {(now, then) for now, ways_out in JOB_TRANSITIONS.items() for then in ways_out}
+    assert set().union(*WRITES_OF_JOBS.values()) == edges
+
+
+@pytest.mark.parametrize("name", WRITES_OF_JOBS)
+async def test_a_statement_moves_a_job_by_its_edges_and_no_other(
+    connection: "asyncpg.Connection[Any]", turn: UUID, name: str
+) -> None:
+    statement, edges = statements()[name], set()
+    await connection.execute(
+        "INSERT INTO replicas (id, address, session, lease_until) VALUES ($1, 'here', 1, now())", REPLICA
+    )
+    await connection.execute(PUT_INTO, turn, "running", 1, 0, False, REPLICA)
+    result = Block(0, 1, 1, "tool_result", "a hole", tool_use_id="b", name="dig")
+    values = {
+        **NOTHING_HELD,
+        **columns_of([result]),
+        "states": ["settled"],
+        "turn": turn,
+        "attempt": 1,
+        "job": JOB,
+        "jobs": [JOB],
+        "job_attempt": 1,
+        "replica": REPLICA,
+        "outcome": "{}",
+        "free": 9,
+        "names": ["dig"],
+    }
+    for now in get_args(JobState):
+        transaction = connection.transaction()
+        await transaction.start()
+        await connection.execute(PUT_JOB_INTO, JOB, now, REPLICA)
+        await connection.fetch(statement.sql, *statement.arguments(values))
+        edges.add((now, await connection.fetchval(STATE_OF_JOB)))
+        await transaction.rollback()
+    assert {(now, then) for now, then in edges if now != then} == WRITES_OF_JOBS[name]
 
 
 def test_the_statements_perform_the_edges_of_the_table() -> None:

@@ -49,6 +49,7 @@ CALL: Row = {**BLOCK, "index": 1, "type": "tool_use", "tool_use_id": "c", "name"
 RESULT: Row = {**CALL, "index": 2, "type": "tool_result"}
 CALL_ID: Row = {"turn_id": ASSISTANT, "round": 1, "tool_use_id": "c"}
 TOOL_CALL: Row = {**CALL_ID, "name": "n", "attempt": 1, "state": "started", "started_at": NOW}
+JOB: Row = {"id": NEW, **CALL_ID, "name": "n", "kind": "tool", "input": "{}", "deadline": NOW}
 ASK: Row = {**CALL_ID, "name": "n", "kind": "approval", "digest": "0", "attempt": 1}
 STEER: Row = {"id": NEW, "turn_id": ASSISTANT, "blocks": "[]"}
 KEY: Row = {"owner": "ada", "key": "k", "digest": b"", "turn_id": ASSISTANT}
@@ -126,6 +127,7 @@ VALID: list[tuple[str, Row]] = [
     ("rounds", SEALED),
     *(("blocks", block) for block in (BLOCK, CALL, RESULT)),
     ("tool_calls", TOOL_CALL),
+    ("jobs", JOB),
     ("asks", ASK),
     ("steers", STEER),
     ("idempotency_keys", KEY),
@@ -250,6 +252,12 @@ WRONG: dict[str, list[Row]] = {
     "ck_turns_complete_has_stop_reason": [{**COMPLETE, "stop_reason": None}],
     "ck_turns_counts": [{**TURN, "attempt": -1}, {**TURN, "recoveries": -1}],
     "ck_turns_people_counts": [{**TURN, "asked": -1}, {**TURN, "arrivals": -1}],
+    "pk_jobs": [{**JOB, "tool_use_id": "d"}],
+    "uq_jobs_turn_id_round_tool_use_id": [{**JOB, "id": USER}],
+    "fk_jobs_turn_id": [{**JOB, "id": USER, "turn_id": NEW}],
+    "ck_jobs_kind": [{**JOB, "id": USER, "tool_use_id": "d", "kind": "survey"}],
+    "ck_jobs_outcome_has_time": [{**JOB, "id": USER, "tool_use_id": "d", "outcome": "{}"}],
+    "ck_jobs_over_has_no_runner": [{**JOB, "id": USER, "tool_use_id": "d", "settled_at": NOW, "replica": REPLICA}],
     "pk_asks": [ASK],
     "fk_asks_turn_id": [{**ASK, "turn_id": NEW}],
     "ck_asks_kind": [{**ASK, "tool_use_id": "d", "kind": "survey"}],

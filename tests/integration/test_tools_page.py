@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -23,6 +24,7 @@ from turnstream.llm.anthropic.provider import AnthropicProvider
 from turnstream.llm.models.catalog import ProviderModels
 from turnstream.llm.provider import ModelRequest
 from turnstream.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text
+from turnstream.tools.tool import FunctionTool, ToolContext, tool
 from turnstream.tools.toolset import Toolset
 
 ROOT = Path(__file__).parents[2]
@@ -181,3 +183,25 @@ def test_the_example_of_policies_prints_the_documented_text(tmp_path: Path) -> N
     run = subprocess.run([sys.executable, example], cwd=ROOT, capture_output=True, text=True, check=False)
     lines = [line for line in run.stdout.splitlines() if not re.match(r"\S*\d{4}-\d\d-\d\d", line)]
     assert (run.returncode, "\n".join(lines).strip()) == (0, printed.strip()), run.stderr
+
+
+async def test_the_background_tool_of_the_page_continues_from_its_checkpoint() -> None:
+    done: list[tuple[int, int]] = []
+    stored: list[int] = []
+
+    async def import_month(year: int, month: int, key: str) -> None:
+        assert key == f"key:{month}"
+        done.append((year, month))
+
+    async def checkpoint(value: int) -> None:
+        stored.append(value)
+
+    names: dict[str, Any] = {"tool": tool, "ToolContext": ToolContext, "import_month": import_month}
+    exec("\n".join(examples("Background tools", "python")), names)
+    made: FunctionTool = names["import_orders"]
+    assert (made.policy.background, made.policy.seconds) == (True, 3600)
+    context = ToolContext(
+        "ada", UUID(int=1), UUID(int=2), "a", "key", lambda _: None, checkpoint=checkpoint, checkpointed=11
+    )
+    outcome = await made(context, '{"year": 2026}')
+    assert (outcome.text, done, stored) == ("The orders of 2026 are imported.", [(2026, 11), (2026, 12)], [12, 13])

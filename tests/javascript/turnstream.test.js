@@ -97,6 +97,7 @@ function newTurn() {
     labels: {},
     hook_failures: 0,
     degraded: [],
+    jobs: [],
   }
 }
 

@@ -22,6 +22,7 @@ from turnstream.domain.rounds import BilledTokens, add_usage
 from turnstream.domain.turns import Limits, ToolSpec, Turn, TurnRequest
 from turnstream.engine.frame_clock import FrameClock
 from turnstream.engine.hooks import Hooks
+from turnstream.engine.jobs import JobRunner, ToolJobs
 from turnstream.engine.model_route import ModelPolicy
 from turnstream.engine.retries import RetryPolicy
 from turnstream.engine.upkeep.journal_writer import JournalWriter
@@ -35,6 +36,8 @@ from turnstream.storage.chats.actions import Actions
 from turnstream.storage.chats.exchanges import Exchanges, Target
 from turnstream.storage.chats.turns import Turns
 from turnstream.storage.database import Database, Statement
+from turnstream.storage.owners.uploads import Uploads
+from turnstream.storage.runs.jobs import Jobs
 from turnstream.storage.runs.journal import Journal
 from turnstream.storage.runs.queue import Queue, WebhookKind
 from turnstream.storage.runs.session import ReplicaSession
@@ -73,6 +76,16 @@ class KillableWorker(Worker):
             await super().drain()
 
 
+class KillableRunner(JobRunner):
+    """The same for jobs."""
+
+    killed = False
+
+    async def _drain(self) -> None:
+        if not self.killed:
+            await super()._drain()
+
+
 @dataclass
 class Replica:
     database: Database
@@ -81,6 +94,7 @@ class Replica:
     queue: Queue
     rounds: RoundWriter
     journaling: JournalWriter
+    jobs: KillableRunner
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
 
     def view(self, asked: Asked) -> LiveView:
@@ -111,7 +125,7 @@ class Replica:
 
     async def kill(self) -> None:
         """Ends like a process that is killed: its rows stay as they are."""
-        self.worker.killed = True
+        self.worker.killed = self.jobs.killed = True
         await self._end()
 
     async def _end(self) -> None:
@@ -160,28 +174,38 @@ class Harness:
         toolset: Toolset | None = None,
         listens: bool = False,
         hooks: Sequence[Hooks] = (),
+        most_jobs: int = 10,
     ) -> AsyncIterator[Replica]:
-        """`address`: that of an earlier one whose place it takes. `listens`: it receives notifications of others."""
-        directory, clock = Directory(), FrameClock()
+        """`address`: that of an earlier one whose place it takes. `listens`: it has notifications, as jobs need."""
+        directory, clock, signals = Directory(), FrameClock(), Signals()
         session = hash(new_id()) % 2**62
         queue = Queue(self.database, new_id(), address or str(new_id()), session, self.webhooks, extensions=["search"])
         provider_for = provider if callable(provider) else lambda _: provider
         toolset = toolset or Toolset(tools, max_result_chars=1000, patience=TICK)
         worker = KillableWorker(self.database, queue, directory, provider_for, toolset, policy, clock, hooks)
+        kind = ToolJobs(toolset, Uploads(self.database), policy.plans)
+        jobs = KillableRunner(Jobs(self.database, queue.replica), kind, most_jobs, policy.poll_interval, 0.0)
         rounds = RoundWriter(self.database, directory, TICK)
         journaling = JournalWriter(Journal(self.database, queue.replica), directory, TICK)
+        opened = asyncio.Event()
         work: list[Coroutine[Any, Any, None]] = [
             rounds.run(),
             journaling.run(),
             Mirror(Snapshots(self.database), directory, LOOK).run(),
-            *([ReplicaSession(self.url, session, worker.receive).run()] if listens else []),
+            *([ReplicaSession(self.url, session, signals.notified.send, on_open=opened.set).run()] if listens else []),
         ]
-        signals = Signals()
         worker.follow(signals)
+        jobs.follow(signals)
         await ReplicaMonitor(queue, Actions(self.database), 60, signals).start()
-        replica = Replica(self.database, directory, worker, queue, rounds, journaling)
-        replica.tasks = [asyncio.create_task(worker.run()), *map(asyncio.create_task, work)]
+        replica = Replica(self.database, directory, worker, queue, rounds, journaling, jobs)
+        replica.tasks = [
+            asyncio.create_task(worker.run()),
+            asyncio.create_task(jobs.run()),
+            *map(asyncio.create_task, work),
+        ]
         try:
+            if listens:
+                await opened.wait()
             while not worker._woken._waiters:  # noqa: ASYNC110, a worker has no event for it
                 await asyncio.sleep(0)  # until its first look into the queue is over: what comes later is not in it
             yield replica

@@ -288,6 +288,9 @@ CHECKED = {
     ("docs/tools.md", "A complete example", "text"): (
         "tests/unit/tools/test_docs_example.py::test_the_first_example_prints_the_documented_text"
     ),
+    ("docs/tools.md", "Background tools", "python"): (
+        f"{TOOLS_PAGE}test_the_background_tool_of_the_page_continues_from_its_checkpoint"
+    ),
     ("docs/tools.md", "A tool without the decorator", "text"): "a signature; mypy compares it with the protocol `Tool`",
     ("docs/tools.md", "Declaring tools", "python"): DECLARED,
     ("docs/tools.md", "Declaring tools", "toml"): DECLARED,

@@ -16,6 +16,7 @@ from turnstream.api.schemas.responses import (
     DegradedOut,
     ErrorOut,
     ExcerptOut,
+    JobOut,
     ListedChat,
     PieceOut,
     PreliminaryOut,
@@ -109,6 +110,10 @@ def shown_turn(turn: Turn, services: Services, siblings: Sequence[UUID] | None =
         preliminary=[
             PreliminaryOut(tool_use_id=each.tool_use_id, name=each.name, text=each.text, data=each.data)
             for each in turn.preliminary
+        ],
+        jobs=[
+            JobOut(id=each.id, tool_use_id=each.tool_use_id, name=each.name, progress=each.progress)
+            for each in turn.open_jobs
         ],
         labels=dict(turn.request.labels) if turn.request else {},
         hook_failures=turn.hook_failures,

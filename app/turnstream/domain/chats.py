@@ -67,8 +67,8 @@ def place_message(before: Turn | None, branch: Sequence[Turn], on_busy: OnBusy) 
 def branch_is_busy(turn: Turn, otherwise: str = "") -> Conflict:
     """The refusal of a message for the sake of an open turn. `otherwise` adds a remedy."""
     if turn.status == "waiting":
-        detail = f"Turn {turn.id} on this branch waits for an action; answer it or cancel it{otherwise}."
-        return Conflict(detail, code="turn_waiting")
+        waits = f"Turn {turn.id} on this branch waits for an action or a background tool"
+        return Conflict(f"{waits}; answer it or cancel it{otherwise}.", code="turn_waiting")
     detail = f"Turn {turn.id} is still running on this branch; wait for its end or cancel it{otherwise}."
     return Conflict(detail, code="turn_running")
 

@@ -13,8 +13,11 @@ from uuid import UUID
 from turnstream.domain.asks import AskKind
 from turnstream.domain.blocks import Block, PreliminaryOutput
 from turnstream.domain.degraded import Degraded
+from turnstream.domain.jobs import Job
 from turnstream.domain.output import Phase
 from turnstream.domain.turns import Status, TurnError
+
+IN_THE_BACKGROUND = "It runs in the background."
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +150,11 @@ CAUGHT_UP = Notice("caught_up", {})
 def preliminary_notice(output: PreliminaryOutput) -> Notice:
     data = {} if output.data is None else {"data": output.data}
     return Notice("tool_output", {"tool_use_id": output.tool_use_id, "name": output.name, "text": output.text, **data})
+
+
+def progress_notice(job: Job) -> Notice:
+    message = job.progress or IN_THE_BACKGROUND
+    return Notice("tool_progress", {"tool_use_id": job.tool_use_id, "name": job.name, "message": message})
 
 
 Mark = TurnStart | RoundStart | BlockStart | BlockStop | RoundStop | ActionRequired | TurnEnd

@@ -11,6 +11,7 @@ from turnstream.domain.asks import Ask, Steer
 from turnstream.domain.blocks import Block
 from turnstream.domain.compaction import compaction_needed
 from turnstream.domain.history import COMPACTED
+from turnstream.domain.jobs import Job
 from turnstream.domain.kinds import SERVER_CALLS, TEXT, THOUGHTS, TOOL_RESULT, USER_TEXT, kind_of
 from turnstream.domain.limits import (
     BUDGET,
@@ -89,9 +90,10 @@ class JudgeOutput:
 
 @dataclass(frozen=True, slots=True)
 class AwaitClient:
-    """Wait until a person answers one of `asks`: nothing else can be done."""
+    """Wait until a person answers one of `asks`, or one of `jobs` is settled: nothing else can be done."""
 
     asks: tuple[Ask, ...]
+    jobs: tuple[Job, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,8 +218,13 @@ def _answer_calls(turn: Turn, unanswered: tuple[Block, ...], last: Round, tool_r
     if last.stop_reason in _NOT_RUN:
         return RunTools(unanswered, _NOT_RUN[last.stop_reason])
     waiting = {ask.key: ask for ask in turn.asks if ask.answer is None}
-    ready = tuple(call for call in unanswered if call.key not in waiting)
-    return RunTools(ready) if ready else AwaitClient(tuple(waiting[call.key] for call in unanswered))
+    working = {job.key: job for job in turn.open_jobs}
+    if ready := tuple(call for call in unanswered if call.key not in waiting and call.key not in working):
+        return RunTools(ready)
+    return AwaitClient(
+        tuple(waiting[call.key] for call in unanswered if call.key in waiting),
+        tuple(working[call.key] for call in unanswered if call.key in working),
+    )
 
 
 def _call_model(turn: Turn, number: int) -> CallModel:

@@ -9,6 +9,7 @@ from uuid import UUID
 from turnstream.domain.asks import Ask, Steer
 from turnstream.domain.blocks import Block, PreliminaryOutput
 from turnstream.domain.errors import IllegalTransition
+from turnstream.domain.jobs import Job
 from turnstream.domain.rounds import Prices, Round
 
 Role = Literal["user", "assistant"]
@@ -168,7 +169,8 @@ class TurnError:
 @dataclass(frozen=True, slots=True)
 class Turn:
     """One turn with its rounds and blocks, as the rows hold it. `steers` are those that it has not taken in yet, and
-    `preliminary` is what running tools have shown, of which the rows may be a second behind.
+    `preliminary` is what running tools have shown, of which the rows may be a second behind. `jobs` are those of its
+    calls, as long as it is open.
     `recoveries` counts interruptions without progress, `deaths` the deaths of processes that it may have caused.
     `arrivals` counts the answers and steers that reached it while it was open, `hook_failures` the hooks that failed.
     `forked_from` is the turn that it is a copy of. `lineage` has the numbers of its attempts, from the one that it was
@@ -200,10 +202,20 @@ class Turn:
     asks: tuple[Ask, ...] = ()
     steers: tuple[Steer, ...] = ()
     preliminary: tuple[PreliminaryOutput, ...] = ()
+    jobs: tuple[Job, ...] = ()
 
     @property
     def ended(self) -> bool:
         return self.status in ENDED
+
+    @property
+    def open_jobs(self) -> tuple[Job, ...]:
+        return tuple(job for job in self.jobs if not job.settled)
+
+    @property
+    def waits_for_person(self) -> bool:
+        """Whether the turn waits for the answer to an ask, and not for jobs alone."""
+        return self.status == "waiting" and (not self.open_jobs or any(ask.answer is None for ask in self.asks))
 
     @property
     def is_abandoned(self) -> bool:

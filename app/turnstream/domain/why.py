@@ -46,6 +46,16 @@ class OpenAsk:
 
 
 @dataclass(frozen=True, slots=True)
+class OpenJob:
+    """A call that runs in the background, on the replica at an address, for so many seconds."""
+
+    id: UUID
+    name: str
+    seconds: float
+    replica: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class TurnState:
     """A turn as the rows have it, with the last report of its replica, `reported` seconds ago. `ahead` are the turns
     that were queued before it; `behind` is the open turn of its chat that must end first. `lease_left` is None if its
@@ -71,6 +81,7 @@ class TurnState:
     owner_running: int = 0
     owner_limit: int | None = None
     asks: tuple[OpenAsk, ...] = ()
+    jobs: tuple[OpenJob, ...] = ()
     calls: tuple[RunningCall, ...] = ()
     activity: Activity | None = None
     reported: float = 0.0
@@ -114,6 +125,9 @@ def _reasons(turn: TurnState) -> Iterator[str]:
         yield from _why_running(turn)
     for ask in turn.asks:
         yield f"It waits {_for_whom(ask)}, {ago(ask.seconds)} by now."
+    for job in turn.jobs:
+        state = "is due, and no replica has taken it for" if job.replica is None else "has been running for"
+        yield f"It waits for the job {job.id} of the tool {job.name}, which {state} {ago(job.seconds)}."
     if turn.recoveries:
         yield f"It was taken over, after {_times(turn.recoveries, 'interruption')}."
 

@@ -50,6 +50,7 @@ from turnstream.engine.reply import Reply
 from turnstream.engine.requests import ModelStep, Requests, TokenCounts
 from turnstream.engine.retries import StallTimeout
 from turnstream.engine.spending import BudgetSpent, most_cost, most_tokens
+from turnstream.engine.tool_gate import JobEnd, end_of
 from turnstream.engine.tool_runs import ToolRuns
 from turnstream.engine.turn_context import TurnContext
 from turnstream.kit.clock import CLOCK
@@ -214,7 +215,9 @@ class Executor:
                 await self._recorder.void_round(round, recoveries=self.turn.recoveries)
         if unanswered := unanswered_calls(self.turn.blocks):
             cut = Outcome(CUT_SHORT.format(stop_reason), is_error=True)
-            await self._recorder.settle_calls(*(Settlement(call, cut) for call in unanswered))
+            ends = {job.key: end_of(job.outcome) for job in self.turn.jobs if job.outcome is not None}
+            results = [(call, ends.get(call.key, JobEnd(cut))) for call in unanswered]
+            await self._recorder.settle_calls(*(Settlement(call, end.outcome, end.state) for call, end in results))
         await self._apply_steers()
         return has_open_round and self.turn.rounds[-1].sealed
 

@@ -19,6 +19,17 @@ _STORED = 1.0  # seconds between two that the row gets
 _SIZES = Sizes(shown=20_000, kept=20_000)  # characters
 
 
+def fitted_output(content: object) -> Outcome | None:
+    """What a tool shows of its result, cut to size. None for a mistake of the tool."""
+    result = content if isinstance(content, ToolResult) else ToolResult(content)
+    try:
+        text = result.content if isinstance(result.content, str) else serialize(result.content, "json")
+    except ValueError as error:
+        log.error("tool.failed", exc_info=error)
+        return None
+    return fit(Outcome(storable(text), data=result.data), _SIZES, "", ())
+
+
 class PreliminaryOutputs:
     """Writes the preliminary outputs of a call, of several within a moment the last. `close` ends the writing task."""
 
@@ -33,14 +44,9 @@ class PreliminaryOutputs:
         """Shows a text, or a value as JSON, or a ToolResult of one with data. Anything else is a mistake of the tool,
         which is logged.
         """
-        result = content if isinstance(content, ToolResult) else ToolResult(content)
-        try:
-            text = result.content if isinstance(result.content, str) else serialize(result.content, "json")
-        except ValueError as error:
-            log.error("tool.failed", exc_info=error)
+        if (fitted := fitted_output(content)) is None:
             return
         call = self._call
-        fitted = fit(Outcome(storable(text), data=result.data), _SIZES, call.tool_use_id or "", ())
         self._latest = PreliminaryOutput(call.round, call.tool_use_id or "", call.name or "", fitted.text, fitted.data)
         self._changed.set()
         if self._task is None:

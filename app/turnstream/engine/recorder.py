@@ -13,7 +13,8 @@ from msgspec.json import encode as to_json
 from turnstream.domain.asks import Ask, Steer
 from turnstream.domain.blocks import ACCEPTED, REJECTED, Block, CallState, PreliminaryOutput
 from turnstream.domain.errors import ClaimLost, StatementRefused
-from turnstream.domain.events import BlockStart, Notice, preliminary_notice
+from turnstream.domain.events import BlockStart, Notice, preliminary_notice, progress_notice
+from turnstream.domain.jobs import Job
 from turnstream.domain.kinds import TOOL_RESULT, USER_TEXT, VERDICT
 from turnstream.domain.results import summary_notes
 from turnstream.domain.rounds import Round, add_usage
@@ -21,7 +22,7 @@ from turnstream.domain.steps import VOIDED
 from turnstream.domain.turns import Status, Turn, TurnError, check_transition
 from turnstream.domain.why import Stage
 from turnstream.kit.clock import CLOCK
-from turnstream.storage.runs.record import Records, SettledCall
+from turnstream.storage.runs.record import NewJob, Records, SettledCall
 from turnstream.stream.live import LiveView
 from turnstream.telemetry import PERSIST_SECONDS
 from turnstream.tools.tool import Outcome
@@ -163,15 +164,24 @@ class Recorder:
         await self._records.start_calls(calls)
 
     @_write
+    async def start_jobs(self, jobs: Sequence[NewJob]) -> None:
+        """Makes calls jobs, which the turn waits for when nothing else is left."""
+        await self._records.start_jobs(jobs, len(self.turn.asks) + len(self.turn.jobs) + len(jobs))
+        started = tuple(Job(job.id, *job.call.key, job.call.name or "", job.kind) for job in jobs)
+        self.view.turn = replace(self.turn, jobs=(*self.turn.jobs, *started))
+        for job in started:
+            self.view.notify(progress_notice(job))
+
+    @_write
     async def ask(self, asks: Sequence[Ask]) -> None:
         """Stores the asks for calls of the last round."""
-        await self._records.ask(asks, len(self.turn.asks) + len(asks))
+        await self._records.ask(asks, len(self.turn.asks) + len(self.turn.jobs) + len(asks))
         self.view.ask(asks)
         if any(ask.kind == "elicitation" for ask in asks):
             self.view.notify_actions()
 
     async def refresh(self, refreshed: Callable[[Turn], Awaitable[Turn]]) -> None:
-        """Takes over the answers and steers that others wrote. No write of this run comes in between."""
+        """Takes over answers, steers and outcomes of jobs that others wrote. No write of this run comes in between."""
         async with self.lock:
             self.view.turn = await refreshed(self.turn)
 
@@ -219,7 +229,8 @@ class Recorder:
             key = settled.result.key
             running = tuple(each for each in self.turn.preliminary if each.key != key)
             recoveries = 0 if settled.state == "settled" else self.turn.recoveries
-            self.view.turn = replace(self.turn, recoveries=recoveries, preliminary=running)
+            jobs = tuple(replace(job, settled=True, outcome=None) if job.key == key else job for job in self.turn.jobs)
+            self.view.turn = replace(self.turn, recoveries=recoveries, preliminary=running, jobs=jobs)
             self.view.close_blocks([settled.result])
 
     def _settled_call(self, settlement: Settlement, index: int) -> SettledCall:
@@ -291,7 +302,7 @@ class Recorder:
 
     @_write
     async def wait(self) -> None:
-        """Ends the run until a person has acted; then the turn is claimed again."""
+        """Ends the run until a person has acted, or a job is settled; then the turn is claimed again."""
         check_transition(self.turn.status, "waiting")
         status = await self._records.wait(self.turn.arrivals)
         self.holds, self.leaves_work = False, status == "queued"

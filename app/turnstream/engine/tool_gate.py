@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import assert_never
 
+from msgspec.json import Decoder
+
 from turnstream.domain.asks import Ask, AskAnswer, AskKind, Grant, digest_of
 from turnstream.domain.blocks import Block, CallKey, CallState
 from turnstream.domain.kinds import TEXT, TOOL_RESULT
@@ -37,12 +39,39 @@ class RunCall:
 
 
 @dataclass(frozen=True, slots=True)
+class StartJob:
+    """The call is made a job with `input_json`, which runs apart from the turn."""
+
+    input_json: str
+
+
+@dataclass(frozen=True, slots=True)
 class SettleUnrun:
-    """The call gets `outcome` without a run. A result `from_client` is not cut to size yet."""
+    """The call gets `outcome` without a run. A result `from_client` is not cut to size yet. The outcome of a `job` is
+    treated as that of a call that was run here.
+    """
 
     outcome: Outcome
     state: CallState = "settled"
     from_client: bool = False
+    job: RunCall | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JobEnd:
+    """The outcome of a job as its row has it, as JSON."""
+
+    outcome: Outcome
+    state: CallState = "settled"
+
+
+UNKNOWN_END = JobEnd(Outcome(OUTCOME_UNKNOWN, is_error=True), "unknown")
+_job_end = Decoder(JobEnd)
+
+
+def end_of(outcome: str) -> JobEnd:
+    """The end of a job, from the JSON text of its row."""
+    return _job_end.decode(outcome)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +98,8 @@ class ToolGate:
             return False
         if spec is None or not spec.read_only or self._ask_kind(call) or self._known_outcome(call):
             return False
+        if self._policy(call).background:
+            return False
         return self.first_of_same(call, [b for b in blocks if b.is_call and b.round == call.round]) is None
 
     def asks(self, calls: Sequence[Block], now: datetime) -> list[Ask]:
@@ -84,8 +115,10 @@ class ToolGate:
         over = calls_over_limit(self.turn)
         return [self._ask(call, kind, now) for call in calls if call not in over and (kind := self._ask_kind(call))]
 
-    def decide(self, call: Block, refusal: str | None = None) -> RunCall | SettleUnrun:
+    def decide(self, call: Block, refusal: str | None = None) -> RunCall | StartJob | SettleUnrun:
         """Decides about a call that waits for no person. With `refusal`, no call of its round may run."""
+        if (end := self.end_of_job(call)) is not None:
+            return SettleUnrun(end.outcome, end.state, job=self.run_of(call))
         spec = self.spec(call)
         if call.key in self.started_before and spec is not None and not repeatable(spec):
             # An earlier attempt started the call, its outcome is unknown, and a second run may do harm.
@@ -97,8 +130,19 @@ class ToolGate:
             return SettleUnrun(Outcome(refusal, kind="refused"))
         if call in calls_over_limit(self.turn):
             return SettleUnrun(Outcome(TOO_MANY_CALLS.format(self._request.limits.max_calls), kind="refused"))
-        outcome = self._known_outcome(call)
-        return self.run_of(call) if outcome is None else SettleUnrun(outcome)
+        if (outcome := self._known_outcome(call)) is not None:
+            return SettleUnrun(outcome)
+        run = self.run_of(call)
+        return StartJob(run.input_json) if self._policy(call).background else run
+
+    def end_of_job(self, call: Block) -> JobEnd | None:
+        """How the job of the call has ended. None where it has none. One that still runs is stopped by the result that
+        its call gets, so its outcome is unknown.
+        """
+        job = next((job for job in self.turn.jobs if job.key == call.key), None)
+        if job is None:
+            return None
+        return UNKNOWN_END if job.outcome is None else end_of(job.outcome)
 
     def run_of(self, call: Block) -> RunCall:
         """How the call is run: with the model's input, or with the input of a person."""

@@ -17,31 +17,29 @@ from turnstream.domain.asks import Ask, AskAnswer, elicitation_id
 from turnstream.domain.blocks import READ_RESULT, Block, CallKey
 from turnstream.domain.errors import ProviderError, TransientError
 from turnstream.domain.kinds import TEXT
-from turnstream.domain.limits import ReachedLimit
-from turnstream.domain.media import media_type_of
 from turnstream.domain.output import attempt_of
 from turnstream.domain.plans import rate_sentence
-from turnstream.domain.results import ResultPart, joined_texts, layout_of
 from turnstream.domain.turns import Turn, TurnRequest
 from turnstream.domain.why import RunningCall
 from turnstream.engine.hooks import AfterTool, BeforeTool, OutputRejected
 from turnstream.engine.metrics import count_tokens
 from turnstream.engine.model_route import ModelAccess
-from turnstream.engine.model_spans import cut
 from turnstream.engine.preliminary import PreliminaryOutputs
 from turnstream.engine.recorder import Settlement
 from turnstream.engine.side_calls import SideCalls, prompt_for
-from turnstream.engine.tool_gate import RunCall, SettleUnrun, ToolGate, with_approval, with_grants
+from turnstream.engine.tool_call import measured, with_files_stored
+from turnstream.engine.tool_gate import RunCall, SettleUnrun, StartJob, ToolGate, with_approval, with_grants
 from turnstream.engine.turn_context import TurnContext
 from turnstream.kit.clock import CLOCK
+from turnstream.kit.ids import new_id
 from turnstream.storage.database import retry_while_unavailable
+from turnstream.storage.runs.record import NewJob
 from turnstream.storage.tool_cache import CachedResult
-from turnstream.telemetry import TOOL_OUTCOMES, TOOL_SECONDS, TOOLS_RUNNING, WAITS
+from turnstream.telemetry import WAITS
 from turnstream.tools.outputs import OUTPUT, as_call
 from turnstream.tools.policy import count_policies
-from turnstream.tools.tool import File, Outcome, PersonAnswer, PersonQuestion, ToolContext
+from turnstream.tools.tool import Outcome, PersonAnswer, PersonQuestion, ToolContext
 from turnstream.tools.toolset import Toolset
-from turnstream.tracing import TRACING
 
 log = structlog.get_logger(__name__)
 
@@ -121,13 +119,18 @@ class ToolRuns:
             asked = {ask.key for ask in waiting}
             calls = [call for call in calls if call.key not in asked]
         runnable = list(calls)
+        jobs = {job.key for job in self._recorder.turn.jobs}
         # In passes: a result that is stored here may be the memo of another call.
-        while unrun := self._unrun(runnable, refusal):
+        while unrun := await self._unrun(runnable, refusal):
             await self._recorder.settle_calls(*unrun)
+            for each in unrun:
+                if each.call.key in jobs:
+                    await self._call_after_tool(each.call, each.outcome)
             settled = {each.call.key for each in unrun}
             runnable = [call for call in runnable if call.key not in settled]
         if self._context.spending.limits_calls:
             runnable = await self._within_plan(runnable)
+        runnable = await self._start_jobs(runnable)
         if runnable:
             # The ledger first: after a crash, a call that is not in it has certainly not been run.
             if unlisted := [call for call in runnable if call.key not in self._in_ledger]:
@@ -142,18 +145,37 @@ class ToolRuns:
             for call in runnable:
                 self._tasks.pop(call.key, None)
 
-    def _unrun(self, calls: Sequence[Block], refusal: str | None) -> list[Settlement]:
-        """The outcomes of calls that must not run."""
+    async def _start_jobs(self, calls: Sequence[Block]) -> list[Block]:
+        """Makes jobs of the calls of background tools. Returns the others."""
+        gate, jobs, others = self._gate, list[NewJob](), list[Block]()
+        for call in calls:
+            match gate.decide(call):
+                case StartJob(input_json):
+                    seconds = self._toolset.policy(call.name or "", self._request.tools).seconds
+                    await self._context.call_hooks(BeforeTool(self._context.owner, gate.turn, call, input_json))
+                    jobs.append(NewJob(new_id(), call, "tool", input_json, CLOCK.now() + timedelta(seconds=seconds)))
+                case _:
+                    others.append(call)
+        if jobs:
+            await self._recorder.start_jobs(jobs)
+            log.info("jobs.started", jobs=[str(job.id) for job in jobs], tools=[job.call.name for job in jobs])
+        return others
+
+    async def _unrun(self, calls: Sequence[Block], refusal: str | None) -> list[Settlement]:
+        """The outcomes of calls that are not run here: they must not run, or a job has run them."""
         gate, unrun = self._gate, []
         for call in calls:
             match gate.decide(call, refusal):
-                case SettleUnrun(outcome, state, from_client):
-                    if from_client:
+                case SettleUnrun(outcome, state, from_client, job):
+                    if job is not None:
+                        outcome = await self._summarised(call, call.name or "", job.input_json, outcome)
+                        outcome = outcome if job.approval is None else with_approval(outcome, job.approval)
+                    elif from_client:
                         name, id = call.name or "", call.tool_use_id or ""
                         outcome = self._toolset.fitted(name, outcome, id, self._request.tools)
                     count_policies(self._label(call), outcome.notes)
                     unrun.append(Settlement(call, outcome, state))
-                case RunCall():
+                case RunCall() | StartJob():
                     pass
         return unrun
 
@@ -250,7 +272,8 @@ class ToolRuns:
                 await retry_while_unavailable(put)
         if name is not None:
             outcome = await self._summarised(call, name, input_json, outcome)
-        return await self._with_files_stored(outcome if approval is None else with_approval(outcome, approval))
+        outcome = outcome if approval is None else with_approval(outcome, approval)
+        return await with_files_stored(outcome, self._context.uploads, owner, self._context.spending.plan)
 
     async def _summarised(self, call: Block, name: str, input_json: str, outcome: Outcome) -> Outcome:
         """The outcome with a summary of a long text in its place, where the policy of its tool wants one. The whole
@@ -294,28 +317,7 @@ class ToolRuns:
 
     async def _run(self, call: Block, input_json: str) -> Outcome:
         await self._context.call_hooks(BeforeTool(self._context.owner, self._recorder.turn, call, input_json))
-        started_at, start = CLOCK.now(), perf_counter()
-        label = self._label(call)
-        with (
-            TOOLS_RUNNING.track_inprogress(),
-            TRACING.span(
-                f"execute_tool {label}",
-                gen_ai__operation__name="execute_tool",
-                gen_ai__tool__name=label,
-                gen_ai__tool__call__id=call.tool_use_id,
-            ) as span,
-        ):
-            outcome = await self._invoke(call, input_json)
-            if TRACING.content:
-                span.set(gen_ai__tool__call__arguments=cut(input_json), gen_ai__tool__call__result=cut(outcome.text))
-            span.set(**{f"turnstream__{name}": _figure(outcome.notes[name]) for name in outcome.notes})
-            if outcome.is_error:
-                span.failed(outcome.kind)
-        seconds = perf_counter() - start
-        TOOL_SECONDS.labels(label).observe(seconds)
-        TOOL_OUTCOMES.labels(label, outcome.kind).inc()
-        times = {"started_at": started_at.isoformat(timespec="milliseconds"), "seconds": round(seconds, 3)}
-        return replace(outcome, notes={**times, **outcome.notes})
+        return await measured(self._label(call), call.tool_use_id, input_json, partial(self._invoke, call, input_json))
 
     async def _invoke(self, call: Block, input_json: str) -> Outcome:
         turn = self._recorder.turn
@@ -399,29 +401,6 @@ class ToolRuns:
             return spec.role
         return "(declared)" if spec.http or spec.client else spec.name
 
-    # --- files -------------------------------------------------------------------------------------------------------
-
-    async def _with_files_stored(self, outcome: Outcome) -> Outcome:
-        """The outcome as its row holds it: its words in one text, and a layout. Its files are uploads of the owner
-        before a reader or the model sees them. Blank texts go, as providers refuse them.
-        """
-        if not outcome.more:
-            return outcome
-        put, owner, plan = self._context.uploads.put_within, self._context.owner, self._context.spending.plan
-        parts: list[ResultPart] = []
-        for part in outcome.parts:
-            if isinstance(part, File):
-                media_type = media_type_of(part.content)
-                assert media_type is not None
-                upload = await retry_while_unavailable(partial(put, owner, media_type.name, part.content, plan))
-                if isinstance(upload, ReachedLimit):
-                    reason = f"The files of this result were not kept: the owner's limit `{upload.name}` is reached."
-                    return replace(outcome, text=reason, is_error=True, more=(), layout=None)
-                parts.append({"type": media_type.block, "source": upload.source})
-            elif part.strip():
-                parts.append(part)
-        return replace(outcome, text=joined_texts(parts), more=(), layout=layout_of(parts))
-
 
 def _to_keep(outcome: Outcome) -> CachedResult | None:
     """The answer to keep for later calls, whole. None for a failure, another tool's answer, files, or a part."""
@@ -430,8 +409,3 @@ def _to_keep(outcome: Outcome) -> CachedResult | None:
     if outcome.is_error or outcome.more or is_part or "fallback" in outcome.notes:
         return None
     return CachedResult(outcome.text if outcome.whole is None else outcome.whole, outcome.data)
-
-
-def _figure(note: Any) -> str | int | float | bool:
-    """A note as an attribute of a span: a figure or a word of a policy, and no content."""
-    return note if isinstance(note, bool | int | float) else True

@@ -16,6 +16,7 @@ import structlog
 from turnstream.config import Settings
 from turnstream.domain.errors import StorageError
 from turnstream.engine.frame_clock import FrameClock
+from turnstream.engine.jobs import JobRunner, ToolJobs
 from turnstream.engine.loop_watch import LoopWatch
 from turnstream.engine.side_calls import SideCalls
 from turnstream.engine.upkeep.activity_reports import ActivityReports
@@ -43,6 +44,7 @@ from turnstream.storage.owners.charges import Charges
 from turnstream.storage.owners.owner_changes import OwnerChanges
 from turnstream.storage.owners.uploads import Uploads
 from turnstream.storage.retention import AGED_KEYS, AGED_UPLOADS, Sweeps, aged_rows, old_chats, unused_tool_sets
+from turnstream.storage.runs.jobs import Jobs
 from turnstream.storage.runs.journal import Journal, OpenTexts
 from turnstream.storage.runs.queue import Queue, Renewals
 from turnstream.storage.runs.session import ReplicaSession
@@ -104,7 +106,8 @@ async def started(parts: Parts, url: str, api: Database, process: ServerProcess 
     refusals, provider_for = RefusedLogins(AuditTrail(database)), parts.models.provider_for
     hooks = [*(hook for work in works.values() for hook in work.hooks), *parts.hooks]
     worker = Worker(database, queue, directory, provider_for, parts.toolset, policy, clock, hooks, feed.notify)
-    for part in (worker, chat_wakeups.broadcast, feed.broadcast):
+    jobs = _job_runner(parts, policy, queue.replica)
+    for part in (worker, jobs, chat_wakeups.broadcast, feed.broadcast):
         part.follow(signals)
     signals.changed.act(lambda _owner, chat: chat_wakeups.notify(chat))
     signals.changed.act(lambda owner, _chat: feed.notify(owner))
@@ -127,8 +130,14 @@ async def started(parts: Parts, url: str, api: Database, process: ServerProcess 
         ]
         await stack.enter_async_context(background(failed, *upkeep))
         reports = ActivityReports(worker.activity, Activities(database), queue.replica)
-        await stack.enter_async_context(background(failed, worker.run, reports.run))
+        await stack.enter_async_context(background(failed, worker.run, jobs.run, reports.run))
         yield Engine(worker, directory, chat_wakeups, feed, refusals, failed, queue.replica, queue.renewals, works)
+
+
+def _job_runner(parts: Parts, policy: WorkerPolicy, replica: UUID) -> JobRunner:
+    kind = ToolJobs(parts.toolset, Uploads(parts.database), parts.plans)
+    jobs = Jobs(parts.database, replica)
+    return JobRunner(jobs, kind, parts.settings.parallel_jobs, policy.poll_interval, policy.grace_period)
 
 
 def _works(parts: Parts, policy: WorkerPolicy, signals: Signals) -> Mapping[str, Work]:

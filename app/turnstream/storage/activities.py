@@ -8,7 +8,7 @@ import msgspec
 
 from turnstream.domain.errors import NotFound
 from turnstream.domain.turns import Status
-from turnstream.domain.why import Activity, LifeEvent, OpenAsk, RunningCall, TurnState
+from turnstream.domain.why import Activity, LifeEvent, OpenAsk, OpenJob, RunningCall, TurnState
 from turnstream.storage.database import Database, Row, Statement
 from turnstream.storage.rows import OPEN_STATUSES, WAITS
 from turnstream.tracing import trace_id
@@ -48,6 +48,13 @@ _STATE = f"""
                 'name', name, 'kind', kind, 'seconds', extract(epoch FROM now() - asked_at)
             ) ORDER BY asked_at) FROM asks WHERE asks.turn_id = turns.id AND {WAITS}
         ) AS asks,
+        (
+            SELECT json_agg(json_build_object(
+                'id', jobs.id, 'name', name, 'replica', holder.address, 'seconds', extract(epoch FROM now()
+                    - CASE WHEN holder.id IS NULL THEN due_at ELSE jobs.started_at END)
+            ) ORDER BY jobs.created_at) FROM jobs LEFT JOIN replicas AS holder ON holder.id = jobs.replica
+            WHERE turn_id = turns.id AND jobs.settled_at IS NULL
+        ) AS jobs,
         (
             SELECT json_agg(json_build_object(
                 'name', name, 'seconds', extract(epoch FROM now() - tool_calls.started_at)
@@ -94,6 +101,7 @@ LIFE = Statement(
 
 _turns = msgspec.json.Decoder(dict[UUID, Activity])
 _asks = msgspec.json.Decoder(tuple[OpenAsk, ...])
+_jobs = msgspec.json.Decoder(tuple[OpenJob, ...])
 _calls = msgspec.json.Decoder(tuple[RunningCall, ...])
 
 
@@ -154,6 +162,7 @@ def _state_from(row: Row, reports: Mapping[UUID, tuple[float, Mapping[UUID, Acti
         owner_running=row["owner_running"],
         owner_limit=row["owner_limit"],
         asks=_asks.decode(row["asks"] or "[]"),
+        jobs=_jobs.decode(row["jobs"] or "[]"),
         calls=_calls.decode(row["calls"] or "[]"),
         readers=sum(turns[row["id"]].readers for _, turns in reports.values() if row["id"] in turns),
         trace=trace_id(row["trace"]),

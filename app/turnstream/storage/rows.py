@@ -11,6 +11,7 @@ import msgspec
 
 from turnstream.domain.asks import Ask, AskAnswer, Steer
 from turnstream.domain.blocks import Block, PreliminaryOutput
+from turnstream.domain.jobs import Job
 from turnstream.domain.kinds import WITH_FILES
 from turnstream.domain.rounds import Round
 from turnstream.domain.turns import ENDED, OPEN, TRANSITIONS, ToolSpec, Turn, TurnError, TurnRequest
@@ -33,6 +34,7 @@ _tools = msgspec.json.Decoder(tuple[ToolSpec, ...])
 _error = msgspec.json.Decoder(TurnError)
 _answer = msgspec.json.Decoder(AskAnswer)
 _blocks = msgspec.json.Decoder(tuple[Block, ...])
+_jobs = msgspec.json.Decoder(tuple[Job, ...])
 _preliminary = msgspec.json.Decoder(tuple[PreliminaryOutput, ...])
 
 
@@ -56,14 +58,23 @@ def from_json(text: str | None) -> Any:
     return None if text is None else msgspec.json.decode(text)
 
 
-# The last column of a turn: what its running tools have shown. `turns` is the table, or a part of it.
+# The last columns of a turn: what its running tools have shown, and its jobs. `turns` is the table, or a part of it.
+# The outcome of a job is of use until it is the result of the call.
+JOBS: Final = f"""CASE WHEN turns.status IN {OPEN_STATUSES} AND turns.asked > 0 THEN (
+        SELECT json_agg(json_build_object(
+            'id', jobs.id, 'round', round, 'tool_use_id', tool_use_id, 'name', jobs.name, 'kind', kind,
+            'progress', progress, 'settled', jobs.settled_at IS NOT NULL,
+            'outcome', CASE WHEN state = 'started' THEN outcome::text END
+        ) ORDER BY round, jobs.created_at, tool_use_id)
+        FROM jobs LEFT JOIN tool_calls USING (turn_id, round, tool_use_id) WHERE turn_id = turns.id
+    ) END AS jobs"""
 PRELIMINARY: Final = f"""CASE WHEN turns.status IN {OPEN_STATUSES} THEN (
         SELECT json_agg(json_build_object(
             'round', round, 'tool_use_id', tool_use_id, 'name', name,
             'text', preliminary->>'text', 'data', preliminary->'data'
         ) ORDER BY round, tool_use_id)
         FROM tool_calls WHERE turn_id = turns.id AND state = 'started' AND preliminary IS NOT NULL
-    ) END AS preliminary"""
+    ) END AS preliminary, {JOBS}"""
 
 
 # The tools of a turn whose row has their digest; null where its request has them.
@@ -134,7 +145,12 @@ def turn_from(
         asks=tuple(asks),
         steers=tuple(steers),
         preliminary=_preliminary.decode(shown) if (shown := row.get("preliminary")) else (),
+        jobs=jobs_from(row),
     )
+
+
+def jobs_from(row: Row) -> tuple[Job, ...]:
+    return _jobs.decode(jobs) if (jobs := row.get("jobs")) else ()
 
 
 def round_from(row: Row) -> Round:

@@ -179,7 +179,8 @@ turns = Table(
     Column("declined", ARRAY(Uuid)),
     Column("declined_until", DateTime(timezone=True)),
     Column("cancel_requested", Boolean, nullable=False, server_default=text("false")),
-    # How many calls ever waited for a person, and how many answers and steers have arrived while the turn was open.
+    # How many calls ever waited for a person or had a job. How many answers, steers and outcomes of jobs have arrived
+    # while the turn was open.
     Column("asked", Integer, nullable=False, server_default=text("0")),
     Column("arrivals", Integer, nullable=False, server_default=text("0")),
     Column("hook_failures", Integer, nullable=False, server_default=text("0")),
@@ -532,6 +533,38 @@ tool_calls = Table(
     info=owned("turn_id", "content"),
 )
 
+# A call that runs apart from its turn. A runner has it while `replica` names one that lives; `attempt` counts the runs
+# and fences their writes. `handle` is that of a job that something else runs. A job is over with `settled_at`: with an
+# outcome, or without one where its call got another result.
+jobs = Table(
+    "jobs",
+    metadata,
+    Column("id", Uuid, primary_key=True),
+    Column("turn_id", Uuid, ForeignKey("turns.id", ondelete="CASCADE"), nullable=False),
+    Column("round", Integer, nullable=False),
+    Column("tool_use_id", Text, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("input", Text, nullable=False),
+    Column("handle", JSON),
+    Column("deadline", DateTime(timezone=True), nullable=False),
+    Column("due_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    Column("replica", Uuid),
+    Column("attempt", Integer, nullable=False, server_default=text("0")),
+    Column("started_at", DateTime(timezone=True)),
+    Column("checkpoint", JSON),
+    Column("progress", Text),
+    Column("outcome", JSON),
+    Column("settled_at", DateTime(timezone=True)),
+    _now(),
+    UniqueConstraint("turn_id", "round", "tool_use_id"),
+    CheckConstraint("kind IN ('tool')", name="kind"),
+    CheckConstraint("outcome IS NULL OR settled_at IS NOT NULL", name="outcome_has_time"),
+    CheckConstraint("replica IS NULL OR settled_at IS NULL", name="over_has_no_runner"),
+    Index("ix_jobs_unsettled", "due_at", postgresql_where=literal_column("settled_at IS NULL")),
+    info=owned("turn_id", "state"),
+)
+
 # A call that waits for a person: for the result of a tool that the client runs, or for permission to run it. `digest`
 # is of the exact input; an answer with another digest is refused.
 asks = Table(
@@ -693,6 +726,8 @@ replicas = Table(
     Column("signs", Boolean, nullable=False, server_default=text("false")),
     # False for a version that looks for tools in requests alone.
     Column("reads_tool_sets", Boolean, nullable=False, server_default=text("false")),
+    # False for a version that knows no jobs.
+    Column("runs_jobs", Boolean, nullable=False, server_default=text("false")),
     # Those that are active, for triggers of extensions. The version before names none, and has the search.
     Column("extensions", ARRAY(Text), nullable=False, server_default=text("'{search}'")),
     # False for a version that applies steers as it has read them, whatever has become of them since.

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from turnstream.domain.asks import Ask
-from turnstream.domain.blocks import Block, PreliminaryOutput
+from turnstream.domain.blocks import Block
 from turnstream.domain.charges import Charge
 from turnstream.domain.cursor import Cursor
 from turnstream.domain.events import (
@@ -17,6 +17,7 @@ from turnstream.domain.events import (
     RoundStart,
     RoundStop,
     preliminary_notice,
+    progress_notice,
 )
 from turnstream.domain.log import (
     LONGEST_DELTA,
@@ -152,12 +153,13 @@ class LiveView:
         if self.provisional:
             self.provisional = False
             self.wakeup.notify()  # a reader whose cursor is ahead of the rows has waited for this
-        news = [output for output in turn.preliminary if output not in self.turn.preliminary]
+        news = [preliminary_notice(output) for output in turn.preliminary if output not in self.turn.preliminary]
+        news += [progress_notice(job) for job in turn.open_jobs if job not in self.turn.jobs]
         same = turn.attempt == self.attempt and _size(turn) == _size(self.turn)
         if same and (open_block is None or is_open):
             if open_block and start + len(open_block.text) > self.open_length:
                 self.append(open_block.text[self.open_length - start :])
-            self.turn = replace(self.turn, preliminary=turn.preliminary)
+            self.turn = replace(self.turn, preliminary=turn.preliminary, jobs=turn.jobs)
             self._notify_all(news)
             return
         before = "".join(self._pieces)[:start]
@@ -172,9 +174,9 @@ class LiveView:
         self.wakeup.notify()
         self._notify_all(news)
 
-    def _notify_all(self, outputs: Sequence[PreliminaryOutput]) -> None:
-        for output in outputs:
-            self.notify(preliminary_notice(output))
+    def _notify_all(self, notices: Sequence[Notice]) -> None:
+        for notice in notices:
+            self.notify(notice)
 
     def vanish(self) -> None:
         """Ends the view of a turn that was deleted while it was open. No row will say so; readers get a last event."""

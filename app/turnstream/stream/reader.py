@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 
 from turnstream.domain.cursor import Cursor
 from turnstream.domain.errors import NotFound
-from turnstream.domain.events import CAUGHT_UP, Event, Notice, preliminary_notice
+from turnstream.domain.events import CAUGHT_UP, Event, Notice, preliminary_notice, progress_notice
 from turnstream.domain.log import elicited, next_event, resume
 from turnstream.domain.turns import Turn
 from turnstream.storage.database import retry_while_unavailable
@@ -94,7 +94,8 @@ class TurnReader:
             frames += self._events()
         if not frames and self._resumed and not self._knows_running:
             self._knows_running = True  # behind all events, so that the client knows the calls
-            frames += b"".join(self._encode(preliminary_notice(output), None) for output in view.turn.preliminary)
+            running = (*map(preliminary_notice, view.turn.preliminary), *map(progress_notice, view.turn.open_jobs))
+            frames += b"".join(self._encode(notice, None) for notice in running)
             if (actions := elicited(view.turn)) is not None:
                 frames += self._encode(actions, None)
             if self._marks_end and not view.ended:

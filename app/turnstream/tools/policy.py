@@ -74,7 +74,8 @@ class Policy:
     Raises ValueError for a value that makes no sense.
     """
 
-    timeout: float = 30.0  # seconds for the whole call, retries included
+    timeout: float | None = None  # seconds for the whole call, retries included; None: 30, in the background 3600
+    background: bool = False  # the call runs apart from its turn, which waits for it without memory
     concurrency: int | None = None  # calls at once on one replica
     calls_per_turn: int | None = None  # counted from the rows of the turn, so a crash does not reset it
     max_result_chars: int | None = None  # None: the limit of the server
@@ -90,11 +91,16 @@ class Policy:
     approval_scope: ApprovalScope = "chat"  # the most that a person may allow at once
 
     @property
+    def seconds(self) -> float:
+        """The time of a call."""
+        return self.timeout if self.timeout is not None else 3600.0 if self.background else 30.0
+
+    @property
     def stand_in(self) -> Fallback | None:
         return Fallback(self.fallback) if isinstance(self.fallback, str) else self.fallback
 
     def __post_init__(self) -> None:
-        _check_seconds("timeout", self.timeout)
+        _check_seconds("timeout", self.seconds)
         _check_count("concurrency", self.concurrency)
         _check_count("calls_per_turn", self.calls_per_turn)
         _check_count("max_result_chars", self.max_result_chars)
@@ -102,6 +108,8 @@ class Policy:
             raise ValueError(f"`retries` must be 0 (none) or more, not {self.retries}")
         if self.cache_seconds is not None:
             _check_seconds("cache_seconds", self.cache_seconds)
+            if self.background:
+                raise ValueError("`cache_seconds` must be left out for a tool with `background`")
         if self.results not in {"json", "text"}:
             raise ValueError(f'`results` must be "json" or "text", not {self.results!r}')
         if not (self.approval in {"never", "always"} or callable(self.approval)):

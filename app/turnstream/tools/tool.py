@@ -3,6 +3,7 @@
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from inspect import cleandoc, getattr_static, iscoroutinefunction
 from typing import Any, Literal, ParamSpec, Protocol, cast, overload, runtime_checkable
 from uuid import UUID
@@ -44,6 +45,10 @@ class PersonAnswer:
 AskPerson = Callable[[PersonQuestion], Awaitable[PersonAnswer | None]]
 
 
+async def _keep_nothing(_value: Any) -> None:
+    """The checkpoint of a tool that runs inside its turn."""
+
+
 @dataclass(frozen=True, slots=True)
 class ToolContext:
     """The call that a tool is run for.
@@ -55,6 +60,8 @@ class ToolContext:
     `documents` is how the paths of all documents begin that the call may read: empty for every document, None for none,
     as in a turn that a restricted token has asked for. A tool that reads other things of the owner should not do so
     unless it is empty.
+    A background tool can `checkpoint` a JSON value. If its process dies, `checkpointed` is the last one in the next
+    run of the call; else it is None. `deadline` is when the call is stopped. Of other tools nothing is kept.
     """
 
     owner: str
@@ -66,6 +73,9 @@ class ToolContext:
     preliminary: Callable[[object], None] = lambda _content: None
     ask: AskPerson | None = None
     documents: str | None = ""
+    checkpoint: Callable[[Any], Awaitable[None]] = _keep_nothing
+    checkpointed: Any = None
+    deadline: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -280,6 +280,26 @@ async def test_approvals_and_grants_of_an_archive_count_only_if_it_is_trusted(
             assert (await locker.connection.fetchval("SELECT count(*) FROM grants") > 0) == trusted
 
 
+async def test_a_turn_that_waits_for_a_job_ends_as_cancelled_after_an_import(
+    harness: Harness, asked: Asked, settings: Settings, tmp_path: Path
+) -> None:
+    async with harness.locker() as locker:
+        await locker.connection.execute(
+            "UPDATE turns SET status = 'waiting', ended_at = NULL, stop_reason = NULL WHERE id = $1", asked.turn
+        )
+        await locker.connection.execute(
+            "INSERT INTO jobs (id, turn_id, round, tool_use_id, name, kind, input, deadline)"
+            " VALUES (gen_random_uuid(), $1, 1, 'a', 'dig', 'tool', '{}', now())",
+            asked.turn,
+        )
+        await _export(settings, OWNER, tmp_path / "ada.tar", None)
+        await locker.connection.execute("DELETE FROM chats")
+        await _import(settings, tmp_path / "ada.tar", None)
+        row = await locker.connection.fetchrow("SELECT status, cancel_requested FROM turns WHERE id = $1", asked.turn)
+        assert row is not None
+        assert tuple(row) == ("queued", True)
+
+
 async def test_the_commands_name_what_they_have_done(
     harness: Harness, asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,5 +1,6 @@
 from dataclasses import replace
 from typing import get_args
+from uuid import UUID
 
 import pytest
 from hypothesis import given
@@ -8,6 +9,7 @@ from hypothesis import strategies as st
 from tests.support.turns import ask, begun, call, result, sealed, steer, text, turn_of, voided, words
 from turnstream.domain.asks import AnswerKind, Ask, AskAnswer, AskKind, Steer
 from turnstream.domain.blocks import Block
+from turnstream.domain.jobs import Job
 from turnstream.domain.kinds import TEXT, THINKING, TOOL_RESULT, TOOL_USE, USER_TEXT
 from turnstream.domain.rounds import Round
 from turnstream.domain.steps import (
@@ -222,6 +224,23 @@ def test_when_all_that_is_left_waits_for_a_person_the_turn_waits_in_the_order_of
     assert next_step(turn) == AwaitClient((ask("a"), ask("b")))
     settled = turn_of(*TWO_CALLS, result(2, id="a"), rounds=[sealed()], asks=[ask("b")])
     assert next_step(settled) == AwaitClient((ask("b"),))
+
+
+def job(id: str = "a", *, settled: bool = False) -> Job:
+    return Job(UUID(int=1), 1, id, "dig", "tool", settled=settled)
+
+
+def test_a_turn_waits_for_a_job_until_it_is_settled_and_runs_its_other_calls_meanwhile() -> None:
+    turn = replace(turn_of(*TWO_CALLS, rounds=[sealed()]), jobs=(job(),))
+    assert next_step(turn) == RunTools((TWO_CALLS[1],))
+    waiting = replace(turn, asks=(ask("b"),))
+    assert next_step(waiting) == AwaitClient((ask("b"),), (job(),))
+    assert next_step(replace(waiting, jobs=(job(settled=True),))) == RunTools((TWO_CALLS[0],))
+
+
+def test_words_of_the_user_wait_for_the_end_of_a_job() -> None:
+    turn = replace(turn_of(call(id="a"), rounds=[sealed()], steers=[steer()]), jobs=(job(),))
+    assert next_step(turn) == AwaitClient((), (job(),))
 
 
 @pytest.mark.parametrize("kind", get_args(AnswerKind))

@@ -11,12 +11,14 @@ import pytest
 from tests.support.turns import call, result, turn_of
 from turnstream.domain.asks import Ask, AskAnswer, AskKind, Grant, digest_of
 from turnstream.domain.blocks import Block, CallKey
+from turnstream.domain.jobs import Job
 from turnstream.domain.kinds import TEXT
 from turnstream.domain.turns import Limits, OutputSpec, ToolSpec, Turn, TurnRequest
 from turnstream.engine.tool_gate import (
     OUTCOME_UNKNOWN,
     RunCall,
     SettleUnrun,
+    StartJob,
     ToolGate,
     earlier_result,
     is_over_limit,
@@ -122,6 +124,63 @@ def test_a_call_that_an_earlier_attempt_started_is_run_again_only_where_that_doe
 def test_an_id_of_another_round_was_not_started_before() -> None:
     block = named("put", 2, 2)
     assert gate_of(block, started_before=frozenset({(1, "a")})).decide(block) == RunCall("{}")
+
+
+# --- jobs ------------------------------------------------------------------------------------------------------------
+
+
+@tool(background=True, approval=lambda input: input.get("n") == 9)
+async def dig(n: int = 0) -> str:
+    """Dig."""
+    return str(n)
+
+
+@tool(background=True, read_only=True, calls_per_turn=1)
+async def scan() -> str:
+    """Scan."""
+    return ""
+
+
+def gate_with_job(block: Block, job: Job | None, **given: Any) -> ToolGate:
+    gate, tools = gate_of(block, **given), (dig, scan)
+    assert gate.turn.request is not None
+    request = replace(gate.turn.request, tools=tuple(each.spec for each in tools))
+    turn = replace(gate.turn, request=request, jobs=() if job is None else (job,))
+    return replace(gate, turn=turn, toolset=Toolset(tools))
+
+
+def job_of(block: Block, outcome: str | None = None) -> Job:
+    return Job(uuid4(), *block.key, block.name or "", "tool", settled=outcome is not None, outcome=outcome)
+
+
+def test_a_call_of_a_background_tool_becomes_a_job_once_nothing_else_settles_it() -> None:
+    block = named("dig", input='{"n":1}')
+    assert gate_with_job(block, None).decide(block) == StartJob('{"n":1}')
+    assert gate_with_job(block, None).decide(block, "No.") == SettleUnrun(Outcome("No.", kind="refused"))
+    asked = named("dig", input='{"n":9}')
+    gate = gate_with_job(asked, None, asks=[ask_for(asked, answer=EDITED)])
+    assert gate.decide(asked) == StartJob('{"euros":1}')
+
+
+def test_no_job_starts_before_its_round_is_sealed() -> None:
+    block = named("scan")
+    assert not gate_with_job(block, None).may_start_early(block)
+
+
+@pytest.mark.parametrize("refusal", [None, "No."])
+def test_the_outcome_of_a_job_is_the_result_of_its_call_whatever_came_since(refusal: str | None) -> None:
+    block = named("dig")
+    gate = gate_with_job(block, job_of(block, '{"outcome": {"text": "a hole"}}'), started_before=frozenset({block.key}))
+    assert gate.decide(block, refusal) == SettleUnrun(Outcome("a hole"), job=RunCall("{}"))
+
+
+def test_a_job_that_is_not_settled_leaves_its_outcome_unknown() -> None:
+    block = named("dig")
+    decision = SettleUnrun(Outcome(OUTCOME_UNKNOWN, is_error=True), "unknown", job=RunCall("{}"))
+    assert gate_with_job(block, job_of(block)).decide(block, "No.") == decision
+
+
+# --- answers ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["result", "deny", "expired", "superseded"])

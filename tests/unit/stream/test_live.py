@@ -19,6 +19,7 @@ from turnstream.domain.events import (
     RoundStart,
     preliminary_notice,
 )
+from turnstream.domain.jobs import Job
 from turnstream.domain.log import LONGEST_DELTA, end_cursor, marks_of, next_event, resume
 from turnstream.domain.rounds import Round
 from turnstream.domain.turns import Turn
@@ -222,6 +223,19 @@ def test_a_mirror_takes_over_a_new_attempt() -> None:
     assert mirror.attempt == 2
     assert mirror.marks == marks_of(again)
     assert isinstance(mirror.marks[-1], RoundStart)
+
+
+def test_a_mirror_shows_the_progress_of_a_job_and_not_what_was_shown_before() -> None:
+    job = Job(UUID(int=1), 1, "a", "dig", "tool", "half")
+    before = replace(turn_of(call(), rounds=[sealed()], status="waiting"), jobs=(job,))
+    view = LiveView(before)
+    view.adopt(before, None)
+    assert view.notices == []
+    view.adopt(replace(before, jobs=(replace(job, progress="done"),)), None)
+    (shown,) = view.notices
+    assert shown.notice == Notice("tool_progress", {"tool_use_id": "a", "name": "dig", "message": "done"})
+    view.adopt(replace(before, jobs=(replace(job, settled=True),)), None)
+    assert view.notices == [shown]
 
 
 def test_a_mirror_shows_what_a_turn_asks_for_though_no_block_was_added() -> None:

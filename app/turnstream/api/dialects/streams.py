@@ -41,11 +41,11 @@ class DialectReader(TurnReader):
         """Waits until there may be more. False if the turn has ended or waits, and nothing is left to send."""
         if self.done:
             return False
-        if self.view.turn.status != "waiting":
+        if not self.view.turn.waits_for_person:
             await self.wait()
             return True
         turn = await retry_while_unavailable(self._load)
-        if turn.status == "waiting" and len(turn.blocks) == len(self.view.turn.blocks):
+        if turn.waits_for_person and len(turn.blocks) == len(self.view.turn.blocks):
             self.waiting = turn
             return False
         self.view.adopt(turn, None)

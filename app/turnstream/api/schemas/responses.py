@@ -166,6 +166,15 @@ class PreliminaryOut(BaseModel):
     data: Any
 
 
+class JobOut(BaseModel):
+    """A call that runs in the background."""
+
+    id: UUID
+    tool_use_id: str
+    name: str
+    progress: Annotated[str | None, Field(description="what the tool last reported")]
+
+
 class TurnOut(BaseModel):
     id: UUID
     chat_id: UUID
@@ -188,6 +197,7 @@ class TurnOut(BaseModel):
     phase: Annotated[Phase | None, Field(description="of a structured turn: the phase in which it was cancelled")]
     actions: Annotated[list[WantedOut], Field(description="the calls that wait for a person now")]
     preliminary: Annotated[list[PreliminaryOut], Field(description="what running tools have of their results so far")]
+    jobs: Annotated[list[JobOut], Field(description="the calls that run in the background now")]
     labels: Annotated[dict[str, str], Field(description="texts of the client, which no model receives")]
     hook_failures: Annotated[int, Field(description="calls of hooks of the program that failed")]
     degraded: Annotated[list[DegradedOut], Field(description="the policies that the turn needed")]

@@ -46,6 +46,9 @@ def why(turn: UUID) -> None:
         if state.replica is not None:
             reported = f"reported {state.reported:.0f} s ago" if state.activity else "which has reported nothing of it"
             click.echo(f"on the replica {state.replica}, {reported}")
+        for job in state.jobs:
+            if job.replica is not None:
+                click.echo(f"job {job.id} on the replica {job.replica}")
         if state.trace is not None:
             click.echo(f"trace {state.trace}")
         for sentence in reasons(state):
@@ -82,6 +85,9 @@ def _cells(turn: TurnState) -> list[str]:
         "-" if turn.silent is None else f"{turn.silent:.0f}",
         ", ".join(f"{call.name} {call.seconds:.0f}" for call in turn.known_calls) or "-",
         str(turn.readers),
-        ", ".join(f"{ask.kind} of {ask.name} {ask.seconds:.0f}" for ask in turn.asks)
+        ", ".join(
+            [f"{ask.kind} of {ask.name} {ask.seconds:.0f}" for ask in turn.asks]
+            + [f"job of {job.name} on {job.replica or '-'} {job.seconds:.0f}" for job in turn.jobs]
+        )
         or (f"turn {turn.behind}" if turn.behind else "-"),
     ]

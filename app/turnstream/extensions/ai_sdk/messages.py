@@ -74,7 +74,7 @@ def _user_part(block: Block, uploads: str) -> Json:
 class _Message:
     def __init__(self, turn: Turn) -> None:
         self.parts: list[Json] = []
-        self.metadata: Json = start_metadata(turn) | ({"status": "waiting"} if turn.status == "waiting" else {})
+        self.metadata: Json = start_metadata(turn) | ({"status": "waiting"} if turn.waits_for_person else {})
         self._turn = turn
         self._projection = Projection(turn)
         self._calls: dict[str, Json] = {}

@@ -66,6 +66,13 @@ _IMPORTED: Final[Mapping[str, Mapping[str, str]]] = {
 _WHOLE_REQUEST: Final = f"""coalesce(
         (left(request::text, -1) || ', "tools": ' || ({TOOLS})::text || '}}')::json, request
     ) AS request"""
+# Jobs are not archived: a turn that waits for nothing else is as one that runs.
+_STATUS: Final = """CASE
+        WHEN status = 'waiting' AND EXISTS (SELECT FROM jobs WHERE turn_id = turns.id AND settled_at IS NULL)
+            AND NOT EXISTS (SELECT FROM asks WHERE turn_id = turns.id AND answer IS NULL) THEN 'queued'
+        ELSE status
+    END AS status"""
+_CONVERTED: Final = {("turns", "request"): _WHOLE_REQUEST, ("turns", "status"): _STATUS}
 # Ids of rows that a chat brings along. Where its own id is taken, these are changed with it.
 _WITH_IDS = frozenset({"chats", "turns", "steers", "grants"})
 _UUID = re.compile(rb"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
@@ -89,7 +96,7 @@ def _named(columns: Mapping[str, Sequence[str]]) -> set[str]:
 
 def _lines_of(table: str, condition: str, order: str) -> Statement:
     names = [name for name in _columns(table) if (table, name) != ("uploads", "content")]
-    columns = ", ".join(_WHOLE_REQUEST if (table, name) == ("turns", "request") else f'"{name}"' for name in names)
+    columns = ", ".join(_CONVERTED.get((table, name), f'"{name}"') for name in names)
     # In a JSON value a line break can only be between two tokens.
     return Statement(
         f"""

@@ -127,7 +127,7 @@ class ResponseEvents:
     def response(self, written: Block | None = None) -> Json:
         """The response as it is now. `written` is the block that is being written, with its text so far."""
         turn = self._turn()
-        if self._is_here and turn.status == "waiting":
+        if self._is_here and turn.waits_for_person:
             self.waiting()
         queued = turn.status == "queued" and turn.attempt == 0
         state = self._end or ResponseState("queued" if queued else "in_progress", self._output(written))

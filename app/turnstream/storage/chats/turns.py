@@ -13,11 +13,13 @@ from turnstream.domain.turns import ENDED, WITHDRAWN, Turn
 from turnstream.kit.offload import BLOCK, offload
 from turnstream.storage.database import Database, Row, Statement, Transaction
 from turnstream.storage.rows import (
+    JOBS,
     OPEN_STATUSES,
     PRELIMINARY,
     TOOLS,
     ask_from,
     block_from,
+    jobs_from,
     requests_from,
     round_from,
     steer_from,
@@ -184,6 +186,7 @@ GET_ASKS = _of_turns("*", "asks", "round, tool_use_id")
 GET_STEERS = _of_turns("*", "steers", "id", "taken_at IS NULL")
 TURN_EXISTS = Statement("SELECT id FROM turns WHERE id = :turn")
 GET_ARRIVALS = Statement("SELECT arrivals FROM turns WHERE id = :turn")
+GET_JOBS = Statement(f"SELECT {JOBS} FROM turns WHERE id = :turn")
 
 GET_STARTED_CALLS = Statement("SELECT round, tool_use_id FROM tool_calls WHERE turn_id = :turn AND state = 'started'")
 # A turn that never ran ends at once, unless it stands behind an open one: turns of a branch end in their order. Where
@@ -292,14 +295,16 @@ class TurnReads:
         return await _with_contents(self._database, await self._database.rows(GET_PATH_TO, leaf=leaf))
 
     async def refreshed(self, turn: Turn) -> Turn:
-        """The turn with the answers and steers that have arrived since it was read. `arrivals` is read first: what
-        arrives in between is then counted too low and read again, never overlooked.
+        """The turn with the answers, steers and outcomes of jobs that have arrived since it was read. `arrivals` is
+        read first: what arrives in between is then counted too low and read again, never overlooked.
         """
         row = await self._database.row(GET_ARRIVALS, turn=turn.id)
         arrivals = row["arrivals"] if row else turn.arrivals
         asks = await self._database.rows(GET_ASKS, turns=[turn.id])
         steers = await self._database.rows(GET_STEERS, turns=[turn.id])
-        return replace(turn, arrivals=arrivals, asks=tuple(map(ask_from, asks)), steers=tuple(map(steer_from, steers)))
+        turn = replace(turn, arrivals=arrivals, asks=tuple(map(ask_from, asks)), steers=tuple(map(steer_from, steers)))
+        jobs = await self._database.row(GET_JOBS, turn=turn.id) if turn.jobs else None
+        return turn if jobs is None else replace(turn, jobs=jobs_from(jobs))
 
     async def path(self, owner: str, chat: UUID, leaf: UUID, limit: int = WHOLE_PATH) -> list[Turn]:
         """The turns from the root to `leaf`, at most the last `limit` of them, of long ones fewer. Raises NotFound."""

@@ -20,6 +20,7 @@ from turnstream.domain.asks import Ask, AskAnswer, Steer
 from turnstream.domain.blocks import Block, CallState, PreliminaryOutput
 from turnstream.domain.charges import charges_of
 from turnstream.domain.errors import ClaimLost
+from turnstream.domain.jobs import JobKind
 from turnstream.domain.kinds import TOOL_RESULT, USER_TEXT
 from turnstream.domain.rounds import Round
 from turnstream.domain.turns import Status, Turn
@@ -28,6 +29,7 @@ from turnstream.storage.owners.charges import CHARGES, charging, columns_of_char
 from turnstream.storage.rows import columns_of, columns_of_rounds, from_json, to_json
 from turnstream.storage.runs.attempts import next_attempt
 from turnstream.storage.runs.journal import JournalEntry, OpenTexts
+from turnstream.storage.runs.session import CHANNEL, JOBS
 
 log = structlog.get_logger(__name__)
 
@@ -186,6 +188,32 @@ VOID_ROUND = Statement(
     """
 )
 
+# The row of a job is the ledger of its call too: no second one is made. Replicas of the version before, which know no
+# jobs, are as if they had declined the turn.
+_START_JOBS = """
+    jobs_started AS (
+        INSERT INTO jobs (id, turn_id, round, tool_use_id, name, kind, input, deadline, attempt)
+        SELECT j.id, fenced.id, j.round, j.tool_use_id, j.name, j.kind, j.input, j.deadline, :job_runs
+        FROM fenced, unnest(
+            CAST(:job_ids AS uuid[]), CAST(:job_rounds AS int[]), CAST(:job_calls AS text[]),
+            CAST(:job_names AS text[]), CAST(:job_kinds AS text[]), CAST(:job_inputs AS text[]),
+            CAST(:deadlines AS timestamptz[])
+        ) AS j (id, round, tool_use_id, name, kind, input, deadline)
+        ON CONFLICT DO NOTHING
+    )
+"""
+START_JOBS = Statement(
+    f"""
+    {_fence()}, started AS ({_START_CALLS}), {_START_JOBS}, counted AS (
+        UPDATE turns SET asked = :asked, declined = CASE WHEN others.ids IS NULL THEN declined
+            ELSE coalesce(declined, '{{}}') || others.ids END
+        FROM fenced, (SELECT array_agg(id) AS ids FROM replicas WHERE NOT runs_jobs) AS others
+        WHERE turns.id = fenced.id
+    )
+    SELECT whole, pg_notify({CHANNEL}, '{JOBS}') FROM held
+    """
+)
+
 START_CALLS = Statement(_fence() + f", started AS ({_START_CALLS}) SELECT whole FROM held")
 
 # A call that was started before its round was sealed has no row yet; then nothing is stored.
@@ -222,11 +250,15 @@ ASK = Statement(f"{_fence()}, {_ASK} SELECT whole FROM held")
 # WAIT and END_TURN put the turn back into the queue where something has arrived that the run does not know of. Each may
 # be written again when its answer was lost, so it takes a turn in the statuses that it writes, too. A turn that is
 # queued by then stays queued: it may have been taken over.
-# Steers that wait to be taken in came before the asks, or they had answered them: they stand for the answers too.
+# Steers that wait to be taken in came before the asks, or they had answered them: they stand for the answers too. They
+# do not stop a job: as for a tool that runs inside the turn, they are taken in after its end.
 WAIT = Statement(
     _fence(
         "attempt = :attempt AND status IN ('running', 'waiting', 'queued')",
-        columns="id, EXISTS (SELECT FROM steers WHERE turn_id = turns.id AND taken_at IS NULL) AS spoken",
+        columns="""
+            id, EXISTS (SELECT FROM steers WHERE turn_id = turns.id AND taken_at IS NULL)
+            AND EXISTS (SELECT FROM asks WHERE turn_id = turns.id AND answer IS NULL) AS spoken
+        """,
     )
     + """
     , superseded AS (
@@ -262,7 +294,7 @@ APPLY_STEERS = Statement(
     + f", {_TAKE_STEERS}, applied AS ({INSERT_BLOCKS}) SELECT whole, fresh FROM held"
 )
 
-SETTLE_CALLS = Statement(
+_SETTLED = (
     _fence()
     + """
     , settled AS (
@@ -275,7 +307,22 @@ SETTLE_CALLS = Statement(
         FROM fenced WHERE turns.id = fenced.id AND recoveries > 0 AND 'settled' = ANY(CAST(:states AS text[]))
     )
     """
-    + f", results AS ({INSERT_BLOCKS}) SELECT whole FROM held"
+    + f", results AS ({INSERT_BLOCKS})"
+)
+SETTLE_CALLS = Statement(_SETTLED + " SELECT whole FROM held")
+# Whatever gives a call its result, its job is over: a runner that has it stops.
+SETTLE_JOBS = Statement(
+    f"""
+    {_SETTLED}, over AS (
+        UPDATE jobs SET settled_at = now(), replica = NULL
+        FROM fenced, unnest(CAST(:block_rounds AS int[]), CAST(:tool_use_ids AS text[])) AS c (round, tool_use_id)
+        WHERE turn_id = fenced.id AND jobs.round = c.round AND jobs.tool_use_id = c.tool_use_id AND settled_at IS NULL
+        RETURNING jobs.id
+    ), notified AS (
+        SELECT pg_notify({CHANNEL}, '{JOBS}') FROM (SELECT FROM over LIMIT 1) AS any_job
+    )
+    SELECT whole, (SELECT count(*) FROM notified) FROM held
+    """
 )
 
 _END_FENCE = _fence(
@@ -342,7 +389,7 @@ RESTORE = Statement(
     f"""
     WITH fenced AS (SELECT id, chat_id FROM turns WHERE id = :turn)
     {_CHARGE_ROUNDS}, blocks_again AS ({INSERT_BLOCKS}), rounds_again AS ({INSERT_ROUNDS}), {_ASK}, {_TAKE_STEERS},
-    started AS ({_START_CALLS})
+    started AS ({_START_CALLS}), {_START_JOBS}
     SELECT id FROM fenced
     """
 )
@@ -359,6 +406,17 @@ class SettledCall:
     whole: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class NewJob:
+    """The job of `call`, which is stopped at the `deadline`. `input` is JSON text."""
+
+    id: UUID
+    call: Block
+    kind: JobKind
+    input: str
+    deadline: datetime
+
+
 class Records:
     """The writes of one attempt at one turn, each a transaction of its own. All raise ClaimLost once the claim is lost.
 
@@ -372,6 +430,7 @@ class Records:
         self._known = known
         self._turn, self.attempt = known().id, known().attempt
         self._started: list[Block] = []
+        self._jobs: list[NewJob] = []
 
     async def close_blocks(self, blocks: Sequence[Block], begun: Sequence[Round] = ()) -> None:
         """Stores closed blocks, and the round that has `begun` with them, if there is one."""
@@ -419,14 +478,22 @@ class Records:
         await self._write(STORE_PRELIMINARY, round=output.round, tool_use_id=output.tool_use_id, preliminary=shown)
 
     async def ask(self, asks: Sequence[Ask], asked: int) -> None:
-        """Stores the asks of one round. `asked` is the number of asks of the turn, these included."""
+        """Stores the asks of one round. `asked` is the number of asks and jobs of the turn, these included."""
         await self._write(ASK, **_columns_of_asks(asks), asked=asked)
+
+    async def start_jobs(self, jobs: Sequence[NewJob], asked: int) -> None:
+        """Stores the jobs of calls. `asked` is the number of asks and jobs of the turn, these included."""
+        calls = [job.call for job in jobs]
+        await self._write(START_JOBS, **_ledger_of(calls), **_columns_of_jobs(jobs), asked=asked)
+        self._jobs.extend(jobs)
 
     async def settle_calls(self, calls: Sequence[SettledCall]) -> None:
         results = [call.result for call in calls]
         assert all(result.type == TOOL_RESULT for result in results)
         columns = columns_of(results) | {"wholes": [call.whole for call in calls]}
-        await self._write(SETTLE_CALLS, states=[call.state for call in calls], **columns)
+        jobs = {job.key for job in self._known().jobs}
+        statement = SETTLE_JOBS if any(result.key in jobs for result in results) else SETTLE_CALLS
+        await self._write(statement, states=[call.state for call in calls], **columns)
 
     async def apply_steers(self, blocks: Sequence[Block], steers: Sequence[Steer]) -> bool:
         """Makes the steers blocks of the turn. Returns False, and writes nothing, where one of them has changed."""
@@ -493,7 +560,8 @@ class Records:
         turn, replica = self._known(), self._replica
         done = [round for round in turn.rounds if round.sealed or round.voided]
         settled = {block.key for block in turn.blocks if block.type == TOOL_RESULT}
-        running = [call for call in self._started if call.key not in settled]
+        jobs = [job for job in self._jobs if job.call.key not in settled]
+        running = [call for call in (*self._started, *(job.call for job in jobs)) if call.key not in settled]
         async with self._database.transaction() as connection:
             regained = await connection.row(
                 REGAIN, turn=turn.id, attempt=self.attempt, lineage=turn.lineage or None, replica=replica
@@ -506,13 +574,14 @@ class Records:
                 RESTORE,
                 turn=turn.id,
                 attempt=self.attempt,
-                asked=len(turn.asks),
+                asked=len(turn.asks) + len(turn.jobs),
                 steers=[from_json(block.notes)["steer"] for block in turn.blocks if block.type == USER_TEXT],
                 **self._columns(turn.rounds),
                 **columns_of(turn.blocks),
                 **columns_of_charges(charges_of(done, turn)),
                 **_columns_of_asks(turn.asks),
                 **_ledger_of(running),
+                **_columns_of_jobs(jobs, runs=1),  # a runner may have begun them
             )
 
     def _sealed(self, round: Round, turn: Turn) -> dict[str, object]:
@@ -541,7 +610,7 @@ def _fenced_by(turn: Turn) -> dict[str, int]:
         "held_blocks": len(turn.blocks),
         "held_rounds": sum(round.sealed or round.voided for round in turn.rounds),
         "held_sealed": sum(round.sealed for round in turn.rounds),
-        "held_asks": len(turn.asks),
+        "held_asks": len(turn.asks) + len(turn.jobs),
     }
 
 
@@ -557,6 +626,19 @@ def _columns_of_asks(asks: Sequence[Ask]) -> dict[str, Sequence[object]]:
         "tool_digests": [ask.tool_digest for ask in asks],
         "questions": [ask.question for ask in asks],
         "answers": [None if ask.answer is None else to_json(ask.answer) for ask in asks],
+    }
+
+
+def _columns_of_jobs(jobs: Sequence[NewJob], runs: int = 0) -> dict[str, object]:
+    return {
+        "job_ids": [job.id for job in jobs],
+        "job_rounds": [job.call.round for job in jobs],
+        "job_calls": [job.call.tool_use_id for job in jobs],
+        "job_names": [job.call.name for job in jobs],
+        "job_kinds": [job.kind for job in jobs],
+        "job_inputs": [job.input for job in jobs],
+        "deadlines": [job.deadline for job in jobs],
+        "job_runs": runs,
     }
 
 

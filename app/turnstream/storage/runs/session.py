@@ -13,6 +13,8 @@ log = structlog.get_logger(__name__)
 
 # In SQL: the channel of the notifications. Another installation in the same database has another schema.
 CHANNEL = "'turnstream' || CASE current_schema() WHEN 'public' THEN '' ELSE '.' || left(current_schema(), 50) END"
+# The notification for the runners of jobs: one may be due, or over.
+JOBS = "jobs"
 _RECONNECT = 0.2  # seconds
 _PROBE = 5.0  # seconds; within them a broken session is noticed
 

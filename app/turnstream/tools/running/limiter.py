@@ -11,6 +11,7 @@ import structlog
 
 from turnstream.domain.turns import ToolSpec
 from turnstream.kit.circuit import OwnersCircuit
+from turnstream.kit.clock import CLOCK
 from turnstream.tools.policy import Policy
 from turnstream.tools.running.slots import Slots
 from turnstream.tools.running.tries import Backoff, Notes, Try, broken, retry
@@ -130,7 +131,8 @@ class Limiter:
                 # The tool's own slot first: a call that waits for it keeps no other tool from running.
                 slots = self._slots if tool.spec.http is None else self._declared
                 own = nullcontext() if state.slots is None else state.slots.slot(owner)
-                async with own, slots.slot(owner):
+                # A job has a slot of its runner: it may take hours.
+                async with own, nullcontext() if tool.policy.background else slots.slot(owner):
                     if (waited := self._clock() - start) >= _SHORTEST_NOTED_WAIT:
                         notes["waited"] = round(waited, 1)
                     if (wait := state.circuit.wait(owner)) is None:  # again: it may have opened while this call waited
@@ -149,7 +151,8 @@ class Limiter:
         return Outcome(text, kind="unavailable", notes={**notes, "breaker": "open"})
 
     async def _time(self, tool: Tool, input_json: str, context: ToolContext, notes: Notes) -> Try:
-        limit = TimeLimit(tool.policy.timeout)
+        left = None if context.deadline is None else (context.deadline - CLOCK.now()).total_seconds()
+        limit = TimeLimit(tool.policy.seconds if left is None else left)
         if context.ask is not None:
             context = replace(context, ask=limit.paused(context.ask))
         tries = retry(tool, input_json, context, notes, self._backoff)
@@ -160,8 +163,8 @@ class Limiter:
         finally:
             await self._stop(task)
         if not in_time:
-            notes["timeout"] = tool.policy.timeout
-            text = f"The tool {tool.spec.name} was stopped: it did not finish within {tool.policy.timeout:g} s."
+            notes["timeout"] = seconds = tool.policy.seconds
+            text = f"The tool {tool.spec.name} was stopped: it did not finish within {seconds:g} s."
             if not tool.spec.read_only:
                 text += " What it had done by then is not known."
             return Try(Outcome(text, kind="timeout"), broke=True)

@@ -821,6 +821,15 @@ export interface components {
             type: "image";
             source: components["schemas"]["Base64In"] | components["schemas"]["UploadIn"];
         };
+        /** @description A call that runs in the background. */
+        JobOut: {
+            /** Format: uuid */
+            id: string;
+            tool_use_id: string;
+            name: string;
+            /** @description what the tool last reported */
+            progress: string | null;
+        };
         LimitsIn: {
             /** @description tool rounds before the last answer */
             max_rounds?: number | null;
@@ -1389,6 +1398,8 @@ export interface components {
             actions: components["schemas"]["WantedOut"][];
             /** @description what running tools have of their results so far */
             preliminary: components["schemas"]["PreliminaryOut"][];
+            /** @description the calls that run in the background now */
+            jobs: components["schemas"]["JobOut"][];
             /** @description texts of the client, which no model receives */
             labels: {
                 [key: string]: string;

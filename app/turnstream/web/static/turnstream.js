@@ -339,7 +339,12 @@ export function apply(turn, { event, data: { turn: _, ...rest } }, now = () => n
   } else if (event === 'action_required') {
     turn.actions = data.calls
   } else if (LAST.has(event)) {
-    Object.assign(turn, { degraded: [], error: null }, data, { status: event.slice(5), actions: [], ended_at: now() })
+    Object.assign(turn, { degraded: [], error: null }, data, {
+      status: event.slice(5),
+      actions: [],
+      jobs: [],
+      ended_at: now(),
+    })
   }
 }
 

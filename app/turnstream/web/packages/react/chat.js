@@ -170,4 +170,5 @@ const NEW_TURN = {
   labels: {},
   hook_failures: 0,
   degraded: [],
+  jobs: [],
 }

@@ -1,0 +1,256 @@
+"""The runner of jobs: claims those that are due, runs them, and stops them when their turn does not want them any more.
+
+A kind of job is what runs the call. The runner has the rest: claims, fences, reports, crashes, and the end.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection
+from contextlib import suppress
+from functools import partial
+from typing import Any, Final, Protocol
+
+import structlog
+from structlog.contextvars import bound_contextvars
+
+from turnstream.domain.errors import ClaimLost, StatementRefused, StorageError
+from turnstream.domain.plans import Plans
+from turnstream.engine.preliminary import fitted_output
+from turnstream.engine.recorder import to_the_end
+from turnstream.engine.tool_call import measured, with_files_stored
+from turnstream.engine.tool_gate import UNKNOWN_END, JobEnd
+from turnstream.kit.signals import Signals
+from turnstream.kit.text import storable
+from turnstream.storage.database import FINAL_WRITE_TIMEOUT, retry_while_unavailable
+from turnstream.storage.owners.uploads import Uploads
+from turnstream.storage.rows import to_json
+from turnstream.storage.runs.jobs import ClaimedJob, Jobs, Progress
+from turnstream.storage.runs.session import JOBS
+from turnstream.telemetry import JOBS_RUNNING
+from turnstream.tools.policy import repeatable
+from turnstream.tools.tool import Outcome, ToolContext
+from turnstream.tools.toolset import Toolset
+
+log = structlog.get_logger(__name__)
+
+_REPORT = 1.0  # seconds between two reports about running jobs
+_MOST_PROGRESS = 1000  # characters
+_MOST_CHECKPOINT = 1_000_000  # characters of JSON
+_MOST_RUNS = 10  # of one job: it may end its process each time
+_FAILED: Final = "The server failed while it ran this call; its log says more."
+
+
+class RunningJob:
+    """A job that runs here, and what it reports to its turn."""
+
+    task: asyncio.Task[None]
+
+    def __init__(self, job: ClaimedJob, jobs: Jobs) -> None:
+        self.job = job
+        self._jobs = jobs
+        self._message: str | None = None
+        self._output: str | None = None
+        self.stopped = False
+
+    def progress(self, message: str) -> None:
+        self._message = storable(message[:_MOST_PROGRESS])
+
+    def show(self, content: object) -> None:
+        if (fitted := fitted_output(content)) is not None:
+            self._output = to_json({"text": fitted.text, "data": fitted.data})
+
+    def report(self) -> Progress | None:
+        """The news since the last report."""
+        message, output, self._message, self._output = self._message, self._output, None, None
+        if message is None and output is None:
+            return None
+        return Progress(self.job.id, self.job.attempt, message, output)
+
+    async def checkpoint(self, value: Any) -> None:
+        """Stores a JSON value for the next run of the job. Raises ClaimLost if the job is over."""
+        text = to_json(value)
+        if len(text) > _MOST_CHECKPOINT:
+            raise ValueError(
+                f"a checkpoint must have at most {_MOST_CHECKPOINT:,} characters of JSON, not {len(text):,}"
+            )
+        if not await to_the_end(retry_while_unavailable(lambda: self._jobs.checkpoint(self.job, text))):
+            raise ClaimLost(f"job {self.job.id} is over, or another replica runs it")
+
+
+class JobKind(Protocol):
+    """What runs jobs of one kind."""
+
+    @property
+    def names(self) -> Collection[str]:
+        """The tools whose jobs it can run now."""
+        ...
+
+    async def run(self, running: RunningJob) -> JobEnd:
+        """The end of the job. A run after the first one decides whether that may be repeated. It is cancelled when the
+        job is to stop.
+        """
+        ...
+
+
+class ToolJobs:
+    """The calls of background tools of this server."""
+
+    def __init__(self, toolset: Toolset, uploads: Uploads, plans: Plans) -> None:
+        self._toolset = toolset
+        self._uploads = uploads
+        self._plans = plans
+
+    @property
+    def names(self) -> Collection[str]:
+        return self._toolset.names
+
+    async def run(self, running: RunningJob) -> JobEnd:
+        job = running.job
+        call, request = job.job, job.request
+        may_run_again = any(spec.name == call.name and repeatable(spec) for spec in request.tools)
+        if job.attempt > (_MOST_RUNS if may_run_again else 1):
+            return UNKNOWN_END
+        context = ToolContext(
+            owner=job.owner,
+            chat_id=job.chat,
+            turn_id=job.turn,
+            tool_use_id=call.tool_use_id,
+            idempotency_key=f"{job.turn}:{call.round}:{call.tool_use_id}",
+            progress=running.progress,
+            preliminary=running.show,
+            documents=request.documents,
+            checkpoint=running.checkpoint,
+            checkpointed=job.checkpointed,
+            deadline=job.deadline,
+        )
+        invoke = partial(self._toolset.run, call.name, job.input, context, offered=request.tools)
+        outcome = await measured(call.name, call.tool_use_id, job.input, invoke)
+        plan = self._plans.of(job.owner, request.plan)
+        return JobEnd(await with_files_stored(outcome, self._uploads, job.owner, plan))
+
+
+class JobRunner:
+    """Runs up to `most` jobs at once. It looks every `poll_interval` seconds, and when it is notified. At a shutdown
+    jobs have `grace_period` seconds to end.
+    """
+
+    def __init__(self, jobs: Jobs, kind: JobKind, most: int, poll_interval: float, grace_period: float) -> None:
+        self._jobs = jobs
+        self._kind = kind
+        self._most = most
+        self._poll_interval = poll_interval
+        self._grace_period = grace_period
+        self._running: dict[Any, RunningJob] = {}
+        self._woken = asyncio.Event()
+        self._draining = False
+        self._in_doubt = False  # a claim whose answer was lost may have been made
+
+    def follow(self, signals: Signals) -> None:
+        signals.notified.act(self.receive)
+        signals.missed.act(self._woken.set)
+        signals.drain.act(self._begin_drain)
+
+    def receive(self, payload: str) -> None:
+        """Handles a notification of a replica."""
+        if payload == JOBS:
+            self._woken.set()
+
+    def _begin_drain(self) -> None:
+        self._draining = True
+
+    async def run(self) -> None:
+        """Runs jobs without end. When it is cancelled, it waits for them, then gives back what is left."""
+        async with asyncio.TaskGroup() as group:
+            try:
+                while True:
+                    self._woken.clear()  # before the look: what comes during it wakes the runner again
+                    # To the end: a shutdown in the middle must know which jobs were claimed.
+                    await to_the_end(self._look(group))
+                    pause = min(self._poll_interval, _REPORT) if self._running else self._poll_interval
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(pause):
+                            await self._woken.wait()
+            finally:
+                await self._drain()
+
+    async def _look(self, group: asyncio.TaskGroup) -> None:
+        try:
+            if reports := [report for each in self._running.values() if (report := each.report())]:
+                await self._jobs.store_progress(reports)
+            if self._running or self._in_doubt:
+                await self._compare_with_rows()
+            while not self._draining and (free := self._most - len(self._running)) > 0:
+                self._in_doubt = True
+                claimed = await self._jobs.claim(free, self._kind.names)
+                self._in_doubt = False
+                for job in claimed:
+                    self._start(group, job)
+                if not claimed:
+                    break
+        except StorageError as error:
+            log.error("jobs.unavailable", error=str(error))
+
+    async def _compare_with_rows(self) -> None:
+        """Stops jobs that are over, and gives back those that this replica has claimed without knowing it."""
+        held = await self._jobs.held()
+        for id, running in self._running.items():
+            if held.get(id) != running.job.attempt and not running.stopped:
+                running.stopped = True  # a second cancellation would cut its end short
+                log.info("job.stopped", job=str(id), tool=running.job.job.name)
+                running.task.cancel()
+        if unrun := {id for id, attempt in held.items() if attempt is None or id not in self._running}:
+            await self._jobs.release(unrun)
+
+    def _start(self, group: asyncio.TaskGroup, job: ClaimedJob) -> None:
+        running = self._running[job.id] = RunningJob(job, self._jobs)
+        running.task = group.create_task(self._supervise(running), name=f"job {job.id}")
+
+    async def _supervise(self, running: RunningJob) -> None:
+        job = running.job
+        try:
+            with bound_contextvars(job=str(job.id), turn=str(job.turn)), JOBS_RUNNING.track_inprogress():
+                log.info("job.claimed", tool=job.job.name, attempt=job.attempt)
+                end = await self._end_of(running)
+                if await to_the_end(self._settled(job, end)):
+                    log.info("job.settled", state=end.state, kind=end.outcome.kind)
+                else:  # its turn has ended, or another replica has it
+                    log.warning("job.outcome_late", state=end.state, kind=end.outcome.kind)
+        finally:
+            if self._running.get(job.id) is running:
+                del self._running[job.id]
+            self._woken.set()
+
+    async def _end_of(self, running: RunningJob) -> JobEnd:
+        try:
+            return await self._kind.run(running)
+        except MemoryError:
+            raise
+        except Exception:
+            log.exception("job.failed")
+            return JobEnd(Outcome(_FAILED, is_error=True))
+
+    async def _settled(self, job: ClaimedJob, end: JobEnd) -> bool:
+        settle: Callable[[JobEnd], Awaitable[bool]] = partial(self._jobs.settle, job)
+        try:
+            return await retry_while_unavailable(lambda: settle(end))
+        except StatementRefused:
+            log.exception("job.failed")
+            return await retry_while_unavailable(lambda: settle(JobEnd(Outcome(_FAILED, is_error=True))))
+
+    async def _drain(self) -> None:
+        """Waits for the jobs that run, then stops and gives back the others: another replica runs them again, or
+        reports an unknown outcome.
+        """
+        self._draining = True
+        running = list(self._running.values())
+        if not running:
+            return
+        log.info("jobs.draining", running=len(running), grace_period=self._grace_period)
+        tasks = [each.task for each in running]
+        await asyncio.wait(tasks, timeout=self._grace_period)
+        left = [each.job.id for each in running if not each.task.done()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks, timeout=FINAL_WRITE_TIMEOUT)
+        if left:
+            with suppress(StorageError):
+                await self._jobs.release(left)

@@ -1,0 +1,202 @@
+"""Jobs as their runners use them. Each write is fenced by the job's attempt, which every claim raises.
+
+A runner that is gone has no row in `replicas`: another one claims its jobs.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from turnstream.domain.jobs import Job
+from turnstream.domain.turns import TurnRequest
+from turnstream.storage.database import Database, Row, Statement
+from turnstream.storage.rows import OPEN_STATUSES, TOOLS, from_json, requests_from, to_json
+from turnstream.storage.runs.queue import QUEUED, UPDATED
+from turnstream.storage.runs.session import CHANNEL, JOBS
+
+# The turn of a job that goes on: it is open, nobody has cancelled it, and its owner is not held.
+_GOES_ON = f"""
+    turns.status IN {OPEN_STATUSES} AND NOT turns.cancel_requested AND NOT EXISTS (
+        SELECT FROM moves WHERE moves.owner = turns.queue_owner AND held_until > now()
+    )
+"""
+# The owner with the fewest running jobs comes first. Here an owner gets at most half of the room that its own jobs
+# leave, so that a slot is left for another one, however long jobs take. A job whose time is up is claimed without its
+# tool too, so that it ends.
+CLAIM_JOBS = Statement(
+    f"""
+    WITH unsettled AS (
+        SELECT jobs.id, due_at, jobs.replica, turns.queue_owner AS owner, holder.id IS NOT NULL AS runs,
+            due_at <= now() AND {_GOES_ON} AND (
+                jobs.name = ANY(CAST(:names AS text[])) OR deadline <= now()
+            ) AS wanted
+        FROM jobs JOIN turns ON turns.id = turn_id LEFT JOIN replicas AS holder ON holder.id = jobs.replica
+        WHERE jobs.settled_at IS NULL
+    ), shares AS (
+        SELECT owner, count(*) FILTER (WHERE runs) AS running,
+            (CAST(:free AS int) + 1 - count(*) FILTER (WHERE runs AND replica = :replica)) / 2 AS room
+        FROM unsettled GROUP BY owner
+    ), ranked AS (
+        SELECT id, due_at, room, running,
+            row_number() OVER (PARTITION BY owner ORDER BY due_at, id) AS place
+        FROM unsettled JOIN shares USING (owner) WHERE wanted AND NOT runs
+    ), chosen AS (
+        SELECT jobs.id FROM jobs JOIN ranked USING (id)
+        WHERE place <= room AND settled_at IS NULL
+          AND NOT EXISTS (SELECT FROM replicas WHERE replicas.id = jobs.replica)
+        ORDER BY running + place, ranked.due_at, jobs.id
+        FOR UPDATE OF jobs SKIP LOCKED LIMIT (CAST(:free AS int) + 1) / 2
+    )
+    UPDATE jobs SET replica = :replica, attempt = jobs.attempt + 1, started_at = now()
+    FROM chosen, turns
+    WHERE jobs.id = chosen.id AND turns.id = turn_id
+    RETURNING jobs.id, turn_id, round, tool_use_id, name, kind, input, deadline, checkpoint, jobs.attempt, progress,
+        chat_id, queue_owner AS owner, request, {TOOLS} AS tools
+    """
+)
+# What this replica holds by its rows, and whether it goes on.
+GET_HELD_JOBS = Statement(
+    f"""
+    SELECT jobs.id, jobs.attempt, {_GOES_ON} AS goes_on FROM jobs JOIN turns ON turns.id = turn_id
+    WHERE jobs.replica = :replica AND jobs.settled_at IS NULL
+    """
+)
+RELEASE_JOBS = Statement(
+    f"""
+    WITH released AS (
+        UPDATE jobs SET replica = NULL
+        WHERE id = ANY(CAST(:jobs AS uuid[])) AND replica = :replica AND settled_at IS NULL RETURNING id
+    )
+    SELECT id, pg_notify({CHANNEL}, '{JOBS}') FROM released
+    """
+)
+CHECKPOINT_JOB = Statement(
+    """
+    UPDATE jobs SET checkpoint = CAST(:checkpoint AS json)
+    WHERE id = :job AND attempt = :attempt AND settled_at IS NULL RETURNING id
+    """
+)
+STORE_PROGRESS = Statement(
+    """
+    WITH news AS (
+        SELECT * FROM unnest(
+            CAST(:jobs AS uuid[]), CAST(:attempts AS int[]), CAST(:messages AS text[]), CAST(:outputs AS json[])
+        ) AS n (id, attempt, message, output)
+    ), stored AS (
+        UPDATE jobs SET progress = coalesce(message, progress) FROM news
+        WHERE jobs.id = news.id AND jobs.attempt = news.attempt AND settled_at IS NULL
+        RETURNING turn_id, round, tool_use_id, output
+    )
+    UPDATE tool_calls SET preliminary = output FROM stored
+    WHERE tool_calls.turn_id = stored.turn_id AND tool_calls.round = stored.round
+      AND tool_calls.tool_use_id = stored.tool_use_id AND state = 'started' AND output IS NOT NULL
+    """
+)
+# The turn is locked first, as its own writes do. A turn that waits is queued; one that runs reads the outcome.
+SETTLE_JOB = Statement(
+    f"""
+    WITH turn AS (
+        SELECT id FROM turns WHERE id = :turn FOR NO KEY UPDATE
+    ), settled AS (
+        UPDATE jobs SET outcome = CAST(:outcome AS json), settled_at = now(), replica = NULL FROM turn
+        WHERE jobs.id = :job AND turn_id = turn.id AND jobs.attempt = :job_attempt AND settled_at IS NULL
+        RETURNING turn_id
+    ), arrived AS (
+        UPDATE turns
+        SET arrivals = arrivals + 1, status = CASE WHEN status = 'waiting' THEN 'queued' ELSE status END
+        WHERE id IN (SELECT turn_id FROM settled) AND status IN {OPEN_STATUSES}
+        RETURNING id, status
+    )
+    SELECT pg_notify({CHANNEL}, CASE status WHEN 'queued' THEN '{QUEUED}' ELSE '{UPDATED} ' || id END) FROM arrived
+    """
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimedJob:
+    """A job that this replica has claimed. `attempt` is the number of its runs, with this one. `checkpointed` is the
+    last checkpoint of the runs before.
+    """
+
+    job: Job
+    turn: UUID
+    chat: UUID
+    owner: str
+    request: TurnRequest
+    input: str
+    deadline: datetime
+    attempt: int
+    checkpointed: Any = None
+
+    @property
+    def id(self) -> UUID:
+        return self.job.id
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What a job has reported since the last report. `output` is its preliminary output, as JSON text."""
+
+    job: UUID
+    attempt: int
+    message: str | None
+    output: str | None
+
+
+class Jobs:
+    """The jobs as the runner of `replica` uses them."""
+
+    def __init__(self, database: Database, replica: UUID) -> None:
+        self._database = database
+        self._replica = replica
+
+    async def claim(self, free: int, names: Collection[str]) -> Sequence[ClaimedJob]:
+        """Claims due jobs of the tools `names`, for a part of `free` slots."""
+        rows = await self._database.rows(CLAIM_JOBS, replica=self._replica, free=free, names=list(names))
+        requests = requests_from(rows)
+        return [_claimed(row, requests[row["request"], row["tools"]]) for row in rows]
+
+    async def held(self) -> Mapping[UUID, int | None]:
+        """The jobs that this replica holds by its rows, with their attempt; None where the job is to stop."""
+        rows = await self._database.rows(GET_HELD_JOBS, replica=self._replica)
+        return {row["id"]: row["attempt"] if row["goes_on"] else None for row in rows}
+
+    async def release(self, jobs: Collection[UUID]) -> None:
+        """Gives jobs back, and notifies the runners."""
+        await self._database.rows(RELEASE_JOBS, jobs=list(jobs), replica=self._replica)
+
+    async def checkpoint(self, job: ClaimedJob, value: str) -> bool:
+        """Stores JSON text. False if the job is over, or another runner has it."""
+        stored = await self._database.row(CHECKPOINT_JOB, job=job.id, attempt=job.attempt, checkpoint=value)
+        return stored is not None
+
+    async def store_progress(self, reports: Sequence[Progress]) -> None:
+        await self._database.rows(
+            STORE_PROGRESS,
+            jobs=[report.job for report in reports],
+            attempts=[report.attempt for report in reports],
+            messages=[report.message for report in reports],
+            outputs=[report.output for report in reports],
+        )
+
+    async def settle(self, job: ClaimedJob, outcome: object) -> bool:
+        """Stores the outcome, once, and lets the turn continue. False if it came too late, or a second time."""
+        values = {"turn": job.turn, "job": job.id, "job_attempt": job.attempt, "outcome": to_json(outcome)}
+        return bool(await self._database.rows(SETTLE_JOB, **values))
+
+
+def _claimed(row: Row, request: TurnRequest) -> ClaimedJob:
+    job = Job(row["id"], row["round"], row["tool_use_id"], row["name"], row["kind"], row["progress"])
+    return ClaimedJob(
+        job=job,
+        turn=row["turn_id"],
+        chat=row["chat_id"],
+        owner=row["owner"],
+        request=request,
+        input=row["input"],
+        deadline=row["deadline"],
+        attempt=row["attempt"],
+        checkpointed=from_json(row["checkpoint"]),
+    )
