@@ -41,7 +41,7 @@ class EmbeddingsProvider:
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[Part], None]:
         raise PermanentError("no_answers", f"The model {request.model} makes embeddings; it answers no messages.")
-        yield ()
+        yield ()  # type: ignore[unreachable]
 
     async def embed(self, body: bytes) -> bytes:
         """The answer as the provider sent it. Raises ProviderError."""
