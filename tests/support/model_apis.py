@@ -14,7 +14,9 @@ from turnstream.setup.models import model_apis
 
 EXTENSIONS: Final = list(installed().values())
 APIS: Final = model_apis(Settings(_env_file=None), EXTENSIONS)
-TABLES: Final[Mapping[str, Sequence[Parameter]]] = {each.name: each.parameters for each in APIS if not each.stand_in}
+TABLES: Final[Mapping[str, Sequence[Parameter]]] = {
+    each.name: each.parameters for each in APIS if each.parameters and not each.stand_in
+}
 
 
 def parameters_of(name: str, quirks: str | None = None) -> Sequence[Parameter]:

@@ -40,10 +40,8 @@ class EmbeddingsProvider:
         )
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[Part], None]:
-        parts: Sequence[Sequence[Part]] = ()
-        for each in parts:  # this makes it a generator
-            yield each
         raise PermanentError("no_answers", f"The model {request.model} makes embeddings; it answers no messages.")
+        yield ()  # type: ignore[unreachable]
 
     async def embed(self, body: bytes) -> bytes:
         """The answer as the provider sent it. Raises ProviderError."""
