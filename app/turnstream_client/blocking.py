@@ -89,11 +89,13 @@ class Client:
     def answer(self, chat: str, turn: str) -> Assembler:
         return self._run(self._client.answer(chat, turn))
 
-    def follow(self, chat: str, turn: str, cursor: str | None = None) -> Iterator[ServerEvent]:
-        return self._events(self._client.follow(chat, turn, cursor))
+    def follow(
+        self, chat: str, turn: str, cursor: str | None = None, *, caught_up: bool = False
+    ) -> Iterator[ServerEvent]:
+        return self._events(self._client.follow(chat, turn, cursor, caught_up=caught_up))
 
-    def follow_chat(self, chat: str, cursor: str | None = None) -> Iterator[ServerEvent]:
-        return self._events(self._client.follow_chat(chat, cursor))
+    def follow_chat(self, chat: str, cursor: str | None = None, *, caught_up: bool = False) -> Iterator[ServerEvent]:
+        return self._events(self._client.follow_chat(chat, cursor, caught_up=caught_up))
 
     def feed(self, cursor: str | None = None) -> Iterator[ServerEvent]:
         return self._events(self._client.feed(cursor))

@@ -173,13 +173,17 @@ class AsyncClient:
     async def cancel(self, chat: str, turn: str) -> Json:
         return await self._retry("POST", f"/api/chats/{chat}/turns/{turn}/cancel", _RETRY_CANCEL_FOR)
 
-    def follow(self, chat: str, turn: str, cursor: str | None = None) -> "StreamFollower":
-        """The events of a turn after `cursor`, to its last one."""
-        return StreamFollower(self, f"/api/chats/{chat}/turns/{turn}/stream", ENDS, cursor)
+    def follow(self, chat: str, turn: str, cursor: str | None = None, *, caught_up: bool = False) -> "StreamFollower":
+        """The events of a turn after `cursor`, to its last one. With `caught_up` each connection has a notice of this
+        name behind what there was.
+        """
+        path = f"/api/chats/{chat}/turns/{turn}/stream"
+        return StreamFollower(self, path + "?caught_up=true" * caught_up, ENDS, cursor)
 
-    def follow_chat(self, chat: str, cursor: str | None = None) -> "StreamFollower":
-        """The events of a chat and all its turns after `cursor`, until it is deleted."""
-        return StreamFollower(self, f"/api/chats/{chat}/stream", frozenset({"chat_deleted"}), cursor)
+    def follow_chat(self, chat: str, cursor: str | None = None, *, caught_up: bool = False) -> "StreamFollower":
+        """The events of a chat and all its turns after `cursor`, until it is deleted; `caught_up` as for a turn."""
+        path = f"/api/chats/{chat}/stream"
+        return StreamFollower(self, path + "?caught_up=true" * caught_up, frozenset({"chat_deleted"}), cursor)
 
     def feed(self, cursor: str | None = None) -> "StreamFollower":
         """The changes in all chats of the owner after `cursor`, without end."""

@@ -53,6 +53,14 @@ async def test_it_begins_at_the_given_cursor(client: AsyncClient, scripted: Scri
     assert scripted.requests[0].headers["last-event-id"] == "1-4-7"
 
 
+async def test_a_client_may_ask_for_a_mark_behind_what_there_was(client: AsyncClient, scripted: ScriptedServer) -> None:
+    scripted.answers = [stream(sse("1-1-0", "turn_start"), "event: caught_up\ndata: {}\n\n", END)]
+    async with aclosing(client.follow("c", "t", caught_up=True).events()) as events:
+        seen = [event async for event in events]
+    assert names(seen) == [ConnectionEvent.OPENED, "turn_start", "caught_up", "turn_complete"]
+    assert scripted.requests[0].path == "/api/chats/c/turns/t/stream?caught_up=true"
+
+
 async def test_no_content_is_the_end(client: AsyncClient, scripted: ScriptedServer) -> None:
     scripted.answers = [answer(status="204 No Content")]
     assert await follow(client, "1-9-0") == []

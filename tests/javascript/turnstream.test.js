@@ -239,6 +239,17 @@ test('a stream is continued after the last whole event, until its last one', asy
   assert.deepEqual(states, ['open', 'lost', 'lost', 'open'])
 })
 
+test('a mark behind what there was is asked for in each connection', async () => {
+  const mark = 'event: caught_up\ndata: {}\n\n'
+  answerWith(stream(mark), stream(`${mark}id: 3\nevent: turn_complete\ndata: {}\n\n`))
+  const events = await collect(new Client().follow('c', 't', { caughtUp: true }))
+  assert.deepEqual(
+    events.map(({ event }) => event),
+    ['caught_up', 'caught_up', 'turn_complete'],
+  )
+  assert.deepEqual(new Set(requests.map(({ url }) => url)), new Set(['/api/chats/c/turns/t/stream?caught_up=true']))
+})
+
 test('a stream without more events ends at the 204', async () => {
   answerWith(new Response(null, { status: 204 }))
   assert.deepEqual(await collect(new Client().follow('c', 't', { cursor: '9' })), [])

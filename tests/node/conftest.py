@@ -64,6 +64,14 @@ def codex() -> Path:
     return folder / "node_modules/@openai/codex/bin/codex.js"
 
 
+@pytest.fixture(scope="session")
+def workflow(node: str) -> Path:
+    """The AI SDK's workflow transport. It pins another version of the SDK, so it is not among the others."""
+    folder = FOLDER / "workflow"
+    _install(folder)
+    return folder
+
+
 def _install(folder: Path) -> None:
     """Once for each state of the lock, however many processes of tests there are."""
     wanted = (folder / "package-lock.json").read_text(encoding="utf-8")

@@ -55,6 +55,10 @@ def _replies(word: str) -> Sequence[Reply]:
         case "both":
             first = message_of(tool_use("getLocation", {}, "l1"))
             return [first, message_of(text("And now?"), tool_use("send_mail", {"to": "bob"}, "m1")), end]
+        case "long":
+            words = text(*(f"word {number} " for number in range(80)))
+            call = tool_use("weather", {"city": "Saint-Malo at the sea"}, "w1")
+            return [message_of(thinking("Let me look at the tide, ", "and the wind."), words, call), end]
         case _:
             return [end]
 

@@ -58,6 +58,7 @@ CHECKED = {
     ("docs/ai-sdk.md", "The AI SDK", "jsx"): "JSX needs a bundler; tests/node/page.mjs calls useChat in the same way",
     ("docs/ai-sdk.md", "Events and chunks", "jsx"): "JSX; tests/node/test_ai_sdk.py runs the functions that it names",
     ("docs/ai-sdk.md", "The same chats", "js"): f"{HERE}test_examples_in_javascript_are_valid",
+    ("docs/ai-sdk.md", "The workflow transport", "js"): f"{HERE}test_examples_in_javascript_are_valid",
     ("docs/ai-sdk.md", "Events and chunks", "js"): f"{HERE}test_examples_in_javascript_are_valid",
     ("app/turnstream/web/packages/README.md", "The client", "ts"): PACKAGES,
     ("app/turnstream/web/packages/README.md", "React", "jsx"): PACKAGES,

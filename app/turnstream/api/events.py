@@ -212,6 +212,12 @@ class AccessEndedNotice(EventSchema):
     detail: str
 
 
+class CaughtUpNotice(EventSchema):
+    """The client has all that there was when it connected. It comes once in a connection with `caught_up=true`, unless
+    the turn ends before. The notice has no id.
+    """
+
+
 _EVENTS: Mapping[str, type[_Described]] = {
     "turn_start": TurnStartEvent,
     "round_start": RoundStartEvent,
@@ -243,6 +249,7 @@ EVENTS: Mapping[str, type[BaseModel]] = {
     "tool_output": ToolOutputNotice,
     "retry": RetryNotice,
     "access_ended": AccessEndedNotice,
+    "caught_up": CaughtUpNotice,
 }
 
 
@@ -314,6 +321,9 @@ class QueueNotice(EventSchema):
     """
 
 
+_OF_STREAM = (AccessEndedNotice, CaughtUpNotice)  # of a connection, and not of one turn
+
+
 @cache
 def _of_turn(model: type[BaseModel]) -> type[BaseModel]:
     """The same event in the stream of a chat: with the turn it belongs to."""
@@ -326,8 +336,9 @@ CHAT_EVENTS: Mapping[str, type[BaseModel]] = {
     "turns_deleted": TurnsDeletedEvent,
     "chat_deleted": ChatDeletedEvent,
     "queue": QueueNotice,
-    **{name: _of_turn(model) for name, model in EVENTS.items() if model is not AccessEndedNotice},
+    **{name: _of_turn(model) for name, model in EVENTS.items() if model not in _OF_STREAM},
     "access_ended": AccessEndedNotice,
+    "caught_up": CaughtUpNotice,
 }
 
 

@@ -86,6 +86,7 @@ _WRITES: tuple[Limit, ...] = ("writes",)
 _POSTS: tuple[Limit, ...] = ("requests", "queued_turns", "streams")
 _KEY = ("Idempotency-Key",)
 _SENDS: tuple[Scope, ...] = ("send", "chat")
+_CAUGHT_UP = Query("caught_up", "true: a notice `caught_up` comes behind what there was at the connection")
 _OLD = ("Cache-Control",)  # of what may be read on a standby
 
 ENDPOINTS = (
@@ -175,7 +176,7 @@ ENDPOINTS = (
         "Follow the chat from a cursor: its changes, its new turns, and the events of all that run",
         gives="text/event-stream",
         problems=(400, 404),
-        queries=(Query("cursor", "the id of the last event received, or the cursor of a page of turns"),),
+        queries=(Query("cursor", "the id of the last event received, or the cursor of a page of turns"), _CAUGHT_UP),
         headers=("Last-Event-ID",),
         events="ChatStream",
     ),
@@ -246,7 +247,7 @@ ENDPOINTS = (
         gives="text/event-stream",
         statuses=(200, 204),
         problems=(400, 404, 409),
-        queries=(Query("cursor", "the id of the last event received"),),
+        queries=(Query("cursor", "the id of the last event received"), _CAUGHT_UP),
         headers=("Last-Event-ID", *_OLD),
         reach="turn",
     ),

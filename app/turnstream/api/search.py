@@ -6,6 +6,7 @@ from uuid import UUID
 
 from starlette.requests import Request
 
+from turnstream.api.http.reading import flag_of
 from turnstream.api.reads import ReadStorage
 from turnstream.api.schemas.responses import ChatPage
 from turnstream.api.services import services_and_owner
@@ -47,14 +48,12 @@ def words_of(request: Request) -> list[str]:
 
 
 def _filter(request: Request) -> SearchFilter:
-    tools, chat = request.query_params.get("tools", "false"), request.query_params.get("chat")
-    if tools not in {"true", "false"}:
-        raise RequestRefused("`tools` must be true or false.", field="tools")
+    tools, chat = flag_of(request, "tools"), request.query_params.get("chat")
     try:
         only = UUID(chat) if chat else None
     except ValueError:
         raise RequestRefused("`chat` must be the id of a chat.", field="chat") from None
-    return SearchFilter(tools == "true", _moment_in(request, "since"), _moment_in(request, "until"), only)
+    return SearchFilter(tools, _moment_in(request, "since"), _moment_in(request, "until"), only)
 
 
 def _moment_in(request: Request, name: str) -> datetime | None:

@@ -140,6 +140,10 @@ class Notice:
     data: Mapping[str, Any]
 
 
+# The client has all that there was when it connected. Only for a client that asks for it.
+CAUGHT_UP = Notice("caught_up", {})
+
+
 def preliminary_notice(output: PreliminaryOutput) -> Notice:
     data = {} if output.data is None else {"data": output.data}
     return Notice("tool_output", {"tool_use_id": output.tool_use_id, "name": output.name, "text": output.text, **data})

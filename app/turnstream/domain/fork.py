@@ -24,9 +24,9 @@ class CutTurn:
 
 
 def cut_after(turn: Turn, index: int | None) -> CutTurn:
-    """The turn as a fork copies it: up to its block `index`, or whole. A call whose result is cut off gets another one,
-    as models require. Raises RequestRefused for a block that there is not, and Conflict for a part of an open turn
-    that may still change.
+    """The turn as a fork copies it: up to its block `index`, without any for -1, or whole. A call whose result is cut
+    off gets another one, as models require. Raises RequestRefused for a block that there is not, and Conflict for a
+    part of an open turn that may still change.
     """
     if index is not None and index >= len(turn.blocks):
         known = f"from 0 to {len(turn.blocks) - 1}" if turn.blocks else "and this turn has none yet"
@@ -44,7 +44,7 @@ def cut_after(turn: Turn, index: int | None) -> CutTurn:
     kept, left_out = turn.blocks[: index + 1], turn.blocks[index + 1 :]
     if turn.role == "user":
         return CutTurn(replace(turn, blocks=kept), len(kept))
-    last = kept[-1].round
+    last = kept[-1].round if kept else 0
     rounds = tuple(round for round in rounds if round.number <= last)
     cut_round = last if any(block.round == last and block.type not in AFTER_SEAL for block in left_out) else None
     rounds = tuple(replace(round, stop_reason=FORKED) if round.number == cut_round else round for round in rounds)

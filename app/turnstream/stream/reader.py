@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 
 from turnstream.domain.cursor import Cursor
 from turnstream.domain.errors import NotFound
-from turnstream.domain.events import Event, Notice, preliminary_notice
+from turnstream.domain.events import CAUGHT_UP, Event, Notice, preliminary_notice
 from turnstream.domain.log import elicited, next_event, resume
 from turnstream.domain.turns import Turn
 from turnstream.storage.database import retry_while_unavailable
@@ -22,11 +22,19 @@ class TurnReader:
     """One reader of one turn, from `cursor` on.
 
     `view` comes from `directory.view`; `load` reads the turn's rows again. Readers that share frames (`shares`) must
-    all have the same encoder.
+    all have the same encoder. With `caught_up` a notice comes behind what there was, unless the turn ends there.
     """
 
     def __init__(
-        self, directory: Directory, view: LiveView, load: Load, cursor: Cursor, encode: Encode, *, shares: bool = False
+        self,
+        directory: Directory,
+        view: LiveView,
+        load: Load,
+        cursor: Cursor,
+        encode: Encode,
+        *,
+        shares: bool = False,
+        caught_up: bool = False,
     ) -> None:
         self.view = view
         self.done = False
@@ -35,6 +43,7 @@ class TurnReader:
         self._cursor = cursor
         self._encode = encode
         self._shares = shares
+        self._marks_end = caught_up
         self._seen = view.notice_number
         self._resumed = False  # whether `cursor` is a cursor of `view`
         self._knows_running = False  # whether the client has what running tools had shown and asked before it came
@@ -88,6 +97,9 @@ class TurnReader:
             frames += b"".join(self._encode(preliminary_notice(output), None) for output in view.turn.preliminary)
             if (actions := elicited(view.turn)) is not None:
                 frames += self._encode(actions, None)
+            if self._marks_end and not view.ended:
+                self._marks_end = False
+                frames += self._encode(CAUGHT_UP, None)
         self.done = not frames and view.ended and self._resumed
         return frames
 

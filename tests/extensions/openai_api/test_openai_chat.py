@@ -169,3 +169,47 @@ async def test_a_model_that_fails_is_an_error_that_is_not_tried_again(server: Se
                 stream=True,
             )
         ]
+
+
+async def test_custom_tools_take_any_text(server: Server, client: AsyncOpenAI) -> None:
+    patch, nothing = "*** A\n+b", "no JSON"
+    calls = [message_of(tool_use("patch", {"input": patch}, "c1")) for _ in range(2)]
+    model, provider = server.scripts.provider(*calls, message_of(text("Done.")))
+    tool: Any = {"type": "custom", "custom": {"name": "patch", "description": "Patches.", "format": {"type": "text"}}}
+    asked: Any = {"model": model, "tools": [tool, FUNCTION], "messages": [user("Go")]}
+    choice: Any = {"type": "custom", "custom": {"name": "patch"}}
+    stream = await client.chat.completions.create(stream=True, tool_choice=choice, **asked)
+    deltas = [call.to_dict() async for chunk in stream for call in chunk.choices[0].delta.tool_calls or ()]
+    assert deltas == [{"index": 0, "id": "c1", "type": "custom", "custom": {"name": "patch", "input": patch}}]
+    made = (await client.chat.completions.create(**asked)).choices[0]
+    assert made.finish_reason == "tool_calls"
+    assert made.message.to_dict()["tool_calls"] == [
+        {"id": "c1", "type": "custom", "custom": {"name": "patch", "input": patch}}
+    ]
+    result: Any = {"role": "tool", "tool_call_id": "c1", "content": nothing}
+    last = await client.chat.completions.create(**{**asked, "messages": [user("Go"), made.message.to_dict(), result]})
+    assert last.choices[0].message.content == "Done."
+    assert [tool.name for tool in provider.requests[0].tools] == ["patch", "look"]
+    assert provider.requests[0].params["tool_choice"] == {"type": "tool", "name": "patch"}
+    said = [block.text for message in provider.requests[2].messages for block in message.blocks]
+    assert said[-1] == nothing
+
+
+async def test_a_call_of_a_custom_tool_from_elsewhere_is_recorded(server: Server, client: AsyncOpenAI) -> None:
+    model, provider = server.scripts.provider(message_of(text("Done.")))
+    call: Any = {"id": "c1", "type": "custom", "custom": {"name": "patch", "input": "+b"}}
+    messages: Any = [
+        user("Go"),
+        {"role": "assistant", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c1", "content": "ok"},
+    ]
+    await client.chat.completions.create(model=model, messages=messages)
+    said = [block.text for message in provider.requests[0].messages for block in message.blocks]
+    assert said == ["Go", '{"input": "+b"}', "ok"]
+
+
+async def test_an_answer_is_not_continued(client: AsyncOpenAI) -> None:
+    messages: Any = [user("Go"), {"role": "assistant", "content": "It is"}]
+    with pytest.raises(openai.BadRequestError, match="`messages` must end with a message of the user") as refused:
+        await client.chat.completions.create(model="plain", messages=messages)
+    assert refused.value.param == "messages"

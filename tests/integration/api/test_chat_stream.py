@@ -85,6 +85,24 @@ async def test_a_chat_that_is_read_from_the_beginning_is_told_whole(api: Client,
     picture.assert_shows(await all_turns(api, server, chat))
 
 
+async def test_one_notice_comes_behind_all_that_the_chat_had(api: Client, server: Server) -> None:
+    chat = await api.chat()
+    await api.ask(chat, model="plain")
+    pause = Pause()
+    turn = await api.say(chat, model=server.scripts.model(pausing(pause, "One ", "two.")))
+    await pause.reached.wait()
+    async with api.follow(f"{chat}/stream?caught_up=true") as events:
+        told = await take_until(events, "caught_up")
+        assert names_of(told)[-1] == "block_delta"
+        assert (told[-1].id, told[-1].data) == (None, {})
+        pause.go.set()
+        rest = await take_until(events, "turn_complete")
+        assert "caught_up" not in [event.name for event in rest]
+        assert rest[-1].data["turn"] == turn.assistant["id"]
+    async with api.follow(f"{chat}/stream?caught_up=true", rest[-1].id) as events:
+        assert [event.name for event in await take_until(events, "caught_up")] == ["caught_up"]
+
+
 async def test_what_is_made_while_somebody_reads_is_told_at_once(api: Client) -> None:
     chat = await api.chat()
     picture = ChatPicture()

@@ -33,6 +33,7 @@ from turnstream.domain.blocks import Block, PreliminaryOutput
 from turnstream.domain.cursor import Cursor
 from turnstream.domain.degraded import Degraded
 from turnstream.domain.events import (
+    CAUGHT_UP,
     ActionRequired,
     Answered,
     BlockDelta,
@@ -363,8 +364,8 @@ async def wrong_kind(world: World, endpoint: Endpoint) -> None:
 async def wrong_field(world: World, endpoint: Endpoint) -> None:
     path = filled(endpoint, {"{path:path}": "a/"}) if "{path" in endpoint.path else await world.fill(endpoint)
     content = b"[]" if endpoint.takes else b""
-    numbers = {"limit", "turn"} if "{entry}" in endpoint.path else {"limit", "version", "turn"}
-    wrong = {query.name: "0" for query in endpoint.queries if query.name in numbers}
+    numbers = {"limit", "turn", "startIndex", *(() if "{entry}" in endpoint.path else ("version",))}
+    wrong = {query.name: "x" for query in endpoint.queries if query.name in numbers}
     if not wrong and not isinstance(endpoint.takes, type):
         wrong = {"limt": "0"}
     await world.api.request(endpoint.method, path, params=wrong, content=content, headers=JSON)
@@ -539,6 +540,7 @@ NOTICES = [
     preliminary_notice(PreliminaryOutput(1, "c", "n", "so far", {"rows": 2})),
     preliminary_notice(PreliminaryOutput(1, "c", "n", "so far")),
     Notice("access_ended", {"status": 401, "detail": "The token was revoked."}),
+    CAUGHT_UP,
     Notice("retry", {"error": "overloaded_error", "message": "No.", "seconds": 1.5, "model": "m", "tries": 2}),
 ]
 

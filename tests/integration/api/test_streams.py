@@ -91,6 +91,44 @@ async def test_a_cursor_beyond_what_was_said_is_put_back(api: Client) -> None:
     assert events[1:] == whole[-len(events) + 1 :]
 
 
+async def test_from_each_cursor_one_notice_comes_behind_what_there_was(api: Client, server: Server) -> None:
+    pause = Pause()
+    turn = await api.say(await api.chat(), model=server.scripts.model(pausing(pause, "One ", "two.")))
+    await pause.reached.wait()
+    there: list[Event] = []
+    async with api.follow(turn.stream_url) as events:
+        async for event in events:
+            there.append(event)
+            if event.name == "block_delta":
+                break
+    ids = [event.id for event in there if event.id]
+    for place, cursor in enumerate([None, *ids]):
+        seen: list[Event] = []
+        async with api.follow(f"{turn.stream_url}?caught_up=true", cursor) as events:
+            async for event in events:
+                seen.append(event)
+                if event.name == "caught_up":
+                    break
+        assert (event.id, event.data) == (None, {})
+        assert [each.id for each in seen if each.id] == ids[place:]
+    async with api.follow(f"{turn.stream_url}?caught_up=true") as events:
+        pause.go.set()
+        names = [event.name async for event in events]
+    assert names.count("caught_up") <= 1
+    assert names[-1] == "turn_complete"
+
+
+async def test_a_turn_that_has_ended_has_no_such_notice(api: Client) -> None:
+    turn = await api.ask(await api.chat())
+    events = await api.events(f"{turn.stream_url}?caught_up=true")
+    assert events[-1].name == "turn_complete"
+    assert "caught_up" not in [event.name for event in events]
+    after = await api.get(f"{turn.stream_url}?caught_up=true", headers={"Last-Event-ID": events[-1].id or ""})
+    assert after.status_code == 204
+    refused = await api.json("GET", f"{turn.stream_url}?caught_up=yes", 422)
+    assert refused["errors"][0]["field"] == "caught_up"
+
+
 async def test_a_user_turn_has_no_stream(api: Client) -> None:
     await api.json("GET", f"{(await api.ask(await api.chat())).user_url}/stream", 409)
 

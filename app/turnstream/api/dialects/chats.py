@@ -26,6 +26,7 @@ from turnstream.domain.errors import Conflict, NotFound, RequestRefused
 from turnstream.domain.identity import Identity
 from turnstream.domain.turns import Turn
 from turnstream.kit.clock import CLOCK
+from turnstream.kit.ids import new_id
 from turnstream.kit.text import unstorable
 from turnstream.storage.chats.exchanges import Exchange, IdempotencyKey, Target
 
@@ -45,6 +46,11 @@ async def chat_of(services: Services, identity: Identity, id: str) -> UUID:
         chat = uuid5(_NAMESPACE, f"{identity.owner}\0{id}")
     identity.require_reach(chat)
     return chat
+
+
+def new_chat(owner: str, id: UUID | None = None, settings: Mapping[str, Any] | None = None) -> Chat:
+    now = CLOCK.now()
+    return Chat(id or new_id(), owner, None, None, dict(settings or {}), created_at=now, updated_at=now)
 
 
 async def newest_turn(services: Services, owner: str, chat: UUID) -> Turn | None:
@@ -95,8 +101,7 @@ async def post_by_chat(
         with suppress(NotFound):
             return await post_message(services, new, target, key)
         with suppress(Conflict):  # another request has just created it
-            now = CLOCK.now()
-            created = Chat(target.chat, target.owner, None, None, {}, created_at=now, updated_at=now)
+            created = new_chat(target.owner, target.chat)
             if (history := seed()) is not None:
                 CALLER.get().require("chat")  # answers in a history are no messages of a person
             return await post_in_new_chat(services, new, created, key, history)

@@ -121,6 +121,14 @@ def id_in_query(request: Request, name: str) -> UUID | None:
         raise RequestRefused(detail, field=name) from None
 
 
+def flag_of(request: Request, name: str) -> bool:
+    """False where it is not in the query. Raises RequestRefused."""
+    text = request.query_params.get(name, "false")
+    if text not in {"true", "false"}:
+        raise RequestRefused(f"`{name}` must be true or false.", field=name)
+    return text == "true"
+
+
 def limit_of(request: Request, default: int, most: int) -> int:
     text = request.query_params.get("limit", str(default))
     if not _NUMBER.fullmatch(text) or not 1 <= int(text) <= most:

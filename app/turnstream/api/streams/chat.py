@@ -10,7 +10,7 @@ from starlette.responses import Response
 from turnstream.api.codec import to_json
 from turnstream.api.events import TurnEvent, TurnsDeletedEvent, named
 from turnstream.api.http.errors import BadRequest
-from turnstream.api.http.reading import id_of
+from turnstream.api.http.reading import flag_of, id_of
 from turnstream.api.schemas.responses import TurnOut
 from turnstream.api.services import Services, services_and_owner
 from turnstream.api.streams.response import FrameResponse
@@ -31,19 +31,19 @@ async def stream_chat(request: Request) -> Response:
     chat = id_of(request, "chat")
     field, cursor = requested_cursor(request, ChatCursor.parse, ChatCursor())
     try:
-        reader = await open_reader(services, owner, chat, cursor)
+        reader = await open_reader(services, owner, chat, cursor, caught_up=flag_of(request, "caught_up"))
     except ValueError as error:
         raise BadRequest(str(error), field=field, code="unknown_cursor") from None
     return FrameResponse(reader.frames(), services.http.stream_life, services.http.heartbeat, services.streams)
 
 
-async def open_reader(services: Services, owner: str, chat: UUID, cursor: ChatCursor) -> ChatReader:
+async def open_reader(services: Services, owner: str, chat: UUID, cursor: ChatCursor, *, caught_up: bool) -> ChatReader:
     """Raises NotFound, and ValueError for a cursor of another chat."""
     await services.storage.chats.get(owner, chat)
     sources = Sources(
         services.storage.chat_changes, services.storage.turns, services.live.directory, services.live.chat_wakeups
     )
-    reader = ChatReader(sources, owner, chat, cursor, frame)
+    reader = ChatReader(sources, owner, chat, cursor, frame, caught_up=caught_up)
     await reader.open()
     return reader
 

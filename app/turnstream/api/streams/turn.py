@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from turnstream.api.events import frame
 from turnstream.api.http.errors import BadRequest
-from turnstream.api.http.reading import id_of
+from turnstream.api.http.reading import flag_of, id_of
 from turnstream.api.neighbours import is_from_neighbour
 from turnstream.api.reads import ReadStorage
 from turnstream.api.services import Services, services_and_owner, services_of
@@ -40,7 +40,7 @@ async def stream_turn(request: Request) -> Response:
     turn = view.turn if view and known else await services.reads.read(request, read)
     if answer := await passed_on(request, turn):
         return answer
-    return stream_response(services, owner, turn, cursor)
+    return stream_response(services, owner, turn, cursor, caught_up=flag_of(request, "caught_up"))
 
 
 async def passed_on(request: Request, turn: Turn) -> Response | None:
@@ -57,13 +57,15 @@ async def passed_on(request: Request, turn: Turn) -> Response | None:
     return await neighbours.pass_on(request, neighbour) if neighbour else None
 
 
-def stream_response(services: Services, owner: str, turn: Turn, cursor: Cursor = START) -> Response:
+def stream_response(
+    services: Services, owner: str, turn: Turn, cursor: Cursor = START, *, caught_up: bool = False
+) -> Response:
     """The turn's events after `cursor`; 204 when nothing will follow, which stops an EventSource for good."""
     if turn.role == "user":
         raise Conflict("A user turn has no stream; name the assistant turn that answers it.")
     directory, view = services.live.directory, services.live.directory.view(turn)
     load = partial(services.storage.turns.get, owner, turn.chat_id, turn.id)
-    reader = TurnReader(directory, view, load, cursor, frame, shares=True)
+    reader = TurnReader(directory, view, load, cursor, frame, shares=True, caught_up=caught_up)
     first = reader.look()
     if reader.done and view.ended:
         return Response(status_code=204, headers=HEADERS)

@@ -1,6 +1,7 @@
 """Handlers for `useChat` of the AI SDK: the same chats in the SDK's own protocol."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from uuid import UUID
 
@@ -38,14 +39,27 @@ from turnstream.domain.turns import Turn
 from turnstream.extensions.ai_sdk.messages import past_items, ui_message
 from turnstream.extensions.ai_sdk.parts import Json
 from turnstream.extensions.ai_sdk.schemas import UiMessageIn, UiRequest, UiStopped, blocks_in
-from turnstream.extensions.ai_sdk.stream import ui_stream
+from turnstream.extensions.ai_sdk.stream import counted_stream, ui_stream
 from turnstream.kit.offload import Portions
 from turnstream.storage.chats.actions import Decision
 from turnstream.storage.chats.exchanges import Exchange, IdempotencyKey, Parent, Target
 
+_INDEX = re.compile(r"-?[0-9]{1,9}")
+_RUN = re.compile(r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\.([0-9]{1,9})")
+
 
 async def converse(request: Request) -> Response:
     """Posts a message, answers calls that wait, or generates an answer again; responds with the stream."""
+    return ui_stream(*await _conversed(request))
+
+
+async def converse_counted(request: Request) -> Response:
+    """As `converse`, for a client that counts the chunks."""
+    return counted_stream(*await _conversed(request))
+
+
+async def _conversed(request: Request) -> tuple[Services, str, Turn, Collection[str] | None]:
+    """What is streamed, and the calls that the client has if it has the beginning of the turn."""
     services, owner = services_and_owner(request)
     sent, body = await read_body(request, UiRequest)
     key = idempotency_key_of(request, body)
@@ -63,7 +77,29 @@ async def converse(request: Request) -> Response:
         return await _answer_calls(services, identity_of(request), id, sent.all_messages[-1])
     else:
         exchange = await _post(services, owner, id, sent, key)
-    return ui_stream(services, owner, exchange.assistant_turn)
+    return services, owner, exchange.assistant_turn, None
+
+
+async def resume_counted(request: Request) -> Response:
+    """Streams an answer from a chunk on: that of a run id, `CHAT.TURN.PLACE`, or the newest one of a chat."""
+    services, owner = services_and_owner(request)
+    id, _, run = request.path_params["id"].partition(".")
+    chat = await chat_of(services, identity_of(request), id)
+    start = request.query_params.get("startIndex", "0")
+    if not _INDEX.fullmatch(start):
+        raise RequestRefused("`startIndex` must be a whole number.", field="startIndex")
+    named = _RUN.fullmatch(run)
+    place = 0
+    if named:
+        turn, place = await services.storage.turns.get(owner, chat, UUID(named[1])), int(named[2])
+    elif (newest := await newest_turn(services, owner, chat)) is not None:
+        turn = newest
+    else:
+        raise NotFound("This chat has no answer yet.")
+    services.streams.take(request)
+    if answer := await passed_on(request, turn):
+        return answer
+    return counted_stream(services, owner, turn, place=place, start=int(start))
 
 
 async def resume_answer(request: Request) -> Response:
@@ -182,8 +218,10 @@ async def _answer_to_replace(services: Services, owner: str, chat: UUID, sent: U
 # --- calls that wait for a person ------------------------------------------------------------------------------------
 
 
-async def _answer_calls(services: Services, identity: Identity, chat: UUID, message: UiMessageIn) -> Response:
-    """Stores the answers that the message has for calls that wait; responds with the rest of the turn's stream."""
+async def _answer_calls(
+    services: Services, identity: Identity, chat: UUID, message: UiMessageIn
+) -> tuple[Services, str, Turn, Collection[str]]:
+    """Stores the answers that the message has for calls that wait. The rest of the turn is streamed."""
     owner = identity.owner
     turn = await turn_of(services, owner, chat, message.id, "assistant")
     if turn is None:
@@ -197,7 +235,7 @@ async def _answer_calls(services: Services, identity: Identity, chat: UUID, mess
     if decisions and not turn.ended:
         await count_writes(services, owner, 1)
         turn = await store_answers(services, identity, turn, decisions)
-    return ui_stream(services, owner, turn, known=calls.keys())
+    return services, owner, turn, calls.keys()
 
 
 def _decisions_in(calls: Mapping[str, Json], turn: Turn) -> list[Decision]:

@@ -12,6 +12,7 @@ from turnstream.domain.events import ActionRequired
 from turnstream.domain.log import end_cursor
 from turnstream.domain.turns import Turn
 from turnstream.extensions.ai_sdk.chunks import UiEncoder
+from turnstream.extensions.ai_sdk.counted import CountedEncoder
 from turnstream.stream.live import LiveView
 
 HEADERS = {"x-vercel-ai-ui-message-stream": "v1"}
@@ -22,22 +23,58 @@ def ui_stream(services: Services, owner: str, turn: Turn, known: Collection[str]
     there. `known` are the calls that such a client has.
     """
     view = current_view(services, turn)
-    cursor = START if known is None else _cursor_after_wait(view, known)
+    return _response(services, turn, _frames(services, owner, view, _cursor_of(view, known)))
 
-    async def frames() -> AsyncGenerator[bytes, None]:
-        encoder = UiEncoder(view.turn, lambda: reader.view.turn)
-        reader = DialectReader(services, owner, view, encoder, cursor)
-        if cursor != START:
-            yield encoder.resumed(view.marks[: cursor.place])
-        while True:
-            if found := reader.look():
-                yield found
-            elif not await reader.more():
-                if reader.waiting is not None:
-                    yield encoder.waiting()
-                return
 
-    response = dialect_response(services, frames(), _access_ended)
+def counted_stream(
+    services: Services,
+    owner: str,
+    turn: Turn,
+    known: Collection[str] | None = None,
+    place: int = 0,
+    start: int = 0,
+) -> FrameResponse:
+    """As `ui_stream`, but from the chunk `start` on of a stream that began at `place` of the log. A negative `start`
+    leads to the beginning: the parts of a message need it.
+    """
+    view = current_view(services, turn)
+    cursor = Cursor(view.attempt, place) if place else _cursor_of(view, known)
+    response = _response(services, turn, _frames(services, owner, view, cursor, max(start, 0)))
+    response.headers["x-workflow-run-id"] = f"{turn.chat_id}.{turn.id}.{cursor.place}"
+    if start < 0:  # the client computes from it the number of its first chunk: 0
+        response.headers["x-workflow-stream-tail-index"] = str(-start - 1)
+    return response
+
+
+async def _frames(
+    services: Services, owner: str, view: LiveView, cursor: Cursor, skip: int | None = None
+) -> AsyncGenerator[bytes, None]:
+    """With `skip` the chunks are counted, and so many of them left out."""
+    encoder = UiEncoder(view.turn, lambda: reader.view.turn)
+    before = view.marks[cursor.place - 1].attempt if 0 < cursor.place <= len(view.marks) else 0
+    counted = None if skip is None else CountedEncoder(encoder, skip, before, lambda: reader.view.turn)
+    reader = DialectReader(services, owner, view, counted or encoder, cursor)
+
+    def passed(frames: bytes) -> bytes:
+        return frames if counted is None else counted.passed(frames)
+
+    if cursor != START:
+        yield passed(encoder.resumed(view.marks[: cursor.place]))
+    while True:
+        found = reader.look()
+        if counted is not None and counted.is_lost:
+            yield counted.lost()
+            return
+        if found:
+            yield found
+        elif not await reader.more():
+            if reader.waiting is not None:
+                yield passed(encoder.waiting())
+            return
+
+
+def _response(services: Services, turn: Turn, frames: AsyncGenerator[bytes, None]) -> FrameResponse:
+    response = dialect_response(services, frames, _access_ended)
     # What assistant-ui keeps to resume with, by any id that leads to the chat.
     response.headers.update({**HEADERS, "x-resumable-stream-id": str(turn.chat_id)})
     return response
@@ -48,8 +85,12 @@ def _access_ended(refusal: RequestRefused) -> bytes:
     return b"data: %b\n\n" % to_json({"type": "error", "errorText": refusal.detail})
 
 
-def _cursor_after_wait(view: LiveView, known: Collection[str]) -> Cursor:
-    """The cursor behind the last wait of which the client has all calls. Results that it has may be sent once more."""
+def _cursor_of(view: LiveView, known: Collection[str] | None) -> Cursor:
+    """The beginning, or the cursor behind the last wait of which the client has all calls. Results that it has may be
+    sent once more.
+    """
+    if known is None:
+        return START
     for place, mark in reversed(list(view.marks.places_of(ActionRequired))):
         if all(action.tool_use_id in known for action in mark.actions):
             return Cursor(view.attempt, place + 1)

@@ -3,22 +3,18 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from turnstream.api.actions import decisions_of, store_answers
-from turnstream.api.attachments import steer_blocks
-from turnstream.api.caller import check_turn, with_fixed
+from turnstream.api.actions import decisions_of
+from turnstream.api.caller import with_fixed
+from turnstream.api.dialects.chats import new_chat
 from turnstream.api.dialects.histories import NO_MESSAGE, HistoryPlace, PastResult, digest_of, find_place, history_of
-from turnstream.api.exchange import admit, cancel_turn, post_in_new_chat, post_message
-from turnstream.api.services import Services, count_writes
-from turnstream.domain.asks import Ask
-from turnstream.domain.chats import Chat
+from turnstream.api.dialects.results import last_ask, part_behind, still_waiting, store_results, was_answered_so
+from turnstream.api.exchange import cancel_turn, post_in_new_chat, post_message
+from turnstream.api.services import Services
 from turnstream.domain.errors import RequestRefused
 from turnstream.domain.identity import Identity
 from turnstream.domain.turns import Turn, TurnRequest
 from turnstream.extensions.anthropic_api.errors import ThreadRefused
 from turnstream.extensions.anthropic_api.inputs import AskedOptions, NewMessages, new_turn
-from turnstream.kit.clock import CLOCK
-from turnstream.kit.ids import new_id
-from turnstream.storage.chats.actions import Decision
 from turnstream.storage.chats.exchanges import IdempotencyKey, Target
 
 _PLACE = "messages"
@@ -65,15 +61,15 @@ class MessagePosting:
         """Posts the message behind its history, which is recorded."""
         self.identity.require("send")
         self.identity.require_reach(None)
-        now = CLOCK.now()
-        chat = Chat(new_id(), self.identity.owner, None, None, {}, created_at=now, updated_at=now)
         input, history, goes_on = self.input, None, bool(self.input.results and not self.input.blocks)
         results = [item for item in input.new if isinstance(item, PastResult)] if input.results else []
         if past := [*input.history, *input.last_answer, *results]:
             self.identity.require("chat")  # answers in a history are no messages of a person
             history = history_of(self.services, self.identity.owner, past, _PLACE, goes_on=goes_on)
         new = new_turn(self.options, [NO_MESSAGE] if goes_on else input.blocks)
-        return (await post_in_new_chat(self.services, new, chat, self.key, history)).assistant_turn
+        return (
+            await post_in_new_chat(self.services, new, new_chat(self.identity.owner), self.key, history)
+        ).assistant_turn
 
     # --- results of calls --------------------------------------------------------------------------------------------
 
@@ -84,27 +80,21 @@ class MessagePosting:
         services, identity = self.services, self.identity
         identity.require("chat")
         decisions = await decisions_of(self.input.results, turn, identity.owner, services, _PLACE)
-        asks = [_last_ask(turn, decision.tool_use_id) for decision in decisions]
-        if any(ask is None or ask.kind != "client" for ask in asks):
+        asks = [last_ask(turn, decision.tool_use_id) for decision in decisions]
+        asked = [ask for ask in asks if ask is not None and ask.kind == "client"]
+        if len(asked) < len(asks):
             return None
-        last = max(ask.round for ask in asks if ask is not None)
-        part = len({ask.round for ask in turn.asks if ask.is_marked and ask.round <= last})
-        if all(ask is not None and ask.answer is not None for ask in asks):
-            return (turn, part) if _was_answered_so(asks, decisions) else None
+        part = part_behind(turn, asked)
+        if all(ask.answer is not None for ask in asked):
+            return (turn, part) if was_answered_so(asked, decisions) else None
         if turn.ended:
             return None
         _check_nothing_waits(turn, [decision.tool_use_id for decision in decisions])
         if not await self._is_as_asked(turn):
             await cancel_turn(services, identity.owner, turn.chat_id, turn.id)
             return None
-        if not self.input.blocks:
-            await count_writes(services, identity.owner, 1)
-            return await store_answers(services, identity, turn, decisions, self.key), part
-        identity.require("send")
-        check_turn(turn)
-        new = with_fixed(new_turn(self.options, self.input.blocks))
-        await admit(services, identity.owner, new, writes=1)
-        return await store_answers(services, identity, turn, decisions, self.key, steer_blocks(new.blocks)), part
+        new = new_turn(self.options, self.input.blocks) if self.input.blocks else None
+        return await store_results(services, identity, turn, decisions, self.key, new), part
 
     async def _is_as_asked(self, turn: Turn) -> bool:
         """Whether the turn goes on with what this request asks for. Some clients change tools between two calls."""
@@ -126,17 +116,6 @@ def _essence(request: TurnRequest) -> tuple[object, ...]:
 
 def _check_nothing_waits(turn: Turn, answered: Sequence[str]) -> None:
     """Raises RequestRefused where a call of the turn would still wait."""
-    for ask in turn.asks:
-        if turn.status == "waiting" and ask.answer is None and ask.tool_use_id not in answered:
-            detail = f"`messages` must have a `tool_result` for each call that waits; {ask.tool_use_id} has none."
-            raise RequestRefused(detail, field="messages")
-
-
-def _last_ask(turn: Turn, call: str) -> Ask | None:
-    return next((ask for ask in reversed(turn.asks) if ask.tool_use_id == call), None)
-
-
-def _was_answered_so(asks: Sequence[Ask | None], decisions: Sequence[Decision]) -> bool:
-    """Whether the same results were stored before, as by a request whose response was lost."""
-    given = [ask.answer and (ask.answer.kind, ask.answer.text) for ask in asks if ask is not None]
-    return given == [(decision.answer.kind, decision.answer.text) for decision in decisions]
+    if call := still_waiting(turn, answered):
+        detail = f"`messages` must have a `tool_result` for each call that waits; {call} has none."
+        raise RequestRefused(detail, field="messages")

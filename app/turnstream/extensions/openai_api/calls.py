@@ -15,7 +15,7 @@ from turnstream.api.http.call_group import CallGroup, Foreign
 from turnstream.api.http.endpoint import Endpoint, HandlerApp, Limit, Query
 from turnstream.domain.errors import NotFound, RequestRefused, StorageUnavailable
 from turnstream.domain.identity import Scope
-from turnstream.extensions.openai_api import chat, conversations, files, models, responses
+from turnstream.extensions.openai_api import chat, compacting, conversations, files, models, responses
 from turnstream.extensions.openai_api.errors import param_of, param_of_chat, refusal, storage_refusal
 from turnstream.extensions.openai_api.schemas import ChatIn, ConversationBody, ItemsIn, OpenAiError, ResponseIn
 
@@ -53,6 +53,22 @@ ENDPOINTS = (
         "Create a response",
         ResponseIn,
         streams=True,
+        scopes=_ACTS,
+        limits=_POSTS,
+    ),
+    _call(
+        "POST /v1/responses/input_tokens",
+        responses.count_input_tokens,
+        "Count the tokens of the input",
+        ResponseIn,
+        scopes=_ACTS,
+        limits=("requests",),
+    ),
+    _call(
+        "POST /v1/responses/compact",
+        compacting.compact_response,
+        "Summarise a conversation",
+        ResponseIn,
         scopes=_ACTS,
         limits=_POSTS,
     ),

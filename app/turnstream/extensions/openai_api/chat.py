@@ -21,9 +21,12 @@ from turnstream.extensions.openai_api.inputs import items_of_messages, options_o
 from turnstream.extensions.openai_api.objects import (
     Json,
     ResponseState,
+    custom_input,
+    custom_tools,
     failure_of,
     function_of,
     is_server_call,
+    names_of,
     role_tools,
     state_of,
     usage_json,
@@ -76,7 +79,7 @@ class ChatChunks:
         self._part = part
         self._wants_usage = usage
         self._projection = Projection(turn)
-        self._roles = role_tools(turn)
+        self._roles, self._customs = role_tools(turn), custom_tools(turn)
         self._is_structured = turn.request is not None and turn.request.output is not None
         self._has_text = self._was_called = False
         self._calls = 0
@@ -104,10 +107,7 @@ class ChatChunks:
     def completion(self) -> Json:
         """The completion once it has ended."""
         steps, turn = self._projection.part(self._part), self._now()
-        calls = [
-            {"id": block.tool_use_id, "type": "function", "function": function_of(block)}
-            for block in calls_of_client(steps)
-        ]
+        calls = [self._call(block) for block in calls_of_client(steps)]
         thoughts = [step.block.text for step in steps if step.block.type == THINKING and step.block.text]
         message = {
             "role": "assistant",
@@ -144,6 +144,9 @@ class ChatChunks:
                 yield from self._begin(step)
             case Close(block=Block(type="text")) if not self._is_structured:
                 self._has_text = True
+            case Close(block=block, runner="client") if block.name in self._customs:
+                yield self._chunk(to_json({"tool_calls": [{"index": self._calls, **self._call(block)}]}))
+                self._calls += 1
             case CallResult() if self._is_of_earlier_call(step):
                 self._was_called = True
             case RoundStop(usage=usage):
@@ -163,6 +166,8 @@ class ChatChunks:
             self._delta = self._around(b'{"content":', b"}")
         elif start.type == THINKING:
             self._delta = self._around(b'{"reasoning_content":', b"}")
+        elif begin.runner == "client" and start.name in self._customs:
+            pass  # its text is known at the end of its JSON
         elif begin.runner == "client":
             if not begin.again:
                 function = {"name": start.name, "arguments": ""}
@@ -174,6 +179,13 @@ class ChatChunks:
             )
         elif is_server_call(begin.runner, start.name, self._roles):
             self._was_called = True
+
+    def _call(self, block: Block) -> Json:
+        if block.name in self._customs:
+            called = {"type": "custom", "custom": {**names_of(block.name), "input": custom_input(block.text)}}
+        else:
+            called = {"type": "function", "function": function_of(block)}
+        return {"id": block.tool_use_id, **called}
 
     def _is_of_earlier_call(self, result: CallResult) -> bool:
         """Whether the call of a tool of the server came before the wait with which the part begins."""

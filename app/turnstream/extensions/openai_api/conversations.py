@@ -7,23 +7,23 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from turnstream.api.codec import to_json
-from turnstream.api.dialects.chats import checked_turn
+from turnstream.api.dialects.chats import checked_turn, new_chat
 from turnstream.api.dialects.histories import history_of
 from turnstream.api.http.reading import limit_of, read_body
 from turnstream.api.schemas.requests import ChatSettings
 from turnstream.api.services import Services, count_writes, identity_of, services_and_owner
 from turnstream.domain.chats import Chat
 from turnstream.domain.errors import NotFound, RequestRefused
+from turnstream.domain.fork import cut_after
 from turnstream.domain.turns import Turn
 from turnstream.extensions.openai_api.history import PLACE, past_items
 from turnstream.extensions.openai_api.inputs import items_of
-from turnstream.extensions.openai_api.items import items_of_path
+from turnstream.extensions.openai_api.items import is_placeholder, items_of_path
 from turnstream.extensions.openai_api.objects import Json, chat_of_conversation, conversation_id, turn_of_item
 from turnstream.extensions.openai_api.posting import delete_turn
 from turnstream.extensions.openai_api.responses import item_page
 from turnstream.extensions.openai_api.schemas import ConversationBody, ItemsIn
-from turnstream.kit.clock import CLOCK
-from turnstream.kit.ids import new_id
+from turnstream.storage.chats.branches import Fork
 
 
 async def create_conversation(request: Request) -> Response:
@@ -32,8 +32,7 @@ async def create_conversation(request: Request) -> Response:
     settings = services.resolver.changed_settings({}, ChatSettings(labels=sent.metadata) if sent.metadata else None)
     history = history_of(services, owner, past_items(items_of(sent.items)), PLACE)
     await count_writes(services, owner, history.exchanges)
-    now = CLOCK.now()
-    chat = Chat(new_id(), owner, None, None, dict(settings), created_at=now, updated_at=now)
+    chat = new_chat(owner, settings=settings)
     request_of_chat = services.resolver.resolve(checked_turn({"blocks": [{"type": "text", "text": "…"}]}), chat, None)
     await services.storage.histories.record_in_new_chat(chat, await history.load(), request_of_chat)
     services.live.notify(owner, chat.id)
@@ -124,14 +123,33 @@ async def get_item(request: Request) -> Response:
 
 
 async def delete_item(request: Request) -> Response:
-    """Deletes a message of the user, with its answer and all that follows."""
+    """Deletes a message of the user, with its answer and all that follows, or the last item of the conversation."""
     services, owner = services_and_owner(request)
     turn = await _turn_of_item(request, services, owner)
-    if turn.role != "user":
-        detail = "`item` must be a message of the user, which is deleted with its answer and all that follows."
-        raise RequestRefused(detail, field="item")
-    await delete_turn(services, owner, turn)
+    if turn.role == "user":
+        await delete_turn(services, owner, turn)
+    else:
+        await _delete_last(request, services, owner, turn)
     return _conversation(await services.storage.chats.get(owner, turn.chat_id))
+
+
+async def _delete_last(request: Request, services: Services, owner: str, turn: Turn) -> None:
+    """The answer gets a copy without its last item in its place: the rows of a turn never change."""
+    items, newest = await items_of_path([turn]), await services.storage.turns.newest(owner, turn.chat_id)
+    if newest != turn.id or not items or items[-1]["id"] != request.path_params["item"]:
+        detail = "`item` must be the last item, or a message of the user, which is deleted with all that follows."
+        raise RequestRefused(detail, field="item")
+    if turn.asks:  # a copy would lose who has answered them
+        detail = (
+            "`item` must be a message of the user: this one is of an answer with calls that its client has answered."
+        )
+        raise RequestRefused(detail, field="item")
+    (_, _, index), parent = turn_of_item(items[-1]["id"]) or (None, None, None), turn.parent_id
+    assert index is not None
+    assert parent is not None
+    if len(items) > 1 or not is_placeholder(await services.storage.turns.get(owner, turn.chat_id, parent)):
+        await services.storage.branches.fork(owner, Fork(cut_after(turn, index - 1), new_chat=False), None)
+    await delete_turn(services, owner, turn)
 
 
 async def _turn_of_item(request: Request, services: Services, owner: str) -> Turn:

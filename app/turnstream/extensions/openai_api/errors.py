@@ -8,8 +8,16 @@ from starlette.responses import Response
 
 from turnstream.api.codec import to_json
 from turnstream.api.http.errors import OVERLOADED, STORAGE_AWAY, Invalid, refused, unavailable
-from turnstream.domain.errors import Forbidden, Overloaded, RequestRefused, StorageUnavailable, TooMany, Unauthorized
-from turnstream.extensions.openai_api.objects import Json
+from turnstream.domain.errors import (
+    Forbidden,
+    Overloaded,
+    ProviderError,
+    RequestRefused,
+    StorageUnavailable,
+    TooMany,
+    Unauthorized,
+)
+from turnstream.extensions.openai_api.objects import Json, failure_of
 from turnstream.kit.requirements import sentence
 
 # Fields of a turn's options by the names that they have in OpenAI's requests.
@@ -85,6 +93,13 @@ async def refusal(request: Request, error: RequestRefused, rename: Rename = para
     status = 404 if error.code == "unknown_model" else 400 if error.status == 422 else error.status
     headers = {name: value for name, value in ours.headers.items() if not name.startswith("content-")}
     return Response(to_json(error_json(error, rename)), status, headers, media_type="application/json")
+
+
+def failed_call(error: ProviderError) -> Response:
+    """The response to a call of a provider that failed."""
+    status, type, code = failure_of(error.type)
+    body = {"error": {"message": error.message, "type": type, "param": None, "code": code}}
+    return Response(to_json(body), status, media_type="application/json")
 
 
 async def storage_refusal(request: Request, error: StorageUnavailable) -> Response:

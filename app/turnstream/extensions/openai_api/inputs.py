@@ -285,7 +285,7 @@ def choice_of(given: str | ToolChoiceIn, tools: Sequence[ToolIn] | None) -> tupl
     if isinstance(given, str) and given in _CHOICES:
         return {"type": _CHOICES[given]}, tools
     if isinstance(given, ToolChoiceIn) and given.type in ("function", "custom"):
-        return {"type": "tool", "name": (given.function or given).name}, tools
+        return {"type": "tool", "name": (given.function or given.custom or given).name}, tools
     if isinstance(given, ToolChoiceIn) and given.type == "allowed_tools":
         choice = given.allowed_tools or given
         return {"type": _CHOICES[choice.mode]}, allowed(tools, choice)

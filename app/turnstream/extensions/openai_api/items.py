@@ -4,13 +4,23 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
+from turnstream.api.dialects.histories import NO_MESSAGE, is_recorded
 from turnstream.domain.asks import Ask
 from turnstream.domain.blocks import Block
+from turnstream.domain.fork import LEFT_OUT
 from turnstream.domain.kinds import DOCUMENT, IMAGE, TEXT
 from turnstream.domain.log import marks_of
 from turnstream.domain.turns import Turn
-from turnstream.extensions.openai_api.events import ResponseEvents
-from turnstream.extensions.openai_api.objects import Json, approval_id, custom_tools, item_id, parts_of
+from turnstream.extensions.openai_api.events import ResponseEvents, text_part
+from turnstream.extensions.openai_api.objects import (
+    Json,
+    annotations_of,
+    approval_id,
+    custom_tools,
+    function_of,
+    item_id,
+    parts_of,
+)
 from turnstream.kit.offload import Portions
 
 
@@ -32,7 +42,11 @@ async def items_of_path(path: Sequence[Turn]) -> list[Json]:
     for turn in path:
         await portions.pause()
         if turn.role == "user":
-            items.append(user_item(turn))
+            if not is_placeholder(turn):
+                items.append(user_item(turn))
+            continue
+        if _was_elsewhere(turn):
+            items += _recorded_items(turn)
             continue
         for part in range(parts_of(turn)):
             events = ResponseEvents(turn, part)
@@ -41,6 +55,38 @@ async def items_of_path(path: Sequence[Turn]) -> list[Json]:
                     await portions.pause()
             items += [*_answers(turn, part), *events.response()["output"]]
     return items
+
+
+def is_placeholder(turn: Turn) -> bool:
+    """Whether a user turn is there only because each answer follows one: nobody has sent it."""
+    return [block.text for block in turn.blocks] in ([], [NO_MESSAGE["text"]])
+
+
+def _was_elsewhere(turn: Turn) -> bool:
+    """Whether it is an answer of a recorded history, whose calls are those of its client, or a copy of one."""
+    is_copy = turn.forked_from is not None and not any(round.usage for round in turn.rounds)
+    return is_recorded(turn) or is_copy
+
+
+def _recorded_items(turn: Turn) -> Iterator[Json]:
+    for block in turn.blocks:
+        place = block.index, block.attempt
+        match block.type:
+            case "text":
+                part = text_part(block.text, annotations_of(block))
+                message = {"role": "assistant", "status": "completed", "content": [part]}
+                yield {"type": "message", "id": item_id("msg", turn, *place), **message}
+            case "thinking" if block.text:
+                summary = [{"type": "summary_text", "text": block.text}]
+                yield {"type": "reasoning", "id": item_id("rs", turn, *place), "summary": summary}
+            case "tool_use":
+                call = {"call_id": block.tool_use_id, **function_of(block), "status": "completed"}
+                yield {"type": "function_call", "id": item_id("fc", turn, *place), **call}
+            case "tool_result" if block.text != LEFT_OUT:
+                output = {"call_id": block.tool_use_id, "output": block.text, "status": "completed"}
+                yield {"type": "function_call_output", "id": item_id("fco", turn, *place), **output}
+            case _:
+                pass
 
 
 def _answers(turn: Turn, part: int) -> Iterator[Json]:

@@ -7,14 +7,12 @@ from uuid import UUID
 
 from starlette.requests import Request
 
-from turnstream.api.actions import store_answers
-from turnstream.api.attachments import steer_blocks
-from turnstream.api.caller import check_turn, with_fixed
+from turnstream.api.dialects.chats import new_chat
 from turnstream.api.dialects.histories import NO_MESSAGE, PastCall, digest_of, find_place, history_of
-from turnstream.api.exchange import admit, post_in_new_chat, post_message
-from turnstream.api.services import Services, count_writes, identity_of
+from turnstream.api.dialects.results import last_ask, part_behind, still_waiting, store_results, was_answered_so
+from turnstream.api.exchange import post_in_new_chat, post_message
+from turnstream.api.services import Services, identity_of
 from turnstream.domain.asks import Ask, AskAnswer
-from turnstream.domain.chats import Chat
 from turnstream.domain.errors import NotFound, RequestRefused
 from turnstream.domain.turns import Turn
 from turnstream.extensions.openai_api.history import PLACE, past_items
@@ -27,8 +25,6 @@ from turnstream.extensions.openai_api.inputs import (
 )
 from turnstream.extensions.openai_api.objects import ResponseId, approval_id
 from turnstream.extensions.openai_api.schemas import ApprovalItem, FunctionOutputItem
-from turnstream.kit.clock import CLOCK
-from turnstream.kit.ids import new_id
 from turnstream.storage.chats.actions import Decision
 from turnstream.storage.chats.exchanges import IdempotencyKey, Parent, Target
 
@@ -102,7 +98,9 @@ class Posting:
         services, owner = self._services, self._owner
         self._identity.require("send")
         if not self._input.blocks and not self._input.answers:
-            detail = "`input` must end with a message of the user, or with the outputs of calls."
+            detail = (
+                "`input` must end with a message of the user, or with the outputs of calls: an answer is not continued."
+            )
             raise RequestRefused(detail, field="input")
         goes_on = not self._input.blocks
         if goes_on:
@@ -110,14 +108,12 @@ class Posting:
         new = new_turn(services, self._options, self._input, follows=place.origin is not None)
         if place.chat is None:
             self._identity.require_reach(None)
-            now = CLOCK.now()
-            chat = Chat(new_id(), owner, None, None, {}, created_at=now, updated_at=now)
             history = None
             if self._input.last_answer:
                 self._identity.require("chat")  # answers in a history are no messages of a person
                 items = [*self._input.history, *self._input.last_answer, *self._input.answers]
                 history = history_of(services, owner, past_items(items), PLACE, goes_on=goes_on)
-            turn = (await post_in_new_chat(services, new, chat, self._key, history)).assistant_turn
+            turn = (await post_in_new_chat(services, new, new_chat(owner), self._key, history)).assistant_turn
             if not self._stores:
                 await services.storage.histories.keep_unstored(turn, owner)
             return turn
@@ -142,7 +138,7 @@ class Posting:
         """Stores the answers of the input; returns the turn, and the part of it that follows them. A message that comes
         with them is one to the running turn. None where no call waits for them, and the input has the calls.
         """
-        services, owner, identity, origin = self._services, self._owner, self._identity, place.origin
+        services, identity, origin = self._services, self._identity, place.origin
         has_calls = not place.named and self._has_calls()
         if origin is None:
             if has_calls:
@@ -157,22 +153,17 @@ class Posting:
         decisions = [_decision(turn, item) for item in self._input.answers]
         for decision in decisions:
             identity.require("chat" if decision.answer.kind == "result" else "approve")
-        part = _part_behind(turn, decisions)
-        if _was_answered_so(turn, decisions):
+        asks = _asks_of(turn, decisions)
+        part = part_behind(turn, asks)
+        if was_answered_so(asks, decisions):
             return turn, part
         if turn.ended and has_calls:
             return None
         if turn.ended:  # no 409: the SDKs would try again
             raise RequestRefused(f"No call of {origin} waits for an output any more: it has ended.", field="input")
         _check_nothing_waits(turn, [decision.tool_use_id for decision in decisions])
-        if not self._input.blocks:
-            await count_writes(services, owner, 1)
-            return await store_answers(services, identity, turn, decisions, self._key), part
-        identity.require("send")
-        check_turn(turn)
-        new = with_fixed(new_turn(services, self._options, self._input, follows=True))
-        await admit(services, owner, new, writes=1)  # before the answers: a refusal stores nothing
-        return await store_answers(services, identity, turn, decisions, self._key, steer_blocks(new.blocks)), part
+        new = new_turn(services, self._options, self._input, follows=True) if self._input.blocks else None
+        return await store_results(services, identity, turn, decisions, self._key, new), part
 
     def _has_calls(self) -> bool:
         """Whether the input has the call of each answer."""
@@ -189,7 +180,7 @@ def _may_wait(turn: Turn, answers: Sequence[FunctionOutputItem | ApprovalItem]) 
     for item in answers:
         if isinstance(item, ApprovalItem):
             return False
-        ask = _last_ask(turn, item.call_id)
+        ask = last_ask(turn, item.call_id)
         if ask is None or ask.kind != "client":
             return False
         if ask.answer is not None and (ask.answer.kind, ask.answer.text) != ("result", result_text(item)):
@@ -201,7 +192,7 @@ def _decision(turn: Turn, item: FunctionOutputItem | ApprovalItem) -> Decision:
     if isinstance(item, FunctionOutputItem):
         return Decision(item.call_id, None, AskAnswer("result", result_text(item)), "input")
     call = next((block for block in turn.blocks if approval_id(turn, block) == item.approval_request_id), None)
-    ask = None if call is None else _last_ask(turn, call.tool_use_id or "")
+    ask = None if call is None else last_ask(turn, call.tool_use_id or "")
     if ask is None:
         detail = f"No approval has the id {item.approval_request_id}: send that of an `mcp_approval_request`."
         raise RequestRefused(detail, field="input")
@@ -209,34 +200,21 @@ def _decision(turn: Turn, item: FunctionOutputItem | ApprovalItem) -> Decision:
     return Decision(ask.tool_use_id, ask.digest, answer, "input")
 
 
-def _last_ask(turn: Turn, call: str) -> Ask | None:
-    return next((ask for ask in reversed(turn.asks) if ask.tool_use_id == call), None)
-
-
-def _part_behind(turn: Turn, decisions: Sequence[Decision]) -> int:
-    """The number of the part that begins with the answers. The waits of a turn are in the order of their rounds."""
-    asks = [_last_ask(turn, decision.tool_use_id) for decision in decisions]
-    for decision, ask in zip(decisions, asks, strict=True):
+def _asks_of(turn: Turn, decisions: Sequence[Decision]) -> list[Ask]:
+    """Raises RequestRefused for a decision about a call that the turn has not asked for."""
+    asks = [(decision.tool_use_id, last_ask(turn, decision.tool_use_id)) for decision in decisions]
+    for call, ask in asks:
         if ask is None:
-            detail = f"No call of the response has the id {decision.tool_use_id}, or it waits for no output."
+            detail = f"No call of the response has the id {call}, or it waits for no output."
             raise RequestRefused(detail, field="input")
-    last = max(ask.round for ask in asks if ask is not None)
-    return len({ask.round for ask in turn.asks if ask.is_marked and ask.round <= last})
-
-
-def _was_answered_so(turn: Turn, decisions: Sequence[Decision]) -> bool:
-    """Whether the same answers were stored before, as by a request whose response was lost."""
-    asks = [_last_ask(turn, decision.tool_use_id) for decision in decisions]
-    given = [ask.answer and (ask.answer.kind, ask.answer.text) for ask in asks if ask is not None]
-    return given == [(decision.answer.kind, decision.answer.text) for decision in decisions]
+    return [ask for _, ask in asks if ask is not None]
 
 
 def _check_nothing_waits(turn: Turn, answered: Sequence[str]) -> None:
     """Raises RequestRefused where a call of the turn would still wait."""
-    for ask in turn.asks:
-        if turn.status == "waiting" and ask.answer is None and ask.tool_use_id not in answered:
-            detail = f"No tool output found for function call {ask.tool_use_id}: send one for each call that waits."
-            raise RequestRefused(detail, field="input")
+    if call := still_waiting(turn, answered):
+        detail = f"No tool output found for function call {call}: send one for each call that waits."
+        raise RequestRefused(detail, field="input")
 
 
 # --- deleting what was not to be stored ------------------------------------------------------------------------------

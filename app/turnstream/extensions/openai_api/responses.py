@@ -8,13 +8,24 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from turnstream.api.codec import to_json
+from turnstream.api.dialects.counting import count_input
+from turnstream.api.dialects.histories import NO_MESSAGE
 from turnstream.api.exchange import cancel_turn, wait_for_end
 from turnstream.api.http.reading import idempotency_key_of, limit_of, read_body
 from turnstream.api.services import Services, identity_of, services_and_owner
 from turnstream.api.streams.turn import passed_on
-from turnstream.domain.errors import NotFound, RequestRefused
+from turnstream.domain.errors import NotFound, ProviderError, RequestRefused
 from turnstream.domain.turns import Turn
-from turnstream.extensions.openai_api.inputs import items_of, options_of, origin_of, split_input
+from turnstream.extensions.openai_api.errors import failed_call
+from turnstream.extensions.openai_api.history import PLACE, past_items
+from turnstream.extensions.openai_api.inputs import (
+    items_of,
+    new_turn,
+    options_of,
+    origin_of,
+    split_input,
+    unknown_previous,
+)
 from turnstream.extensions.openai_api.items import input_items_of
 from turnstream.extensions.openai_api.objects import ResponseId, chat_of_conversation, parts_of
 from turnstream.extensions.openai_api.posting import Forgetting, Place, Posting, delete_turn, delivered
@@ -33,7 +44,7 @@ async def create_response(request: Request) -> Response:
         raise RequestRefused("`store` must be left out with `background`.", field="store")
     items = await with_referenced(services, identity_of(request), items_of(sent.input))
     input, options = await split_input(items), options_of(services, sent)
-    place = await _place(request, services, sent)
+    place = await place_of(request, services, sent)
     if sent.stream:
         services.streams.take(request)
     key = idempotency_key_of(request, body)
@@ -54,6 +65,23 @@ async def create_response(request: Request) -> Response:
     if forget is not None:
         await forget()
     return Response(response, 200, options.headers, "application/json")
+
+
+async def count_input_tokens(request: Request) -> Response:
+    """The number of tokens that a response with this body would begin with."""
+    services, owner = services_and_owner(request)
+    sent, _ = await read_body(request, ResponseIn)
+    items = await with_referenced(services, identity_of(request), items_of(sent.input))
+    input, options = await split_input(items), options_of(services, sent)
+    place = await place_of(request, services, sent)
+    input.blocks = [NO_MESSAGE]  # the items are counted by themselves
+    new = new_turn(services, options, input, follows=place.origin is not None)
+    path = await previous_path(services, owner, place.origin) if place.origin else ()
+    try:
+        count = await count_input(services, owner, new, past_items(items), PLACE, path)
+    except ProviderError as error:
+        return failed_call(error)
+    return Response(to_json({"object": "response.input_tokens", "input_tokens": count}), media_type="application/json")
 
 
 async def get_response(request: Request) -> Response:
@@ -130,7 +158,7 @@ def item_page(request: Request, items: Sequence[dict[str, Any]], *, more: bool =
     return Response(to_json(body), media_type="application/json")
 
 
-async def _place(request: Request, services: Services, sent: ResponseIn) -> Place:
+async def place_of(request: Request, services: Services, sent: ResponseIn) -> Place:
     """The chat of the response and the response that it follows: the one that is named, or the newest of the
     conversation.
     """
@@ -145,6 +173,14 @@ async def _place(request: Request, services: Services, sent: ResponseIn) -> Plac
         return Place(chat, None if newest is None else ResponseId(chat, newest), named=True)
     identity.require_reach(origin.chat if origin else None)
     return Place(origin.chat, origin, named=True) if origin else Place()
+
+
+async def previous_path(services: Services, owner: str, origin: ResponseId) -> Sequence[Turn]:
+    """The path to the response that a request names. Raises RequestRefused."""
+    try:
+        return await services.storage.turns.path(owner, origin.chat, origin.turn)
+    except NotFound:
+        raise unknown_previous(str(origin)) from None
 
 
 async def _found(request: Request, services: Services, owner: str) -> tuple[ResponseId, Turn]:

@@ -5,7 +5,7 @@ than are needed, as the SDKs send back what they received.
 import json
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 
 from turnstream.api.schemas.fields import (
     OTHER_TAG,
@@ -21,6 +21,7 @@ from turnstream.api.schemas.fields import (
 )
 from turnstream.api.schemas.requests import Labels, ModelName
 from turnstream.extensions.openai_api.objects import flat_name
+from turnstream.llm.conversation.messages import SUMMARISED
 
 # What a response has in any case, or never has because it is not needed here. Probabilities are not kept.
 Included = Literal["message.input_image.image_url", "message.output_text.logprobs", "reasoning.encrypted_content"]
@@ -95,8 +96,13 @@ class OutputItem(LenientBody):
     arguments: Storable | None = None
 
 
-def _as_function(value: Any) -> Any:
-    """Calls of custom tools and of tools of a namespace, and their outputs, as those of functions."""
+SUMMARY_MARK = "turnstream:"  # before the summary in a compaction item of ours
+
+
+def _as_known(value: Any) -> Any:
+    """Calls of custom tools and of tools of a namespace, and their outputs, as those of functions; a summary of the
+    conversation so far as a message.
+    """
     if not isinstance(value, dict):
         return value
     match value.get("type"):
@@ -104,9 +110,18 @@ def _as_function(value: Any) -> Any:
             value = {**value, "type": "function_call", "arguments": json.dumps({"input": value.get("input", "")})}
         case "custom_tool_call_output":
             value = {**value, "type": "function_call_output"}
+        case "compaction" | "compaction_summary":
+            mark, _, summary = str(value.get("encrypted_content", "")).partition(SUMMARY_MARK)
+            if mark or not summary:
+                raise ValueError("must be as this server has made it: other summaries cannot be read")
+            return {"type": "message", "role": "user", "content": SUMMARISED + summary}
         case _:
             pass
     return {**value, "name": flat_name(value.get("name"), value["namespace"])} if value.get("namespace") else value
+
+
+def is_summary(item: MessageItem) -> bool:
+    return isinstance(item.content, str) and item.content.startswith(SUMMARISED)
 
 
 InputItem = MessageItem | FunctionOutputItem | ApprovalItem | OutputItem
@@ -126,7 +141,7 @@ ItemIn = Annotated[
     | Annotated[ApprovalItem, Tag("mcp_approval_response")]
     | Annotated[OutputItem, Tag("output")],
     Discriminator(_item_tag),
-    BeforeValidator(_as_function),
+    BeforeValidator(_as_known),
 ]
 InputIn = (
     Annotated[
@@ -153,12 +168,20 @@ class FunctionToolIn(FunctionIn):
 
 
 class CustomToolIn(LenientBody):
-    """A tool of the client whose input is any text. A grammar in its `format` is a hint for the model."""
+    """A tool of the client whose input is any text. A grammar in its `format` is a hint for the model. Chat completions
+    have the other members inside of `custom`.
+    """
 
     type: Literal["custom"]
     name: Storable
     description: Storable | None = None
     format: JsonObject | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_chat(cls, value: Any) -> Any:
+        inside = value.get("custom") if isinstance(value, dict) else None
+        return {**inside, **value} if isinstance(inside, dict) else value
 
 
 def _own_tag(value: Any) -> str:
@@ -227,6 +250,7 @@ class NamedToolIn(LenientBody):
     type: Storable | None = None
     name: Storable | None = None
     function: FunctionIn | None = None
+    custom: FunctionIn | None = None
 
 
 class AllowedIn(LenientBody):
@@ -344,8 +368,21 @@ class CalledFunctionIn(LenientBody):
 
 class ToolCallIn(LenientBody):
     id: Storable | None = None
-    type: Literal["function"] = "function"
+    type: Literal["function", "custom"] = "function"
     function: CalledFunctionIn
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_custom(cls, value: Any) -> Any:
+        """The call of a custom tool as that of a function."""
+        if (
+            isinstance(value, dict)
+            and value.get("type") == "custom"
+            and isinstance(custom := value.get("custom"), dict)
+        ):
+            arguments = json.dumps({"input": custom.get("input", "")})
+            return {**value, "function": {"name": custom.get("name"), "arguments": arguments}}
+        return value
 
 
 class ChatMessageIn(LenientBody):

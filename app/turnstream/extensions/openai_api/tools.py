@@ -87,7 +87,8 @@ def allowed(given: Sequence[ToolIn] | None, choice: AllowedIn) -> Sequence[ToolI
 
 
 def _name_of(tool: ToolIn | NamedToolIn) -> object:
-    return getattr(getattr(tool, "function", None) or tool, "name", None)
+    inside = getattr(tool, "function", None) or getattr(tool, "custom", None)
+    return getattr(inside or tool, "name", None)
 
 
 def _is_offer(tool: ToolIn) -> bool:

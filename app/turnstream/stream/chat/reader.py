@@ -11,7 +11,7 @@ from uuid import UUID
 from turnstream.domain.chats import Chat
 from turnstream.domain.cursor import START, Cursor
 from turnstream.domain.errors import NotFound
-from turnstream.domain.events import Event, Notice, TurnEnd
+from turnstream.domain.events import CAUGHT_UP, Event, Notice, TurnEnd
 from turnstream.domain.turns import Turn
 from turnstream.storage.chats.chat_changes import ChatUpdates, DeletedTurns, is_answer
 from turnstream.storage.chats.turns import Turns
@@ -40,7 +40,7 @@ class EventOfTurn(NamedTuple):
 
 
 # The chat as it is now, or None once it was deleted; a turn that is new to the client; turns that were deleted; an
-# event of a turn; a notice about the chat.
+# event of a turn; a notice of the chat or of the stream itself.
 ChatItem = Chat | Turn | DeletedTurns | EventOfTurn | Notice | None
 EncodeItem = Callable[[ChatItem, ChatCursor | None], bytes]
 
@@ -61,15 +61,27 @@ class Sources(NamedTuple):
 
 
 class ChatReader:
-    """One reader of one chat, from `cursor` on. The cursor is changed in place."""
+    """One reader of one chat, from `cursor` on. The cursor is changed in place. With `caught_up` a notice comes behind
+    what there was.
+    """
 
-    def __init__(self, sources: Sources, owner: str, chat: UUID, cursor: ChatCursor, encode: EncodeItem) -> None:
+    def __init__(
+        self,
+        sources: Sources,
+        owner: str,
+        chat: UUID,
+        cursor: ChatCursor,
+        encode: EncodeItem,
+        *,
+        caught_up: bool = False,
+    ) -> None:
         self._changes, self._turns, self._directory, wakeups = sources
         self._wakeup = wakeups.wakeup(chat)
         self._owner = owner
         self._chat = chat
         self._cursor = cursor
         self._encode = encode
+        self._marks_end = caught_up
         self._readers: dict[int, TurnReader] = {}  # by the places of their turns
         self._seen = self._wakeup.number  # notifications before the last query
         self._more = True
@@ -117,7 +129,10 @@ class ChatReader:
                     del self._readers[place]
                 elif not reader.fed:
                     await reader.renew()
-            if idle:  # then nothing was awaited since the looks, and no notification is missed
+            if idle and self._marks_end and not self._more:
+                self._marks_end = False
+                yield self._encode(CAUGHT_UP, None)
+            elif idle:  # then nothing was awaited since the looks, and no notification is missed
                 await wait_for_any(self._wakeup, *(reader.view.wakeup for reader in self._readers.values()))
 
     @property

@@ -25,7 +25,7 @@ export interface WaitingCall extends Members<Schemas['WaitingOut']> {}
 /** An approval that is remembered for a chat. */
 export interface Grant extends Members<Schemas['GrantOut']> {}
 
-/** An event of a turn. Notices (`status`, `tool_progress`, `tool_output`, `retry`, `access_ended`) have no id. The stream of a chat adds `turn`. */
+/** An event of a turn. Notices (`status`, `tool_progress`, `tool_output`, `retry`, `access_ended`, `caught_up`) have no id. The stream of a chat adds `turn`. */
 export type TurnEvent = Loose<Schemas['StreamEvent']> & { data: { turn?: string } }
 export type ChatEvent = Loose<Schemas['ChatStreamEvent']>
 /** An event of the owner's feed: the whole state of its chat or turn. */
@@ -44,6 +44,7 @@ export type MessageOptions = Partial<Loose<Omit<Schemas['NewTurnInNewChat'], 'pa
 
 export type FollowOptions = {
   cursor?: string | null
+  caughtUp?: boolean
   signal?: AbortSignal
   connection?: (state: 'open' | 'lost') => void
 }

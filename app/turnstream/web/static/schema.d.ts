@@ -203,6 +203,21 @@ export interface components {
             event: "block_stop";
             data: components["schemas"]["BlockStopEvent"];
         };
+        /**
+         * @description The client has all that there was when it connected. It comes once in a connection with `caught_up=true`, unless
+         *     the turn ends before. The notice has no id.
+         */
+        CaughtUpNotice: Record<string, never>;
+        CaughtUpNoticeFrame: {
+            /** @description the cursor behind the event; notices have none */
+            id?: string;
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            event: "caught_up";
+            data: components["schemas"]["CaughtUpNotice"];
+        };
         /** @description These calls wait for a person. Answer them at …/actions, one by one or together. */
         ChatActionRequiredEvent: {
             round: number;
@@ -463,7 +478,7 @@ export interface components {
             data: components["schemas"]["ChatStatusNotice"];
         };
         /** @description An event of the stream `ChatStream`. */
-        ChatStreamEvent: components["schemas"]["ChatEventFrame"] | components["schemas"]["TurnEventFrame"] | components["schemas"]["TurnsDeletedEventFrame"] | components["schemas"]["ChatDeletedEventFrame"] | components["schemas"]["QueueNoticeFrame"] | components["schemas"]["ChatTurnStartEventFrame"] | components["schemas"]["ChatRoundStartEventFrame"] | components["schemas"]["ChatBlockStartEventFrame"] | components["schemas"]["ChatBlockDeltaEventFrame"] | components["schemas"]["ChatBlockStopEventFrame"] | components["schemas"]["ChatRoundStopEventFrame"] | components["schemas"]["ChatResetEventFrame"] | components["schemas"]["ChatActionRequiredEventFrame"] | components["schemas"]["ChatTurnEndEventFrame"] | components["schemas"]["ChatTurnCancelledEventFrame"] | components["schemas"]["ChatTurnErrorEventFrame"] | components["schemas"]["ChatStatusNoticeFrame"] | components["schemas"]["ChatToolProgressNoticeFrame"] | components["schemas"]["ChatToolOutputNoticeFrame"] | components["schemas"]["ChatRetryNoticeFrame"] | components["schemas"]["AccessEndedNoticeFrame"];
+        ChatStreamEvent: components["schemas"]["ChatEventFrame"] | components["schemas"]["TurnEventFrame"] | components["schemas"]["TurnsDeletedEventFrame"] | components["schemas"]["ChatDeletedEventFrame"] | components["schemas"]["QueueNoticeFrame"] | components["schemas"]["ChatTurnStartEventFrame"] | components["schemas"]["ChatRoundStartEventFrame"] | components["schemas"]["ChatBlockStartEventFrame"] | components["schemas"]["ChatBlockDeltaEventFrame"] | components["schemas"]["ChatBlockStopEventFrame"] | components["schemas"]["ChatRoundStopEventFrame"] | components["schemas"]["ChatResetEventFrame"] | components["schemas"]["ChatActionRequiredEventFrame"] | components["schemas"]["ChatTurnEndEventFrame"] | components["schemas"]["ChatTurnCancelledEventFrame"] | components["schemas"]["ChatTurnErrorEventFrame"] | components["schemas"]["ChatStatusNoticeFrame"] | components["schemas"]["ChatToolProgressNoticeFrame"] | components["schemas"]["ChatToolOutputNoticeFrame"] | components["schemas"]["ChatRetryNoticeFrame"] | components["schemas"]["AccessEndedNoticeFrame"] | components["schemas"]["CaughtUpNoticeFrame"];
         /**
          * @description A notice with the output of a running tool so far: the whole of it, not only the new part. It has no id. A client
          *     that connects gets the last one.
@@ -1201,7 +1216,7 @@ export interface components {
             data: components["schemas"]["StatusNotice"];
         };
         /** @description An event of the stream `Stream`. */
-        StreamEvent: components["schemas"]["TurnStartEventFrame"] | components["schemas"]["RoundStartEventFrame"] | components["schemas"]["BlockStartEventFrame"] | components["schemas"]["BlockDeltaEventFrame"] | components["schemas"]["BlockStopEventFrame"] | components["schemas"]["RoundStopEventFrame"] | components["schemas"]["ResetEventFrame"] | components["schemas"]["ActionRequiredEventFrame"] | components["schemas"]["TurnEndEventFrame"] | components["schemas"]["TurnCancelledEventFrame"] | components["schemas"]["TurnErrorEventFrame"] | components["schemas"]["StatusNoticeFrame"] | components["schemas"]["ToolProgressNoticeFrame"] | components["schemas"]["ToolOutputNoticeFrame"] | components["schemas"]["RetryNoticeFrame"] | components["schemas"]["AccessEndedNoticeFrame"];
+        StreamEvent: components["schemas"]["TurnStartEventFrame"] | components["schemas"]["RoundStartEventFrame"] | components["schemas"]["BlockStartEventFrame"] | components["schemas"]["BlockDeltaEventFrame"] | components["schemas"]["BlockStopEventFrame"] | components["schemas"]["RoundStopEventFrame"] | components["schemas"]["ResetEventFrame"] | components["schemas"]["ActionRequiredEventFrame"] | components["schemas"]["TurnEndEventFrame"] | components["schemas"]["TurnCancelledEventFrame"] | components["schemas"]["TurnErrorEventFrame"] | components["schemas"]["StatusNoticeFrame"] | components["schemas"]["ToolProgressNoticeFrame"] | components["schemas"]["ToolOutputNoticeFrame"] | components["schemas"]["RetryNoticeFrame"] | components["schemas"]["AccessEndedNoticeFrame"] | components["schemas"]["CaughtUpNoticeFrame"];
         TextBlockIn: {
             /**
              * @description discriminator enum property added by openapi-typescript

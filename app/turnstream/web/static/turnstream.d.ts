@@ -131,13 +131,15 @@ export declare class Client {
     /** @param {string} chat @param {string} turn @returns {Promise<Turn>} */
     turn(chat: string, turn: string): Promise<Turn>;
     /**
-     * The events of a turn after `cursor`, to its last one.
+     * The events of a turn after `cursor`, to its last one. With `caughtUp` each connection has a notice `caught_up` behind
+     * what there was, unless the turn ends there.
      * @param {string} chat @param {string} turn @param {FollowOptions} [options]
      * @returns {AsyncGenerator<TurnEvent, void>}
      */
     follow(chat: string, turn: string, options?: FollowOptions): AsyncGenerator<TurnEvent, void>;
     /**
      * The events of a chat after `cursor`: its changes, new turns, and the events of all that run. Ends when it is deleted.
+     * `caughtUp` as for a turn.
      * @param {string} chat @param {FollowOptions} [options]
      * @returns {AsyncGenerator<ChatEvent, void>}
      */

@@ -218,21 +218,23 @@ export class Client {
   }
 
   /**
-   * The events of a turn after `cursor`, to its last one.
+   * The events of a turn after `cursor`, to its last one. With `caughtUp` each connection has a notice `caught_up` behind
+   * what there was, unless the turn ends there.
    * @param {string} chat @param {string} turn @param {FollowOptions} [options]
    * @returns {AsyncGenerator<TurnEvent, void>}
    */
   follow(chat, turn, options) {
-    return this.#follow(`${pathOf(chat, turn)}/stream`, LAST, options)
+    return this.#follow(`${pathOf(chat, turn)}/stream${marked(options)}`, LAST, options)
   }
 
   /**
    * The events of a chat after `cursor`: its changes, new turns, and the events of all that run. Ends when it is deleted.
+   * `caughtUp` as for a turn.
    * @param {string} chat @param {FollowOptions} [options]
    * @returns {AsyncGenerator<ChatEvent, void>}
    */
   followChat(chat, options) {
-    return this.#follow(`/api/chats/${chat}/stream`, new Set(['chat_deleted']), options)
+    return this.#follow(`/api/chats/${chat}/stream${marked(options)}`, new Set(['chat_deleted']), options)
   }
 
   /**
@@ -347,6 +349,9 @@ const NO_MORE_EVENTS = Symbol('204')
 
 /** @param {string} chat @param {string} turn */
 const pathOf = (chat, turn) => `/api/chats/${chat}/turns/${turn}`
+
+/** @param {FollowOptions} [options] */
+const marked = (options) => (options?.caughtUp ? '?caught_up=true' : '')
 
 /** @param {Response} response */
 async function refusal(response) {

@@ -1,0 +1,58 @@
+"""Results that clients send for calls of a turn: which wait for them, and which were stored before."""
+
+from collections.abc import Collection, Sequence
+
+from turnstream.api.actions import store_answers
+from turnstream.api.attachments import steer_blocks
+from turnstream.api.caller import check_turn, with_fixed
+from turnstream.api.exchange import admit
+from turnstream.api.schemas.requests import NewTurn
+from turnstream.api.services import Services, count_writes
+from turnstream.domain.asks import Ask
+from turnstream.domain.identity import Identity
+from turnstream.domain.turns import Turn
+from turnstream.storage.chats.actions import Decision
+from turnstream.storage.chats.exchanges import IdempotencyKey
+
+
+def last_ask(turn: Turn, call: str) -> Ask | None:
+    return next((ask for ask in reversed(turn.asks) if ask.tool_use_id == call), None)
+
+
+def part_behind(turn: Turn, asks: Sequence[Ask]) -> int:
+    """The number of the part that begins with the answers. The waits of a turn are in the order of their rounds."""
+    last = max(ask.round for ask in asks)
+    return len({ask.round for ask in turn.asks if ask.is_marked and ask.round <= last})
+
+
+def was_answered_so(asks: Sequence[Ask], decisions: Sequence[Decision]) -> bool:
+    """Whether the same answers were stored before, as by a request whose response was lost."""
+    given = [ask.answer and (ask.answer.kind, ask.answer.text) for ask in asks]
+    return given == [(decision.answer.kind, decision.answer.text) for decision in decisions]
+
+
+def still_waiting(turn: Turn, answered: Collection[str] = ()) -> str | None:
+    """A call of the turn that waits for an answer and is not among the `answered` ones."""
+    if turn.status != "waiting":
+        return None
+    calls = (ask.tool_use_id for ask in turn.asks if ask.answer is None)
+    return next((call for call in calls if call not in answered), None)
+
+
+async def store_results(
+    services: Services,
+    identity: Identity,
+    turn: Turn,
+    decisions: Sequence[Decision],
+    key: IdempotencyKey | None,
+    new: NewTurn | None,
+) -> Turn:
+    """Stores the answers; a message that comes with them is one to the running turn. Raises RequestRefused."""
+    if new is None:
+        await count_writes(services, identity.owner, 1)
+        return await store_answers(services, identity, turn, decisions, key)
+    identity.require("send")
+    check_turn(turn)
+    new = with_fixed(new)
+    await admit(services, identity.owner, new, writes=1)  # before the answers: a refusal stores nothing
+    return await store_answers(services, identity, turn, decisions, key, steer_blocks(new.blocks))

@@ -1,0 +1,69 @@
+"""Streams for the AI SDK's workflow transport, which resumes by the number of chunks that it has had."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from turnstream.api.codec import to_json
+from turnstream.domain.cursor import Cursor
+from turnstream.domain.events import BlockDelta, BlockStop, Event, Notice, Reset, TurnEnd
+from turnstream.domain.turns import Turn
+from turnstream.extensions.ai_sdk.chunks import UiEncoder
+
+UNIT = 16  # characters of each chunk of text, but for the last one of a block
+
+
+class CountedEncoder:
+    """Encodes a turn so that its n-th chunk is the same in every connection: text is cut at fixed places, and notices
+    are left out. The first `skip` chunks are not sent.
+
+    A later attempt may have voided chunks that the client counts. It has marks of its own; where one is skipped, the
+    stream ends with an error (`is_lost`), and the client must read the answer from its beginning. `before` is the
+    attempt before the first one of the stream, `now` returns the turn.
+    """
+
+    def __init__(self, encoder: UiEncoder, skip: int, before: int, now: Callable[[], Turn]) -> None:
+        self._encoder = encoder
+        self._left = skip
+        self._before = before
+        self._now = now
+        self._held = ""
+        self.is_lost = False
+
+    def __call__(self, event: Event | Notice, cursor: Cursor | None) -> bytes:
+        if isinstance(event, Notice):
+            return b""
+        if isinstance(event, BlockDelta):
+            self._held += event.text
+            return self._text(event, len(self._held) // UNIT * UNIT)
+        if isinstance(event, Reset):
+            self._held = ""
+            self.is_lost |= self._left > 0
+            return self.passed(self._encoder(event, cursor))
+        # The end of a block decides how long its last chunk is, so this comes before the rest of its text.
+        if self._left:
+            self.is_lost |= any(self._before < each < event.attempt for each in self._now().lineage)
+        rest = b""
+        if isinstance(event, BlockStop):
+            rest = self._text(BlockDelta(event.block.index, 0, ""), len(self._held))
+        # The transport asks again and again until it gets a `finish`, which a failed turn does not have.
+        failed = isinstance(event, TurnEnd) and event.error is not None
+        end = b'data: {"type":"finish","finishReason":"error"}\n\n' if failed else b""
+        return rest + self.passed(self._encoder(event, cursor) + end)
+
+    def _text(self, delta: BlockDelta, length: int) -> bytes:
+        """Encodes that many of the characters that are held back."""
+        pieces = [self._held[start : min(start + UNIT, length)] for start in range(0, length, UNIT)]
+        self._held = self._held[length:]
+        return b"".join(self.passed(self._encoder(replace(delta, text=piece), None)) for piece in pieces)
+
+    def passed(self, frames: bytes) -> bytes:
+        """The frames without those that the client has."""
+        if not self._left or not frames:
+            return frames
+        chunks = frames.split(b"\n\n")[:-1]
+        kept, self._left = chunks[self._left :], max(self._left - len(chunks), 0)
+        return b"".join(b"%b\n\n" % chunk for chunk in kept)
+
+    def lost(self) -> bytes:
+        reason = "A part of the answer was generated again. Resume it from its beginning."
+        return b"data: %b\n\n" % to_json({"type": "error", "errorText": reason})
