@@ -494,6 +494,7 @@ class Editor:
             assert answer.status_code in {200, 409, 422}, answer.text
             if answer.status_code == 200 and (new := answer.json()["version"]) != version:
                 self.replaced.add((id, version))
+                self.replaced.discard((id, new))  # converted twice, it has its first version again
                 self.texts[id][new] = answer.json()["blocks"][0]["text"]
         self.done[f"{what}: {answer.status_code}"] += 1
 
