@@ -45,7 +45,10 @@ async def change_entry(request: Request) -> Response:
                 answer = of_caller(services.resolver.again(with_fixed(TurnOptions()), turn.request))
     place = Behind(sent.after) if "after" in sent.model_fields_set else None
     change = Change(sent.version, check_turn, blocks, sent.kind, place, answer, services.plans.of(owner).queued_turns)
-    entry = await services.storage.queued.change(owner, chat, id, change)
+    try:
+        entry = await services.storage.queued.change(owner, chat, id, change)
+    finally:
+        services.live.wake()  # also after a refusal: a claim has passed over the rows that were locked for it
     await _notify(services, owner, request, before, entry)
     return json_response(_entry_out(entry))
 
@@ -53,7 +56,10 @@ async def change_entry(request: Request) -> Response:
 async def withdraw_entry(request: Request) -> Response:
     services, owner = services_and_owner(request)
     chat, id = id_of(request, "chat"), id_of(request, "entry")
-    entry = await services.storage.queued.withdraw(owner, chat, id, request.query_params.get("version"))
+    try:
+        entry = await services.storage.queued.withdraw(owner, chat, id, request.query_params.get("version"))
+    finally:
+        services.live.wake()
     await _notify(services, owner, request, entry)
     return json_response(EntryWithdrawn(withdrawn=id))
 
@@ -69,8 +75,7 @@ async def _blocks(
 
 
 async def _notify(services: Services, owner: str, request: Request, *entries: QueueEntry | None) -> None:
-    """Informs the readers of the chat, the workers of what can be claimed now, and the runs of the steers."""
-    services.live.wake()
+    """Informs the readers of the chat, and the runs of the steers."""
     services.live.notify(owner, id_of(request, "chat"))
     for turn in {entry.turn for entry in entries if entry is not None and entry.kind == "steer"}:
         await services.live.refresh(turn)
