@@ -7,6 +7,7 @@ from typing import Literal
 
 import click
 
+from turnstream_conformance import ag_ui as agents
 from turnstream_conformance import client as clients
 from turnstream_conformance import proxy as proxies
 from turnstream_conformance import server as servers
@@ -82,6 +83,22 @@ def server(url: str, token: str | None, message: str, patience: float, form: For
     About 30 messages are sent, in chats that are deleted at the end. With a real model they cost money.
     """
     _print(asyncio.run(servers.examine(url, token, message, patience)), form, output)
+
+
+@conformance.command(name="ag-ui")
+@click.argument("url")
+@click.option("--token", envvar="TURNSTREAM_TOKEN", show_envvar=True, help="Token of the user whose threads are made.")
+@click.option("--message", default=servers.MESSAGE, show_default=True, help="Message that the model is to answer.")
+@click.option("--patience", default=60.0, show_default=True, help="Seconds that a run may take.")
+@_FORMAT
+@_OUTPUT
+def ag_ui(url: str, token: str | None, message: str, patience: float, form: Format, output: Path | None) -> None:
+    """Examine the agent of AG-UI at URL.
+
+    It is held to the resumable profile (docs/ag-ui-profile.md). About 15 messages are sent, in threads that stay. With
+    a real model they cost money.
+    """
+    _print(asyncio.run(agents.examine(url, token, message, patience)), form, output)
 
 
 @conformance.command()

@@ -114,6 +114,12 @@ CHECKED = {
     ("app/turnstream_conformance/README.md", "Clients", "text"): (
         f"{CONFORMANCE}test_the_client_of_the_page_holds_every_duty_of_a_client"
     ),
+    ("app/turnstream_conformance/README.md", "Agents of AG-UI", "sh"): (
+        "tests/conformance/test_ag_ui.py::test_our_agent_holds_the_profile"
+    ),
+    ("app/turnstream_conformance/README.md", "Agents of AG-UI", "text"): (
+        "tests/conformance/test_ag_ui.py::test_our_agent_holds_the_profile"
+    ),
     (
         "app/turnstream_conformance/README.md",
         "Servers",
