@@ -72,6 +72,13 @@ def workflow(node: str) -> Path:
     return folder
 
 
+@pytest.fixture(scope="session")
+def tanstack(node: str) -> Path:
+    folder = FOLDER / "tanstack"
+    _install(folder)
+    return folder
+
+
 def _install(folder: Path) -> None:
     """Once for each state of the lock, however many processes of tests there are."""
     wanted = (folder / "package-lock.json").read_text(encoding="utf-8")

@@ -65,6 +65,7 @@ CHECKED = {
     ("app/turnstream/web/packages/README.md", "The AI SDK", "jsx"): PACKAGES,
     ("docs/ag-ui.md", "AG-UI", "js"): AG_UI,
     ("docs/ag-ui.md", "Events", "js"): AG_UI,
+    ("docs/programs.md", "TanStack AI", "js"): f"{HERE}test_examples_in_javascript_are_valid",
     ("docs/api.md", "Answers that may be old", "http"): "a request; tests/faults/test_standby.py sends such ones",
     ("app/turnstream/web/packages/assistant-ui.md", "The runtime", "jsx"): (
         "tests/browser/test_assistant_ui.py::test_tools_of_server_and_page_approvals_and_another_answer"
