@@ -192,6 +192,7 @@ CHECKED = {
     ("docs/openai.md", "Codex CLI", "toml"): (
         "tests/node/test_codex.py::test_codex_runs_its_tools_also_those_of_a_namespace_and_resumes_its_session"
     ),
+    ("docs/openai.md", "Embeddings", "toml"): f"{OPENAI_PAGE}test_the_provider_of_embeddings_can_be_read",
     ("docs/openai.md", "The OpenAI SDKs and Codex", "python"): f"{OPENAI_PAGE}test_the_first_program_prints_an_answer",
     ("docs/openai.md", "From the Assistants API", "python"): f"{OPENAI_PAGE}test_a_thread_is_brought_over",
     ("docs/openai.md", "Tools", "json"): f"{OPENAI_PAGE}test_the_choice_of_tools_is_accepted",

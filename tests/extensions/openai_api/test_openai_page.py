@@ -10,6 +10,7 @@ from openai import AsyncOpenAI
 from openai.types.responses import Response
 
 from tests.support.http_server import Server
+from tests.support.model_apis import providers_of
 from turnstream.llm.scripted import message_of, text
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -46,3 +47,10 @@ async def test_a_thread_is_brought_over(
 ) -> None:
     await run(server, blocks("python")[1], await server.token("mover"), monkeypatch)
     assert "Hello.\n" in capsys.readouterr().out
+
+
+async def test_the_provider_of_embeddings_can_be_read(tmp_path: Path) -> None:
+    (tmp_path / "models.toml").write_text(blocks("toml")[0])
+    found = {spec.name: spec for spec in providers_of(tmp_path / "models.toml", {"OPENAI_API_KEY": "a key"})}
+    assert (found["vectors"].api.name, found["vectors"].key) == ("openai-embeddings", "a key")
+    assert [model.id for model in found["vectors"].models] == ["text-embedding-3-small"]
