@@ -50,6 +50,7 @@ _COUNTED = (
     "integration/test_anthropic.py",
     "integration/test_counting.py",
     "integration/test_loop_fallback.py",
+    "integration/test_programs.py",
     "extensions/demo",
     "extensions/openai",
     "lab/test_chaos.py",

@@ -91,7 +91,7 @@ async def test_the_parameters_of_the_model_have_controls(people: SitDown, site: 
     provider = ScriptedProvider([message_of(text("Yes.")), message_of(text("No longer."))])
     local, claude = parameters_of("openai-chat", "compatible"), parameters_of("anthropic")
     site.scripts.offers.append(ProviderModels(provider, ["a-local-model"], (), local))
-    site.scripts.offers.append(ProviderModels(provider, ["a-claude"], (), claude))
+    site.scripts.offers.append(ProviderModels(provider, ["claude-opus-4-8"], (), claude))
     settings = {"model": "a-local-model", "params": {"top_k": 40, "stop_sequences": ["END"]}}
     chat = (await api.json("POST", "/api/chats", 201, json={"settings": settings}))["id"]
     ada = await people(site.url, chat)
@@ -113,7 +113,7 @@ async def test_the_parameters_of_the_model_have_controls(people: SitDown, site: 
     assert provider.requests[-1].params == kept
 
     await ada.press("Model and settings")
-    await ada.page.get_by_label("Model", exact=True).fill("a-claude")
+    await ada.page.get_by_label("Model", exact=True).fill("claude-opus-4-8")
     await ada.page.get_by_label("Longest answer").fill("50")
     assert await ada.page.get_by_label("Temperature").count() == 0
     await ada.page.get_by_label("Effort", exact=True).select_option("high")

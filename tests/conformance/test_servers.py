@@ -153,8 +153,8 @@ async def test_a_server_without_a_defect_holds_every_promise() -> None:
 async def test_each_defect_is_found_by_its_line() -> None:
     free = asyncio.Semaphore(8)
 
-    async def missed(defect: str, promise: str, part: str) -> str:
-        headers, patience = {"Authorization": f"Bearer {TOKEN}"}, 5
+    async def missed(defect: str, promise: str, part: str, patience: float = 5) -> str:
+        headers = {"Authorization": f"Bearer {TOKEN}"}
         async with free, small_server(defect) as url, httpx2.AsyncClient(base_url=url, headers=headers) as client:
             checks = ServerChecks(client, MESSAGE, patience, has_token=True).checks()
             (check,) = [check for check in checks if check.promise == promise]
@@ -162,7 +162,9 @@ async def test_each_defect_is_found_by_its_line() -> None:
         return "" if result.status == "failed" and part in result.text else f"{defect}: {result.status}, {result.text}"
 
     found = await asyncio.gather(*(missed(*row) for row in DEFECTS))
-    wrong = "\n".join(each for each in found if each)
+    # On a busy machine a server may be slower than the patience: what was missed is examined again, alone.
+    again = [row for row, wrong in zip(DEFECTS, found, strict=True) if wrong]
+    wrong = "\n".join([each for row in again if (each := await missed(*row, patience=25))])
     assert not wrong, wrong
 
 

@@ -13,6 +13,7 @@ from tests.support.legal.anthropic import message_problems
 from tests.support.model_requests import flattened, rendered
 from turnstream.domain.asks import Ask
 from turnstream.domain.blocks import Block
+from turnstream.domain.history import without_withdrawn
 from turnstream.domain.kinds import TEXT, TOOL_RESULT, USER_TEXT
 from turnstream.domain.turns import Turn
 from turnstream.kit.ids import new_id
@@ -159,7 +160,7 @@ class Checks:
         path = await Turns(self.talk.fleet.harness.database).path(OWNER, self.talk.chat, turn.id)
         user = replace(path[0], id=new_id(), parent_id=turn.id, blocks=(Block(0, 0, 0, TEXT, "And?"),))
         answer = replace(turn, id=new_id(), parent_id=user.id, rounds=(), blocks=(), asks=())
-        messages = build_messages([*path, user, answer])
+        messages = build_messages([*without_withdrawn([*path, user]), answer])
         problems = message_problems(rendered(messages))
         assert not problems, problems
         whole = flattened(messages)

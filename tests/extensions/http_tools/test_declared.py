@@ -81,7 +81,7 @@ def test_an_http_tool_is_read_with_its_secrets_from_the_environment(tmp_path: Pa
         ("[[http]]\nurl = 'x'", ": `http` must be tables that have a name each: write [http.NAME]"),
         ("http = 3", ": `http` must be tables that have a name each: write [http.NAME]"),
         (HTTP + "timout = 3", ": [http.weather] has no key `timout`; did you mean `timeout`?"),
-        (HTTP + "zzz = 3", ": [http.weather] has no key `zzz`; the keys are timeout, concurrency, "),
+        (HTTP + "zzz = 3", ": [http.weather] has no key `zzz`; the keys are timeout, background, "),
         (HTTP + "timeout = 'soon'", ": [http.weather] `timeout`: input should be a valid number"),
         (HTTP + "timeout = 0", ": [http.weather] weather: `timeout` must be a number of seconds above 0, not 0"),
         (HTTP + "timeout = inf", ": [http.weather] weather: `timeout` must be a number of seconds above 0, not inf"),

@@ -3,7 +3,9 @@ from itertools import pairwise
 
 from turnstream.domain import errors
 from turnstream.domain.errors import (
+    AccountRefused,
     Conflict,
+    NoSuchPage,
     OfAnotherCell,
     ProviderError,
     RequestRefused,
@@ -55,3 +57,12 @@ def test_a_provider_error_keeps_the_providers_words() -> None:
         2.5,
     )
     assert ProviderError("x", "y").request_id is None
+
+
+def test_what_a_provider_says_about_the_account_is_not_shown_and_other_failures_are() -> None:
+    assert "operator" in AccountRefused("invalid_api_key", "Wrong key.").shown
+    assert TransientError("overloaded", "Busy.").shown == "Busy."
+
+
+def test_a_wrong_page_is_named_by_its_field() -> None:
+    assert (NoSuchPage().field, NoSuchPage().code) == ("before", "unreadable")

@@ -5,7 +5,7 @@ from uuid import UUID
 
 import pytest
 
-from turnstream.domain.why import Activity, OpenAsk, RunningCall, TurnState, ago, reasons
+from turnstream.domain.why import Activity, OpenAsk, OpenJob, RunningCall, TurnState, ago, reasons
 
 ID, OTHER = UUID(int=1), UUID(int=2)
 QUEUED = TurnState(ID, UUID(int=3), "ada", "queued", 70.0, model="m")
@@ -14,6 +14,7 @@ STREAMING = replace(RUNNING, activity=Activity("streaming", 40.0, 31.0))
 ASKS = (OpenAsk("pay", "approval", 130), OpenAsk("find", "client", 1), OpenAsk("book", "elicitation", 8_000))
 GONE = "The replica that ran it is gone; another one takes it over within seconds."
 CALLS = (RunningCall("dig", 40.0),)
+UNTAKEN = "which is due, and no replica has taken it for"
 
 
 @pytest.mark.parametrize(
@@ -80,6 +81,13 @@ CALLS = (RunningCall("dig", 40.0),)
             [
                 "Its cancellation was requested; it is being stopped.",
                 "It waits for an answer to a question of book, 2 hours by now.",
+            ],
+        ),
+        (
+            replace(QUEUED, status="waiting", jobs=(OpenJob(OTHER, "dig", 40.0), OpenJob(ID, "sow", 1.0, "a:1"))),
+            [
+                f"It waits for the job {OTHER} of the tool dig, {UNTAKEN} 40 seconds.",
+                f"It waits for the job {ID} of the tool sow, which has been running for 1 second.",
             ],
         ),
         (replace(QUEUED, status="complete", stop_reason="end_turn"), ["It has ended: end_turn"]),

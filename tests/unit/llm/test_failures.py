@@ -13,9 +13,16 @@ import httpx2
 import pytest
 import yarl
 from multidict import CIMultiDict, CIMultiDictProxy
+from structlog.testing import capture_logs
 
 from turnstream.domain.errors import AccountRefused, PermanentError, ProviderError, TooLong, TransientError
-from turnstream.llm.transport.failures import connection_error, failure_class, provider_error, retry_after
+from turnstream.llm.transport.failures import (
+    connection_error,
+    failure_class,
+    provider_error,
+    report_account,
+    retry_after,
+)
 
 
 def openai(code: str | None = None, type: str | None = "invalid_request_error", message: str = "No.") -> dict[str, Any]:
@@ -444,3 +451,10 @@ def test_every_exception_of_the_http_client_has_a_sentence() -> None:
 )
 def test_the_type_of_a_failure_has_a_class(type: str, expected: str) -> None:
     assert failure_class(type) == expected
+
+
+def test_a_failure_of_the_account_is_in_the_log_of_the_operator() -> None:
+    with capture_logs() as logs:
+        report_account(TransientError("overloaded", "Busy."))
+        report_account(AccountRefused("invalid_api_key", "Wrong key."))
+    assert [(line["event"], line["message"]) for line in logs] == [("provider.account", "Wrong key.")]

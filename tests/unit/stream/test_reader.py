@@ -12,6 +12,7 @@ from turnstream.domain.blocks import PreliminaryOutput
 from turnstream.domain.cursor import START, Cursor
 from turnstream.domain.errors import NotFound, StorageUnavailable
 from turnstream.domain.events import (
+    CAUGHT_UP,
     ActionRequired,
     BlockDelta,
     BlockStart,
@@ -85,6 +86,19 @@ async def test_frames_begin_with_those_of_an_earlier_look() -> None:
     assert first
     assert b"".join([frames async for frames in reader.frames(first)]) == first
     assert reader.done
+
+
+async def test_the_end_of_what_there_was_is_marked_once_for_a_client_that_asks() -> None:
+    directory, view = Directory(), _writing("ah")
+    with directory.host(view, "ada"):
+        frames = tail.TurnReader(directory, view, _never, START, encode, caught_up=True).frames()
+        heard = _events(await anext(frames))
+        while heard[-1] != CAUGHT_UP:
+            heard += _events(await anext(frames))
+        assert BlockDelta(0, 0, "ah") in heard
+        view.append("oy")
+        assert _events(await anext(frames)) == [BlockDelta(0, 2, "oy")]
+        await frames.aclose()
 
 
 async def test_a_cursor_of_an_attempt_of_another_past_is_reset() -> None:
