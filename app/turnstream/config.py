@@ -100,6 +100,12 @@ class Settings(Section):
         validation_alias=AliasChoices("ANTHROPIC_BASE_URL"),
         description="another base URL of the Anthropic API",
     )
+    master_key: SecretStr | None = Field(
+        None,
+        description="keys (32 bytes in base64, separated by commas) that encrypt secrets in rows: the first encrypts,"
+        " all decrypt; an embedded database has a file with one of its own",
+    )
+    master_key_file: Path | None = Field(None, description="file with such keys, in place of TURNSTREAM_MASTER_KEY")
     extensions: str | None = Field(
         None,
         description="names of the [extensions](extensions.md) of this server, separated by commas, or `none`; all that"

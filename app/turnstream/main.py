@@ -37,6 +37,7 @@ from turnstream.llm.models.catalog import Models
 from turnstream.setup.databases import api_database, database_url, session_url
 from turnstream.setup.engine import Engine, ServerProcess, background, started
 from turnstream.setup.identity import allowed_origins, metrics_token
+from turnstream.setup.master_keys import master_keys
 from turnstream.setup.models import model_apis
 from turnstream.setup.parts import (
     Given,
@@ -53,6 +54,7 @@ from turnstream.setup.policies import allowances, turn_ceilings, turn_limits
 from turnstream.setup.standby import open_standby, standby_url
 from turnstream.storage.database import connect
 from turnstream.storage.migrations import upgrade_in_thread
+from turnstream.storage.owners.owner_keys import OwnerKeys
 from turnstream.stream.delivery import Deliveries
 from turnstream.tools.outputs import Outputs
 from turnstream.tools.toolset import Toolset
@@ -155,6 +157,9 @@ async def running(
         api = await stack.enter_async_context(api_database(settings, direct_url, database, **options))
         stored, ways = await opened_ways(settings, given, extensions, database, stack)
         toolset = await opened_toolset(settings, given, extensions, database, stack)
+        masters = master_keys(settings, extensions)
+        owner_keys = None if masters is None else OwnerKeys(database, masters)
+        toolset.open_headers = None if owner_keys is None else owner_keys.opened_headers
         parts = Parts(settings, database, plans, models, toolset, given.hooks, extensions)
         engine = await stack.enter_async_context(started(parts, direct_url, api, process))
         owner_plans = OwnerPlans(plans)
@@ -185,6 +190,7 @@ async def running(
             is_ready=lambda: not engine.worker.draining,
             drain=engine.worker.drain,
             neighbours=Neighbours(process.folder, process.number, engine.replica) if process else None,
+            owner_keys=owner_keys,
         )
 
 

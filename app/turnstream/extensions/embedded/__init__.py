@@ -32,6 +32,11 @@ class Embedded:
     def name(self) -> str:
         return f"embedded in {self.folder}"
 
+    @property
+    def master_key_file(self) -> Path:
+        """Beside the folder, so that a copy of the data alone reveals no secret."""
+        return self.folder.absolute().with_name(f"{self.folder.absolute().name}.master-key")
+
     def check_made(self) -> None:
         from turnstream.extensions.embedded.server import is_made
 

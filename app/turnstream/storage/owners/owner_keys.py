@@ -3,10 +3,11 @@
 No key is kept in memory: each use reads the row, so that a key that an erasure has deleted is used by no replica.
 """
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 
-from turnstream.kit.sealing import CannotOpen, MasterKeys, OwnerKey, new_owner_key
+from turnstream.domain.secret_headers import needs_sealing
+from turnstream.kit.sealing import CannotOpen, MasterKeys, OwnerKey, is_sealed, new_owner_key
 from turnstream.storage.database import LONG, Database, Statement
 
 GET_OWNER_KEY = Statement("SELECT wrapped FROM owner_keys WHERE owner = :owner")
@@ -75,6 +76,28 @@ class OwnerKeys:
             wrapped = self._masters.wrap(owner, new_owner_key())
             await self._database.rows(CREATE_OWNER_KEY, owner=owner, master=self._masters.first, wrapped=wrapped)
         return key
+
+    async def sealed_headers(self, owner: str, url: str, headers: Mapping[str, str]) -> Mapping[str, str]:
+        """The headers of a tool at `url` as they are stored: each opens for this owner, URL and name alone. Raises
+        CannotOpen for a value that only looks sealed.
+        """
+        if not any(needs_sealing(value) for value in headers.values()):
+            return headers
+        key = await self.find_or_create(owner)
+        sealed = dict(headers)
+        for name, value in headers.items():
+            if is_sealed(value):
+                key.open(value, url, name)
+            elif needs_sealing(value):
+                sealed[name] = key.seal(value, url, name)
+        return sealed
+
+    async def opened_headers(self, owner: str, url: str, headers: Mapping[str, str]) -> Mapping[str, str]:
+        """Raises CannotOpen. A value from before the encryption stays as it is."""
+        key = await self.find(owner)
+        if key is None:
+            raise CannotOpen(f"There is no key of {owner}: it was erased.")
+        return {name: key.open(value, url, name) if is_sealed(value) else value for name, value in headers.items()}
 
     async def counts(self) -> KeyCounts:
         row = await self._database.row(COUNT_KEYS, master=self._masters.first)
