@@ -23,12 +23,10 @@ from turnstream.setup.models import model_apis, ping_providers
 from turnstream.setup.parts import Given, chosen_extensions, chosen_model, opened_models, opened_toolset, opened_ways
 from turnstream.setup.plans import read_plans
 from turnstream.setup.policies import allowances
-from turnstream.setup.standby import standby_url
 from turnstream.storage.database import Database, Row, Statement, connect
 from turnstream.storage.inspection import inspect_postgres
 from turnstream.storage.migrations import newest_revision, present_revision
 from turnstream.storage.row_security import gaps
-from turnstream.storage.standby import standby_lag
 from turnstream.telemetry import configure_logging
 from turnstream.tools.tool import CheckedSource, ToolSource
 
@@ -226,8 +224,6 @@ async def _database(settings: Settings, stack: AsyncExitStack) -> AsyncIterator[
     if settings.database_url is not None and revision == newest_revision():
         for finding in await _second_wall(settings, direct):
             yield finding
-    if settings.standby_url is not None:
-        yield await _standby(settings, direct)
     if revision is not None:
         yield opened
 
@@ -245,18 +241,6 @@ async def _second_wall(settings: Settings, url: str) -> list[Finding]:
     with _tried("API role", found):
         found += [Finding("API role", "note", gap) for gap in await gaps(url, api_url)]
     return found if len(found) == 1 else found[:-1]
-
-
-async def _standby(settings: Settings, primary: str) -> Finding:
-    """Without it the server works: the primary answers."""
-    try:
-        lag = await standby_lag(standby_url(settings) or "", primary, settings.standby_staleness)
-    except ConfigError as error:
-        return Finding("standby", "fault", str(error))
-    if lag is None:
-        text = f"more than {settings.standby_staleness:g} seconds behind: all reads are made on the primary"
-        return Finding("standby", "note", text)
-    return Finding("standby", "ok", f"follows the primary within {lag:.1f} seconds")
 
 
 def _connections(settings: Settings, most: int, replicas: int) -> Finding:

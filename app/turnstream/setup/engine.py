@@ -33,7 +33,6 @@ from turnstream.kit.signals import Signals
 from turnstream.setup.configuration import digests_of
 from turnstream.setup.parts import Parts
 from turnstream.setup.policies import worker_policy
-from turnstream.setup.standby import renewal_interval
 from turnstream.storage.activities import Activities
 from turnstream.storage.chats.actions import Actions
 from turnstream.storage.chats.chat_changes import ChatUpdates
@@ -100,7 +99,7 @@ async def started(parts: Parts, url: str, api: Database, process: ServerProcess 
     works = _works(parts, policy, signals)
     kinds = {kind for work in works.values() for kind in work.webhooks}
     queue = Queue(database, new_id(), _address(settings, process), session_key, kinds, digests_of(parts), [*works])
-    monitor = ReplicaMonitor(queue, Actions(database), settings.lease, signals, renewal_interval(settings))
+    monitor = ReplicaMonitor(queue, Actions(database), settings.lease, signals, parts.renewal_interval)
     chat_wakeups = ChatWakeups(ChatUpdates(database), monitor.notify_peers, _CHAT_POLL)
     feed = OwnerFeed(OwnerChanges(api), monitor.notify_peers, _FEED_LOOK)
     refusals, provider_for = RefusedLogins(AuditTrail(database)), parts.models.provider_for
