@@ -15,7 +15,7 @@ const { turn: texts } = TEXTS
 
 export class TurnView {
   /**
-   * `actions` of the buttons: answer, wholeResult, readUpload, regenerate, anotherModel, goOn, edit, choose, cancel,
+   * `actions` of the buttons: answer, wholeResult, readUpload, regenerate, anotherModel, goOn, edit, choose, cancel, cancelCall,
    * branch, cut, fork, remove; and `why`, which gives the reasons why a turn does not move.
    */
   constructor(turn, actions) {
@@ -47,6 +47,7 @@ export class TurnView {
       ask: (action, text) => this.#ask(action, text),
       wholeResult: (call) => actions.wholeResult(this.turn, call),
       readUpload: actions.readUpload,
+      stop: (call) => actions.cancelCall(this.turn, call),
     })
     this.stageText = ''
   }
@@ -124,6 +125,7 @@ export class TurnView {
 
   #stage(turn) {
     if (turn.actions.length) return texts.waiting
+    if (turn.status === 'waiting' && turn.jobs?.length) return texts.jobs(turn.jobs.length)
     if (turn.status === 'queued' && !turn.blocks.length) return texts.queued
     const last = turn.blocks.at(-1)
     if (last?.open && last.type === 'thinking') return '' // the block says so
