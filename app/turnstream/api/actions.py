@@ -71,7 +71,7 @@ async def cancel_call(request: Request) -> Response:
                 field="tool_use_id",
             )
         ends = {"unrun": _UNRUN, "stopped": _STOPPED}
-        await services.storage.job_stops.stop(owner, chat, id, call, **ends)
+        await services.storage.job_stops.stop(owner, id, call, **ends)
         await services.live.refresh(id)
         services.live.feed.notify(owner)
         turn = await services.storage.turns.get(owner, chat, id)

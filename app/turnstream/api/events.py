@@ -171,8 +171,8 @@ class StatusNotice(BaseModel):
 
 
 class ToolProgressNotice(EventSchema):
-    """A notice of a tool that runs. It has no id and is never sent again. If the tool runs in the background, the notice
-    has its `job`, comes also when the state of that changes, and a client that connects gets the last one.
+    """A notice of a tool that runs. It has no id and is never sent again. A call that runs in the background has a
+    `job`: its notice comes also when the state of that changes, and a client that connects gets the last one.
     """
 
     model_config = ConfigDict(extra="forbid", json_schema_extra=without_defaults)

@@ -69,7 +69,8 @@ JOBS: Final = f"""CASE WHEN turns.status IN {OPEN_STATUSES} AND turns.asked > 0 
         SELECT json_agg(json_build_object(
             'id', jobs.id, 'round', round, 'tool_use_id', tool_use_id, 'name', jobs.name, 'kind', kind,
             'progress', progress, 'settled', jobs.settled_at IS NOT NULL, 'since', jobs.created_at,
-            'state', CASE WHEN jobs.replica IS NOT NULL THEN 'running' WHEN handle IS NULL THEN 'due' ELSE 'detached' END,
+            'state', CASE WHEN jobs.replica IS NOT NULL THEN 'running'
+                WHEN handle IS NULL THEN 'due' ELSE 'detached' END,
             'child', CASE WHEN kind = 'child' AND handle->>'turn' ~ '{_ID}' THEN (
                 SELECT json_build_object('chat', child.chat_id, 'turn', child.id, 'status', child.status,
                     'cost', (SELECT sum(cost)::float FROM rounds WHERE rounds.turn_id = child.id))

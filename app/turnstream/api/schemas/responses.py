@@ -178,8 +178,8 @@ class JobChildOut(BaseModel):
 
 
 class JobOut(BaseModel):
-    """A call that runs in the background. It is `due` until a replica runs it, and `detached` while something outside of
-    the server works on it.
+    """A call that runs in the background. It is `due` until a replica runs it, and `detached` while something outside
+    of the server works on it.
     """
 
     id: UUID

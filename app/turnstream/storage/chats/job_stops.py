@@ -12,7 +12,7 @@ STOP_JOB = Statement(
     f"""
     WITH turn AS (
         SELECT turns.id FROM turns JOIN chats ON chats.id = chat_id
-        WHERE turns.id = :turn AND chat_id = :chat AND owner = :owner AND status IN {OPEN_STATUSES}
+        WHERE turns.id = :turn AND owner = :owner AND status IN {OPEN_STATUSES}
         FOR NO KEY UPDATE OF turns
     ), over AS (
         UPDATE jobs SET outcome = CASE attempt WHEN 0 THEN CAST(:unrun AS json) ELSE CAST(:stopped AS json) END,
@@ -35,10 +35,8 @@ class JobStops:
         """`database` is not held to the owner of the request, who is compared."""
         self._database = database
 
-    async def stop(
-        self, owner: str, chat: UUID, turn: UUID, tool_use_id: str, *, unrun: object, stopped: object
-    ) -> bool:
+    async def stop(self, owner: str, turn: UUID, tool_use_id: str, *, unrun: object, stopped: object) -> bool:
         """Stops the job of the call, with the end `unrun` or, if it has begun, `stopped`. False where it is over."""
-        call = {"owner": owner, "chat": chat, "turn": turn, "tool_use_id": tool_use_id}
+        call = {"owner": owner, "turn": turn, "tool_use_id": tool_use_id}
         ends = {"unrun": to_json(unrun), "stopped": to_json(stopped)}
         return bool(await self._database.rows(STOP_JOB, **call, **ends))

@@ -228,7 +228,14 @@ export class Chats extends EventTarget {
   #draw() {
     if (this.renaming) return
     const shown = this.found ?? this.chats
-    const items = shown.map((chat) => [chat.id, chat.title, ageOf(chat), chat.excerpt, this.#stateOf(chat.id), this.#jobsOf(chat.id)])
+    const items = shown.map((chat) => [
+      chat.id,
+      chat.title,
+      ageOf(chat),
+      chat.excerpt,
+      this.#stateOf(chat.id),
+      this.#jobsOf(chat.id),
+    ])
     const shape = JSON.stringify([this.open, items])
     find('#no-chats').hidden = shown.length > 0
     find('#more-chats').hidden = !(this.found ? this.nextFound : this.next)

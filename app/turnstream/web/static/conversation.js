@@ -337,4 +337,13 @@ const CHANGES_QUEUE = new Set([
 ])
 
 /** @returns {any} */
-const EMPTY = () => ({ blocks: [], rounds: [], actions: [], jobs: [], degraded: [], usage: {}, error: null, stop_reason: null })
+const EMPTY = () => ({
+  blocks: [],
+  rounds: [],
+  actions: [],
+  jobs: [],
+  degraded: [],
+  usage: {},
+  error: null,
+  stop_reason: null,
+})

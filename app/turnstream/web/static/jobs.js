@@ -19,15 +19,7 @@ export class JobBar {
       this.stop.disabled = true
       this.stop.disabled = await stop()
     })
-    this.element = h(
-      'div',
-      { class: 'job', hidden: true },
-      this.state,
-      this.time,
-      this.cost,
-      this.open,
-      this.stop,
-    )
+    this.element = h('div', { class: 'job', hidden: true }, this.state, this.time, this.cost, this.open, this.stop)
   }
 
   /** Without a `job` the bar is hidden. */

@@ -125,11 +125,11 @@ export class TurnView {
 
   #stage(turn) {
     if (turn.actions.length) return texts.waiting
-    if (turn.status === 'waiting' && turn.jobs?.length) return texts.jobs(turn.jobs.length)
     if (turn.status === 'queued' && !turn.blocks.length) return texts.queued
     const last = turn.blocks.at(-1)
     if (last?.open && last.type === 'thinking') return '' // the block says so
     if (last?.open) return texts.stages.streaming
+    if (turn.jobs?.length) return texts.jobs(turn.jobs.length)
     return this.stageText || texts.working
   }
 
