@@ -13,6 +13,7 @@ from tests.support.harness import OWNER, POLICY, Asked, Harness, Replica, result
 from turnstream.domain.asks import AskAnswer
 from turnstream.domain.blocks import CUT_SHORT, Block
 from turnstream.domain.errors import ClaimLost
+from turnstream.domain.jobs import JobChild
 from turnstream.domain.kinds import USER_TEXT
 from turnstream.domain.turns import Turn
 from turnstream.domain.why import reasons
@@ -380,6 +381,37 @@ async def test_a_turn_that_waits_for_a_job_waits_for_no_person(
         assert state.jobs[0].replica is not None
         works.pause.go.set()
         await harness.finish(replica, asked)
+
+
+async def test_a_turn_that_waits_for_an_agent_says_what_the_agent_waits_for(
+    harness: Harness, works: Works, rows: "asyncpg.Connection[Any]"
+) -> None:
+    await rows.execute("ALTER TABLE jobs DROP CONSTRAINT IF EXISTS ck_jobs_kind")
+    replies = [calls(("dig", "a", {"where": "here"})), calls(("pay", "b", {"euros": 3}))]
+    async with harness.replica(ScriptedProvider(replies), tools_of(works), listens=True) as replica:
+        parent = await waiting(harness, replica, works)
+        child = await harness.ask(tools=tools_of(works))
+        replica.worker.wake()
+        await until(harness, child, "waiting")
+        await rows.execute("UPDATE jobs SET replica = NULL, handle = '{}', due_at = 'infinity'")
+        await rows.execute("UPDATE jobs SET deadline = now() + interval '2 hours'")
+        state = await Activities(harness.database).of(parent.turn)
+        (sentence,) = reasons(state)
+        assert "which has been detached for" in sentence
+        assert sentence.endswith("it is settled from outside, or ended by its deadline in 2 hours.")
+        (job,) = (await harness.turn(parent)).jobs
+        assert (job.state, job.child) == ("detached", None)
+        handle = f'{{"chat": "{child.chat}", "turn": "{child.turn}"}}'
+        await rows.execute("UPDATE jobs SET kind = 'child', handle = $1", handle)
+        (sentence,) = reasons(await Activities(harness.database).of(parent.turn))
+        assert f"on which the turn {child.turn} works, which is waiting: It waits for an approval of pay" in sentence
+        (job,) = (await harness.turn(parent)).jobs
+        assert job.child == JobChild(child.chat, child.turn, "waiting")
+        await rows.execute("UPDATE jobs SET handle = '{\"turn\": \"elsewhere\"}'")
+        (job,) = (await harness.turn(parent)).jobs
+        assert job.child is None
+        life = [event.what for event in await Activities(harness.database).life(parent.turn)]
+        assert f"tool dig runs as the job {job.id}" in life
 
 
 async def test_replicas_of_the_version_before_do_not_claim_a_turn_with_jobs(

@@ -8,8 +8,9 @@ from uuid import UUID
 
 from turnstream.domain.blocks import CallKey
 
-# What runs the call: `tool` is a background tool of this server.
-JobKind = Literal["tool"]
+# What runs the call, for people: `tool` is a background tool of this server, `child` the turn of an agent. Extensions
+# have others.
+JobKind = str
 
 # `running` has a runner; the job of a runner that is gone is `running` until another one claims it. `settled` has an
 # outcome. `stopped`: the call got another result. tests/integration/test_states.py runs every statement against this.

@@ -62,7 +62,8 @@ def from_json(text: str | None) -> Any:
 JOBS_OF_TURN: Final = f"""CASE WHEN turns.status IN {OPEN_STATUSES} AND turns.asked > 0 THEN
         (SELECT count(*) FROM jobs WHERE jobs.turn_id = turns.id AND jobs.settled_at IS NULL)
     ELSE 0 END"""
-_ID: Final = "^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"
+# The text of a UUID, as a regular expression.
+ID_FORM: Final = "^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"
 # The last columns of a turn: what its running tools have shown, and its jobs. `turns` is the table, or a part of it.
 # The outcome of a job is of use until it is the result of the call.
 JOBS: Final = f"""CASE WHEN turns.status IN {OPEN_STATUSES} AND turns.asked > 0 THEN (
@@ -71,7 +72,7 @@ JOBS: Final = f"""CASE WHEN turns.status IN {OPEN_STATUSES} AND turns.asked > 0 
             'progress', progress, 'settled', jobs.settled_at IS NOT NULL, 'since', jobs.created_at,
             'state', CASE WHEN jobs.replica IS NOT NULL THEN 'running'
                 WHEN handle IS NULL THEN 'due' ELSE 'detached' END,
-            'child', CASE WHEN kind = 'child' AND handle->>'turn' ~ '{_ID}' THEN (
+            'child', CASE WHEN kind = 'child' AND handle->>'turn' ~ '{ID_FORM}' THEN (
                 SELECT json_build_object('chat', child.chat_id, 'turn', child.id, 'status', child.status,
                     'cost', (SELECT sum(cost)::float FROM rounds WHERE rounds.turn_id = child.id))
                 FROM turns AS child WHERE child.id = CAST(handle->>'turn' AS uuid)
