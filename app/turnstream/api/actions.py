@@ -24,6 +24,7 @@ from turnstream.kit.text import unstorable
 from turnstream.storage.chats.actions import Decision
 from turnstream.storage.chats.exchanges import IdempotencyKey
 from turnstream.storage.rows import from_json
+from turnstream.telemetry import JOBS_SETTLED
 from turnstream.tools.grants import meets
 from turnstream.tools.schemas import InputSchema
 from turnstream.tools.tool import Outcome
@@ -71,7 +72,8 @@ async def cancel_call(request: Request) -> Response:
                 field="tool_use_id",
             )
         ends = {"unrun": _UNRUN, "stopped": _STOPPED}
-        await services.storage.job_stops.stop(owner, id, call, **ends)
+        if await services.storage.job_stops.stop(owner, id, call, **ends):
+            JOBS_SETTLED.labels("stopped").inc()
         await services.live.refresh(id)
         services.live.feed.notify(owner)
         turn = await services.storage.turns.get(owner, chat, id)

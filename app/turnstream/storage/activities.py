@@ -11,6 +11,7 @@ from turnstream.domain.errors import NotFound
 from turnstream.domain.turns import Status
 from turnstream.domain.why import Activity, LifeEvent, OpenAsk, OpenJob, RunningCall, TurnState
 from turnstream.storage.database import Database, Row, Statement
+from turnstream.storage.retention import NO_ID
 from turnstream.storage.rows import ID_FORM, OPEN_STATUSES, WAITS
 from turnstream.tracing import trace_id
 
@@ -149,7 +150,7 @@ class Activities:
             return found
         states = {state.id: state for state in await self._with_children(children, depth - 1)}
         return [
-            replace(state, jobs=tuple(replace(job, works=states.get(job.child)) for job in state.jobs))
+            replace(state, jobs=tuple(replace(job, works=states.get(job.child or NO_ID)) for job in state.jobs))
             for state in found
         ]
 

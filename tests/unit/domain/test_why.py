@@ -15,6 +15,8 @@ ASKS = (OpenAsk("pay", "approval", 130), OpenAsk("find", "client", 1), OpenAsk("
 GONE = "The replica that ran it is gone; another one takes it over within seconds."
 CALLS = (RunningCall("dig", 40.0),)
 DETACHED = OpenJob(OTHER, "dig", 40.0, detached=True, deadline=7200.0)
+ON_DETACHED = f"It waits for the job {OTHER} of the tool dig, which has been detached for 40 seconds"
+ON_CHILD = f"It waits for the job {OTHER} of the tool dig, on which the turn {ID} works"
 CHILD = replace(QUEUED, status="waiting", asks=ASKS[:1])
 UNTAKEN = "which is due, and no replica has taken it for"
 
@@ -95,32 +97,26 @@ UNTAKEN = "which is due, and no replica has taken it for"
         (
             replace(QUEUED, status="waiting", jobs=(DETACHED, replace(DETACHED, due=20.0, deadline=None))),
             [
-                f"It waits for the job {OTHER} of the tool dig, which has been detached for 40 seconds; it is settled from "
-                "outside, or ended by its deadline in 2 hours.",
-                f"It waits for the job {OTHER} of the tool dig, which has been detached for 40 seconds; it is "
-                "due in 20 seconds.",
+                f"{ON_DETACHED}; it is settled from outside, or ended by its deadline in 2 hours.",
+                f"{ON_DETACHED}; it is due in 20 seconds.",
             ],
         ),
         (
             replace(QUEUED, status="waiting", jobs=(replace(DETACHED, due=-30.0),)),
-            [
-                f"It waits for the job {OTHER} of the tool dig, which has been detached for 40 seconds; it is due, and no "
-                "replica has taken it for 30 seconds."
-            ],
+            [f"{ON_DETACHED}; it is due, and no replica has taken it for 30 seconds."],
         ),
         (
             replace(
                 QUEUED, status="waiting", jobs=(replace(DETACHED, child=ID), replace(DETACHED, child=ID, works=CHILD))
             ),
             [
-                f"It waits for the job {OTHER} of the tool dig, on which the turn {ID} works.",
-                f"It waits for the job {OTHER} of the tool dig, on which the turn {ID} works, which is waiting: It waits "
-                "for an approval of pay, 2 minutes by now.",
+                f"{ON_CHILD}.",
+                f"{ON_CHILD}, which is waiting: It waits for an approval of pay, 2 minutes by now.",
             ],
         ),
         (
             replace(QUEUED, status="waiting", jobs=(replace(DETACHED, child=ID, works=replace(RUNNING, id=ID)),)),
-            [f"It waits for the job {OTHER} of the tool dig, on which the turn {ID} works, which is running."],
+            [f"{ON_CHILD}, which is running."],
         ),
         (replace(QUEUED, status="complete", stop_reason="end_turn"), ["It has ended: end_turn"]),
         (replace(QUEUED, status="error", error="The provider is down."), ["It has ended: The provider is down."]),
