@@ -13,6 +13,7 @@ from tests.support.harness import OWNER, POLICY, Asked, Harness, Replica, result
 from turnstream.domain.asks import AskAnswer
 from turnstream.domain.blocks import CUT_SHORT, Block
 from turnstream.domain.errors import ClaimLost
+from turnstream.domain.jobs import JobChild
 from turnstream.domain.kinds import USER_TEXT
 from turnstream.domain.turns import Turn
 from turnstream.domain.why import reasons
@@ -23,8 +24,10 @@ from turnstream.llm.scripted import Pause, Reply, ScriptedProvider, message_of, 
 from turnstream.storage.activities import Activities
 from turnstream.storage.chats.actions import Actions, Decision
 from turnstream.storage.chats.exchanges import Exchanges, Target
+from turnstream.storage.chats.turn_counts import JobCounts, TurnCounts
 from turnstream.storage.runs.jobs import Jobs
 from turnstream.storage.runs.queue import Queue
+from turnstream.telemetry import JOBS_SETTLED
 from turnstream.tools.tool import File, Outcome, ToolContext, ToolResult, tool, tools_of
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(20)
@@ -380,6 +383,69 @@ async def test_a_turn_that_waits_for_a_job_waits_for_no_person(
         assert state.jobs[0].replica is not None
         works.pause.go.set()
         await harness.finish(replica, asked)
+
+
+async def test_a_turn_that_waits_for_an_agent_says_what_the_agent_waits_for(
+    harness: Harness, works: Works, rows: "asyncpg.Connection[Any]"
+) -> None:
+    await rows.execute("ALTER TABLE jobs DROP CONSTRAINT IF EXISTS ck_jobs_kind")
+    replies = [calls(("dig", "a", {"where": "here"})), calls(("pay", "b", {"euros": 3}))]
+    async with harness.replica(ScriptedProvider(replies), tools_of(works), listens=True) as replica:
+        parent = await waiting(harness, replica, works)
+        child = await harness.ask(tools=tools_of(works))
+        replica.worker.wake()
+        await until(harness, child, "waiting")
+        await rows.execute("UPDATE jobs SET replica = NULL, handle = '{}', due_at = 'infinity'")
+        await rows.execute("UPDATE jobs SET deadline = now() + interval '2 hours'")
+        state = await Activities(harness.database).of(parent.turn)
+        (sentence,) = reasons(state)
+        assert "which has been detached for" in sentence
+        assert sentence.endswith("it is settled from outside, or ended by its deadline in 2 hours.")
+        (job,) = (await harness.turn(parent)).jobs
+        assert (job.state, job.child) == ("detached", None)
+        handle = f'{{"chat": "{child.chat}", "turn": "{child.turn}"}}'
+        await rows.execute("UPDATE jobs SET kind = 'child', handle = $1", handle)
+        (sentence,) = reasons(await Activities(harness.database).of(parent.turn))
+        assert f"on which the turn {child.turn} works, which is waiting: It waits for an approval of pay" in sentence
+        (job,) = (await harness.turn(parent)).jobs
+        assert job.child == JobChild(child.chat, child.turn, "waiting")
+        await rows.execute('UPDATE jobs SET handle = \'{"turn": "elsewhere"}\'')
+        (job,) = (await harness.turn(parent)).jobs
+        assert job.child is None
+        life = [event.what for event in await Activities(harness.database).life(parent.turn)]
+        assert f"tool dig runs as the job {job.id}" in life
+
+
+async def test_jobs_are_counted_by_where_they_are_and_by_how_they_ended(
+    harness: Harness, works: Works, rows: "asyncpg.Connection[Any]"
+) -> None:
+    counts = TurnCounts(harness.database, keep=0)
+    settled = JOBS_SETTLED.labels("ok")._value
+    before = settled.get()
+
+    async def counted() -> JobCounts:
+        turns = await counts.open_turns()
+        assert turns is not None
+        return turns.jobs
+
+    async with harness.replica(provider(DIG), tools_of(works), listens=True) as replica:
+        asked = await waiting(harness, replica, works)
+        assert await counted() == JobCounts(0, 1, 0, 0)
+        await rows.execute("UPDATE jobs SET deadline = now() - interval '1 minute'")
+        assert (await counted()).overdue >= 60
+        moved = "replica = NULL, deadline = now() + interval '1 hour'"
+        await rows.execute(f"UPDATE jobs SET {moved}, due_at = now() - interval '1 hour', name = 'of nobody'")
+        late = await counted()
+        assert (late.due, late.running, late.detached, 3600 <= late.overdue < 7200) == (1, 0, 0, True)
+        await rows.execute("UPDATE jobs SET handle = '{}', due_at = 'infinity'")
+        assert await counted() == JobCounts(0, 0, 1, 0)
+        await works.stopped.wait()
+        await rows.execute("UPDATE jobs SET handle = NULL, due_at = now(), name = 'dig', attempt = 0")
+        works.pause.go.set()
+        replica.jobs.receive("jobs")
+        await harness.finish(replica, asked)
+    assert await counted() == JobCounts(0, 0, 0, 0)
+    assert settled.get() == before + 1
 
 
 async def test_replicas_of_the_version_before_do_not_claim_a_turn_with_jobs(

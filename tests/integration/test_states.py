@@ -57,6 +57,7 @@ ENDS: Sequence[Values] = [
     }
     for known, status in product((0, 1), STATUSES)
 ]
+STOPPED = {"owner": "ada", "tool_use_id": "b", "unrun": "{}", "stopped": "{}"}
 WRITES: Mapping[str, Write] = {
     "CLAIM_TURNS": Write({("queued", "running")}, [{"replica": REPLICA, "step": 1, "limit": 10, "suspects": 1}]),
     "CLAIM_TURNS_FAIRLY": Write(
@@ -72,6 +73,7 @@ WRITES: Mapping[str, Write] = {
     ),
     "ARRIVE": Write({("waiting", "queued")}),
     "SETTLE_JOB": Write({("waiting", "queued")}, [{"job": JOB, "job_attempt": 1, "outcome": "{}"}]),
+    "STOP_JOB": Write({("waiting", "queued")}, [STOPPED]),
     "EXPIRE_ASKS": Write({("waiting", "queued")}, [{"answer": ANSWER}]),
     "WAIT": Write(
         {("running", "waiting"), ("running", "queued"), ("waiting", "queued")},
@@ -100,6 +102,7 @@ WRITES_OF_JOBS: Mapping[str, set[tuple[JobState, JobState]]] = {
     "RELEASE_JOBS": {("running", "due")},
     # A run that was given back may end before another one begins.
     "SETTLE_JOB": {("due", "settled"), ("running", "settled")},
+    "STOP_JOB": {("due", "settled"), ("running", "settled")},
     "SETTLE_JOBS": {("due", "stopped"), ("running", "stopped")},
 }
 WRITES_STATE_OF_JOB = re.compile(r"UPDATE jobs\s+SET\s[^;]*?\b(replica|settled_at) = ")
@@ -220,6 +223,7 @@ async def test_a_statement_moves_a_job_by_its_edges_and_no_other(
         "outcome": "{}",
         "free": 9,
         "names": ["dig"],
+        **STOPPED,
     }
     for now in get_args(JobState):
         transaction = connection.transaction()

@@ -269,6 +269,7 @@ CHECKED = {
     ("docs/tools.md", "A complete example", "python"): OWN_TOOLS,
     ("docs/tools.md", "A complete example", "sh"): OWN_TOOLS,
     ("docs/runbooks.md", "A turn does not move", "sh"): RUNBOOKS,
+    ("docs/runbooks.md", "Jobs are overdue", "sh"): RUNBOOKS,
     ("docs/runbooks.md", "A replica is gone", "sh"): RUNBOOKS,
     ("docs/runbooks.md", "A provider is down", "sh"): RUNBOOKS,
     ("docs/runbooks.md", "Postgres is away or slow", "sh"): RUNBOOKS,

@@ -322,6 +322,16 @@ ENDPOINTS = (
         scopes=("approve",),
     ),
     Endpoint(
+        "POST /api/chats/{chat}/turns/{turn}/calls/{tool_use_id}/cancel",
+        actions.cancel_call,
+        "Stop a call that runs in the background; the turn continues with its result",
+        gives=TurnOut,
+        statuses=(200, 202),
+        problems=(404, 409),
+        reach="turn",
+        limits=(),
+    ),
+    Endpoint(
         "GET /api/chats/{chat}/turns/{turn}/results/{tool_use_id}",
         actions.get_whole,
         "The whole result of a tool, of which the model got a part",

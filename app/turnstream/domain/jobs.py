@@ -1,14 +1,16 @@
 """Jobs: calls that run apart from their turn, which waits for them without memory."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Any, Literal
 from uuid import UUID
 
 from turnstream.domain.blocks import CallKey
 
-# What runs the call: `tool` is a background tool of this server.
-JobKind = Literal["tool"]
+# What runs the call, for people: `tool` is a background tool of this server, `child` the turn of an agent. Extensions
+# have others.
+JobKind = str
 
 # `running` has a runner; the job of a runner that is gone is `running` until another one claims it. `settled` has an
 # outcome. `stopped`: the call got another result. tests/integration/test_states.py runs every statement against this.
@@ -21,10 +23,24 @@ JOB_TRANSITIONS: Mapping[JobState, frozenset[JobState]] = {
 }
 
 
+# Where a job that is not over is: a `detached` one waits for something outside of the runners, by its handle.
+OpenJobState = Literal["due", "running", "detached"]
+
+
+@dataclass(frozen=True, slots=True)
+class JobChild:
+    """The turn that works on a job of the kind `child`. `cost` is that of its sealed rounds, as far as it is known."""
+
+    chat: UUID
+    turn: UUID
+    status: str
+    cost: float | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Job:
-    """The job of a call, as the turn sees it. `progress` is what it last reported. A job that is `settled` is over;
-    its `outcome`, as JSON text, is None once the call has its result.
+    """The job of a call, as the turn sees it. `progress` is what it last reported, `since` when the call was made a
+    job. A job that is `settled` is over; its `outcome`, as JSON text, is None once the call has its result.
     """
 
     id: UUID
@@ -35,7 +51,23 @@ class Job:
     progress: str | None = None
     settled: bool = False
     outcome: str | None = None
+    state: OpenJobState = "due"
+    since: datetime | None = None
+    child: JobChild | None = None
 
     @property
     def key(self) -> CallKey:
         return self.round, self.tool_use_id
+
+    def shown(self) -> Mapping[str, Any]:
+        """What readers of the turn see of it."""
+        return {
+            "id": self.id,
+            "tool_use_id": self.tool_use_id,
+            "name": self.name,
+            "kind": self.kind,
+            "state": self.state,
+            "since": self.since,
+            "progress": self.progress,
+            "child": None if self.child is None else asdict(self.child),
+        }

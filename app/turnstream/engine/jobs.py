@@ -5,7 +5,7 @@ A kind of job is what runs the call. The runner has the rest: claims, fences, re
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from functools import partial
 from typing import Any, Final, Protocol
 
@@ -25,10 +25,11 @@ from turnstream.storage.owners.uploads import Uploads
 from turnstream.storage.rows import to_json
 from turnstream.storage.runs.jobs import ClaimedJob, Jobs, Progress
 from turnstream.storage.runs.session import JOBS
-from turnstream.telemetry import JOBS_RUNNING
+from turnstream.telemetry import JOBS_RUNNING, JOBS_SETTLED
 from turnstream.tools.policy import repeatable
 from turnstream.tools.tool import Outcome, ToolContext
 from turnstream.tools.toolset import Toolset
+from turnstream.tracing import TRACING, Span
 
 log = structlog.get_logger(__name__)
 
@@ -207,10 +208,16 @@ class JobRunner:
     async def _supervise(self, running: RunningJob) -> None:
         job = running.job
         try:
-            with bound_contextvars(job=str(job.id), turn=str(job.turn)), JOBS_RUNNING.track_inprogress():
+            with (
+                bound_contextvars(job=str(job.id), turn=str(job.turn)),
+                JOBS_RUNNING.track_inprogress(),
+                _span_of(job) as span,
+            ):
                 log.info("job.claimed", tool=job.job.name, attempt=job.attempt)
                 end = await self._end_of(running)
+                span.set(turnstream__outcome=end.outcome.kind)
                 if await to_the_end(self._settled(job, end)):
+                    JOBS_SETTLED.labels(end.outcome.kind).inc()
                     log.info("job.settled", state=end.state, kind=end.outcome.kind)
                 else:  # its turn has ended, or another replica has it
                     log.warning("job.outcome_late", state=end.state, kind=end.outcome.kind)
@@ -254,3 +261,18 @@ class JobRunner:
         if left:
             with suppress(StorageError):
                 await self._jobs.release(left)
+
+
+def _span_of(job: ClaimedJob) -> AbstractContextManager[Span]:
+    """The span of a run, in the trace of its turn, which has ended its own span by then."""
+    return TRACING.span(
+        f"job {job.job.name}",
+        "CONSUMER",
+        parent=job.request.trace,
+        link=job.request.trace if job.attempt > 1 else None,
+        gen_ai__conversation__id=str(job.chat),
+        gen_ai__tool__call__id=job.job.tool_use_id,
+        turnstream__turn=str(job.turn),
+        turnstream__job=str(job.id),
+        turnstream__attempt=job.attempt,
+    )

@@ -159,6 +159,9 @@ class ToolRuns:
         if jobs:
             await self._recorder.start_jobs(jobs)
             log.info("jobs.started", jobs=[str(job.id) for job in jobs], tools=[job.call.name for job in jobs])
+            for job in jobs:
+                self._context.span.event("job", turnstream__job=str(job.id), gen_ai__tool__name=job.call.name)
+            self._context.notify_owner(self._context.owner)
         return others
 
     async def _unrun(self, calls: Sequence[Block], refusal: str | None) -> list[Settlement]:

@@ -42,7 +42,7 @@ from turnstream.storage.owners.audit import AuditTrail
 from turnstream.storage.owners.charges import Charges
 from turnstream.storage.owners.owner_changes import OwnerChanges
 from turnstream.storage.owners.uploads import Uploads
-from turnstream.storage.retention import AGED_KEYS, AGED_UPLOADS, Sweeps, aged_rows, old_chats, unused_tool_sets
+from turnstream.storage.retention import AGED_UPLOADS, Sweeps, aged_rows, old_chats, old_keys, unused_tool_sets
 from turnstream.storage.runs.jobs import Jobs
 from turnstream.storage.runs.journal import Journal, OpenTexts
 from turnstream.storage.runs.queue import Queue, Renewals
@@ -186,7 +186,7 @@ def sweeps_of(settings: Settings, database: Database) -> Sequence[Sweep]:
     if settings.retain_uploads_days is not None:
         old = partial(aged_rows, database, AGED_UPLOADS, settings.retain_uploads_days)
         sweeps.append(Sweep("old uploads", HOURS, old))
-    old = partial(aged_rows, database, AGED_KEYS, settings.retain_idempotency_keys_days)
+    old = partial(old_keys, database, settings.retain_idempotency_keys_days)
     sweeps.append(Sweep("old idempotency keys", HOURS, old))
     return sweeps
 

@@ -631,11 +631,12 @@ idempotency_keys = Table(
     Column("owner", Text, primary_key=True),
     Column("key", Text, primary_key=True),
     Column("digest", LargeBinary, nullable=False),
-    Column("turn_id", Uuid, ForeignKey("turns.id", ondelete="CASCADE"), nullable=False),
+    Column("turn_id", Uuid, ForeignKey("turns.id", ondelete="CASCADE")),  # null once the message was withdrawn
     Column("steer_id", Uuid),
     _now(),
     CheckConstraint("length(key) BETWEEN 1 AND 255", name="key_length"),
     Index(None, "turn_id"),
+    Index("ix_idempotency_keys_withdrawn", "owner", "key", postgresql_where=literal_column("turn_id IS NULL")),
     info=owned("owner", "content"),
 )
 

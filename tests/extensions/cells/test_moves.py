@@ -236,7 +236,7 @@ async def test_turns_that_have_ended_are_copied_before_the_owner_is_held_and_wha
 ) -> None:
     harness, owned = cells.harness, Chats(cells.harness.database)
     monkeypatch.setattr("turnstream.extensions.cells.owner_ahead._PORTION", 1)
-    chats = [chat.id for chat in await owned.page(OWNER, 10, None)]
+    chats = [chat.id for chat, _ in await owned.page(OWNER, 10, None)]
     (gone,) = (chat for chat in chats if chat != cells.asked.chat)
     asked = Statement("UPDATE turns SET asked = 1 WHERE id = :turn RETURNING id")
     await harness.database.row(asked, turn=cells.asked.turn)

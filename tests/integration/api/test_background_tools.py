@@ -62,3 +62,68 @@ async def test_an_answer_ends_after_the_job_of_its_call(database_url: str, diale
         assert not answer.done()
         pause.go.set()
         assert await answer == "There."
+
+
+async def test_a_stopped_call_gets_a_result_and_the_turn_continues(database_url: str) -> None:
+    pause, ended = Pause(), asyncio.Event()
+
+    @tool(background=True)
+    async def dig(where: str) -> str:
+        """Dig."""
+        pause.reached.set()
+        try:
+            await pause.go.wait()
+        finally:
+            ended.set()
+        return where
+
+    @tool
+    async def look() -> str:
+        """Look."""
+        return "seen"
+
+    calls = [tool_use("dig", {"where": "here"}, "a"), tool_use("look", {}, "b")]
+    async with serving(database_url, Toolset([dig, look])) as server, Client(server.url) as api:
+        model, provider = server.scripts.provider(message_of(*calls), message_of(text("Then not.")))
+        message = {"blocks": [{"type": "text", "text": "Dig!"}], "model": model}
+        posted = await api.json("POST", "/api/turns", 201, json=message)
+        await pause.reached.wait()
+        turn = await waiting_turn(api)
+        while turn["jobs"][0]["state"] != "running":
+            turn = await waiting_turn(api)
+        (job,) = turn["jobs"]
+        assert (job["kind"], job["child"], job["since"] >= turn["created_at"]) == ("tool", None, True)
+        (chat,) = (await api.json("GET", "/api/chats"))["chats"]
+        assert chat["jobs"] == 1
+        path = f"/api/chats/{turn['chat_id']}/turns/{turn['id']}"
+        refused = await api.json("POST", f"{path}/calls/b/cancel", 202)  # it has its result: nothing is changed
+        assert refused["jobs"] == [job]
+        assert "no call 'c'" in (await api.json("POST", f"{path}/calls/c/cancel", 404))["detail"]
+        stopped = await api.json("POST", f"{path}/calls/a/cancel", 202)
+        assert stopped["jobs"] == []
+        await ended.wait()
+        events = await api.events(f"{path}/stream")
+        assert events[-1].name == "turn_complete"
+        done = await api.json("GET", path)
+        results = {block["tool_use_id"]: block for block in done["blocks"] if block["type"] == "tool_result"}
+        assert results["a"]["text"] == "The user stopped this call while it ran. It may have taken effect."
+        assert results["a"]["notes"]["stopped"] is True
+        assert results["b"]["text"] == "seen"
+        assert done["blocks"][-1]["text"] == "Then not."
+        assert len(provider.requests) == 2
+        assert (await api.json("POST", f"{path}/calls/a/cancel"))["status"] == "complete"
+        assert (await api.json("GET", "/api/chats"))["chats"][0]["jobs"] == 0
+        assert posted["assistant_turn"]["id"] == turn["id"]
+
+
+async def test_a_call_that_waits_for_a_person_is_not_stopped_but_answered(database_url: str) -> None:
+    locate = {"type": "client", "name": "locate", "description": "Where?", "input_schema": {"type": "object"}}
+    async with serving(database_url, Toolset([])) as server, Client(server.url) as api:
+        model, _ = server.scripts.provider(message_of(tool_use("locate", {}, "a")))
+        message = {"blocks": [{"type": "text", "text": "Where?"}], "model": model, "tools": [locate]}
+        await api.json("POST", "/api/turns", 201, json=message)
+        turn = await waiting_turn(api)
+        path = f"/api/chats/{turn['chat_id']}/turns/{turn['id']}"
+        refused = await api.json("POST", f"{path}/calls/a/cancel", 409)
+        assert "Call a does not run in the background: answer it if it waits" in refused["detail"]
+        assert (await api.json("GET", path))["status"] == "waiting"
