@@ -60,7 +60,7 @@ def faults(checks: dict[str, list[Finding]]) -> list[str]:
 async def test_a_server_that_can_start_has_no_fault(database_url: str) -> None:
     checks = await found(settings(database_url))
     assert faults(checks) == []
-    assert checks["model"][0].text == "demo answers by default; only --ping calls it"
+    assert checks["model"][0].text == "demo answers unless a turn names another one; only --ping calls it"
     assert checks["database"][0].text.endswith(f"is at revision {newest_revision()}, the newest")
     assert {check for check, (finding, *_) in checks.items() if finding.status == "ok"} >= {"access", "tools", "clock"}
 

@@ -31,6 +31,7 @@ from turnstream.storage.chats.chats import Chats
 from turnstream.storage.chats.exchanges import Exchanges
 from turnstream.storage.chats.grants import Grants
 from turnstream.storage.chats.histories import Histories
+from turnstream.storage.chats.job_results import JobResults
 from turnstream.storage.chats.job_stops import JobStops
 from turnstream.storage.chats.queued import QueuedMessages
 from turnstream.storage.chats.search import Search
@@ -73,6 +74,7 @@ class Storage:
     uploads: Uploads
     tokens: Tokens
     activities: Activities
+    job_results: JobResults
     job_stops: JobStops
 
     @classmethod
@@ -108,6 +110,7 @@ class Storage:
             uploads=Uploads(database),
             tokens=Tokens(everything, cell),
             activities=Activities(everything, most_running),
+            job_results=JobResults(everything),
             job_stops=JobStops(everything),
         )
 

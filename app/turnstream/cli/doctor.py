@@ -125,7 +125,7 @@ async def examine(settings: Settings, ping: bool) -> list[Finding]:
         with _tried("model", "", found):
             model = chosen_model(settings, given, extensions)
         if found[-1].status == "ok":
-            found[-1] = Finding("model", "ok", f"{model} answers by default; only --ping calls it")
+            found[-1] = Finding("model", "ok", f"{model} answers unless a turn names another one; only --ping calls it")
         database: Database = _Nothing()
         async for finding in _database(settings, stack):
             if isinstance(finding, Database):

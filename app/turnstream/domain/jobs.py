@@ -3,7 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from typing import Any, Literal
+from hashlib import sha256
+from secrets import token_urlsafe
+from typing import Any, Final, Literal
 from uuid import UUID
 
 from turnstream.domain.blocks import CallKey
@@ -12,18 +14,35 @@ from turnstream.domain.blocks import CallKey
 # have others.
 JobKind = str
 
-# `running` has a runner; the job of a runner that is gone is `running` until another one claims it. `settled` has an
-# outcome. `stopped`: the call got another result. tests/integration/test_states.py runs every statement against this.
-JobState = Literal["due", "running", "settled", "stopped"]
+# `running` has a runner; the job of a runner that is gone is `running` until another one claims it. A `detached` one
+# goes on elsewhere: its handle says where. `settled` has an outcome. `stopped`: the call got another result.
+# tests/integration/test_states.py runs every statement against this.
+JobState = Literal["due", "running", "detached", "settled", "stopped"]
 JOB_TRANSITIONS: Mapping[JobState, frozenset[JobState]] = {
     "due": frozenset({"running", "settled", "stopped"}),
-    "running": frozenset({"due", "settled", "stopped"}),
+    "running": frozenset({"due", "detached", "settled", "stopped"}),
+    "detached": frozenset({"running", "settled", "stopped"}),
     "settled": frozenset(),
     "stopped": frozenset(),
 }
 
 
-# Where a job that is not over is: a `detached` one waits for something outside of the runners, by its handle.
+# Where a program that works on a job posts its result.
+RESULT_PATH: Final = "/api/jobs/{job}/result"
+_TOKEN_BYTES = 32
+
+
+def new_token() -> str:
+    """A token with which one job may be settled."""
+    return f"tsj_{token_urlsafe(_TOKEN_BYTES)}"
+
+
+def digest_of_token(token: str) -> bytes:
+    """What is stored of it."""
+    return sha256(token.encode()).digest()
+
+
+# The states of a job that is not over.
 OpenJobState = Literal["due", "running", "detached"]
 
 

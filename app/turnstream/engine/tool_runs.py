@@ -170,12 +170,12 @@ class ToolRuns:
         for call in calls:
             match gate.decide(call, refusal):
                 case SettleUnrun(outcome, state, from_client, job):
+                    if from_client:
+                        name, id = call.name or "", call.tool_use_id or ""
+                        outcome = self._toolset.fitted(name, outcome, id, self._request.tools)
                     if job is not None:
                         outcome = await self._summarised(call, call.name or "", job.input_json, outcome)
                         outcome = outcome if job.approval is None else with_approval(outcome, job.approval)
-                    elif from_client:
-                        name, id = call.name or "", call.tool_use_id or ""
-                        outcome = self._toolset.fitted(name, outcome, id, self._request.tools)
                     count_policies(self._label(call), outcome.notes)
                     unrun.append(Settlement(call, outcome, state))
                 case RunCall() | StartJob():

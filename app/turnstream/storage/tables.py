@@ -556,9 +556,9 @@ jobs = Table(
     Column("progress", Text),
     Column("outcome", JSON),
     Column("settled_at", DateTime(timezone=True)),
+    Column("token_digest", LargeBinary),  # who has the token may settle it
     _now(),
     UniqueConstraint("turn_id", "round", "tool_use_id"),
-    CheckConstraint("kind IN ('tool')", name="kind"),
     CheckConstraint("outcome IS NULL OR settled_at IS NOT NULL", name="outcome_has_time"),
     CheckConstraint("replica IS NULL OR settled_at IS NULL", name="over_has_no_runner"),
     Index("ix_jobs_unsettled", "due_at", postgresql_where=literal_column("settled_at IS NULL")),

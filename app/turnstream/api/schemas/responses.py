@@ -192,6 +192,13 @@ class JobOut(BaseModel):
     progress: Annotated[str | None, Field(description="what the tool last reported")]
 
 
+class JobResultOut(BaseModel):
+    """What became of a result. One that is not `applied` has a `reason`: the job was over, or its turn has ended."""
+
+    applied: bool
+    reason: Literal["settled", "turn_ended"] | None = None
+
+
 class TurnOut(BaseModel):
     id: UUID
     chat_id: UUID
