@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from turnstream.storage.database import Database
     from turnstream.storage.runs.queue import Renewals, WebhookKind
     from turnstream.tools.sources import SourceKind
+    from turnstream.tools.toolset import Toolset
 
 _NONE = "none"
 
@@ -52,6 +53,7 @@ class Context:
     database: "Database"
     models: "Models"
     plans: "Plans"
+    toolset: "Toolset"
     side_calls: "SideCalls"
     notify: Callable[[str, UUID], None]
     release: Callable[[Collection[str]], None]

@@ -141,6 +141,7 @@ class ToolJobs:
             checkpoint=running.checkpoint,
             checkpointed=job.checkpointed,
             deadline=job.deadline,
+            job=job.id,
             handle=job.handle,
             detach=running.detach,
             result_address=running.result_address,

@@ -153,7 +153,8 @@ class ToolRuns:
                 case StartJob(input_json):
                     seconds = self._toolset.policy(call.name or "", self._request.tools).seconds
                     await self._context.call_hooks(BeforeTool(self._context.owner, gate.turn, call, input_json))
-                    jobs.append(NewJob(new_id(), call, "tool", input_json, CLOCK.now() + timedelta(seconds=seconds)))
+                    kind, deadline = self._toolset.job_kind(call.name or ""), CLOCK.now() + timedelta(seconds=seconds)
+                    jobs.append(NewJob(new_id(), call, kind, input_json, deadline))
                 case _:
                     others.append(call)
         if jobs:

@@ -138,7 +138,10 @@ chats = Table(
     Column("settings", JSON, nullable=False, server_default=text("'{}'")),
     _now(),
     Column("updated_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    # The turn whose call it works on; null for a chat of a person. Lists have only these.
+    Column("of_turn", Uuid),
     Index(None, "owner", "updated_at", "id"),
+    Index("ix_chats_of_turn", "of_turn", postgresql_where=literal_column("of_turn IS NOT NULL")),
     info=owned("owner", "content"),
 )
 

@@ -104,8 +104,8 @@ class ToolContext:
     A background tool can `checkpoint` a JSON value. If its process dies, `checkpointed` is the last one in the next
     run of the call; else it is None. `deadline` is when the call is stopped. Of other tools nothing is kept.
     A background tool whose work goes on elsewhere returns `Detached`, or calls `detach`, and then returns anything.
-    `handle` is that of the run before, None in the first one. `result_address` makes a new address for its result; the
-    address before is no longer good.
+    `job` is the id of its job, `handle` that of the run before, None in the first one. `result_address` makes a new
+    address for its result; the address before is no longer good.
     """
 
     owner: str
@@ -120,6 +120,7 @@ class ToolContext:
     checkpoint: Callable[[Any], Awaitable[None]] = _keep_nothing
     checkpointed: Any = None
     deadline: datetime | None = None
+    job: UUID | None = None
     handle: Any = None
     detach: Callable[[Detached], None] = _goes_on_nowhere
     result_address: Callable[[], Awaitable[ResultAddress]] = _no_address

@@ -29,7 +29,7 @@ LIST_CHATS = Statement(
     SELECT chats.*, (
         SELECT coalesce(sum({JOBS_OF_TURN}), 0) FROM turns WHERE chat_id = chats.id AND status IN {OPEN_STATUSES}
     ) AS jobs FROM chats
-    WHERE owner = :owner
+    WHERE owner = :owner AND of_turn IS NULL
       AND (CAST(:before AS timestamptz) IS NULL OR (updated_at, id) < (:before, CAST(:before_id AS uuid)))
     ORDER BY updated_at DESC, id DESC LIMIT :limit
     """

@@ -166,7 +166,7 @@ class OwnerChanges:
             known_at=list(known.values()),
         )
         changed = {row["found"]: row["found_at"] for row in rows if row["found"] is not None}
-        chats = [chat_from(row) for row in rows if row["id"] is not None]
+        chats = [chat_from(row) for row in rows if row["id"] is not None and row["of_turn"] is None]
         deleted = await self._database.rows(GET_DELETED_CHATS, owner=owner, since=since, most=limit)
         found = await self._database.rows(
             GET_CHANGED_TURNS,
