@@ -99,7 +99,8 @@ class Assembler:
             case "action_required":
                 self.actions = list(data["calls"])
             case "tool_progress" if job := data.get("job"):
-                self.jobs = [*(known for known in self.jobs if known["id"] != job["id"]), job]
+                known = {each["id"]: each for each in self.jobs}
+                self.jobs = list((known | {job["id"]: job}).values())
             case "turn_complete" | "turn_cancelled" | "turn_error":
                 if self.open_block is not None:
                     raise StreamError(f"{event} came while block {len(self.blocks) - 1} was open")

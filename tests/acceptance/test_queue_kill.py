@@ -9,6 +9,7 @@ import httpx2
 import pytest
 
 from tests.acceptance.conftest import StartServer
+from tests.integration.api.test_openapi import until
 from tests.support.http_client import Client, said
 from tests.support.locks import Locker
 
@@ -33,8 +34,8 @@ async def test_after_a_kill_in_the_middle_of_a_change_the_queue_is_as_it_was_and
     async with Client(running.url) as api:
         first = await api.json("POST", "/api/turns", 201, json=said("/long 90000"))
         chat, turn = f"/api/chats/{first['assistant_turn']['chat_id']}", first["assistant_turn"]["id"]
-        while (await api.json("GET", f"{chat}/turns/{turn}"))["status"] != "running":
-            await asyncio.sleep(0.01)
+        async with api.follow(first["stream_url"]) as events:
+            assert "block_delta" in [event.name async for event in until("block_delta", events)]
         for words in ("Second", "Third"):
             await api.say(chat, words, on_busy="enqueue")
         await api.json("POST", f"{chat}/turns", 202, json={**said("Briefly"), "on_busy": "steer"})

@@ -61,6 +61,7 @@ async def test_a_stop_is_that_of_one_call_in_all_tabs(
     ada = await surveys(people, site, api, "Anna", "Berta", "Clara")
     listed = ada.page.locator(f'#chats [data-chat="{ada.chat}"] .jobs')
     await expect(listed).to_have_text("3 running")
+    await expect(ada.page.get_by_role("img", name="Answering")).to_have_count(1)  # it waits for no person
     await expect(ada.page.locator(".turn.assistant .stage")).to_have_text("3 calls in the background")
     other = await new_tab(ada.context, f"{site.url}/#{ada.chat}")  # it has missed all reports, as a reload has
     for tab in (other, ada):

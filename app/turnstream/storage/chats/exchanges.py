@@ -323,8 +323,8 @@ class Exchanges:
         return key is not None and await self._database.row(GET_KEY, owner=owner, key=key.key) is not None
 
     async def find(self, owner: str, key: IdempotencyKey) -> Exchange | None:
-        """Returns the exchange that the first request with this key made. Raises RequestRefused if this one differs, and
-        Conflict if its message was withdrawn.
+        """Returns the exchange that the first request with this key made. Raises RequestRefused if this one differs,
+        and Conflict if its message was withdrawn.
         """
         row = await self._database.row(GET_KEY, owner=owner, key=key.key)
         if row is None:

@@ -83,7 +83,7 @@ export class Card {
 
   #show(state) {
     this.element.dataset.state = state
-    const sign = { done: icon('check'), failed: icon('cross'), waiting: icon('hand') }[state]
+    const sign = { done: icon('check'), failed: icon('cross'), waiting: icon('hand'), stopped: icon('stop') }[state]
     this.state.replaceChildren(sign ?? h('span', { class: 'dot' }), h('span', { class: 'unseen' }, texts.states[state]))
   }
 

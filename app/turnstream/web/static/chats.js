@@ -120,7 +120,7 @@ export class Chats extends EventTarget {
   #markTurn({ chat, turn, status, waiting, jobs = 0 }) {
     this.#countJobs(chat, turn, jobs)
     const turns = this.running.get(chat) ?? new Map()
-    const state = waiting ? 'waiting' : status
+    const state = waiting ? 'waiting' : status === 'waiting' ? 'running' : status // one that waits for jobs alone runs
     const isNew = turns.get(turn) !== state
     if (hasEnded({ status })) turns.delete(turn)
     else turns.set(turn, state)

@@ -351,7 +351,7 @@ export function apply(turn, { event, data: { turn: _, ...rest } }, now = () => n
   } else if (event === 'action_required') {
     turn.actions = data.calls
   } else if (event === 'tool_progress' && data.job) {
-    turn.jobs = [...turn.jobs.filter((one) => one.id !== data.job.id), data.job]
+    turn.jobs = [...new Map([...turn.jobs, data.job].map((job) => [job.id, job])).values()]
   } else if (LAST.has(event)) {
     Object.assign(turn, { degraded: [], error: null }, data, {
       status: event.slice(5),
