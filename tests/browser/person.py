@@ -13,8 +13,8 @@ from turnstream.domain.turns import ENDED
 
 PATIENCE = 20_000  # milliseconds, for a machine that is busy with other tests
 
-# Ten seconds after a turn has moved, as on a busy machine, the page asks why. The turn may be deleted meanwhile: the page
-# shows nothing then, but the browser reports the answer.
+# Ten seconds after a turn has moved, as on a busy machine, the page asks why. The turn may be deleted meanwhile: the
+# page shows nothing then, but the browser reports the answer.
 _ASKED_TOO_LATE = r"404 \(Not Found\) \(\S+/why\)$"
 
 # All that the page shows of its turns, folded or not. It draws an unfolded block at the late `toggle` event.
