@@ -235,7 +235,7 @@ export class Conversation extends EventTarget {
 
   #apply(turn, event) {
     if (event.id || WITHOUT_ID.has(event.event)) apply(turn, event)
-    if (hasEnded(turn)) this.#complete(turn)
+    if (hasEnded(turn) && turn.stop_reason !== 'deleted') this.#complete(turn) // one that was deleted cannot be read
     this.#emit('turn', turn, event)
   }
 
