@@ -162,7 +162,7 @@ class TaskServer:
                 raise RpcError(-32020, f"the header Mcp-Name must be {params['taskId']}")
         match method:
             case "server/discover":
-                supported = {"tools": {}, "extensions": {EXTENSION: {}}}
+                supported: dict[str, Any] = {"tools": {}, "extensions": {EXTENSION: {}}}
                 return {**self._cached(0), "supportedVersions": [VERSION], "capabilities": supported}
             case "tools/list":
                 return {**self._cached(self._ttl), "tools": self._listed()}
