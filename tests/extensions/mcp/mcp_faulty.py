@@ -1,7 +1,7 @@
 """An MCP server over stdio that refuses, fails, and sends what its own schemas do not allow.
 
-`python -m tests.extensions.mcp.mcp_faulty`. It speaks as servers did before 2026-07-28, and is written without an SDK. A
-tool is named for what its calls are answered with.
+`python -m tests.extensions.mcp.mcp_faulty`. It speaks as servers did before 2026-07-28, and is written without an SDK.
+A tool is named for what its calls are answered with.
 """
 
 import json

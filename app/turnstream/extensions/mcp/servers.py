@@ -14,6 +14,7 @@ from mcp.shared.dispatcher import ProgressFnT
 
 from turnstream.extensions.mcp.declared import McpServer
 from turnstream.extensions.mcp.session import REFUSALS, McpSession, session_with
+from turnstream.extensions.mcp.tasks import McpTask, TaskRequest, TaskState
 from turnstream.extensions.mcp.tool import McpTool, tool_of
 from turnstream.kit.text import storable
 from turnstream.telemetry import MCP_CONNECTED
@@ -58,7 +59,8 @@ class McpTiming:
     """In seconds. A server has `start_timeout` to start, and `answer_timeout` to list its tools again. After two
     failures in a row there is a pause before each further try: `pause` at first, then twice that, and so on. Between
     two lists of tools there is a `pause`, too. The start of this program, and a call, wait up to `connect_timeout` for
-    a try to connect that is under way. A list of tools is kept for `shortest_ttl` at least.
+    a try to connect that is under way. A list of tools is kept for `shortest_ttl` at least, and a task is polled after
+    `shortest_poll` at the earliest.
     """
 
     connect_timeout: float = 5.0
@@ -66,6 +68,7 @@ class McpTiming:
     answer_timeout: float = 10.0
     pause: float = 1.0
     shortest_ttl: float = 10.0
+    shortest_poll: float = 1.0
 
 
 class McpConnection:
@@ -140,7 +143,7 @@ class McpConnection:
                 if names is not None and listed.name not in names:
                     continue
                 try:
-                    tool = tool_of(self.server, listed, self.call, room)
+                    tool = tool_of(self.server, listed, self.call, room, self.task)
                     if len(tools) == MAX_TOOLS:
                         raise ValueError(f"the server has more than {MAX_TOOLS} tools")
                 except ValueError as problem:
@@ -150,7 +153,9 @@ class McpConnection:
                     tools[tool.spec.name] = tool
         if left_out:
             log.warning("mcp.tools_left_out", server=self.server.name, tools=left_out)
-        if changed := sorted(name for name in tools.keys() & self.tools.keys() if tools[name].spec != self.tools[name].spec):
+        if changed := sorted(
+            name for name in tools.keys() & self.tools.keys() if tools[name].spec != self.tools[name].spec
+        ):
             # Texts of a server are part of the prompt: a change that nobody has reviewed should be visible.
             log.warning("mcp.tools_changed", server=self.server.name, tools=changed[:_NAMED], number=len(changed))
         self.tools = tools
@@ -176,14 +181,7 @@ class McpConnection:
 
     async def call(self, tool: McpTool, arguments: Mapping[str, Any], progress: ProgressFnT) -> types.CallToolResult:
         """Raises ToolError for a call that the server refused, ToolUnavailable when there is no server."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(self._timing.connect_timeout):
-                await self._changes.until(lambda: self.connected or self._pausing)
-        session = self._session
-        if session is None or session.doubted:
-            raise ToolUnavailable(
-                f"The MCP server {self.server.name} cannot be reached now. It is tried again; do without it meanwhile."
-            )
+        session = await self._connected_session()
         try:
             return await session.call(tool.name, arguments, progress)
         except MCPError as error:
@@ -206,6 +204,23 @@ class McpConnection:
                 text += " What the call has done is not known."
             raise ToolError(text) from error
 
+    async def send_task(self, request: TaskRequest) -> TaskState | types.EmptyResult:
+        """Sends a request about a task. Raises MCPError, and ToolUnavailable without a connection."""
+        return await (await self._connected_session()).send_task(request)
+
+    def task(self, id: str) -> McpTask:
+        return McpTask(id, self.server.name, self.send_task, self.server.elicitation, self._timing.shortest_poll)
+
+    async def _connected_session(self) -> McpSession:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._timing.connect_timeout):
+                await self._changes.until(lambda: self.connected or self._pausing)
+        session = self._session
+        if session is None or session.doubted:
+            raise ToolUnavailable(
+                f"The MCP server {self.server.name} cannot be reached now. It is tried again; do without it meanwhile."
+            )
+        return session
 
 
 class McpServers:

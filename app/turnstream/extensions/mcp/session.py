@@ -7,7 +7,6 @@ from contextvars import ContextVar
 from importlib.metadata import version
 from math import inf
 from typing import Any
-from urllib.parse import urlsplit
 
 import structlog
 from mcp import MCPError, types
@@ -19,18 +18,16 @@ from mcp.client import (
 from mcp.client.subscriptions import ListenNotSupportedError, SubscriptionLost
 from mcp.shared.dispatcher import ProgressFnT
 from mcp.shared.exceptions import UrlElicitationRequiredError
-from msgspec.json import encode as to_json
 
 from turnstream.extensions.mcp.declared import McpServer
+from turnstream.extensions.mcp.questions import question_of
+from turnstream.extensions.mcp.tasks import TaskExtension, TaskRequest, TaskState
 from turnstream.extensions.mcp.transport import TOO_LONG, transport
-from turnstream.kit.text import storable
-from turnstream.tools.schemas import InputSchema
-from turnstream.tools.tool import AskPerson, PersonQuestion, ToolError
+from turnstream.tools.tool import AskPerson, ToolError
 
 log = structlog.get_logger(__name__)
 
 _MAX_PAGES = 100
-_MAX_QUESTION = 10_000  # characters of the message, and of the URL, that a person is shown
 _LISTEN_AGAIN = 5.0  # seconds
 _MAX_ROUNDS = 5  # of pages that a call requires, one after another
 
@@ -122,7 +119,7 @@ class McpSession:
             log.warning("mcp.elicitation_unclear", server=self._server.name, calls=len(self._asking))
             return types.ElicitResult(action="cancel")
         ask = ask or next(iter(self._asking), None)
-        question = _question_of(params, self._server.elicitation or 0)
+        question = question_of(params, self._server.elicitation or 0)
         if ask is None or question is None:
             return types.ElicitResult(action="decline")
         answer = await ask(question)
@@ -156,6 +153,11 @@ class McpSession:
             if cancelled and not self._calls:  # a call may have timed out: is the server only slow, or stuck?
                 self._refresh.set()
 
+    async def send_task(self, request: TaskRequest) -> TaskState | types.EmptyResult:
+        """Sends a request about a task."""
+        result = TaskState if request.method == "tasks/get" else types.EmptyResult
+        return await self.client.session.send_request(request, result)
+
     async def _call(self, tool: str, arguments: dict[str, Any], progress: ProgressFnT) -> types.CallToolResult:
         for _ in range(_MAX_ROUNDS):
             try:
@@ -174,28 +176,13 @@ class McpSession:
             return False
         ask = asking.get()
         for page in pages[:_MAX_ROUNDS]:
-            question = _question_of(page, self._server.elicitation or 0)
+            question = question_of(page, self._server.elicitation or 0)
             if ask is None or question is None or self._server.elicitation is None:
                 return False
             answer = await ask(question)
             if answer is None or answer.action != "accept":
                 return False
         return bool(pages)
-
-
-def _question_of(sent: types.ElicitRequestParams, seconds: float) -> PersonQuestion | None:
-    """None for a schema that is not valid, a URL that no person should open, or a text that is too long to be read."""
-    message = storable(sent.message)
-    if max(len(message), len(getattr(sent, "url", ""))) > _MAX_QUESTION:
-        return None
-    if isinstance(sent, types.ElicitRequestURLParams):
-        is_web = urlsplit(sent.url).scheme in {"http", "https"}
-        return PersonQuestion(message, seconds, url=storable(sent.url)) if is_web else None
-    try:
-        schema = InputSchema.checked(storable(to_json(sent.requested_schema).decode()))
-    except ValueError:
-        return None
-    return PersonQuestion(message, seconds, schema=schema.text)
 
 
 @asynccontextmanager
@@ -208,6 +195,7 @@ async def session_with(server: McpServer) -> AsyncIterator[McpSession]:
         elicitation_callback=None if server.elicitation is None else session.elicit,
         client_info=types.Implementation(name="turnstream", version=version("turnstream")),
         cache=None,
+        extensions=[TaskExtension()],
     )
     async with client as session.client:
         # The SDK checks results with Python's regular expressions, whose time has no bound; `McpTool` checks them.

@@ -16,6 +16,7 @@ from pydantic_core import from_json
 from turnstream.domain.turns import ToolSpec
 from turnstream.extensions.mcp.declared import McpServer
 from turnstream.extensions.mcp.session import asking
+from turnstream.extensions.mcp.tasks import McpTask, TaskCreated
 from turnstream.kit.text import storable
 from turnstream.tools.policy import Policy, ResultForm
 from turnstream.tools.schemas import InputSchema, SchemaRoom
@@ -43,14 +44,19 @@ class McpTool:
     name: str
     call: McpCall
     output: InputSchema | None = None
+    task: Callable[[str], McpTask] | None = None
 
     async def __call__(self, context: ToolContext, input_json: str) -> Outcome:
         async def show(progress: float, total: float | None, message: str | None) -> None:
             context.progress(message or (f"{progress:g}" if total is None else f"{progress:g} of {total:g}"))
 
         asking.set(context.ask)
-        result = await self.call(self, from_json(input_json), show)
-        return self.outcome(result)
+        try:
+            result: types.CallToolResult | Outcome = await self.call(self, from_json(input_json), show)
+        except TaskCreated as created:
+            assert self.task is not None
+            result = await self.task(created.task.task_id).follow(context, created.task)
+        return result if isinstance(result, Outcome) else self.outcome(result)
 
     def outcome(self, result: types.CallToolResult) -> Outcome:
         """The outcome of a call that the server answered. Data that does not match the declared schema is an error."""
@@ -68,8 +74,12 @@ class McpTool:
         return complaint and f"its structured content does not match the output schema of the server. {complaint}"
 
 
-def tool_of(server: McpServer, tool: types.Tool, call: McpCall, room: SchemaRoom) -> McpTool:
+def tool_of(
+    server: McpServer, tool: types.Tool, call: McpCall, room: SchemaRoom, task: Callable[[str], McpTask] | None = None
+) -> McpTool:
     """Raises ValueError for a tool whose texts are too long, or with a schema that is not valid or has no `room`."""
+    if tool.execution is not None and tool.execution.task_support == "required":
+        raise ValueError("it works only as a task of the protocol 2025-11-25, which 2026-07-28 has replaced")
     hints = tool.annotations if server.trusted else None
     description = storable(tool.description or tool.title or tool.name)
     if max(len(tool.name), len(description)) > MAX_DESCRIPTION:
@@ -81,7 +91,7 @@ def tool_of(server: McpServer, tool: types.Tool, call: McpCall, room: SchemaRoom
         read_only=tool.name in server.read_only or bool(hints and hints.read_only_hint),
         retry_safe=bool(hints and hints.idempotent_hint),
     )
-    return McpTool(spec, server.policy_of(tool.name), tool.name, call, _output_schema(tool.output_schema, room))
+    return McpTool(spec, server.policy_of(tool.name), tool.name, call, _output_schema(tool.output_schema, room), task)
 
 
 def _output_schema(schema: dict[str, Any] | None, room: SchemaRoom) -> InputSchema | None:
