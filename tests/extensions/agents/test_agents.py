@@ -12,6 +12,7 @@ import pytest
 
 from tests.support.http_client import Client
 from tests.support.http_server import Server, serving
+from tests.support.sweeping import swept
 from turnstream.domain.blocks import Block
 from turnstream.domain.errors import ConfigError
 from turnstream.domain.turns import Turn
@@ -19,6 +20,7 @@ from turnstream.extensions.agents.children import Children, answer_of
 from turnstream.extensions.agents.tool import AGENTS, Agent, AgentTable, AgentTool, agent_tool, bind
 from turnstream.extensions.archives.archives import OwnerExport
 from turnstream.llm.scripted import Pause, message_of, text, tool_use
+from turnstream.storage.retention import old_chats
 from turnstream.tools.declared.declarations import read_declarations
 from turnstream.tools.tool import ToolContext, tool
 from turnstream.tools.toolset import Toolset
@@ -339,6 +341,20 @@ async def test_the_export_of_a_chat_has_the_chats_of_its_agents(server: Server, 
     chats = {part.name.split("/")[1] async for part in export.parts() if part.name.startswith("chats/")}
     assert chats == {str(row["id"]) for row in family}
     assert len(chats) == 3
+
+
+async def test_the_chat_of_an_agent_is_kept_as_long_as_the_turn_that_has_called_it(server: Server, api: Client) -> None:
+    model, _ = script(server, message_of(call("echo", "a")), message_of(text("One.")), message_of(text("So.")))
+    turn = await ended(api, await api.json("POST", "/api/turns", 201, json=post(model)))
+    connection = await asyncpg.connect(server.database_url)
+    await connection.execute("UPDATE chats SET updated_at = now() - interval '40 days' WHERE of_turn IS NOT NULL")
+    database = server.services.storage.database
+    assert await swept(old_chats(database, 30)) == 0
+    await connection.execute("UPDATE chats SET updated_at = now() - interval '40 days'")
+    assert await swept(old_chats(database, 30)) == 1
+    assert await connection.fetchval("SELECT count(*) FROM chats WHERE owner = 'local'") == 0
+    await connection.close()
+    await api.json("GET", f"/api/chats/{turn['chat_id']}", 404)
 
 
 async def test_an_answer_that_was_cut_and_goes_on_is_whole() -> None:
