@@ -17,11 +17,11 @@ from turnstream.tools.tool import Outcome
 
 async def put_result(request: Request) -> Response:
     services = services_of(request)
+    sent, _ = await read_body(request, JobResultIn)
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
     if scheme.lower() != "bearer" or not token:
         raise Unauthorized("Send `Authorization: Bearer TOKEN` with the token of the job.")
     job = id_of(request, "job")
-    sent, _ = await read_body(request, JobResultIn)
     outcome = Outcome(output_text(sent.output), is_error=sent.is_error, data=sent.data)
     end = {"outcome": outcome, "from_elsewhere": True}  # as a JobEnd
     put = await services.storage.job_results.put(job, digest_of_token(token.strip()), end)

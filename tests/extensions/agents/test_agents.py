@@ -1,7 +1,6 @@
 """Agents as tools: a call is a turn of its own, in a chat of its own, which belongs to the turn that has called."""
 
 import asyncio
-import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, cast
@@ -240,8 +239,7 @@ async def test_one_slot_is_enough_for_a_family(database_url: str) -> None:
 
 def test_the_agents_of_the_page_can_be_read(tmp_path: Path) -> None:
     page = (Path(__file__).parents[3] / "docs/tools.md").read_text(encoding="utf-8")
-    section = page.split("\n## Agents\n", 1)[1].split("\n## ", 1)[0]
-    table, code = re.search(r"```toml\n(.*?)```.*?```python\n(.*?)```", section, re.DOTALL).groups()  # type: ignore[union-attr]
+    table = page.split("\n## Agents\n", 1)[1].split("```toml\n", 1)[1].split("```", 1)[0]
     (tmp_path / "tools.toml").write_text(table)
     (declared,) = AGENTS.make(read_declarations(tmp_path / "tools.toml", {}, {"agents": AgentTable})).tools
     names: dict[str, Any] = {}
@@ -362,3 +360,8 @@ async def test_an_answer_that_was_cut_and_goes_on_is_whole() -> None:
     blocks += [Block(2, 1, 0, "text", "The hill "), Block(3, 2, 0, "text", "is high.")]
     turn = Turn(uuid4(), uuid4(), None, "assistant", "complete", blocks=tuple(blocks))
     assert answer_of(turn) == "The hill is high."
+
+    (made,) = AGENTS.make(read_declarations(tmp_path / "tools.toml", {}, {"agents": AgentTable})).tools
+    assert isinstance(made, AgentTool)
+    assert (made.spec.name, made.policy.background, made.agent.tools[0]) == ("researcher", True, "web_search")
+    assert made.policy.seconds == 1800

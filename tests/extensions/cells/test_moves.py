@@ -138,7 +138,7 @@ def test_every_column_of_a_table_that_is_copied_ahead_is_copied_and_what_may_cha
         assert set(table.columns) == set(stored_columns(name))
     chats, uploads, tool_sets = COPIED["chats"], COPIED["uploads"], COPIED["tool_sets"]
     assert chats.renew is not None
-    assert {"id", "owner", *chats.live, *chats.renew.columns} == set(chats.columns)
+    assert {"id", "owner", "of_turn", *chats.live, *chats.renew.columns} == set(chats.columns)
     assert {"id", "owner", "digest", "content", *uploads.live} == set(uploads.columns)
     assert {"owner", "digest", "tools", *tool_sets.live} == set(tool_sets.columns)
 

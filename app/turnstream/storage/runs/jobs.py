@@ -226,7 +226,7 @@ class Jobs:
         await self._database.rows(WAKE_JOBS, jobs=list(jobs))
 
     async def admit(self, job: ClaimedJob, digest: bytes) -> bool:
-        """Whoever has the token with this digest may settle the job. False if it is over, or another runner has it."""
+        """A program with the token of this digest may settle the job. False if it is over, or another runner has it."""
         row = await self._database.row(ADMIT_RESULT, job=job.id, attempt=job.attempt, digest=digest)
         return row is not None
 

@@ -1,6 +1,6 @@
 """keys of withdrawn messages: the key of a POST outlasts its message
 
-Revision: 0058, after: 0052
+Revision: 0053, after: 0052
 
 A repetition of the POST is refused, and does not bring the message back. The version before refuses it as well: the
 key is taken, and it finds no turn.
@@ -9,7 +9,7 @@ key is taken, and it finds no turn.
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0058"
+revision = "0053"
 down_revision = "0052"
 branch_labels = None
 depends_on = None

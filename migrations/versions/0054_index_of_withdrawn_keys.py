@@ -1,6 +1,6 @@
 """index of withdrawn keys: idempotency keys whose message was withdrawn, for their sweep
 
-Revision: 0059, after: 0058
+Revision: 0054, after: 0053
 """
 
 import sqlalchemy as sa
@@ -8,8 +8,8 @@ from alembic import op
 
 from turnstream.storage.index_build import create_index_concurrently
 
-revision = "0059"
-down_revision = "0058"
+revision = "0054"
+down_revision = "0053"
 branch_labels = None
 depends_on = None
 

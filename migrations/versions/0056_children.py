@@ -1,6 +1,6 @@
-"""children: the chats of agents
+"""children: the chats of agents by the turn that has called
 
-Revision: 0061, after: 0060
+Revision: 0056, after: 0055
 """
 
 import sqlalchemy as sa
@@ -8,17 +8,15 @@ from alembic import op
 
 from turnstream.storage.index_build import create_index_concurrently
 
-revision = "0061"
-down_revision = "0060"
+revision = "0056"
+down_revision = "0055"
 branch_labels = None
 depends_on = None
 
 
 def upgrade() -> None:
-    op.execute("ALTER TABLE chats ADD COLUMN IF NOT EXISTS of_turn uuid")
     create_index_concurrently("ix_chats_of_turn", "chats", ["of_turn"], postgresql_where=sa.text("of_turn IS NOT NULL"))
 
 
 def downgrade() -> None:
     op.drop_index("ix_chats_of_turn", table_name="chats")
-    op.drop_column("chats", "of_turn")
