@@ -241,13 +241,10 @@ def test_the_agents_of_the_page_can_be_read(tmp_path: Path) -> None:
     page = (Path(__file__).parents[3] / "docs/tools.md").read_text(encoding="utf-8")
     table = page.split("\n## Agents\n", 1)[1].split("```toml\n", 1)[1].split("```", 1)[0]
     (tmp_path / "tools.toml").write_text(table)
-    (declared,) = AGENTS.make(read_declarations(tmp_path / "tools.toml", {}, {"agents": AgentTable})).tools
-    names: dict[str, Any] = {}
-    exec(code, names)
-    for made in (declared, names["researcher"]):
-        assert isinstance(made, AgentTool)
-        assert (made.spec.name, made.policy.background, made.agent.tools[0]) == ("researcher", True, "web_search")
-    assert declared.policy.seconds == 1800
+    (made,) = AGENTS.make(read_declarations(tmp_path / "tools.toml", {}, {"agents": AgentTable})).tools
+    assert isinstance(made, AgentTool)
+    assert (made.spec.name, made.policy.background, made.agent.tools[0]) == ("researcher", True, "web_search")
+    assert made.policy.seconds == 1800
 
 
 async def test_budgets_of_an_agent_are_what_the_turn_and_its_agents_have_left(server: Server, api: Client) -> None:
@@ -360,8 +357,3 @@ async def test_an_answer_that_was_cut_and_goes_on_is_whole() -> None:
     blocks += [Block(2, 1, 0, "text", "The hill "), Block(3, 2, 0, "text", "is high.")]
     turn = Turn(uuid4(), uuid4(), None, "assistant", "complete", blocks=tuple(blocks))
     assert answer_of(turn) == "The hill is high."
-
-    (made,) = AGENTS.make(read_declarations(tmp_path / "tools.toml", {}, {"agents": AgentTable})).tools
-    assert isinstance(made, AgentTool)
-    assert (made.spec.name, made.policy.background, made.agent.tools[0]) == ("researcher", True, "web_search")
-    assert made.policy.seconds == 1800
