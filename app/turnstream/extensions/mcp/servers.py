@@ -15,6 +15,7 @@ from mcp.shared.dispatcher import ProgressFnT
 from turnstream.extensions.mcp.declared import McpServer
 from turnstream.extensions.mcp.session import McpSession, session_with
 from turnstream.extensions.mcp.tool import McpTool, tool_of
+from turnstream.kit.text import sentence
 from turnstream.telemetry import MCP_CONNECTED
 from turnstream.tools.policy import repeatable
 from turnstream.tools.schemas import SchemaRoom
@@ -178,8 +179,12 @@ class McpConnection:
         except MCPError as error:
             if error.code == types.INVALID_PARAMS:
                 raise ToolError(error.message) from error
-            event = "went away" if error.code == types.CONNECTION_CLOSED else f"failed (error {error.code})"
-            text = f"The MCP server {self.server.name} {event} in the middle of the call."
+            text = f"The MCP server {self.server.name} went away in the middle of the call."
+            if error.code != types.CONNECTION_CLOSED:
+                reason = sentence(" ".join(error.message.split())[:_MAX_REASON] or "no reason")
+                text = (
+                    f"The MCP server {self.server.name} failed in the middle of the call (error {error.code}): {reason}"
+                )
             if not repeatable(tool.spec):
                 text += " What the call had done by then is not known."
             raise ToolUnavailable(text) from error
