@@ -24,6 +24,7 @@ from turnstream.domain.identity import Identity
 from turnstream.domain.plans import rate_sentence
 from turnstream.domain.turns import Turn
 from turnstream.storage.activities import Activities
+from turnstream.storage.chats.approvals import Approvals
 from turnstream.storage.chats.actions import Actions
 from turnstream.storage.chats.branches import Branches
 from turnstream.storage.chats.chat_changes import ChatUpdates
@@ -67,6 +68,7 @@ class Storage:
     actions: Actions
     grants: Grants
     waiting: WaitingCalls
+    approvals: Approvals
     results: ToolResults
     documents: Documents
     uploads: Uploads
@@ -101,6 +103,7 @@ class Storage:
             actions=Actions(database),
             grants=Grants(database),
             waiting=WaitingCalls(database),
+            approvals=Approvals(database),
             results=ToolResults(database),
             documents=Documents(database),
             uploads=Uploads(database),
