@@ -24,8 +24,8 @@ from turnstream.domain.identity import Identity
 from turnstream.domain.plans import rate_sentence
 from turnstream.domain.turns import Turn
 from turnstream.storage.activities import Activities
-from turnstream.storage.chats.approvals import Approvals
 from turnstream.storage.chats.actions import Actions
+from turnstream.storage.chats.approvals import Approvals
 from turnstream.storage.chats.branches import Branches
 from turnstream.storage.chats.chat_changes import ChatUpdates
 from turnstream.storage.chats.chats import Chats

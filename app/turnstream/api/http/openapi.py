@@ -88,6 +88,7 @@ _TAGS = {
     "actions": ("Actions", "CallGroup of tools: decisions about those that wait, permissions, whole results"),
     "queue": ("Queue", "Messages that no model call has received yet: to edit, move and withdraw them"),
     "waiting": ("Waiting calls", "The calls of all chats that wait for the owner"),
+    "approvals": ("Approvals", "Calls of other owners that wait for a decision of the caller"),
     "usage": ("Usage", "What the calls of models have used"),
     "tokens": ("Tokens", "What a credential allows; short-lived tokens for browsers"),
     "catalog": ("Catalog", "The models and tools of this server"),

@@ -209,7 +209,9 @@ def _checked(decision: Decision, rows: Sequence[Row], identity: Identity) -> Ask
     ask = ask_from(row)
     if ask.approvers and not set(ask.approvers) & set(identity.principals):
         approvers = ", ".join(ask.approvers)
-        raise Forbidden(f"Call {ask.call_id} is answered by {approvers}; the request is of {identity.owner}.", field=field)
+        raise Forbidden(
+            f"Call {ask.call_id} is answered by {approvers}; the request is of {identity.owner}.", field=field
+        )
     if ask.answer is not None and ask.answer.kind != "expired":
         detail = f"Call {ask.tool_use_id} has its answer already ({ask.answer.kind}, {row['at']} UTC)."
         raise Conflict(detail, field=field, code="call_answered")
