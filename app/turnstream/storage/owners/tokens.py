@@ -123,7 +123,8 @@ class Tokens:
 
     async def create_for_browser(self, identity: Identity, actor: str | None = None) -> str:
         """Creates a short-lived token for `identity`, whose credential is exchanged for it. Where that is a stored
-        token, the new one goes with it. `actor` is the caller, for the audit trail, where it is another one. Raises Unauthorized when it has gone already.
+        token, the new one goes with it. `actor` is the caller, for the audit trail, where it is another
+        one. Raises Unauthorized when it has gone already.
         """
         kind, mark, parent = (identity.credential or "").partition(":")
         id, secret = new_id(), secrets.token_urlsafe(32)
