@@ -40,7 +40,8 @@ ANSWER_ASKS = Statement(
             SELECT set_config('turnstream.actor', :actor, true) AS name,
                 set_config('turnstream.principals', :principals, true) AS names
         ) AS actor
-    WHERE actor.name IS NOT NULL AND actor.names IS NOT NULL AND turn_id = :turn AND asks.round = a.round AND asks.tool_use_id = a.tool_use_id
+    WHERE actor.name IS NOT NULL AND actor.names IS NOT NULL AND turn_id = :turn
+      AND asks.round = a.round AND asks.tool_use_id = a.tool_use_id
     """
 )
 # The same permission twice would be listed twice.
@@ -116,11 +117,11 @@ class Actions:
         turn: UUID,
         decisions: Sequence[Decision],
         key: IdempotencyKey | None,
-        identity: Identity,
+        identity: Identity | None = None,
         message: Sequence[Block] = (),
     ) -> Turn:
         """Stores all of the decisions, or none, and with them a `message` to the turn. `identity` is that of the
-        person who decides. Raises NotFound, RequestRefused, Forbidden, Conflict; with a key that was used for the same
+        person who decides, if it is not the owner without a credential. Raises NotFound, RequestRefused, Forbidden, Conflict; with a key that was used for the same
         decisions before, it does nothing.
         """
         async with self._database.transaction() as connection:
@@ -134,7 +135,7 @@ class Actions:
                 if row["status"] in ENDED:
                     detail = f"Turn {turn} has ended ({row['status']}); none of its calls waits for an answer any more."
                     raise Conflict(detail, code="call_over")
-                await self._store(connection, owner, chat, turn, decisions, key, identity, message)
+                await self._store(connection, owner, chat, turn, decisions, key, identity or Identity(owner), message)
         return await self._turns.get(owner, chat, turn)
 
     async def expire(self) -> Sequence[UUID]:

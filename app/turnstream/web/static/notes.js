@@ -13,7 +13,11 @@ export function remarksOf({ notes }) {
     ? [approval.input ? texts.otherInput : (texts.decisions[approval.decision] ?? approval.decision)]
     : []
   const by = approval?.by ? [texts.decidedBy(approval.by)] : []
-  return [...decision, ...by, ...policies.map((note) => (note === 'cached' ? keptFor(others.cached) : texts.policies[note]))]
+  return [
+    ...decision,
+    ...by,
+    ...policies.map((note) => (note === 'cached' ? keptFor(others.cached) : texts.policies[note])),
+  ]
 }
 
 const keptFor = (age) => texts.kept(age < 90 ? `${Math.round(age)} s` : `${Math.round(age / 60)} min`)
