@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 _NONE = "none"
 
 Task = Callable[[], Coroutine[Any, Any, None]]
+# Returns the links of the call of a turn, each with `for`, a principal, and `url`.
+CallLinks = Callable[[UUID, str], Awaitable[Sequence[Mapping[str, str]]]]
 # Returns what is right, in words, or raises ConfigError for what is wrong. True: the check may call others that the
 # settings name.
 Check = Callable[["Settings", "Models", bool], Awaitable[str]]
@@ -44,7 +46,7 @@ Check = Callable[["Settings", "Models", bool], Awaitable[str]]
 class Context:
     """The parts of the running server that an extension may use. `database` sees the rows of all owners. `notify` wakes
     the readers of an owner and a chat after a change is committed. `release` gives the running turns of owners back to
-    the queue.
+    the queue. `call_links` makes links to a call that waits, if an extension can.
     """
 
     settings: "Settings"
@@ -54,6 +56,7 @@ class Context:
     side_calls: "SideCalls"
     notify: Callable[[str, UUID], None]
     release: Callable[[Collection[str]], None]
+    call_links: CallLinks | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +162,10 @@ async def _no_way(_: "Settings", __: "LoginScopes") -> "AsyncIterator[Authentica
     yield None
 
 
+def _no_call_links(_: "Settings", __: "Database") -> CallLinks | None:
+    return None
+
+
 def _no_cell(_: "Settings") -> None:
     """The server is the only cell."""
 
@@ -170,7 +177,8 @@ class Extension:
     it. `providers` are APIs of models, `tool_sources` kinds of tools from elsewhere. `interceptors` opens those of
     model calls, the nearest to the network first. `recordings` are files of turns, if the settings ask for them.
     `database` is a Postgres that the server runs itself. `cell` is the name that the settings give this server; its
-    tokens have it in them. `search` takes the place of the core's own search. `commands` are modules by the name of the
+    tokens have it in them. `search` takes the place of the core's own search. `call_links` makes links to calls
+    that wait, for webhooks. `commands` are modules by the name of the
     command that each defines: `usage`, or `owners move` for one of the group `owners`.
     """
 
@@ -188,6 +196,7 @@ class Extension:
     database: "Callable[[Settings], OwnDatabase | None]" = _no_database
     cell: "Callable[[Settings], str | None]" = _no_cell
     search: "Callable[[Database], Search] | None" = None
+    call_links: "Callable[[Settings, Database], CallLinks | None]" = _no_call_links
     commands: Mapping[str, str] = field(default_factory=dict)
 
 

@@ -121,8 +121,8 @@ class Actions:
         message: Sequence[Block] = (),
     ) -> Turn:
         """Stores all of the decisions, or none, and with them a `message` to the turn. `identity` is that of the
-        person who decides, if it is not the owner without a credential. Raises NotFound, RequestRefused, Forbidden, Conflict; with a key that was used for the same
-        decisions before, it does nothing.
+        person who decides, if it is not the owner without a credential. Raises NotFound, RequestRefused, Forbidden,
+        Conflict; with a key that was used for the same decisions before, it does nothing.
         """
         async with self._database.transaction() as connection:
             row = await connection.row(LOCK_TURN_OF, owner=owner, chat=chat, turn=turn)
