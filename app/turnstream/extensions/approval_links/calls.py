@@ -146,7 +146,8 @@ async def _answer_of(request: Request) -> AskAnswer:
             return AskAnswer("approve")
         case ["deny"]:
             return AskAnswer("deny", reason)
-    raise _LinkRefused(422, "`decision` must be approve or deny.")
+        case _:
+            raise _LinkRefused(422, "`decision` must be approve or deny.")
 
 
 def _described(row: Row) -> str:
