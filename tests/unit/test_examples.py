@@ -298,7 +298,6 @@ CHECKED = {
         f"{TOOLS_PAGE}test_the_tool_of_the_page_that_detaches_looks_again_with_its_handle"
     ),
     ("docs/tools.md", "Agents", "toml"): AGENTS,
-    ("docs/tools.md", "Agents", "python"): AGENTS,
     ("docs/tools.md", "A tool without the decorator", "text"): "a signature; mypy compares it with the protocol `Tool`",
     ("docs/tools.md", "Declaring tools", "python"): DECLARED,
     ("docs/tools.md", "Declaring tools", "toml"): DECLARED,
