@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from turnstream.api.http.call_group import CallGroup
     from turnstream.api.identity.way import Admit, Authenticate, LoginScopes
     from turnstream.api.reads import ReadCopy
+    from turnstream.api.services import Services
     from turnstream.config import Section, Settings
     from turnstream.domain.plans import Plans
     from turnstream.engine.hooks import Hooks
@@ -66,7 +67,7 @@ class Context:
 class Work:
     """What an extension does in the background. `tasks` run until the server stops; one that ends stops the server.
     Handlers get `state` from their services (`Services.states`). Each call is made only if `admit` does not refuse it.
-    Turns leave rows for these kinds of `webhooks`.
+    Turns leave rows for these kinds of `webhooks`. `serving` are tasks that post turns as requests do.
     """
 
     hooks: "Sequence[Hooks]" = ()
@@ -75,6 +76,7 @@ class Work:
     state: object = None
     admit: "Admit | None" = None
     webhooks: "Collection[WebhookKind]" = ()
+    serving: "Sequence[Callable[[Services], Coroutine[Any, Any, None]]]" = ()
 
 
 class TurnFiles(Protocol):

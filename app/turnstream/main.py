@@ -5,6 +5,7 @@ import os
 import signal
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 from starlette.applications import Starlette
@@ -164,7 +165,7 @@ async def running(
         storage = Storage.of(api, database, search, plans.default.running_turns, cell)
         opened = copy.open(api, engine.replica, engine.renewals) if copy else nullcontext()
         read_copy = await stack.enter_async_context(opened)
-        yield Services(
+        services = Services(
             authenticator=Authenticator(ways),
             admissions=[work.admit for work in engine.works.values() if work.admit is not None],
             storage=storage,
@@ -187,6 +188,9 @@ async def running(
             drain=engine.worker.drain,
             neighbours=Neighbours(process.folder, process.number, engine.replica) if process else None,
         )
+        serving = [partial(task, services) for work in engine.works.values() for task in work.serving]
+        await stack.enter_async_context(background(engine.failed, *serving))
+        yield services
 
 
 def _live(settings: Settings, engine: Engine) -> Live:

@@ -79,6 +79,7 @@ PROVIDER_ERRORS = Counter(
 TOKENS = Counter("turnstream_tokens", "Tokens by kind, as the provider counts them", ["kind", "model"])
 COST = Counter("turnstream_cost", "Cost of sealed rounds, by the prices of their models", ["model"])
 HOOK_FAILURES = Counter("turnstream_hook_failures", "Hooks that raised, or took too long", ["hook"])
+SCHEDULE_RUNS = Counter("turnstream_schedule_runs", "Runs of schedules, and pauses after failures", ["outcome"])
 WEBHOOKS = Counter("turnstream_webhooks", "Tries to deliver a webhook", ["outcome"])
 LOG_LINES_DROPPED = Counter(
     "turnstream_log_lines_dropped", "Lines for standard output and error that could not be written, or did not fit"

@@ -20,7 +20,7 @@ _ROWS = {
     "Tools": ("tool", "mcp", "jobs", "overdue_job"),
     "Readers and HTTP": ("http", "streams", "stalled"),
     "Postgres": ("pool", "persist", "journal", "search", "standby"),
-    "Webhooks and hooks": ("webhooks", "hook"),
+    "Webhooks, hooks and schedules": ("webhooks", "hook", "schedule"),
     "Process": ("",),
 }
 

@@ -271,6 +271,10 @@ CHECKED = {
     ("docs/tools.md", "A complete example", "sh"): OWN_TOOLS,
     ("docs/runbooks.md", "A turn does not move", "sh"): RUNBOOKS,
     ("docs/runbooks.md", "Jobs are overdue", "sh"): RUNBOOKS,
+    ("docs/runbooks.md", "Schedules are paused", "sh"): RUNBOOKS,
+    ("docs/schedules.md", "Schedules", "json"): (
+        "tests/extensions/schedules/test_schedules.py::test_the_schedule_of_the_page_is_accepted"
+    ),
     ("docs/runbooks.md", "A replica is gone", "sh"): RUNBOOKS,
     ("docs/runbooks.md", "A provider is down", "sh"): RUNBOOKS,
     ("docs/runbooks.md", "Postgres is away or slow", "sh"): RUNBOOKS,

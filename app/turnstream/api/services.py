@@ -56,6 +56,7 @@ class Storage:
     """The repositories of one database."""
 
     database: Database
+    of_owner: Database
     accounts: Accounts
     chats: Chats
     charges: Charges
@@ -93,6 +94,7 @@ class Storage:
         """
         return cls(
             database=everything,
+            of_owner=database,
             accounts=Accounts(everything),
             chats=Chats(database),
             charges=Charges(database),

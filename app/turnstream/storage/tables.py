@@ -8,6 +8,7 @@ from sqlalchemy import (
     Column,
     Computed,
     DateTime,
+    Float,
     ForeignKey,
     ForeignKeyConstraint,
     Identity,
@@ -683,6 +684,57 @@ waiting_webhooks = Table(
     CheckConstraint("num_nonnulls(due_at, delivered_at, given_up_at) = 1", name="one_state"),
     Index("ix_waiting_webhooks_due", "due_at", postgresql_where=literal_column("due_at IS NOT NULL")),
     info=owned("turn_id", "state"),
+)
+
+# Messages that the server posts at ticks. `request` is the message as the API takes it; `every` is in seconds. Without
+# a chat each run has a new one. `paused` says why no tick is due.
+schedules = Table(
+    "schedules",
+    metadata,
+    Column("id", Uuid, primary_key=True),
+    Column("owner", Text, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("chat_id", Uuid, ForeignKey("chats.id", ondelete="CASCADE")),
+    Column("request", JSON, nullable=False),
+    Column("plan", Text),
+    Column("cron", Text),
+    Column("every", Float),
+    Column("zone", Text, nullable=False),
+    Column("missed", Text, nullable=False),
+    Column("grace", Float, nullable=False),
+    Column("next_at", DateTime(timezone=True), nullable=False),
+    Column("paused", Text),
+    Column("failures", Integer, nullable=False, server_default=text("0")),
+    _now(),
+    CheckConstraint("num_nonnulls(cron, every) = 1", name="one_rule"),
+    CheckConstraint("missed IN ('run_once', 'skip', 'report')", name="missed"),
+    CheckConstraint("paused IN ('person', 'failures')", name="paused"),
+    Index(None, "owner"),
+    Index(None, "chat_id"),
+    Index("ix_schedules_due", "next_at", postgresql_where=literal_column("paused IS NULL")),
+    info=owned("owner", "content"),
+)
+
+# The ticks of schedules. The key is what keeps a tick from being run twice.
+schedule_runs = Table(
+    "schedule_runs",
+    metadata,
+    Column("schedule_id", Uuid, ForeignKey("schedules.id", ondelete="CASCADE"), primary_key=True),
+    Column("tick", DateTime(timezone=True), primary_key=True),
+    Column("owner", Text, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("due_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    # No foreign keys: a run outlasts its chat.
+    Column("turn_id", Uuid),
+    Column("chat_id", Uuid),
+    Column("missed", Integer, nullable=False, server_default=text("0")),
+    Column("error", Text),
+    CheckConstraint("state IN ('pending', 'started', 'ended', 'failed', 'missed')", name="state"),
+    CheckConstraint("(state IN ('started', 'ended')) <= (turn_id IS NOT NULL)", name="started_has_turn"),
+    Index(None, "owner"),
+    Index("ix_schedule_runs_pending", "due_at", postgresql_where=literal_column("state = 'pending'")),
+    Index("ix_schedule_runs_started", "tick", postgresql_where=literal_column("state = 'started'")),
+    info=owned("owner", "state"),
 )
 
 # The journal: the open text of running turns. Each replica has a log of its own, one row per tick, with the new pieces

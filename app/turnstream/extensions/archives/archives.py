@@ -40,7 +40,11 @@ _FILE_BYTES = 4_000_000  # at most, and one row more
 _OF_TURNS: Final = "turn_id IN (SELECT id FROM turns WHERE chat_id = :chat)"
 _BY_PATH: Final[Mapping[Path | None, str]] = {"chat_id": "chat_id = :chat", "turn_id": _OF_TURNS}
 # Of what belongs to an owner by itself, the part that goes with a chat.
-_BY_TABLE: Final = {"chats": "id = :chat AND owner = :owner", "idempotency_keys": f"owner = :owner AND {_OF_TURNS}"}
+_BY_TABLE: Final = {
+    "chats": "id = :chat AND owner = :owner",
+    "idempotency_keys": f"owner = :owner AND {_OF_TURNS}",
+    "schedules": "owner = :owner AND chat_id = :chat",
+}
 
 
 def _of_chat() -> Iterator[tuple[str, tuple[str, str]]]:
@@ -62,6 +66,8 @@ _IMPORTED: Final[Mapping[str, Mapping[str, str]]] = {
         "replica": "NULL",
         "cancel_requested": "row.cancel_requested OR row.status IN ('queued', 'running')",
     },
+    # The server that it comes from may go on with it.
+    "schedules": {"paused": "coalesce(row.paused, 'person')"},
 }
 _WHOLE_REQUEST: Final = f"""coalesce(
         (left(request::text, -1) || ', "tools": ' || ({TOOLS})::text || '}}')::json, request
@@ -74,7 +80,7 @@ _STATUS: Final = """CASE
     END AS status"""
 _CONVERTED: Final = {("turns", "request"): _WHOLE_REQUEST, ("turns", "status"): _STATUS}
 # Ids of rows that a chat brings along. Where its own id is taken, these are changed with it.
-_WITH_IDS = frozenset({"chats", "turns", "steers", "grants"})
+_WITH_IDS = frozenset({"chats", "turns", "steers", "grants", "schedules"})
 _UUID = re.compile(rb"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 
 
