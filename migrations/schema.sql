@@ -65,8 +65,10 @@ CREATE TABLE chats (
     settings json DEFAULT '{}'::json NOT NULL,
     created_at timestamp with time zone DEFAULT now() NOT NULL,
     updated_at timestamp with time zone DEFAULT now() NOT NULL,
+    of_turn uuid,
     CONSTRAINT pk_chats PRIMARY KEY (id)
 );
+CREATE INDEX ix_chats_of_turn ON chats USING btree (of_turn) WHERE of_turn IS NOT NULL;
 CREATE INDEX ix_chats_owner_updated_at_id ON chats USING btree (owner, updated_at, id);
 
 CREATE TABLE turns (
@@ -323,7 +325,7 @@ CREATE TABLE idempotency_keys (
     owner text NOT NULL,
     key text NOT NULL,
     digest bytea NOT NULL,
-    turn_id uuid NOT NULL,
+    turn_id uuid,
     created_at timestamp with time zone DEFAULT now() NOT NULL,
     steer_id uuid,
     CONSTRAINT pk_idempotency_keys PRIMARY KEY (owner, key),
@@ -331,6 +333,7 @@ CREATE TABLE idempotency_keys (
     CONSTRAINT fk_idempotency_keys_turn_id FOREIGN KEY (turn_id) REFERENCES turns(id) ON DELETE CASCADE
 );
 CREATE INDEX ix_idempotency_keys_turn_id ON idempotency_keys USING btree (turn_id);
+CREATE INDEX ix_idempotency_keys_withdrawn ON idempotency_keys USING btree (owner, key) WHERE turn_id IS NULL;
 
 CREATE TABLE jobs (
     id uuid NOT NULL,
@@ -351,9 +354,9 @@ CREATE TABLE jobs (
     outcome json,
     settled_at timestamp with time zone,
     created_at timestamp with time zone DEFAULT now() NOT NULL,
+    token_digest bytea,
     CONSTRAINT pk_jobs PRIMARY KEY (id),
     CONSTRAINT uq_jobs_turn_id_round_tool_use_id UNIQUE (turn_id, round, tool_use_id),
-    CONSTRAINT ck_jobs_kind CHECK (kind = 'tool'::text),
     CONSTRAINT ck_jobs_outcome_has_time CHECK (outcome IS NULL OR settled_at IS NOT NULL),
     CONSTRAINT ck_jobs_over_has_no_runner CHECK (replica IS NULL OR settled_at IS NULL),
     CONSTRAINT fk_jobs_turn_id FOREIGN KEY (turn_id) REFERENCES turns(id) ON DELETE CASCADE

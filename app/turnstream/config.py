@@ -264,13 +264,6 @@ class Settings(Section):
         None,
         description="URL of Postgres past a pooler, for the migrations and a replica's one session; else DATABASE_URL",
     )
-    standby_url: SecretStr | None = Field(
-        None,
-        description="URL of a hot standby of DATABASE_URL, for [reads that may be old](scaling.md#read-replicas)",
-    )
-    standby_staleness: float = Field(
-        5, ge=1, le=60, description="how old an answer of the standby may be; older, the primary is asked"
-    )
     statement_cache: int = Field(
         100, ge=0, description="statements that a connection to Postgres keeps prepared; 0 where a pooler forbids it"
     )

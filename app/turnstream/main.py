@@ -4,7 +4,7 @@ import asyncio
 import os
 import signal
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from typing import Any
 
 from starlette.applications import Starlette
@@ -31,7 +31,7 @@ from turnstream.api.streams.watch import StreamWatch
 from turnstream.config import Settings
 from turnstream.domain.plans import Plan
 from turnstream.engine.hooks import Hooks
-from turnstream.extension import Extension, own_cell, recordings_of, search_of, selected
+from turnstream.extension import Extension, copy_of, own_cell, recordings_of, search_of, selected
 from turnstream.llm.models.api import schemas_by_name
 from turnstream.llm.models.catalog import Models
 from turnstream.setup.databases import api_database, database_url, session_url
@@ -50,7 +50,6 @@ from turnstream.setup.parts import (
 )
 from turnstream.setup.plans import read_plans
 from turnstream.setup.policies import allowances, turn_ceilings, turn_limits
-from turnstream.setup.standby import open_standby, standby_url
 from turnstream.storage.database import connect
 from turnstream.storage.migrations import upgrade_in_thread
 from turnstream.stream.delivery import Deliveries
@@ -138,7 +137,7 @@ async def running(
         allowed = allowances(settings, model_apis(settings, extensions))
         allowed_origins(settings)
         metrics_token(settings)
-        standby_url(settings)
+        copy = copy_of(settings, extensions)
         models = await opened_models(settings, given, extensions, stack)
         await check_extensions(extensions, settings, models)
         url = await stack.enter_async_context(database_url(settings, extensions))
@@ -155,19 +154,21 @@ async def running(
         api = await stack.enter_async_context(api_database(settings, direct_url, database, **options))
         stored, ways = await opened_ways(settings, given, extensions, database, stack)
         toolset = await opened_toolset(settings, given, extensions, database, stack)
-        parts = Parts(settings, database, plans, models, toolset, given.hooks, extensions)
+        interval = copy.renewal_interval if copy else None
+        parts = Parts(settings, database, plans, models, toolset, given.hooks, extensions, interval)
         engine = await stack.enter_async_context(started(parts, direct_url, api, process))
         owner_plans = OwnerPlans(plans)
         streams = OwnerStreams(owner_plans)
         await stack.enter_async_context(background(engine.failed, stored.record_uses, StreamWatch(streams).run))
         search, cell = search_of(extensions, api), own_cell(settings, extensions)
         storage = Storage.of(api, database, search, plans.default.running_turns, cell)
-        standby = await stack.enter_async_context(open_standby(settings, api, engine.replica, engine.renewals))
+        opened = copy.open(api, engine.replica, engine.renewals) if copy else nullcontext()
+        read_copy = await stack.enter_async_context(opened)
         yield Services(
             authenticator=Authenticator(ways),
             admissions=[work.admit for work in engine.works.values() if work.admit is not None],
             storage=storage,
-            reads=Reads(storage.reads, standby, settings.standby_staleness),
+            reads=Reads(storage.reads, read_copy),
             live=_live(settings, engine),
             resolver=Resolver(
                 models,

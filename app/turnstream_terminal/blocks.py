@@ -61,7 +61,9 @@ def file_labels(result: Json) -> list[str]:
 
 
 def reason_not_run(result: Json) -> str:
-    """Says why a call that needed an approval did not run; empty for one that ran."""
+    """Says why a call did not run, or not to its end; empty for one that did."""
+    if _notes(result).get("stopped"):
+        return "stopped by a person"
     return _REASONS_NOT_RUN.get(_approval(result).get("decision", ""), "")
 
 

@@ -255,7 +255,6 @@ WRONG: dict[str, list[Row]] = {
     "pk_jobs": [{**JOB, "tool_use_id": "d"}],
     "uq_jobs_turn_id_round_tool_use_id": [{**JOB, "id": USER}],
     "fk_jobs_turn_id": [{**JOB, "id": USER, "turn_id": NEW}],
-    "ck_jobs_kind": [{**JOB, "id": USER, "tool_use_id": "d", "kind": "survey"}],
     "ck_jobs_outcome_has_time": [{**JOB, "id": USER, "tool_use_id": "d", "outcome": "{}"}],
     "ck_jobs_over_has_no_runner": [{**JOB, "id": USER, "tool_use_id": "d", "settled_at": NOW, "replica": REPLICA}],
     "pk_asks": [ASK],

@@ -32,6 +32,8 @@ from turnstream.storage.chats.chats import Chats
 from turnstream.storage.chats.exchanges import Exchanges
 from turnstream.storage.chats.grants import Grants
 from turnstream.storage.chats.histories import Histories
+from turnstream.storage.chats.job_results import JobResults
+from turnstream.storage.chats.job_stops import JobStops
 from turnstream.storage.chats.queued import QueuedMessages
 from turnstream.storage.chats.search import Search
 from turnstream.storage.chats.turn_counts import TurnCounts
@@ -74,6 +76,8 @@ class Storage:
     uploads: Uploads
     tokens: Tokens
     activities: Activities
+    job_results: JobResults
+    job_stops: JobStops
 
     @classmethod
     def of(
@@ -109,6 +113,8 @@ class Storage:
             uploads=Uploads(database),
             tokens=Tokens(everything, cell),
             activities=Activities(everything, most_running),
+            job_results=JobResults(everything),
+            job_stops=JobStops(everything),
         )
 
     @property

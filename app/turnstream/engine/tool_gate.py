@@ -47,7 +47,8 @@ class StartJob:
 
 @dataclass(frozen=True, slots=True)
 class SettleUnrun:
-    """The call gets `outcome` without a run. A result `from_client` is not cut to size yet. The outcome of a `job` is
+    """The call gets `outcome` without a run. A result `from_client`, or from elsewhere, is not cut to
+    size yet. The outcome of a `job` is
     treated as that of a call that was run here.
     """
 
@@ -59,10 +60,11 @@ class SettleUnrun:
 
 @dataclass(frozen=True, slots=True)
 class JobEnd:
-    """The outcome of a job as its row has it, as JSON."""
+    """The outcome of a job as its row has it, as JSON. One `from_elsewhere` is not cut to size yet."""
 
     outcome: Outcome
     state: CallState = "settled"
+    from_elsewhere: bool = False
 
 
 UNKNOWN_END = JobEnd(Outcome(OUTCOME_UNKNOWN, is_error=True), "unknown")
@@ -118,7 +120,7 @@ class ToolGate:
     def decide(self, call: Block, refusal: str | None = None) -> RunCall | StartJob | SettleUnrun:
         """Decides about a call that waits for no person. With `refusal`, no call of its round may run."""
         if (end := self.end_of_job(call)) is not None:
-            return SettleUnrun(end.outcome, end.state, job=self.run_of(call))
+            return SettleUnrun(end.outcome, end.state, end.from_elsewhere, job=self.run_of(call))
         spec = self.spec(call)
         if call.key in self.started_before and spec is not None and not repeatable(spec):
             # An earlier attempt started the call, its outcome is unknown, and a second run may do harm.

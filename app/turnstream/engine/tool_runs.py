@@ -153,12 +153,16 @@ class ToolRuns:
                 case StartJob(input_json):
                     seconds = self._toolset.policy(call.name or "", self._request.tools).seconds
                     await self._context.call_hooks(BeforeTool(self._context.owner, gate.turn, call, input_json))
-                    jobs.append(NewJob(new_id(), call, "tool", input_json, CLOCK.now() + timedelta(seconds=seconds)))
+                    kind, deadline = self._toolset.job_kind(call.name or ""), CLOCK.now() + timedelta(seconds=seconds)
+                    jobs.append(NewJob(new_id(), call, kind, input_json, deadline))
                 case _:
                     others.append(call)
         if jobs:
             await self._recorder.start_jobs(jobs)
             log.info("jobs.started", jobs=[str(job.id) for job in jobs], tools=[job.call.name for job in jobs])
+            for job in jobs:
+                self._context.span.event("job", turnstream__job=str(job.id), gen_ai__tool__name=job.call.name)
+            self._context.notify_owner(self._context.owner)
         return others
 
     async def _unrun(self, calls: Sequence[Block], refusal: str | None) -> list[Settlement]:
@@ -167,12 +171,12 @@ class ToolRuns:
         for call in calls:
             match gate.decide(call, refusal):
                 case SettleUnrun(outcome, state, from_client, job):
+                    if from_client:
+                        name, id = call.name or "", call.tool_use_id or ""
+                        outcome = self._toolset.fitted(name, outcome, id, self._request.tools)
                     if job is not None:
                         outcome = await self._summarised(call, call.name or "", job.input_json, outcome)
                         outcome = outcome if job.approval is None else with_approval(outcome, job.approval)
-                    elif from_client:
-                        name, id = call.name or "", call.tool_use_id or ""
-                        outcome = self._toolset.fitted(name, outcome, id, self._request.tools)
                     count_policies(self._label(call), outcome.notes)
                     unrun.append(Settlement(call, outcome, state))
                 case RunCall() | StartJob():

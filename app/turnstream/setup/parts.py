@@ -40,7 +40,7 @@ class Given:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The objects of which the engine is composed."""
+    """The objects of which the engine is composed. A copy of the database wants a `renewal_interval` of the lease."""
 
     settings: Settings
     database: Database
@@ -49,6 +49,7 @@ class Parts:
     toolset: Toolset
     hooks: Sequence[Hooks]
     extensions: Sequence[Extension] = ()
+    renewal_interval: float | None = None
 
 
 # `serve` makes the parts and ends with the first ConfigError; `doctor` tries each. What is opened is closed by `stack`.

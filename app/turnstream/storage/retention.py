@@ -114,6 +114,13 @@ def aged(table: str, begin: Mapping[str, Any], since: str = "created_at", most: 
 
 AGED_UPLOADS: Final = aged("uploads", {"id": NO_ID}, most=100)  # each may have megabytes
 AGED_KEYS: Final = aged("idempotency_keys", {"turn_id": NO_ID, "owner": "", "key": ""})
+AGED_WITHDRAWN_KEYS: Final = Aged(
+    walk_of(
+        "idempotency_keys", ["owner", "key"], "created_at < now() - CAST(:age AS interval)", within="turn_id IS NULL"
+    ),
+    {"owner": "", "key": ""},
+    ROWS,
+)
 GET_PRESENT_TURNS = Statement("SELECT id FROM turns WHERE id = ANY(CAST(:turns AS uuid[]))", timeout=LONG)
 
 # A set is not touched by each turn that uses it, but once an hour: the set of a turn that is not committed yet was used
@@ -165,6 +172,13 @@ def aged_rows(database: Database, rows: Aged, days: float) -> AsyncGenerator[int
     age = timedelta(days=days)
     before = UUID(int=max(0, int((CLOCK.now() - age).timestamp() * 1000)) << 80)
     return walk(database, rows.delete, rows.begin, rows.most, before=before, age=age)
+
+
+async def old_keys(database: Database, days: float) -> AsyncGenerator[int, None]:
+    """Deletes idempotency keys that are older than `days`."""
+    for rows in (AGED_KEYS, AGED_WITHDRAWN_KEYS):
+        async for removed in aged_rows(database, rows, days):
+            yield removed
 
 
 def unused_tool_sets(database: Database) -> AsyncGenerator[int, None]:

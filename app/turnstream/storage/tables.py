@@ -140,7 +140,10 @@ chats = Table(
     Column("settings", JSON, nullable=False, server_default=text("'{}'")),
     _now(),
     Column("updated_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    # The turn whose call it works on; null for a chat of a person. Lists have only these.
+    Column("of_turn", Uuid),
     Index(None, "owner", "updated_at", "id"),
+    Index("ix_chats_of_turn", "of_turn", postgresql_where=literal_column("of_turn IS NOT NULL")),
     info=owned("owner", "content"),
 )
 
@@ -558,9 +561,9 @@ jobs = Table(
     Column("progress", Text),
     Column("outcome", JSON),
     Column("settled_at", DateTime(timezone=True)),
+    Column("token_digest", LargeBinary),  # who has the token may settle it
     _now(),
     UniqueConstraint("turn_id", "round", "tool_use_id"),
-    CheckConstraint("kind IN ('tool')", name="kind"),
     CheckConstraint("outcome IS NULL OR settled_at IS NOT NULL", name="outcome_has_time"),
     CheckConstraint("replica IS NULL OR settled_at IS NULL", name="over_has_no_runner"),
     Index("ix_jobs_unsettled", "due_at", postgresql_where=literal_column("settled_at IS NULL")),
@@ -637,11 +640,12 @@ idempotency_keys = Table(
     Column("owner", Text, primary_key=True),
     Column("key", Text, primary_key=True),
     Column("digest", LargeBinary, nullable=False),
-    Column("turn_id", Uuid, ForeignKey("turns.id", ondelete="CASCADE"), nullable=False),
+    Column("turn_id", Uuid, ForeignKey("turns.id", ondelete="CASCADE")),  # null once the message was withdrawn
     Column("steer_id", Uuid),
     _now(),
     CheckConstraint("length(key) BETWEEN 1 AND 255", name="key_length"),
     Index(None, "turn_id"),
+    Index("ix_idempotency_keys_withdrawn", "owner", "key", postgresql_where=literal_column("turn_id IS NULL")),
     info=owned("owner", "content"),
 )
 

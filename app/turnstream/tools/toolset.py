@@ -120,6 +120,10 @@ class Toolset:
         tool = self._find(name, offered)
         return Policy() if tool is None else tool.policy
 
+    def job_kind(self, name: str) -> str:
+        """What runs the calls of a background tool, in a word for people."""
+        return getattr(self._find(name, None), "job_kind", "tool")
+
     def needs_approval(self, name: str, input_json: str, offered: Sequence[ToolSpec] | None = None) -> bool:
         """Whether a person must allow this call. When the policy cannot decide, a person must."""
         approval = self.policy(name, offered).approval

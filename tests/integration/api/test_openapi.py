@@ -47,8 +47,10 @@ from turnstream.domain.events import (
     TurnEnd,
     TurnStart,
     preliminary_notice,
+    progress_notice,
 )
 from turnstream.domain.identity import SCOPES
+from turnstream.domain.jobs import Job, JobChild
 from turnstream.domain.plans import Plan, Plans
 from turnstream.domain.turns import TurnError
 from turnstream.extensions.ag_ui.schemas import RunInput
@@ -171,7 +173,21 @@ class World:
         turn = await self.api.say(await self.api.chat(), model=model, tools=[LOOK])
         async with self.api.follow(turn.stream_url) as events:
             assert "action_required" in [event.name async for event in until("action_required", events)]
-        return filled(endpoint, {"{chat}": turn.assistant["chat_id"], "{turn}": turn.assistant["id"]})
+        ids = {"{chat}": turn.assistant["chat_id"], "{turn}": turn.assistant["id"], "{tool_use_id}": "c"}
+        return filled(endpoint, ids)
+
+    async def working(self, endpoint: Endpoint) -> str:
+        """The call of a turn that waits has a job."""
+        path = await self.waiting(endpoint)
+        connection = await asyncpg.connect(self.server.database_url)
+        await connection.execute(
+            "INSERT INTO jobs (id, turn_id, round, tool_use_id, name, kind, input, deadline)"
+            " VALUES ($1, $2, 1, 'c', 'look', 'tool', '{}', now() + interval '1 hour')",
+            uuid4(),
+            UUID(path.split("/")[5]),
+        )
+        await connection.close()
+        return path
 
     async def user_turn(self, endpoint: Endpoint) -> str:
         turn = await self.api.ask(await self.api.chat())
@@ -285,6 +301,8 @@ async def good(world: World, endpoint: Endpoint) -> None:
         await world.api.get(path, params={"cursor": cursor or ""})
     if endpoint.handler.__name__ == "cancel":
         await world.api.request(endpoint.method, await world.running(endpoint))
+    if endpoint.handler.__name__ == "cancel_call":
+        await world.api.request(endpoint.method, await world.working(endpoint))
     if endpoint.handler.__name__ == "create_turn":
         await world.api.request(endpoint.method, await world.running(endpoint), json={**said("Hi"), "on_busy": "steer"})
 
@@ -338,7 +356,9 @@ async def not_now(world: World, endpoint: Endpoint) -> None:
         await world.api.say(await world.api.chat(), blocks=[{"type": "document", "source": source}])
         await world.api.delete(path, params={"if": "unused"})
         return
-    if endpoint.takes is ActionsIn:
+    if endpoint.handler.__name__ == "cancel_call":
+        path = await world.waiting(endpoint)
+    elif endpoint.takes is ActionsIn:
         path = await world.fill(endpoint)
         await world.api.request(endpoint.method, path, **body_of(endpoint))
     elif endpoint.handler.__name__ == "requeue_turn":
@@ -537,6 +557,18 @@ NOTICES = [
     Notice("status", {"provider_event": "{}"}),
     Notice("status", {"stage": "executing"}),
     Notice("tool_progress", {"tool_use_id": "c", "name": "n", "message": "m"}),
+    progress_notice(Job(UUID(int=1), 1, "c", "n", "tool")),
+    progress_notice(
+        Job(
+            UUID(int=1),
+            1,
+            "c",
+            "n",
+            "tool",
+            since=datetime.now(UTC),
+            child=JobChild(UUID(int=2), UUID(int=3), "running", 0.5),
+        )
+    ),
     preliminary_notice(PreliminaryOutput(1, "c", "n", "so far", {"rows": 2})),
     preliminary_notice(PreliminaryOutput(1, "c", "n", "so far")),
     Notice("access_ended", {"status": 401, "detail": "The token was revoked."}),

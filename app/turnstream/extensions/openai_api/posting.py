@@ -8,7 +8,14 @@ from uuid import UUID
 from starlette.requests import Request
 
 from turnstream.api.dialects.chats import new_chat
-from turnstream.api.dialects.histories import NO_MESSAGE, PastCall, digest_of, find_place, history_of
+from turnstream.api.dialects.histories import (
+    NO_MESSAGE,
+    PastCall,
+    check_may_record,
+    digest_of,
+    find_place,
+    history_of,
+)
 from turnstream.api.dialects.results import last_ask, part_behind, still_waiting, store_results, was_answered_so
 from turnstream.api.exchange import post_in_new_chat, post_message
 from turnstream.api.services import Services, identity_of
@@ -110,9 +117,9 @@ class Posting:
             self._identity.require_reach(None)
             history = None
             if self._input.last_answer:
-                self._identity.require("chat")  # answers in a history are no messages of a person
-                items = [*self._input.history, *self._input.last_answer, *self._input.answers]
-                history = history_of(services, owner, past_items(items), PLACE, goes_on=goes_on)
+                items = list(past_items([*self._input.history, *self._input.last_answer, *self._input.answers]))
+                check_may_record(self._identity, items)
+                history = history_of(services, owner, items, PLACE, goes_on=goes_on)
             turn = (await post_in_new_chat(services, new, new_chat(owner), self._key, history)).assistant_turn
             if not self._stores:
                 await services.storage.histories.keep_unstored(turn, owner)

@@ -93,6 +93,7 @@ export const TEXTS = {
     waiting: 'Waiting for you',
     queued: 'Waiting for its turn',
     working: 'Working',
+    jobs: (count) => `${counted(count, 'call')} in the background`,
     stop: 'Stop this answer',
     questions: { previous: 'Previous question', next: 'Next question' },
     answers: { previous: 'Previous answer', next: 'Next answer' },
@@ -134,7 +135,15 @@ export const TEXTS = {
       done: 'done',
       failed: 'failed',
       cut: 'was not called',
+      stopped: 'was stopped',
     },
+  },
+  jobs: {
+    stop: (tool) => `Stop this call of ${tool}`,
+    open: 'Open',
+    openName: (tool) => `Open the chat of ${tool}`,
+    states: { due: 'Waits for a server', running: 'In the background', detached: 'Works elsewhere' },
+    children: { queued: 'Waits for its turn', running: 'Works', waiting: 'Waits', complete: 'Has answered' },
   },
   chats: {
     away: 'the server cannot be reached',
@@ -156,6 +165,8 @@ export const TEXTS = {
       failed: 'The answer failed',
       unread: 'A new answer',
     },
+    jobs: (count) => `${count} running`,
+    jobsName: (count) => `${counted(count, 'call')} in the background`,
   },
   unsent: {
     without: 'Send without it',
