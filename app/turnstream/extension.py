@@ -197,9 +197,9 @@ class Extension:
     it. `providers` are APIs of models, `tool_sources` kinds of tools from elsewhere. `interceptors` opens those of
     model calls, the nearest to the network first. `recordings` are files of turns, if the settings ask for them.
     `database` is a Postgres that the server runs itself, `copy` one for reads that may be old. `cell` is the name that
-    the settings give this server; its tokens have it in them. `search` takes the place of the core's own search. `call_links`
-    makes links to calls that wait, for webhooks. `commands` are modules by the name of the command that each defines:
-    `usage`, or `owners move` for one of the group `owners`.
+    the settings give this server; its tokens have it in them. `search` takes the place of the core's own search.
+    `call_links` makes links to calls that wait, for webhooks. `commands` are modules by the name of the command that
+    each defines: `usage`, or `owners move` for one of the group `owners`.
     """
 
     name: str
