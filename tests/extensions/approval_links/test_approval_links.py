@@ -39,7 +39,7 @@ URL = "https://chat.example.org"
 (_SETTINGS,) = blocks("docs/tools.md", "Approval links", "sh")
 # The policy and the settings of the page.
 POLICY = PolicyTable(**tomllib.loads(_POLICY)["policy"]["pay"]).options()
-DOCUMENTED = {
+DOCUMENTED: dict[str, Any] = {
     name.removeprefix("TURNSTREAM_").lower(): value
     for name, _, value in (line.partition("=") for line in _SETTINGS.splitlines())
 }
