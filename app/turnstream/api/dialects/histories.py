@@ -16,7 +16,7 @@ from typing import Any, Self
 from uuid import UUID
 
 from turnstream.api.attachments import Contents, user_blocks
-from turnstream.api.caller import CALLER
+from turnstream.api.caller import CALLER, with_fixed
 from turnstream.api.codec import to_json
 from turnstream.api.dialects.chats import checked_turn
 from turnstream.api.dialects.projection import Close, Closed, Projection, calls_of_client
@@ -233,6 +233,15 @@ def check_may_record(identity: Identity, items: Iterable[PastItem]) -> None:
     """
     if not all(isinstance(item, PastText) for item in items):
         identity.require("chat")
+
+
+def check_prefill(services: Services, new: NewTurn, items: Sequence[PastItem], place: str) -> None:
+    """Raises RequestRefused unless the model can go on with the text that these items end with."""
+    resolver = services.resolver
+    model = resolver.models.check(with_fixed(new).model or resolver.defaults.model)
+    if not model.prefill or not items or not isinstance(items[-1], PastText):
+        detail = f"`{place}` must end with a message of the user, or with the results of calls"
+        raise RequestRefused(f"{detail}: the model {model.id} does not continue an answer.", field=place)
 
 
 def seed_of(services: Services, identity: Identity, items: Iterable[PastItem], place: str) -> History | None:
