@@ -1,6 +1,6 @@
 """approvers of asks, and roles of tokens
 
-Revision: 0070, after: 0056
+Revision: 0057, after: 0056
 
 A trigger holds answers to the approvers. Replicas of the version before name none, so their answers are refused.
 """
@@ -8,7 +8,7 @@ A trigger holds answers to the approvers. Replicas of the version before name no
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0070"
+revision = "0057"
 down_revision = "0056"
 branch_labels = None
 depends_on = None
