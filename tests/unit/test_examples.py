@@ -53,6 +53,7 @@ MODELS = "tests/unit/test_models_page.py::"
 
 # What checks the blocks of one language below one heading. A reason does not begin with `tests/`.
 OF_THE_PAGE = "tests/integration/api/test_extensions.py::test_the_extension_of_the_page_counts"
+BY_LINK = "tests/extensions/approval_links/test_approval_links.py::test_a_manager_approves_by_link"
 CHECKED = {
     ("README.md", "Try it", "sh"): README,
     ("README.md", "Try it", "text"): "the pieces of a text depend on its words; README's commands are run",
@@ -321,6 +322,8 @@ CHECKED = {
     ),
     ("docs/tools.md", "Approvals", "toml"): APPROVAL,
     ("docs/tools.md", "Approvals", "sh"): APPROVAL,
+    ("docs/tools.md", "Approval by others", "toml"): BY_LINK,
+    ("docs/tools.md", "Approval links", "sh"): BY_LINK,
     ("docs/tools.md", "Approvals for a chat", "sh"): f"{TOOLS_PAGE}test_the_example_of_an_approval_for_a_chat_works",
     ("docs/tools.md", "Policies", "python"): f"{TOOLS_PAGE}test_the_example_of_policies_prints_the_documented_text",
     ("docs/tools.md", "Policies", "text"): f"{TOOLS_PAGE}test_the_example_of_policies_prints_the_documented_text",

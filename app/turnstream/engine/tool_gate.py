@@ -167,7 +167,7 @@ class ToolGate:
 
     def approvers(self, call: Block) -> tuple[str, ...]:
         """The principals who alone may answer for the call."""
-        return self._policy(call).approvers
+        return tuple(self._policy(call).approvers)
 
     def role(self, call: Block) -> ToolRole | None:
         """The part of a call in a structured turn. An output that the model wrote as text is one as well."""

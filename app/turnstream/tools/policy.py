@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -91,7 +91,7 @@ class Policy:
     approval: Approval = "never"
     approval_expiry: float | None = None  # seconds that a person has to decide
     approval_scope: ApprovalScope = "chat"  # the most that a person may allow at once
-    approvers: tuple[str, ...] = ()  # who alone may answer, as `role:NAME` or `person:OWNER`; empty: the owner
+    approvers: Sequence[str] = ()  # who alone may answer, as `role:NAME` or `person:OWNER`; empty: the owner
 
     @property
     def seconds(self) -> float:
@@ -123,6 +123,9 @@ class Policy:
                 raise ValueError('`approval_expiry` needs an `approval` that is not "never": no person is asked')
         if self.approval_scope not in {"call", "chat"}:
             raise ValueError(f'`approval_scope` must be "call" or "chat", not {self.approval_scope!r}')
+        if isinstance(self.approvers, str):
+            raise ValueError(f"`approvers` must be a list, not {self.approvers!r}")
+        object.__setattr__(self, "approvers", tuple(self.approvers))
         for approver in self.approvers:
             if not _APPROVER.fullmatch(approver):
                 raise ValueError(f"`approvers` must have the form `role:NAME` or `person:OWNER`, not {approver!r}")

@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import tomllib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -19,6 +20,7 @@ from tests.integration.api.test_waiting import calls_of, finished
 from tests.support.http_client import Client, Said
 from tests.support.http_server import Server, serving
 from tests.support.openapi_document import Document
+from tests.support.pages import blocks
 from turnstream.config import Settings
 from turnstream.domain.errors import ConfigError
 from turnstream.extensions.approval_links import signer_of
@@ -26,13 +28,22 @@ from turnstream.extensions.approval_links.links import Link, LinkSigner
 from turnstream.llm.scripted import message_of, text
 from turnstream.storage.database import connect
 from turnstream.storage.owners.audit import AuditTrail
+from turnstream.tools.declared.tables import PolicyTable
 from turnstream.tools.tool import tool, tools_of
 from turnstream.tools.toolset import Toolset
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.extensions("approval_links", "webhooks")]
 
 URL = "https://chat.example.org"
-NEW, OLD = "n" * 32, "o" * 32
+(_POLICY,) = blocks("docs/tools.md", "Approval by others", "toml")
+(_SETTINGS,) = blocks("docs/tools.md", "Approval links", "sh")
+# The policy and the settings of the page.
+POLICY = PolicyTable(**tomllib.loads(_POLICY)["policy"]["pay"]).options()
+DOCUMENTED: dict[str, Any] = {
+    name.removeprefix("TURNSTREAM_").lower(): value
+    for name, _, value in (line.partition("=") for line in _SETTINGS.splitlines())
+}
+NEW, OLD = DOCUMENTED["approval_link_secrets"], "o" * 32
 SCANNED = "<script>alert(1)</script>"
 
 
@@ -40,7 +51,7 @@ SCANNED = "<script>alert(1)</script>"
 class Bank:
     paid: list[int] = field(default_factory=list)
 
-    @tool(approval="always", approvers=("role:manager", "person:grace"))
+    @tool(**POLICY)
     async def pay(self, euros: int, to: str = SCANNED) -> str:
         """Pays."""
         self.paid.append(euros)
@@ -103,11 +114,11 @@ async def desk(shared_database_url: str, document: Document) -> AsyncIterator[De
         serving(
             shared_database_url,
             Toolset(tools_of(bank)),
-            webhook_url=f"http://127.0.0.1:{receiver.port}/",
-            webhook_secret="d2ViaG9vayBzZWNyZXQ=",
-            webhook_events="turn.waiting",
-            approval_link_url=URL,
-            approval_link_secrets=f"{NEW},{OLD}",
+            **{
+                **DOCUMENTED,
+                "webhook_url": f"http://127.0.0.1:{receiver.port}/",
+                "approval_link_secrets": f"{NEW},{OLD}",
+            },
         ) as server,
     ):
         owner = f"owner {uuid4()}"

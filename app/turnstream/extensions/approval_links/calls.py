@@ -69,6 +69,10 @@ class _LinkRefused(Exception):
         self.status = status
 
 
+async def _page_of_link(request: Request) -> Response:
+    return await (_take if request.method == "POST" else _show)(request)
+
+
 async def _show(request: Request) -> Response:
     try:
         _, _, row = await _opened(request)
@@ -184,8 +188,5 @@ GROUP = CallGroup(
     ),
     tag="Approval links",
     about="Signed addresses that show one call and take the decision about it",
-    routes=(
-        Route("/approvals/{token}", _show, methods=["GET"]),
-        Route("/approvals/{token}", _take, methods=["POST"]),
-    ),
+    routes=(Route("/approvals/{token}", _page_of_link, methods=["GET", "POST"]),),
 )
