@@ -28,6 +28,7 @@ key = "$KEY"
 
 [models.small]
 provider = "asked"
+prefill = true
 """
 MESSAGES: Any = [{"role": "user", "content": "Hi"}]
 
@@ -73,6 +74,23 @@ async def test_the_wait_that_a_provider_asks_for_reaches_the_clients(
         chats = (await native.json("GET", "/api/chats"))["chats"]
         turns = (await native.json("GET", f"/api/chats/{chats[0]['id']}/turns"))["turns"]
         assert turns[-1]["error"]["details"] == {"retry_after": 90}
+
+
+@pytest.mark.parametrize("api", ["anthropic", "openai-chat"])
+async def test_the_beginning_of_an_answer_is_the_last_that_its_provider_gets(
+    database_url: str, tmp_path: Path, api: str
+) -> None:
+    async with asked(database_url, tmp_path, api) as (provider, client, claude, _):
+        provider.answer = failed(400, None, "invalid_request_error")
+        begun: Any = [*MESSAGES, {"role": "assistant", "content": "It is"}]
+        with pytest.raises(openai.BadRequestError):
+            await client.chat.completions.create(model="small", messages=begun)
+        with pytest.raises(anthropic.BadRequestError):
+            await claude.messages.create(model="small", max_tokens=9, messages=begun)
+        for request in provider.requests:
+            *_, said, last = json.loads(request.body)["messages"]
+            assert (said["role"], last["role"]) == ("user", "assistant")
+            assert "It is" in json.dumps(last["content"])
 
 
 @pytest.mark.parametrize(("status", "type"), [(503, "overloaded_error"), (529, "overloaded_error")])
