@@ -67,6 +67,8 @@ if TYPE_CHECKING:
     from turnstream.tools.tool import Detached as Detached
     from turnstream.tools.tool import File as File
     from turnstream.tools.tool import Outcome as Outcome
+    from turnstream.tools.tool import PersonAnswer as PersonAnswer
+    from turnstream.tools.tool import PersonQuestion as PersonQuestion
     from turnstream.tools.tool import ResultAddress as ResultAddress
     from turnstream.tools.tool import Tool as Tool
     from turnstream.tools.tool import ToolContext as ToolContext
@@ -132,6 +134,8 @@ _HOMES: Mapping[str, tuple[str, ...]] = {
         "Detached",
         "File",
         "Outcome",
+        "PersonAnswer",
+        "PersonQuestion",
         "ResultAddress",
         "Tool",
         "ToolContext",

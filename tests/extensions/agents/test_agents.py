@@ -11,10 +11,15 @@ import pytest
 
 from tests.support.http_client import Client
 from tests.support.http_server import Server, serving
+from tests.support.sweeping import swept
+from turnstream.domain.blocks import Block
 from turnstream.domain.errors import ConfigError
-from turnstream.extensions.agents.children import Children
+from turnstream.domain.turns import Turn
+from turnstream.extensions.agents.children import Children, answer_of
 from turnstream.extensions.agents.tool import AGENTS, Agent, AgentTable, AgentTool, agent_tool, bind
+from turnstream.extensions.archives.archives import OwnerExport
 from turnstream.llm.scripted import Pause, message_of, text, tool_use
+from turnstream.storage.retention import old_chats
 from turnstream.tools.declared.declarations import read_declarations
 from turnstream.tools.tool import ToolContext, tool
 from turnstream.tools.toolset import Toolset
@@ -240,3 +245,115 @@ def test_the_agents_of_the_page_can_be_read(tmp_path: Path) -> None:
     assert isinstance(made, AgentTool)
     assert (made.spec.name, made.policy.background, made.agent.tools[0]) == ("researcher", True, "web_search")
     assert made.policy.seconds == 1800
+
+
+async def test_budgets_of_an_agent_are_what_the_turn_and_its_agents_have_left(server: Server, api: Client) -> None:
+    """Each round uses fifteen tokens."""
+    model, provider = script(
+        server,
+        message_of(call("echo", "a")),
+        message_of(text("One.")),
+        message_of(call("echo", "b")),
+        message_of(text("So.")),
+    )
+    turn = await ended(
+        api, await api.json("POST", "/api/turns", 201, json={**post(model), "limits": {"budget_tokens": 45}})
+    )
+    assert turn["status"] == "complete"
+    assert results(turn) == {
+        "a": "One.",
+        "b": "The budget of the turn is used up, with what its agents have used.",
+    }
+    data = next(block["data"] for block in turn["blocks"] if block["type"] == "tool_result")
+    child = await server.services.storage.turns.get("local", UUID(data["chat"]), UUID(data["turn"]))
+    assert child.request is not None
+    assert child.request.limits.budget_tokens == 30
+    assert len(provider.requests) == 4
+
+
+async def test_the_deadline_of_a_call_moves_while_its_agent_makes_progress(server: Server, api: Client) -> None:
+    pause = Pause()
+    begun = list(message_of(text("One.")))
+    model, _ = script(server, message_of(call("echo", "a")), [*begun[:3], pause, *begun[3:]], message_of(text("So.")))
+    exchange = await api.json("POST", "/api/turns", 201, json=post(model))
+    job = await job_of(api, exchange)
+    await pause.reached.wait()
+    connection = await asyncpg.connect(server.database_url)
+    while not await connection.fetchval("SELECT count(*) FROM rounds WHERE turn_id = $1", job["child"]["turn"]):  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    left = "SELECT extract(epoch FROM deadline - now()) FROM jobs"
+    await connection.execute("UPDATE jobs SET deadline = now() + interval '60 s'")
+    children = children_of(server)
+    handle = await children.progress({**job["child"], "rounds": 0}, UUID(job["id"]), 600)
+    assert await connection.fetchval(left) > 500
+    await connection.execute("UPDATE jobs SET deadline = now() + interval '60 s'")
+    assert await children.progress(handle, UUID(job["id"]), 600) == handle
+    assert await connection.fetchval(left) < 100
+    await connection.close()
+    pause.go.set()
+    assert results(await ended(api, exchange)) == {"a": "One."}
+
+
+async def test_labels_of_a_person_wake_and_stop_nothing(server: Server, api: Client) -> None:
+    pause, later = Pause(), Pause()
+    model, _ = script(
+        server, message_of(call("echo", "a")), [pause, *message_of(text("One."))], message_of(text("So."))
+    )
+    exchange = await api.json("POST", "/api/turns", 201, json=post(model))
+    job = await job_of(api, exchange)
+    await pause.reached.wait()
+    connection = await asyncpg.connect(server.database_url)
+    await connection.execute("UPDATE jobs SET due_at = 'infinity'")
+    await ended(api, await api.json("POST", "/api/turns", 201, json={**post("plain"), "labels": {"job": job["id"]}}))
+    assert await connection.fetchval("SELECT due_at = 'infinity' FROM jobs")
+    await connection.close()
+    pause.go.set()
+    await ended(api, exchange)
+    labels = {"agent": "echo", "job": job["id"]}
+    slow, _ = script(server, [later, *message_of(text("More."))])
+    more = await api.json(
+        "POST", f"/api/chats/{job['child']['chat']}/turns", 201, json={**post(slow), "labels": labels}
+    )
+    await later.reached.wait()
+    assert await children_of(server).stop_unwanted() == 0
+    later.go.set()
+    assert (await ended(api, more))["status"] == "complete"
+
+
+async def test_the_export_of_a_chat_has_the_chats_of_its_agents(server: Server, api: Client) -> None:
+    model, _ = script(
+        server,
+        message_of(call("worker", "a")),
+        message_of(call("echo", "b")),
+        *(message_of(text(word)) for word in ("One.", "Two.", "So.")),
+    )
+    turn = await ended(api, await api.json("POST", "/api/turns", 201, json=post(model)))
+    await api.json("POST", "/api/turns", 201, json=post("plain"))
+    connection = await asyncpg.connect(server.database_url)
+    family = await connection.fetch("SELECT id FROM chats WHERE of_turn IS NOT NULL OR id = $1", UUID(turn["chat_id"]))
+    await connection.close()
+    export = OwnerExport(server.services.storage.database, "local", UUID(turn["chat_id"]))
+    chats = {part.name.split("/")[1] async for part in export.parts() if part.name.startswith("chats/")}
+    assert chats == {str(row["id"]) for row in family}
+    assert len(chats) == 3
+
+
+async def test_the_chat_of_an_agent_is_kept_as_long_as_the_turn_that_has_called_it(server: Server, api: Client) -> None:
+    model, _ = script(server, message_of(call("echo", "a")), message_of(text("One.")), message_of(text("So.")))
+    turn = await ended(api, await api.json("POST", "/api/turns", 201, json=post(model)))
+    connection = await asyncpg.connect(server.database_url)
+    await connection.execute("UPDATE chats SET updated_at = now() - interval '40 days' WHERE of_turn IS NOT NULL")
+    database = server.services.storage.database
+    assert await swept(old_chats(database, 30)) == 0
+    await connection.execute("UPDATE chats SET updated_at = now() - interval '40 days'")
+    assert await swept(old_chats(database, 30)) == 1
+    assert await connection.fetchval("SELECT count(*) FROM chats WHERE owner = 'local'") == 0
+    await connection.close()
+    await api.json("GET", f"/api/chats/{turn['chat_id']}", 404)
+
+
+async def test_an_answer_that_was_cut_and_goes_on_is_whole() -> None:
+    blocks = [Block(0, 0, 0, "text", "Look."), Block(1, 0, 1, "tool_use", "{}", tool_use_id="a", name="look")]
+    blocks += [Block(2, 1, 0, "text", "The hill "), Block(3, 2, 0, "text", "is high.")]
+    turn = Turn(uuid4(), uuid4(), None, "assistant", "complete", blocks=tuple(blocks))
+    assert answer_of(turn) == "The hill is high."

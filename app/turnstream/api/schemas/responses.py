@@ -125,7 +125,10 @@ class ErrorOut(BaseModel):
     request_id: str | None
     details: Annotated[
         dict[str, Any] | None,
-        Field(description="figures of the failure, where there are any: what was used up, and of how much"),
+        Field(
+            description="figures of the failure, where there are any: what was used up, and of how much;"
+            " `retry_after`, the seconds that the provider asks to wait"
+        ),
     ]
 
 

@@ -15,7 +15,7 @@ from turnstream.domain.chats import Chat
 from turnstream.domain.compaction import EDITS
 from turnstream.domain.errors import NotFound, RequestRefused, StorageUnavailable, TooMany
 from turnstream.domain.kinds import TEXT
-from turnstream.domain.turns import Turn, TurnRequest
+from turnstream.domain.turns import Limits, Turn, TurnRequest
 from turnstream.engine.hooks import Hooks, TurnEnded
 from turnstream.extension import Context
 from turnstream.extensions.agents.tool import Agent
@@ -24,9 +24,8 @@ from turnstream.storage.chats.exchanges import Exchanges, IdempotencyKey, KeyTak
 from turnstream.storage.chats.turns import CANCEL_TURN, Turns
 from turnstream.storage.database import Statement
 from turnstream.storage.rows import OPEN_STATUSES
-from turnstream.storage.runs.jobs import WAKE_JOBS
 from turnstream.storage.runs.queue import QUEUED, UPDATED
-from turnstream.storage.runs.session import CHANNEL
+from turnstream.storage.runs.session import CHANNEL, JOBS
 from turnstream.tools.tool import Outcome, ToolContext
 
 log = structlog.get_logger(__name__)
@@ -34,6 +33,11 @@ log = structlog.get_logger(__name__)
 _INTERVAL = 5.0  # seconds between two looks for turns that nobody waits for any more
 _MOST_TITLE = 80
 
+_FAMILY = """family AS (
+        SELECT CAST(:turn AS uuid) AS id
+        UNION ALL
+        SELECT turns.id FROM family JOIN chats ON of_turn = family.id JOIN turns ON chat_id = chats.id
+    )"""
 # How many agents are above the chat, how many children the turn has, and the title of the chat at the root.
 GET_FAMILY = Statement(
     """
@@ -48,14 +52,54 @@ GET_FAMILY = Statement(
     FROM above
     """
 )
+# What the turn has used, with the turns below it.
+GET_SPENT = Statement(
+    f"""
+    WITH RECURSIVE {_FAMILY}
+    SELECT coalesce(sum(input_tokens + cache_read_tokens + cache_write_tokens + output_tokens), 0)::bigint AS tokens,
+        coalesce(sum(cost), 0)::float8 AS cost
+    FROM charges WHERE turn_id IN (SELECT id FROM family)
+    """
+)
+# How far the turn and those below it have come, and whether one of them waits for a person.
+GET_PROGRESS = Statement(
+    f"""
+    WITH RECURSIVE {_FAMILY}
+    SELECT (SELECT count(*) FROM rounds WHERE turn_id IN (SELECT id FROM family)) AS rounds,
+        EXISTS (SELECT FROM asks WHERE turn_id IN (SELECT id FROM family) AND answer IS NULL) AS asks
+    """
+)
+EXTEND_DEADLINE = Statement(
+    """
+    UPDATE jobs SET deadline = greatest(deadline, now() + make_interval(secs => CAST(:seconds AS double precision)))
+    WHERE id = :job AND settled_at IS NULL RETURNING id
+    """
+)
 PUT_CHILD = Statement("UPDATE chats SET of_turn = :turn WHERE id = :chat RETURNING id")
 WAKE_WORKERS = Statement(f"SELECT pg_notify({CHANNEL}, '{QUEUED}')")
-# A child's turn is wanted as long as its job is not over.
+# `wake_parent` does it in the transaction of the end, unless the row of the job is locked then. A person may set
+# labels: the chat has to belong to the turn of the job.
+WAKE_PARENT = Statement(
+    f"""
+    WITH woken AS (
+        UPDATE jobs SET due_at = clock_timestamp() FROM chats
+        WHERE chats.id = :chat AND jobs.turn_id = of_turn AND jobs.id::text = :job AND settled_at IS NULL
+        RETURNING jobs.id
+    )
+    SELECT id, pg_notify({CHANNEL}, '{JOBS}') FROM woken
+    """
+)
+# A child's turn is wanted as long as its job is not over. It is the first of its chat: a person who goes on in the chat
+# later sends the same labels.
 GET_UNWANTED = Statement(
     f"""
     SELECT turns.id, pg_notify({CHANNEL}, '{UPDATED} ' || turns.id) FROM chats JOIN turns ON chat_id = chats.id
     WHERE of_turn IS NOT NULL AND turns.status IN {OPEN_STATUSES} AND NOT cancel_requested
-      AND request->'labels'->>'job' IS NOT NULL AND NOT EXISTS (
+      AND request->'labels'->>'job' IS NOT NULL
+      AND NOT EXISTS (
+        SELECT FROM turns AS before
+        WHERE before.chat_id = chats.id AND before.role = 'assistant' AND before.id < turns.id
+    ) AND NOT EXISTS (
         SELECT FROM jobs WHERE jobs.turn_id = of_turn AND jobs.id::text = request->'labels'->>'job'
           AND jobs.settled_at IS NULL
     )
@@ -90,8 +134,10 @@ class Children(Hooks):
                 return Outcome(f"A turn may call agents {self._most} times, and did.", kind="refused")
             parent = await self._turns.get(call.owner, call.chat_id, call.turn_id)
             assert parent.request is not None
+            if (limits := await self._left_of(call.turn_id, parent.request.limits)) is None:
+                return Outcome("The budget of the turn is used up, with what its agents have used.", kind="refused")
             try:
-                request = self._request_of(agent, parent.request, call)
+                request = self._request_of(agent, replace(parent.request, limits=limits), call)
             except RequestRefused as error:
                 return Outcome(f"The agent {agent.name} cannot work: {error.detail}", is_error=True)
             now, title = datetime.now(UTC), f"{family['title'] or 'Chat'}: {agent.name}"
@@ -109,6 +155,18 @@ class Children(Hooks):
                 return Outcome(error.detail, kind="unavailable")
         assert begun is not None
         return {"chat": str(begun.assistant_turn.chat_id), "turn": str(begun.assistant_turn.id)}
+
+    async def _left_of(self, turn: UUID, limits: Limits) -> Limits | None:
+        """The limits of a child: its budgets are what the calling turn and its other children have left of theirs."""
+        tokens, cost = limits.budget_tokens, limits.budget_cost
+        if tokens is None and cost is None:
+            return limits
+        spent = await self._database.row(GET_SPENT, turn=turn)
+        assert spent is not None
+        tokens, cost = tokens and tokens - spent["tokens"], cost and cost - spent["cost"]
+        if (tokens is not None and tokens <= 0) or (cost is not None and cost <= 0):
+            return None
+        return replace(limits, budget_tokens=tokens, budget_cost=cost)
 
     def _request_of(self, agent: Agent, parent: TurnRequest, call: ToolContext) -> TurnRequest:
         """The request of a child: that of the calling turn, with what the agent has of its own."""
@@ -139,6 +197,7 @@ class Children(Hooks):
 
     async def look(self, agent: Agent, owner: str, handle: Any) -> Outcome | None:
         """The outcome of a child, None while it works."""
+        handle = {"chat": handle["chat"], "turn": handle["turn"]}
         try:
             turn = await self._turns.get(owner, UUID(handle["chat"]), UUID(handle["turn"]))
         except NotFound:
@@ -152,14 +211,23 @@ class Children(Hooks):
         words = f"The agent {agent.name} did not end its work ({turn.status}){reason}"
         return Outcome(f"{words}\n\nIt had written:\n\n{text}" if text else words, is_error=True, data=data)
 
+    async def progress(self, handle: Any, job: UUID | None, seconds: float) -> dict[str, Any]:
+        """The handle with the progress of the child. The deadline of the call is `seconds` from now if the child or one
+        below it has made some since the handle, or waits for a person, who has a time of its own.
+        """
+        now = await self._database.row(GET_PROGRESS, turn=UUID(handle["turn"]))
+        assert now is not None
+        if now["asks"] or now["rounds"] > handle.get("rounds", 0):
+            await self._database.row(EXTEND_DEADLINE, job=job, seconds=seconds)
+        return {**handle, "rounds": now["rounds"]}
+
     async def turn_ended(self, event: TurnEnded) -> None:
-        """Wakes the job of a child. That of a process that is killed before is due after a while."""
+        """Looks for children of a turn that has ended, and wakes the job of a child once more."""
         if any(block.is_call for block in event.turn.blocks):
             self._look_now.set()  # it may have had children
         job = None if event.turn.request is None else event.turn.request.labels.get("job")
         if job is not None:
-            with suppress(ValueError):
-                await self._database.rows(WAKE_JOBS, jobs=[UUID(job)])
+            await self._database.rows(WAKE_PARENT, chat=event.turn.chat_id, job=job)
 
     async def run(self) -> None:
         """Stops turns of agents whose call is over, without end."""
@@ -183,6 +251,6 @@ class Children(Hooks):
 
 
 def answer_of(turn: Turn) -> str:
-    """The text of the last round."""
-    texts = [block for block in turn.blocks if block.type == TEXT]
-    return "".join(block.text for block in texts if block.round == texts[-1].round)
+    """The text behind the last call. It may have several rounds: an interrupted reply goes on in the next one."""
+    calls = [block.round for block in turn.blocks if block.is_call]
+    return "".join(block.text for block in turn.blocks if block.type == TEXT and block.round > max(calls, default=-1))

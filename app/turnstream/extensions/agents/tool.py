@@ -18,7 +18,7 @@ from turnstream.tools.toolset import Toolset
 if TYPE_CHECKING:
     from turnstream.extensions.agents.children import Children
 
-_LOOK = 30.0  # seconds between two looks at a child, should its end not be reported
+_LOOK = 30.0  # seconds between two looks at the progress of a child, and at its end, should that not be reported
 _SCHEMA = json.dumps(
     {
         "type": "object",
@@ -85,7 +85,9 @@ class AgentTool:
         outcome = await children.look(self.agent, context.owner, handle)
         if outcome is not None:
             return outcome
-        context.detach(Detached(handle, _LOOK))
+        seconds = self.policy.seconds
+        handle = await children.progress(handle, context.job, seconds)
+        context.detach(Detached(handle, min(_LOOK, seconds / 3)))
         return Outcome(GOES_ON)
 
 

@@ -111,24 +111,32 @@ GET_DOCUMENT_LINES = _lines_of("documents", "owner = :owner", 'path COLLATE "C"'
 GET_UPLOAD_LINE = _lines_of("uploads", "owner = :owner AND id = :id", "id")
 GET_CHAT_LINES: Final = {table: _lines_of(table, *place) for table, place in _OF_CHAT.items()}
 GET_UPLOAD_CONTENT = Statement("SELECT content FROM uploads WHERE owner = :owner AND id = :id", timeout=LONG)
+# A chat, and those of the agents that its turns have called.
+_FAMILY: Final = """
+        WITH RECURSIVE family AS (
+            SELECT CAST(:chat AS uuid) AS id
+            UNION
+            SELECT chats.id FROM family JOIN turns ON chat_id = family.id JOIN chats ON of_turn = turns.id
+        ) SELECT id FROM family"""
 # With a chat alone, those of its uploads.
 NEXT_IDS: Final = {
     "uploads": Statement(
-        """
+        f"""
         SELECT id FROM uploads WHERE owner = :owner AND id >= :begin AND (CAST(:chat AS uuid) IS NULL OR EXISTS (
             SELECT FROM turns JOIN blocks ON turn_id = turns.id
-            WHERE chat_id = :chat AND data IS NOT NULL AND position(uploads.id::text IN data::text) > 0
+            WHERE chat_id IN ({_FAMILY}) AND data IS NOT NULL AND position(uploads.id::text IN data::text) > 0
         ) OR EXISTS (
             SELECT FROM turns JOIN asks ON turn_id = turns.id
-            WHERE chat_id = :chat AND answer IS NOT NULL AND position(uploads.id::text IN answer::text) > 0
+            WHERE chat_id IN ({_FAMILY}) AND answer IS NOT NULL AND position(uploads.id::text IN answer::text) > 0
         ))
         ORDER BY id LIMIT :most
         """,
         timeout=LONG,
     ),
     "chats": Statement(
-        """
-        SELECT id FROM chats WHERE owner = :owner AND id >= :begin AND (CAST(:chat AS uuid) IS NULL OR id = :chat)
+        f"""
+        SELECT id FROM chats
+        WHERE owner = :owner AND id >= :begin AND (CAST(:chat AS uuid) IS NULL OR id IN ({_FAMILY}))
         ORDER BY id LIMIT :most
         """,
         timeout=LONG,

@@ -662,7 +662,7 @@ export interface components {
             type: string;
             message: string;
             request_id: string | null;
-            /** @description figures of the failure, where there are any: what was used up, and of how much */
+            /** @description figures of the failure, where there are any: what was used up, and of how much; `retry_after`, the seconds that the provider asks to wait */
             details: {
                 [key: string]: unknown;
             } | null;
