@@ -12,11 +12,11 @@ from tests.support.harness import Asked, Harness, Replica, results_of
 from tests.support.http_client import Client
 from tests.support.http_server import serving
 from tests.support.openapi_document import Document
-from tests.support.server_process import free_port
+from tests.support.server_process import Server, free_port
 from turnstream.engine.tool_gate import OUTCOME_UNKNOWN
 from turnstream.extensions.mcp.declared import McpServer
 from turnstream.extensions.mcp.servers import McpServers
-from turnstream.llm.scripted import ScriptedProvider, message_of, text, tool_use
+from turnstream.llm.scripted import Reply, ScriptedProvider, message_of, text, tool_use
 from turnstream.tools.policy import Policy
 from turnstream.tools.toolset import Toolset
 
@@ -33,7 +33,7 @@ def provider(tool: str) -> ScriptedProvider:
     return ScriptedProvider([message_of(tool_use(f"tasks__{tool}", {}, "a")), answer()])
 
 
-def answer() -> object:
+def answer() -> Reply:
     return message_of(text("Done."))
 
 
@@ -125,3 +125,54 @@ async def test_a_cancelled_turn_cancels_its_task(shared_database_url: str, docum
             await client.json("POST", f"{turn.url}/cancel", 202)
             await until(lambda: tasks.effects("tasks/cancel"))
     assert [effect["method"] for effect in tasks.effects()] == ["tools/call", "tasks/cancel"]
+
+
+# --- processes that are killed ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("tool", "place", "text"),
+    [
+        ("slow_call", "call", OUTCOME_UNKNOWN),
+        ("wait", "handle", "wait done"),
+        ("slow_poll", "poll", "slow_poll done"),
+        ("ask", "input required", 'ask done {"question 1": {"action": "decline"}}'),
+        ("wait", "end", "wait done"),
+    ],
+)
+@pytest.mark.timeout(120)
+async def test_a_killed_server_takes_its_tasks_up_again(
+    database_url: str, document: Document, tool: str, place: str, text: str, tmp_path: Path
+) -> None:
+    port = free_port()
+    file = tmp_path / "tools.toml"
+    file.write_text(f'[mcp.tasks]\nurl = "http://127.0.0.1:{port}/mcp"\nbackground = true\n')
+    server = Server(database_url, tmp_path, {"TURNSTREAM_TOOLS_FILE": str(file)})
+    release = tmp_path / "release"
+    async with listening(MODULE, tmp_path, port), Client(server.url, document) as client:
+        tasks = Tasking(McpServers([]), tmp_path)
+        await server.start()
+        try:
+            turn = await client.say(await client.chat(), f"/call tasks__{tool} {{}}")
+            match place:
+                case "call":
+                    await until(tasks.effects)
+                case "poll":
+                    await until((tmp_path / "polled").exists)
+                case "input required":
+                    await until(lambda: tasks.effects("tasks/update"))
+                case _:
+                    while [job["state"] for job in (await client.json("GET", turn.url))["jobs"]] != ["detached"]:  # noqa: ASYNC110
+                        await asyncio.sleep(0.01)
+            if place == "end":
+                release.touch()
+            await server.kill()
+            release.touch()
+            await server.start()
+            await client.events(turn.stream_url)
+            blocks = (await client.json("GET", turn.url))["blocks"]
+        finally:
+            await server.close()
+    assert [block["text"] for block in blocks if block["type"] == "tool_result"] == [text]
+    assert len(tasks.effects("tools/call")) == 1
+    assert len(tasks.effects("tasks/cancel")) == 0
