@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 _NONE = "none"
 
 Task = Callable[[], Coroutine[Any, Any, None]]
+# Returns the links of the call of a turn, each with `for`, a principal, and `url`.
+CallLinks = Callable[[UUID, str], Awaitable[Sequence[Mapping[str, str]]]]
 # Returns what is right, in words, or raises ConfigError for what is wrong. True: the check may call others that the
 # settings name.
 Check = Callable[["Settings", "Models", bool], Awaitable[str]]
@@ -46,7 +48,7 @@ Check = Callable[["Settings", "Models", bool], Awaitable[str]]
 class Context:
     """The parts of the running server that an extension may use. `database` sees the rows of all owners. `notify` wakes
     the readers of an owner and a chat after a change is committed. `release` gives the running turns of owners back to
-    the queue.
+    the queue. `call_links` makes links to a call that waits, if an extension can.
     """
 
     settings: "Settings"
@@ -57,6 +59,7 @@ class Context:
     side_calls: "SideCalls"
     notify: Callable[[str, UUID], None]
     release: Callable[[Collection[str]], None]
+    call_links: CallLinks | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +182,10 @@ async def _no_way(_: "Settings", __: "LoginScopes") -> "AsyncIterator[Authentica
     yield None
 
 
+def _no_call_links(_: "Settings", __: "Database") -> CallLinks | None:
+    return None
+
+
 def _no_cell(_: "Settings") -> None:
     """The server is the only cell."""
 
@@ -191,8 +198,8 @@ class Extension:
     model calls, the nearest to the network first. `recordings` are files of turns, if the settings ask for them.
     `database` is a Postgres that the server runs itself, `copy` one for reads that may be old. `cell` is the name that
     the settings give this server; its tokens have it in them. `search` takes the place of the core's own search.
-    `commands` are modules by the name of the command that each defines: `usage`, or `owners move` for one of the group
-    `owners`.
+    `call_links` makes links to calls that wait, for webhooks. `commands` are modules by the name of the command that
+    each defines: `usage`, or `owners move` for one of the group `owners`.
     """
 
     name: str
@@ -210,6 +217,7 @@ class Extension:
     copy: "Callable[[Settings], DatabaseCopy | None]" = _no_copy
     cell: "Callable[[Settings], str | None]" = _no_cell
     search: "Callable[[Database], Search] | None" = None
+    call_links: "Callable[[Settings, Database], CallLinks | None]" = _no_call_links
     commands: Mapping[str, str] = field(default_factory=dict)
 
 

@@ -50,6 +50,7 @@ def result_remarks(result: Json) -> list[str]:
     """Describes how a tool_result came about, where that was unusual."""
     edited = ["edited"] if edited_input(result) is not None else []
     edited += ["allowed for this chat"] if _approval(result).get("decision") == "remembered" else []
+    edited += [f"decided by {by}"] if (by := _approval(result).get("by")) else []
     return edited + [_remark(note) for note in _notes(result) if note not in _NOT_REMARKED]
 
 

@@ -23,6 +23,7 @@ from turnstream.domain.turns import Turn
 from turnstream.kit.text import unstorable
 from turnstream.storage.chats.actions import Decision
 from turnstream.storage.chats.exchanges import IdempotencyKey
+from turnstream.storage.database import OWNER
 from turnstream.storage.rows import from_json
 from turnstream.telemetry import JOBS_SETTLED
 from turnstream.tools.grants import meets
@@ -110,7 +111,7 @@ async def revoke_grant(request: Request) -> Response:
     services, owner = services_and_owner(request)
     chat, grant = id_of(request, "chat"), id_of(request, "grant")
     # The audit trail names the credential.
-    await services.storage.grants.revoke(owner, chat, grant, identity_of(request).credential or "")
+    await services.storage.grants.revoke(owner, chat, grant, identity_of(request).actor)
     return json_response(Revoked(revoked=grant))
 
 
@@ -125,8 +126,8 @@ async def store_answers(
     """Stores what a person decided about calls of the turn, with a `message` to it, and lets it continue. Returns the
     turn as it is then.
     """
-    owner, actor = identity.owner, identity.credential or ""
-    answered = await services.storage.actions.answer(owner, turn.chat_id, turn.id, decisions, key, actor, message)
+    owner = OWNER.get()  # of the turn: an approver has another one
+    answered = await services.storage.actions.answer(owner, turn.chat_id, turn.id, decisions, key, identity, message)
     if not answered.ended:
         await services.live.refresh(turn.id)
         services.live.feed.notify(owner)

@@ -7,6 +7,7 @@ from starlette.responses import Response
 
 from turnstream.api import (
     actions,
+    approvals,
     catalog,
     chats,
     documents,
@@ -33,10 +34,12 @@ from turnstream.api.schemas.requests import (
     TurnOptions,
 )
 from turnstream.api.schemas.responses import (
+    ApprovalsOut,
     BranchDeleted,
     BrowserTokenOut,
     ChatOut,
     ChatPage,
+    Decided,
     Deleted,
     DocumentDeleted,
     DocumentOut,
@@ -307,6 +310,26 @@ ENDPOINTS = (
         gives=WaitingPage,
         problems=(400, 422),
         queries=(_limit(50, 200), Query("after", "`next` of an earlier page")),
+    ),
+    Endpoint(
+        "GET /api/approvals",
+        approvals.list_approvals,
+        "The calls of other owners that wait for a decision of the caller, as a policy's `approvers` name them",
+        gives=ApprovalsOut,
+        problems=(400, 422),
+        queries=(_limit(50, 200),),
+        scopes=("approve",),
+    ),
+    Endpoint(
+        "POST /api/approvals/{turn}",
+        approvals.decide,
+        "Decide about calls of a turn that name the caller as an approver",
+        ActionsIn,
+        Decided,
+        problems=(404, 409, 422),
+        headers=_KEY,
+        limits=_WRITES,
+        scopes=("approve",),
     ),
     Endpoint(
         "GET /api/chats/{chat}/grants",

@@ -25,6 +25,7 @@ from turnstream.domain.plans import rate_sentence
 from turnstream.domain.turns import Turn
 from turnstream.storage.activities import Activities
 from turnstream.storage.chats.actions import Actions
+from turnstream.storage.chats.approvals import Approvals
 from turnstream.storage.chats.branches import Branches
 from turnstream.storage.chats.chat_changes import ChatUpdates
 from turnstream.storage.chats.chats import Chats
@@ -69,6 +70,7 @@ class Storage:
     actions: Actions
     grants: Grants
     waiting: WaitingCalls
+    approvals: Approvals
     results: ToolResults
     documents: Documents
     uploads: Uploads
@@ -105,6 +107,7 @@ class Storage:
             actions=Actions(database),
             grants=Grants(database),
             waiting=WaitingCalls(database),
+            approvals=Approvals(database),
             results=ToolResults(database),
             documents=Documents(database),
             uploads=Uploads(database),

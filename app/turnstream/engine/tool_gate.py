@@ -165,6 +165,10 @@ class ToolGate:
         drafts = [call for call in calls if self.role(call) == "output" and call.key not in failed]
         return drafts[-1].text if drafts else None
 
+    def approvers(self, call: Block) -> tuple[str, ...]:
+        """The principals who alone may answer for the call."""
+        return self._policy(call).approvers
+
     def role(self, call: Block) -> ToolRole | None:
         """The part of a call in a structured turn. An output that the model wrote as text is one as well."""
         if call.type == TEXT:
@@ -207,6 +211,7 @@ class ToolGate:
             attempt=self.turn.attempt,
             expires_at=None if expiry is None else now + timedelta(seconds=expiry),
             tool_digest=self.toolset.tool_digest(call.name, self._request.tools) if kind == "approval" else None,
+            approvers=self.approvers(call) if kind == "approval" else (),
         )
 
     def _ask_of(self, call: Block) -> Ask | None:
@@ -317,7 +322,12 @@ def outcome_of_answer(ask: Ask, answer: AskAnswer) -> Outcome:
             raise AssertionError("an approved call is run")
         case _:
             assert_never(answer.kind)
-    return Outcome(text, kind="refused", notes={"approval": {"decision": decision}})
+    return Outcome(text, kind="refused", notes={"approval": {"decision": decision} | _by(answer)})
+
+
+def _by(answer: AskAnswer) -> dict[str, str]:
+    """The person who decided in the place of the owner, for the notes of the result."""
+    return {} if answer.by is None else {"by": answer.by}
 
 
 def with_approval(outcome: Outcome, approval: AskAnswer) -> Outcome:
@@ -326,7 +336,7 @@ def with_approval(outcome: Outcome, approval: AskAnswer) -> Outcome:
         note = {"decision": "remembered", "grant": str(approval.grant)}
         return replace(outcome, notes={**outcome.notes, "approval": note})
     if approval.input is None:
-        return replace(outcome, notes={**outcome.notes, "approval": {"decision": "approve"}})
+        return replace(outcome, notes={**outcome.notes, "approval": {"decision": "approve"} | _by(approval)})
     notice = f"The user changed the input to {approval.input} before allowing the call."
-    notes = {**outcome.notes, "approval": {"decision": "approve", "input": approval.input}}
+    notes = {**outcome.notes, "approval": {"decision": "approve", "input": approval.input} | _by(approval)}
     return replace(outcome.with_parts(notice, *outcome.parts), notes=notes)

@@ -370,6 +370,7 @@ class ToolRuns:
             attempt=attempt,
             expires_at=CLOCK.now() + timedelta(seconds=question.seconds),
             question=text,
+            approvers=self._gate.approvers(call),
         )
         await self._recorder.ask([ask])
         self._report_wait([ask])

@@ -142,6 +142,7 @@ def _job_runner(parts: Parts, policy: WorkerPolicy, replica: UUID) -> JobRunner:
 def _works(parts: Parts, policy: WorkerPolicy, signals: Signals) -> Mapping[str, Work]:
     """Returns the background work of each extension, by the extension's name."""
     side_calls = SideCalls(Charges(parts.database), Accounts(parts.database), parts.plans, policy.model)
+    links = [extension.call_links(parts.settings, parts.database) for extension in parts.extensions]
     context = Context(
         settings=parts.settings,
         database=parts.database,
@@ -151,6 +152,7 @@ def _works(parts: Parts, policy: WorkerPolicy, signals: Signals) -> Mapping[str,
         side_calls=side_calls,
         notify=signals.changed.send,
         release=signals.release.send,
+        call_links=next(filter(None, links), None),
     )
     return {extension.name: extension.work(context) for extension in parts.extensions}
 

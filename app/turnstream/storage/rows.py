@@ -216,6 +216,7 @@ def ask_from(row: Row) -> Ask:
         asked_at=row["asked_at"],
         answered_at=row["answered_at"],
         question=row["question"],
+        approvers=tuple(row["approvers"] or ()),
     )
 
 

@@ -62,6 +62,7 @@ tokens = Table(
     Column("expires_at", DateTime(timezone=True)),
     Column("last_used_at", DateTime(timezone=True)),
     Column("plan", Text),
+    Column("roles", ARRAY(Text), nullable=False, server_default=text("'{}'")),
     CheckConstraint("octet_length(hash) = 32", name="hash_is_sha256"),
     info=owned("owner", "credential", closed=True),
 )
@@ -96,6 +97,7 @@ browser_tokens = Table(
     Column("token_id", Uuid, ForeignKey("tokens.id", ondelete="CASCADE")),
     Column("folder", Text),
     Column("fixed", JSON),
+    Column("roles", ARRAY(Text), nullable=False, server_default=text("'{}'")),
     CheckConstraint("octet_length(hash) = 32", name="hash_is_sha256"),
     CheckConstraint("turn_id IS NULL OR chat_id IS NOT NULL", name="turn_has_chat"),
     Index(None, "expires_at"),
@@ -587,6 +589,10 @@ asks = Table(
     # Of the tool as it was shown, where an approval may be remembered for the chat.
     Column("tool_digest", Text),
     Column("question", JSON),
+    # Who alone may answer: a trigger holds each answer to it (`check_approver`).
+    Column("approvers", ARRAY(Text)),
+    # Approval links that were signed until then answer nothing.
+    Column("links_revoked_at", DateTime(timezone=True)),
     CheckConstraint("kind IN ('client', 'approval', 'elicitation')", name="kind"),
     CheckConstraint("(kind = 'elicitation') = (question IS NOT NULL)", name="elicitation_has_question"),
     CheckConstraint("(answer IS NULL) = (answered_at IS NULL)", name="answer_has_time"),

@@ -156,7 +156,7 @@ class Toolset:
     def tool_digest(self, name: str, offered: Sequence[ToolSpec]) -> str | None:
         """Identifies the tool that a grant is for. None where each call needs a decision of its own."""
         tool, spec = self._find(name, offered), next((spec for spec in offered if spec.name == name), None)
-        if tool is None or spec is None or tool.policy.approval_scope == "call":
+        if tool is None or spec is None or tool.policy.approval_scope == "call" or tool.policy.approvers:
             return None
         return digest_of_tool(spec, tool.spec)
 

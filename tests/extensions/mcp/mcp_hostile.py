@@ -25,8 +25,6 @@ def tools_of(what: str, cursor: str | None) -> dict[str, Any]:
     match what:
         case "many":
             listed += [{"name": f"tool_{number}", "inputSchema": schema} for number in range(1000)]
-        case "broken":
-            listed += [{"name": "broken", "inputSchema": schema}]
         case "wordy":
             listed += [{"name": "wordy", "description": "word " * 3000, "inputSchema": schema}]
         case "wide":
@@ -54,9 +52,6 @@ def answer_of(message: dict[str, Any], what: str) -> Iterator[bytes]:
             yield json.dumps({"jsonrpc": "2.0", "id": id, "result": result}).encode()
         case "tools/list":
             yield json.dumps({"jsonrpc": "2.0", "id": id, "result": tools_of(what, params.get("cursor"))}).encode()
-        case "tools/call" if params["name"] == "broken":
-            error = {"code": -32603, "message": "The harbour\nis closed"}
-            yield json.dumps({"jsonrpc": "2.0", "id": id, "error": error}).encode()
         case "tools/call":
             yield from _result(id, params["name"])
         case _:

@@ -51,16 +51,6 @@ async def test_a_message_over_stdio_is_read_up_to_its_bound() -> None:
     await call_all(McpServer("hostile", command=sys.executable, args=arguments, cwd=ROOT))
 
 
-async def test_the_words_of_a_failure_reach_the_model() -> None:
-    arguments = ("-m", "tests.extensions.mcp.mcp_hostile", "--list", "broken")
-    server = McpServer("hostile", command=sys.executable, args=arguments, cwd=ROOT)
-    async with McpServers([server], McpTiming(connect_timeout=60, pause=0.01)) as servers:
-        with pytest.raises(ToolUnavailable) as failed:
-            await servers.tools()["hostile__broken"](context_with(), "{}")
-    text = "The MCP server hostile failed in the middle of the call (error -32603): The harbour is closed."
-    assert str(failed.value).startswith(text)
-
-
 async def test_a_list_of_tools_is_read_up_to_its_bound() -> None:
     check_documented("list of the tools of an MCP server", MAX_MESSAGE_BYTES)
     listed = {

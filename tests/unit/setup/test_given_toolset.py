@@ -9,13 +9,14 @@ from turnstream.tools.outputs import Outputs
 from turnstream.tools.toolset import Toolset
 
 
-async def judge(*_: Any) -> str | None:
-    return None
+async def judge(*_: Any) -> str:
+    return ""
 
 
 async def test_outputs_that_are_given_beside_a_toolset_are_added_to_its_own() -> None:
     own = Toolset([], outputs=Outputs({"own": judge}, {"own": judge}))
-    given, nothing = Given(toolset=own, outputs=Outputs({"more": judge})), Any
+    given = Given(toolset=own, outputs=Outputs({"more": judge}))
+    nothing: Any = None  # a toolset that is given needs no database
     async with AsyncExitStack() as stack:
         opened = await opened_toolset(Settings(_env_file=None), given, (), nothing, stack)
         assert opened.outputs.validators.keys() == {"own", "more"}

@@ -89,7 +89,9 @@ def _work(context: Context) -> Work:
     if (receiver := receiver_of(settings)) is None:
         return Work(sweeps=sweeps)
     kinds = sorted(receiver.kinds)
-    deliveries = [WebhookDeliveries(Webhooks(database, kind), receiver, WebhookPolicy()) for kind in kinds]
+    deliveries = [
+        WebhookDeliveries(Webhooks(database, kind), receiver, WebhookPolicy(), context.call_links) for kind in kinds
+    ]
     return Work(hooks=deliveries, tasks=[each.run for each in deliveries], sweeps=sweeps, webhooks=kinds)
 
 

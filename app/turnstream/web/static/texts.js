@@ -340,6 +340,7 @@ export const TEXTS = {
       budget_seconds: 'The time for this answer is used up',
     },
     otherInput: 'allowed, with another input',
+    decidedBy: (person) => `decided by ${person}`,
     kept: (age) => `answer that was kept, ${age} old`,
     used: (used, limit) => ` (${used} of ${limit})`,
     spent: (tokens, estimated) => ` (${estimated ? 'about ' : ''}${tokens} tokens before that)`,
