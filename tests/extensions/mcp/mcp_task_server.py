@@ -3,7 +3,8 @@
 `python -m tests.extensions.mcp.mcp_task_server FOLDER` over stdio, with a port behind it over HTTP. The folder has the
 tasks, which survive the server, and `effects.jsonl`, a line for each request that has an effect: that is the count of
 somebody else. A task advances with each `tasks/get`, or when `FOLDER/release` exists, so that no test waits for a
-clock. With `--ttl MS` the list of tools may be cached for so long, and its descriptions count the lists.
+clock. Over HTTP, the calls of `slow_call` and the polls of `slow_poll` are answered when it exists. With `--ttl MS` the
+list of tools may be cached for so long, and its descriptions count the lists.
 """
 
 import asyncio
@@ -27,6 +28,8 @@ COURSES: dict[str, list[str]] = {
     "fail": ["working", "failed"],
     "tool_error": ["working", "error"],
     "wait": ["waiting"],
+    "slow_call": ["completed"],
+    "slow_poll": ["completed"],
     "vanish": ["gone"],
     "stop": ["cancelled"],
     "wrong_data": ["completed"],
@@ -61,10 +64,12 @@ class Tasks:
 
     def get(self, id: str) -> dict[str, Any]:
         task = self._load(id)
+        if task["tool"] == "slow_poll":
+            (self._folder / "polled").touch()
         course = task["course"]
         status = course[0]
         if status == "waiting":
-            status = "completed" if (self._folder / "release").exists() else "working"
+            status = "completed" if self.released else "working"
         elif status == "input_required" and self._key(task) in task["answers"]:
             status = course[1]
             task["course"] = course[1:]
@@ -99,6 +104,13 @@ class Tasks:
                 raise RpcError(-32602, "Failed to retrieve task: Task has expired")
             case _:
                 return {"status": status}
+
+    @property
+    def released(self) -> bool:
+        return (self._folder / "release").exists()
+
+    def tool_of(self, id: str) -> str:
+        return str(self._load(id)["tool"])
 
     def update(self, id: str, responses: dict[str, Any]) -> dict[str, Any]:
         task = self._load(id)
@@ -149,6 +161,13 @@ class TaskServer:
         except RpcError as refused:
             answer = {"error": refused.error}
         return {"jsonrpc": "2.0", "id": message["id"], **answer}
+
+    def holds(self, message: dict[str, Any]) -> bool:
+        """Whether the answer waits for the release."""
+        params = message.get("params") or {}
+        is_slow = message["method"] == "tools/call" and params["name"] == "slow_call"
+        is_slow = is_slow or (message["method"] == "tasks/get" and self._tasks.tool_of(params["taskId"]) == "slow_poll")
+        return is_slow and not self._tasks.released
 
     def _result(self, message: dict[str, Any], headers: dict[str, str] | None) -> dict[str, Any]:
         method, params = message["method"], message.get("params") or {}
@@ -217,6 +236,8 @@ async def serve_http(server: TaskServer, port: int) -> None:
                     writer.write(b"HTTP/1.1 202 Accepted\r\ncontent-length: 0\r\n\r\n")
                     continue
                 answer = server.answer(message, headers)
+                while server.holds(message):  # noqa: ASYNC110, a file has no event
+                    await asyncio.sleep(0.01)
                 body = json.dumps(answer).encode()
                 status = b"200 OK" if "result" in answer else b"400 Bad Request"
                 head = b"HTTP/1.1 %b\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"

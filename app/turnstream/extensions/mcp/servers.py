@@ -256,6 +256,17 @@ class McpServers:
         """The tools that each server listed last, connected or not."""
         return {name: tool for each in self._connections.values() for name, tool in each.tools.items()}
 
+    def has_tool(self, name: str) -> bool:
+        return self._connection_of(name) is not None
+
+    async def cancel_task(self, name: str, task: str) -> None:
+        """Asks the server of the tool `name` to stop a task."""
+        if (connection := self._connection_of(name)) is not None:
+            await connection.task(task).cancel()
+
+    def _connection_of(self, name: str) -> McpConnection | None:
+        return next((each for each in self._connections.values() if name in each.tools), None)
+
     async def __aenter__(self) -> Self:
         for each in self._connections.values():
             self._tasks.append(asyncio.create_task(each.run(), name=f"mcp {each.server.name}"))

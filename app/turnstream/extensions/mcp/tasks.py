@@ -12,7 +12,7 @@ from mcp.client.extension import ClaimContext, ClientExtension, ResultClaim
 from pydantic import ConfigDict
 
 from turnstream.extensions.mcp.questions import question_of
-from turnstream.tools.tool import Outcome, ToolContext, ToolError, ToolUnavailable
+from turnstream.tools.tool import GOES_ON, Detached, Outcome, ToolContext, ToolError, ToolUnavailable
 
 log = structlog.get_logger(__name__)
 
@@ -76,6 +76,14 @@ SendTask = Callable[[TaskRequest], Awaitable[TaskState | types.EmptyResult]]
 
 
 @dataclass(frozen=True, slots=True)
+class TaskPause:
+    """The task goes on, and is polled again after `seconds`."""
+
+    seconds: float
+    message: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class McpTask:
     """A task of a server. `seconds` is how long a question waits for a person; None: the server may not ask."""
 
@@ -87,24 +95,51 @@ class McpTask:
 
     async def follow(self, context: ToolContext, created: CreatedTask) -> types.CallToolResult | Outcome:
         """Polls until the task has ended. It is cancelled with the call."""
-        interval, answered = self._interval(created.poll_interval_ms), set[str]()
-        self._show(context, created.status_message)
+        step, answered = TaskPause(self._interval(created.poll_interval_ms), created.status_message), set[str]()
         try:
             while True:
-                await asyncio.sleep(interval)
-                state = await self._state()
-                if state is None:
-                    interval = min(_LONGEST_POLL, 2 * interval)
-                    continue
-                if (end := self._end_of(state)) is not None:
-                    return end
-                self._show(context, state.status_message)
-                interval = self._interval(state.poll_interval_ms)
-                await self._answer(context, state.input_requests or {}, answered)
-        except BaseException as error:
-            if isinstance(error, asyncio.CancelledError | ToolError):
-                await asyncio.shield(self.cancel())
+                if step.message:
+                    context.progress(step.message)
+                await asyncio.sleep(step.seconds)
+                next_step = await self._step(context, answered, step.seconds)
+                if not isinstance(next_step, TaskPause):
+                    return next_step
+                step = next_step
+        except (asyncio.CancelledError, ToolError):
+            await asyncio.shield(self.cancel())
             raise
+
+    def detach(self, context: ToolContext, created: CreatedTask) -> Outcome:
+        """The job keeps the id of the task, before the first poll."""
+        pause = TaskPause(self._interval(created.poll_interval_ms), created.status_message)
+        return self._detach(context, pause, set())
+
+    async def resume(self, context: ToolContext) -> types.CallToolResult | Outcome:
+        """Polls the task of a job once."""
+        answered = set(context.handle["answered"])
+        try:
+            step = await self._step(context, answered, context.handle["pause"])
+        except ToolError:
+            await self.cancel()
+            raise
+        return self._detach(context, step, answered) if isinstance(step, TaskPause) else step
+
+    def _detach(self, context: ToolContext, pause: "TaskPause", answered: set[str]) -> Outcome:
+        handle = {"task": self.id, "answered": sorted(answered), "pause": pause.seconds}
+        context.detach(Detached(handle, pause.seconds, pause.message))
+        return Outcome(GOES_ON)
+
+    async def _step(
+        self, context: ToolContext, answered: set[str], paused: float
+    ) -> "types.CallToolResult | Outcome | TaskPause":
+        """One poll: the end of the task, or the pause before the next poll."""
+        state = await self._state()
+        if state is None:
+            return TaskPause(min(_LONGEST_POLL, max(2 * paused, self.shortest_poll)))
+        if (end := self._end_of(state)) is not None:
+            return end
+        await self._answer(context, state.input_requests or {}, answered)
+        return TaskPause(self._interval(state.poll_interval_ms), state.status_message)
 
     async def _state(self) -> TaskState | None:
         """None where the server cannot be asked now: the task may go on without us."""
@@ -174,10 +209,6 @@ class McpTask:
     def _interval(self, milliseconds: int | None) -> float:
         seconds = _POLL if milliseconds is None else milliseconds / 1000
         return min(_LONGEST_POLL, max(self.shortest_poll, seconds))
-
-    def _show(self, context: ToolContext, message: str | None) -> None:
-        if message:
-            context.progress(message)
 
 
 def _request(method: str, id: str, **params: Any) -> TaskRequest:

@@ -5,7 +5,7 @@ from base64 import b64decode
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from hashlib import sha256
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 import structlog
@@ -39,6 +39,8 @@ class McpTool:
     that the server declares for structured content.
     """
 
+    job_kind: ClassVar = "mcp_task"
+
     spec: ToolSpec
     policy: Policy
     name: str
@@ -51,12 +53,22 @@ class McpTool:
             context.progress(message or (f"{progress:g}" if total is None else f"{progress:g} of {total:g}"))
 
         asking.set(context.ask)
-        try:
-            result: types.CallToolResult | Outcome = await self.call(self, from_json(input_json), show)
-        except TaskCreated as created:
-            assert self.task is not None
-            result = await self.task(created.task.task_id).follow(context, created.task)
+        result: types.CallToolResult | Outcome
+        if context.handle is not None:
+            result = await self._task(context.handle["task"]).resume(context)
+        else:
+            try:
+                result = await self.call(self, from_json(input_json), show)
+            except TaskCreated as created:
+                task = self._task(created.task.task_id)
+                if context.job is not None:
+                    return task.detach(context, created.task)
+                result = await task.follow(context, created.task)
         return result if isinstance(result, Outcome) else self.outcome(result)
+
+    def _task(self, id: str) -> McpTask:
+        assert self.task is not None
+        return self.task(id)
 
     def outcome(self, result: types.CallToolResult) -> Outcome:
         """The outcome of a call that the server answered. Data that does not match the declared schema is an error."""
