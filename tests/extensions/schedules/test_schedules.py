@@ -122,7 +122,7 @@ async def test_missed_ticks_are_run_once_or_skipped_or_reported(
 
 
 async def test_failures_in_a_row_pause_a_schedule(own: Server, client: httpx2.AsyncClient, database_url: str) -> None:
-    broken = own.scripts.model(PermanentError("invalid", "no"), PermanentError("invalid", "no"))
+    broken = own.scripts.model([PermanentError("invalid", "no")], [PermanentError("invalid", "no")])
     schedule = await _create(client, every=60, grace=3600, request={**ASK, "model": broken})
     with capture_logs() as logs:
         await _put_back(database_url, schedule["id"], 121)
