@@ -1,4 +1,4 @@
-"""What an MCP server asks a person, as a question of turnstream."""
+"""Questions of MCP servers to a person, as questions of turnstream."""
 
 from urllib.parse import urlsplit
 

@@ -9,7 +9,7 @@ from starlette.responses import Response
 from turnstream.api.http.reading import id_of, limit_of, read_body
 from turnstream.api.schemas.responses import Deleted
 from turnstream.api.schemas.tools import HttpToolIn
-from turnstream.api.services import Services, identity_of, services_and_owner
+from turnstream.api.services import Services, identity_of, path_for, services_and_owner
 from turnstream.api.views import json_response
 from turnstream.domain.chats import Chat
 from turnstream.domain.errors import Forbidden, RequestRefused
@@ -31,7 +31,8 @@ async def create_schedule(request: Request) -> Response:
     schedules, settings = _schedules(services), _settings(services)
     draft = await _draft(request, services, given, settings)
     row = await schedules.create(owner, draft, settings.schedules_per_owner)
-    return json_response(_out(row), 201)
+    made = _out(row)
+    return json_response(made, 201, {"Location": path_for(request, f"/api/schedules/{made.id}")})
 
 
 async def list_schedules(request: Request) -> Response:
