@@ -12,14 +12,14 @@ export class JobBar {
   /** `stop` stops the call named `name`, and nothing else of its turn. */
   constructor(name, stop) {
     this.state = h('span', { class: 'where' })
-    this.time = h('span', { class: 'time', role: 'timer' })
-    this.cost = h('span', { class: 'time' })
+    this.time = h('span', { class: 'elapsed', role: 'timer' })
+    this.cost = h('span', { class: 'cost' })
     this.open = h('a', { 'aria-label': texts.openName(name) }, texts.open)
     this.stop = iconButton('stop', texts.stop(name), async () => {
       this.stop.disabled = true
       this.stop.disabled = await stop()
     })
-    this.element = h('div', { class: 'job', hidden: true }, this.state, this.time, this.cost, this.open, this.stop)
+    this.element = h('div', { class: 'job', hidden: true }, this.state, this.time, this.cost, this.stop)
   }
 
   /** Without a `job` the bar is hidden. */
@@ -31,8 +31,10 @@ export class JobBar {
     const { child } = job
     setText(this.state, (child && texts.children[child.status]) ?? texts.states[job.state] ?? job.state)
     setText(this.cost, child?.cost ? amount(child.cost) : '')
-    this.open.hidden = !child
-    if (child) this.open.href = `#${child.chat}/${child.turn}`
+    if (child) {
+      this.open.href = `#${child.chat}/${child.turn}`
+      this.stop.before(this.open)
+    } else this.open.remove()
     this.#tick()
     this.timer = setInterval(() => this.#tick(), TICK)
   }
