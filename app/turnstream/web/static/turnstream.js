@@ -334,7 +334,7 @@ export function apply(turn, { event, data: { turn: _, ...rest } }, now = () => n
     blocks.push({ ...data, text: '', open: true })
     if (data.type === 'tool_result') {
       turn.actions = turn.actions.filter((one) => one.tool_use_id !== data.tool_use_id)
-      turn.jobs = turn.jobs.filter((one) => one.tool_use_id !== data.tool_use_id)
+      turn.jobs = (turn.jobs ?? []).filter((one) => one.tool_use_id !== data.tool_use_id)
     }
     const round = rounds.find((round) => round.round === data.round)
     if (round) round.first_delta_at ??= now()
@@ -347,11 +347,11 @@ export function apply(turn, { event, data: { turn: _, ...rest } }, now = () => n
     blocks.length = Math.min(blocks.length, data.index)
     const calls = new Set(blocks.map((block) => block.id))
     turn.actions = turn.actions.filter((one) => calls.has(one.tool_use_id))
-    turn.jobs = turn.jobs.filter((one) => calls.has(one.tool_use_id))
+    turn.jobs = (turn.jobs ?? []).filter((one) => calls.has(one.tool_use_id))
   } else if (event === 'action_required') {
     turn.actions = data.calls
   } else if (event === 'tool_progress' && data.job) {
-    turn.jobs = [...new Map([...turn.jobs, data.job].map((job) => [job.id, job])).values()]
+    turn.jobs = [...new Map([...(turn.jobs ?? []), data.job].map((job) => [job.id, job])).values()]
   } else if (LAST.has(event)) {
     Object.assign(turn, { degraded: [], error: null }, data, {
       status: event.slice(5),
