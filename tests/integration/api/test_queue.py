@@ -523,6 +523,7 @@ class Editor:
         self.done[f"{what}: {answer.status_code}"] += 1
 
 
+@pytest.mark.timeout(240)  # a minute alone, and more beside others
 async def test_any_schedule_of_changes_and_deliveries_loses_no_message_and_sends_none_twice(
     database_url: str, document: Document
 ) -> None:
