@@ -16,6 +16,10 @@ WORKERS ?= $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) + 2 )))
 WARM = import turnstream.cli.serve, turnstream.extension, turnstream.llm.anthropic.provider, turnstream.extensions.openai.provider, turnstream.storage.chats.turn_copies, alembic.command; [each.calls() for each in turnstream.extension.installed().values()]
 PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal
 PYTEST_ARGS ?=
+# The floors are those of all tests: a run of some of them does not count coverage.
+COVER = $(if $(filter-out --junitxml=% --durations=%,$(PYTEST_ARGS)),,--cov --cov-report=term)
+# What the pages tell people to save in this folder is theirs.
+SOURCES := app docs migrations tests
 # What this repository is installed from: the server, and the distributions beside it.
 DISTRIBUTIONS := . $(patsubst %/pyproject.toml,./%,$(wildcard app/*/pyproject.toml))
 PROJECTS := $(DISTRIBUTIONS:%=%/pyproject.toml)
@@ -30,7 +34,7 @@ GENERATED_TYPES := node_modules/.types/$(TYPES)
 JAVASCRIPT := app/turnstream/web/static/*.js tests/javascript/*.js tests/javascript/*.mjs tests/node/*.mjs eslint.config.js app/turnstream/web/packages/*/*.js
 FORMATTED := app/turnstream/web/static/protocol.d.ts app/turnstream/web/static/client.d.ts tests/node/*.mts tests/browser/*.jsx
 
-.PHONY: help run test cover soak live image check bench migrations schema reference lock upgrade fmt clean types vendor check-format check-lint check-types check-floors check-budget check-javascript
+.PHONY: help run quick test cover soak live image check bench migrations schema reference lock upgrade fmt clean types vendor check-format check-lint check-types check-floors check-budget check-javascript
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -40,7 +44,10 @@ run: $(RUNTIME) ## start the server (with its own database unless DATABASE_URL i
 
 test: $(DEV) ## the tests (all with FULL_TESTS=1), and the coverage floors: every branch of domain, llm and stream
 	@$(BIN)/python -m tests.support.programs
-	@$(PYTEST) --cov --cov-report=term $(PYTEST_ARGS)
+	@$(PYTEST) $(COVER) $(PYTEST_ARGS)
+
+quick: check ## `make check`, and the tests that need no database, up to the first failure: a minute at most
+	@$(PYTEST) --quiet --exitfirst tests/unit tests/contracts
 
 cover: $(DEV) ## make test, with a page for each file in htmlcov/
 	@$(PYTEST) --cov --cov-report=term --cov-report=html $(PYTEST_ARGS)
@@ -59,10 +66,10 @@ check: $(DEV) $(NODE_TOOLS) ## format, lint, types, floors and budget of Python 
 	@$(MAKE) --no-print-directory --jobs --keep-going $(filter --output-sync,$(patsubst %,--%,$(.FEATURES))) check-format check-lint check-types check-floors check-budget check-javascript
 
 check-format:
-	@$(BIN)/ruff format --check --quiet || { echo 'not formatted: run `make fmt`'; $(BIN)/ruff format --check; exit 1; }
+	@$(BIN)/ruff format --check --quiet $(SOURCES) || { echo 'not formatted: run `make fmt`'; $(BIN)/ruff format --check $(SOURCES); exit 1; }
 
 check-lint:
-	@$(BIN)/ruff check --quiet
+	@$(BIN)/ruff check --quiet $(SOURCES)
 
 # Status 2 is no error of types: on a busy machine its processes may miss one another.
 check-types:
@@ -89,8 +96,8 @@ bench: $(DEV) ## CPU per delta and added latency, as ratios against a bare relay
 	@$(BIN)/python -m tests.bench
 
 fmt: $(DEV) $(NODE_TOOLS) ## format, and fix what can be fixed
-	@$(BIN)/ruff check --fix-only --quiet
-	@$(BIN)/ruff format
+	@$(BIN)/ruff check --fix-only --quiet $(SOURCES)
+	@$(BIN)/ruff format $(SOURCES)
 ifdef NPM
 	@node_modules/.bin/eslint --fix --quiet $(JAVASCRIPT) >/dev/null || true
 	@node_modules/.bin/prettier --write --log-level=warn $(JAVASCRIPT) $(FORMATTED)

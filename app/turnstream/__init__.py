@@ -64,8 +64,12 @@ if TYPE_CHECKING:
     from turnstream.tools.policy import Fallback as Fallback
     from turnstream.tools.policy import Policy as Policy
     from turnstream.tools.policy import Summarise as Summarise
+    from turnstream.tools.tool import Detached as Detached
     from turnstream.tools.tool import File as File
     from turnstream.tools.tool import Outcome as Outcome
+    from turnstream.tools.tool import PersonAnswer as PersonAnswer
+    from turnstream.tools.tool import PersonQuestion as PersonQuestion
+    from turnstream.tools.tool import ResultAddress as ResultAddress
     from turnstream.tools.tool import Tool as Tool
     from turnstream.tools.tool import ToolContext as ToolContext
     from turnstream.tools.tool import ToolError as ToolError
@@ -127,8 +131,12 @@ _HOMES: Mapping[str, tuple[str, ...]] = {
     "turnstream.tools.outputs": ("Outputs",),
     "turnstream.tools.policy": ("Breaker", "Fallback", "Policy", "Summarise"),
     "turnstream.tools.tool": (
+        "Detached",
         "File",
         "Outcome",
+        "PersonAnswer",
+        "PersonQuestion",
+        "ResultAddress",
         "Tool",
         "ToolContext",
         "ToolError",

@@ -102,10 +102,12 @@ class Settings(Section):
     )
     master_key: SecretStr | None = Field(
         None,
-        description="keys (32 bytes in base64, separated by commas) that encrypt secrets in rows: the first encrypts,"
-        " all decrypt; an embedded database has a file with one of its own",
+        description="keys for secrets in rows, each 32 bytes in base64, separated by commas: the first encrypts, all"
+        " decrypt; an embedded database has a file with one of its own",
     )
-    master_key_file: Path | None = Field(None, description="file with such keys, in place of TURNSTREAM_MASTER_KEY")
+    require_encryption: bool = Field(
+        False, description="refuse to start without a master key, and requests whose secrets cannot be encrypted"
+    )
     extensions: str | None = Field(
         None,
         description="names of the [extensions](extensions.md) of this server, separated by commas, or `none`; all that"
@@ -269,13 +271,6 @@ class Settings(Section):
     session_url: SecretStr | None = Field(
         None,
         description="URL of Postgres past a pooler, for the migrations and a replica's one session; else DATABASE_URL",
-    )
-    standby_url: SecretStr | None = Field(
-        None,
-        description="URL of a hot standby of DATABASE_URL, for [reads that may be old](scaling.md#read-replicas)",
-    )
-    standby_staleness: float = Field(
-        5, ge=1, le=60, description="how old an answer of the standby may be; older, the primary is asked"
     )
     statement_cache: int = Field(
         100, ge=0, description="statements that a connection to Postgres keeps prepared; 0 where a pooler forbids it"

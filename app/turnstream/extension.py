@@ -20,6 +20,8 @@ from turnstream.kit.extension_packages import GROUP
 if TYPE_CHECKING:
     from turnstream.api.http.call_group import CallGroup
     from turnstream.api.identity.way import Admit, Authenticate, LoginScopes
+    from turnstream.api.reads import ReadCopy
+    from turnstream.api.services import Services
     from turnstream.config import Section, Settings
     from turnstream.domain.plans import Plans
     from turnstream.engine.hooks import Hooks
@@ -30,12 +32,15 @@ if TYPE_CHECKING:
     from turnstream.llm.transport.interceptor import Interceptor
     from turnstream.storage.chats.search import Search
     from turnstream.storage.database import Database
-    from turnstream.storage.runs.queue import WebhookKind
+    from turnstream.storage.runs.queue import Renewals, WebhookKind
     from turnstream.tools.sources import SourceKind
+    from turnstream.tools.toolset import Toolset
 
 _NONE = "none"
 
 Task = Callable[[], Coroutine[Any, Any, None]]
+# Returns the links of the call of a turn, each with `for`, a principal, and `url`.
+CallLinks = Callable[[UUID, str], Awaitable[Sequence[Mapping[str, str]]]]
 # Returns what is right, in words, or raises ConfigError for what is wrong. True: the check may call others that the
 # settings name.
 Check = Callable[["Settings", "Models", bool], Awaitable[str]]
@@ -45,23 +50,25 @@ Check = Callable[["Settings", "Models", bool], Awaitable[str]]
 class Context:
     """The parts of the running server that an extension may use. `database` sees the rows of all owners. `notify` wakes
     the readers of an owner and a chat after a change is committed. `release` gives the running turns of owners back to
-    the queue.
+    the queue. `call_links` makes links to a call that waits, if an extension can.
     """
 
     settings: "Settings"
     database: "Database"
     models: "Models"
     plans: "Plans"
+    toolset: "Toolset"
     side_calls: "SideCalls"
     notify: Callable[[str, UUID], None]
     release: Callable[[Collection[str]], None]
+    call_links: CallLinks | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
     """What an extension does in the background. `tasks` run until the server stops; one that ends stops the server.
     Handlers get `state` from their services (`Services.states`). Each call is made only if `admit` does not refuse it.
-    Turns leave rows for these kinds of `webhooks`.
+    Turns leave rows for these kinds of `webhooks`. `serving` are tasks that post turns as requests do.
     """
 
     hooks: "Sequence[Hooks]" = ()
@@ -70,6 +77,7 @@ class Work:
     state: object = None
     admit: "Admit | None" = None
     webhooks: "Collection[WebhookKind]" = ()
+    serving: "Sequence[Callable[[Services], Coroutine[Any, Any, None]]]" = ()
 
 
 class TurnFiles(Protocol):
@@ -117,6 +125,19 @@ class OwnDatabase(Protocol):
         ...
 
 
+class DatabaseCopy(Protocol):
+    """A copy of the database, for reads that may be old. Seconds are at most `renewal_interval` between two renewals of
+    this replica's lease, by which the copy knows how old it is.
+    """
+
+    @property
+    def renewal_interval(self) -> float: ...
+
+    def open(self, api: "Database", replica: UUID, renewals: "Renewals") -> AbstractAsyncContextManager["ReadCopy"]:
+        """It knows owners as `api` does, the database of the API."""
+        ...
+
+
 class NoFiles:
     """Nothing is recorded."""
 
@@ -160,9 +181,17 @@ def _no_database(_: "Settings") -> OwnDatabase | None:
     return None
 
 
+def _no_copy(_: "Settings") -> DatabaseCopy | None:
+    return None
+
+
 @asynccontextmanager
 async def _no_way(_: "Settings", __: "LoginScopes") -> "AsyncIterator[Authenticate | None]":
     yield None
+
+
+def _no_call_links(_: "Settings", __: "Database") -> CallLinks | None:
+    return None
 
 
 def _no_cell(_: "Settings") -> None:
@@ -175,9 +204,10 @@ class Extension:
     their names; a server starts only if none finds a fault. `way` opens a way to authenticate, if the settings ask for
     it. `providers` are APIs of models, `tool_sources` kinds of tools from elsewhere. `interceptors` opens those of
     model calls, the nearest to the network first. `recordings` are files of turns, if the settings ask for them.
-    `database` is a Postgres that the server runs itself. `cell` is the name that the settings give this server; its
-    tokens have it in them. `search` takes the place of the core's own search. `commands` are modules by the name of the
-    command that each defines: `usage`, or `owners move` for one of the group `owners`.
+    `database` is a Postgres that the server runs itself, `copy` one for reads that may be old. `cell` is the name that
+    the settings give this server; its tokens have it in them. `search` takes the place of the core's own search.
+    `call_links` makes links to calls that wait, for webhooks. `commands` are modules by the name of the command that
+    each defines: `usage`, or `owners move` for one of the group `owners`.
     """
 
     name: str
@@ -192,8 +222,10 @@ class Extension:
     interceptors: "Callable[[Settings], AbstractContextManager[Sequence[Interceptor]]]" = _no_interceptors
     recordings: "Callable[[Settings], TurnFiles | None]" = _no_recordings
     database: "Callable[[Settings], OwnDatabase | None]" = _no_database
+    copy: "Callable[[Settings], DatabaseCopy | None]" = _no_copy
     cell: "Callable[[Settings], str | None]" = _no_cell
     search: "Callable[[Database], Search] | None" = None
+    call_links: "Callable[[Settings, Database], CallLinks | None]" = _no_call_links
     commands: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -260,6 +292,11 @@ def recordings_of(settings: "Settings", extensions: Sequence[Extension]) -> Turn
     """Returns the recordings of the first extension that has recordings, else `NoFiles`."""
     found = (extension.recordings(settings) for extension in extensions)
     return next((each for each in found if each is not None), NoFiles())
+
+
+def copy_of(settings: "Settings", extensions: Iterable[Extension]) -> DatabaseCopy | None:
+    """The copy of the first extension that has one. Raises ConfigError."""
+    return next((copy for each in extensions if (copy := each.copy(settings)) is not None), None)
 
 
 def own_cell(settings: "Settings", extensions: Iterable[Extension]) -> str | None:

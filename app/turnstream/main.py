@@ -4,7 +4,8 @@ import asyncio
 import os
 import signal
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 from starlette.applications import Starlette
@@ -31,13 +32,13 @@ from turnstream.api.streams.watch import StreamWatch
 from turnstream.config import Settings
 from turnstream.domain.plans import Plan
 from turnstream.engine.hooks import Hooks
-from turnstream.extension import Extension, own_cell, recordings_of, search_of, selected
+from turnstream.extension import Extension, copy_of, own_cell, recordings_of, search_of, selected
 from turnstream.llm.models.api import schemas_by_name
 from turnstream.llm.models.catalog import Models
 from turnstream.setup.databases import api_database, database_url, session_url
 from turnstream.setup.engine import Engine, ServerProcess, background, started
 from turnstream.setup.identity import allowed_origins, metrics_token
-from turnstream.setup.master_keys import master_keys
+from turnstream.setup.master_keys import master_keys, opened_owner_keys
 from turnstream.setup.models import model_apis
 from turnstream.setup.parts import (
     Given,
@@ -51,10 +52,8 @@ from turnstream.setup.parts import (
 )
 from turnstream.setup.plans import read_plans
 from turnstream.setup.policies import allowances, turn_ceilings, turn_limits
-from turnstream.setup.standby import open_standby, standby_url
 from turnstream.storage.database import connect
 from turnstream.storage.migrations import upgrade_in_thread
-from turnstream.storage.owners.owner_keys import OwnerKeys
 from turnstream.stream.delivery import Deliveries
 from turnstream.tools.outputs import Outputs
 from turnstream.tools.toolset import Toolset
@@ -140,7 +139,8 @@ async def running(
         allowed = allowances(settings, model_apis(settings, extensions))
         allowed_origins(settings)
         metrics_token(settings)
-        standby_url(settings)
+        masters = master_keys(settings, extensions)
+        copy = copy_of(settings, extensions)
         models = await opened_models(settings, given, extensions, stack)
         await check_extensions(extensions, settings, models)
         url = await stack.enter_async_context(database_url(settings, extensions))
@@ -157,22 +157,33 @@ async def running(
         api = await stack.enter_async_context(api_database(settings, direct_url, database, **options))
         stored, ways = await opened_ways(settings, given, extensions, database, stack)
         toolset = await opened_toolset(settings, given, extensions, database, stack)
-        masters = master_keys(settings, extensions)
-        owner_keys = None if masters is None else OwnerKeys(database, masters)
+        owner_keys = await opened_owner_keys(database, masters, settings)
         toolset.open_headers = None if owner_keys is None else owner_keys.opened_headers
-        parts = Parts(settings, database, plans, models, toolset, given.hooks, extensions)
+        interval = copy.renewal_interval if copy else None
+        parts = Parts(
+            settings,
+            database,
+            plans,
+            models,
+            toolset,
+            given.hooks,
+            extensions,
+            interval,
+            masters.ids if masters else (),
+        )
         engine = await stack.enter_async_context(started(parts, direct_url, api, process))
         owner_plans = OwnerPlans(plans)
         streams = OwnerStreams(owner_plans)
         await stack.enter_async_context(background(engine.failed, stored.record_uses, StreamWatch(streams).run))
         search, cell = search_of(extensions, api), own_cell(settings, extensions)
         storage = Storage.of(api, database, search, plans.default.running_turns, cell)
-        standby = await stack.enter_async_context(open_standby(settings, api, engine.replica, engine.renewals))
-        yield Services(
+        opened = copy.open(api, engine.replica, engine.renewals) if copy else nullcontext()
+        read_copy = await stack.enter_async_context(opened)
+        services = Services(
             authenticator=Authenticator(ways),
             admissions=[work.admit for work in engine.works.values() if work.admit is not None],
             storage=storage,
-            reads=Reads(storage.reads, standby, settings.standby_staleness),
+            reads=Reads(storage.reads, read_copy),
             live=_live(settings, engine),
             resolver=Resolver(
                 models,
@@ -192,6 +203,9 @@ async def running(
             neighbours=Neighbours(process.folder, process.number, engine.replica) if process else None,
             owner_keys=owner_keys,
         )
+        serving = [partial(task, services) for work in engine.works.values() for task in work.serving]
+        await stack.enter_async_context(background(engine.failed, *serving))
+        yield services
 
 
 def _live(settings: Settings, engine: Engine) -> Live:

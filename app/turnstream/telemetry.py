@@ -32,6 +32,11 @@ OLDEST_QUEUED_SECONDS = Gauge(
 )
 TASKS = Gauge("turnstream_tasks", "Tasks of this replica's event loop")
 JOBS_RUNNING = Gauge("turnstream_jobs_running", "Jobs that this replica runs")
+JOBS_OPEN = Gauge("turnstream_jobs", "Jobs that are not over, of all replicas: due, running or detached", ["state"])
+OVERDUE_JOB_SECONDS = Gauge(
+    "turnstream_overdue_job_seconds", "For how long the most overdue job has had no runner, or is behind its deadline"
+)
+JOBS_SETTLED = Counter("turnstream_jobs_settled", "Jobs that are over, by outcome; stopped: by a person", ["outcome"])
 TOOLS_RUNNING = Gauge("turnstream_tools_running", "Tool calls that run on this replica")
 STREAMS_OPEN = Gauge("turnstream_streams_open", "Open SSE streams")
 ROUNDS_PER_TURN = Histogram(
@@ -74,6 +79,7 @@ PROVIDER_ERRORS = Counter(
 TOKENS = Counter("turnstream_tokens", "Tokens by kind, as the provider counts them", ["kind", "model"])
 COST = Counter("turnstream_cost", "Cost of sealed rounds, by the prices of their models", ["model"])
 HOOK_FAILURES = Counter("turnstream_hook_failures", "Hooks that raised, or took too long", ["hook"])
+SCHEDULE_RUNS = Counter("turnstream_schedule_runs", "Runs of schedules, and pauses after failures", ["outcome"])
 WEBHOOKS = Counter("turnstream_webhooks", "Tries to deliver a webhook", ["outcome"])
 LOG_LINES_DROPPED = Counter(
     "turnstream_log_lines_dropped", "Lines for standard output and error that could not be written, or did not fit"

@@ -14,7 +14,7 @@ class Assembler:
 
     `blocks` are JSON objects as in `GET …/turns/{turn}`; a block that still grows has `open` set. `rounds` maps the
     number of a round to the members of its start and stop; a repeated round replaces the one before. `actions` are the
-    calls that wait for a person, as far as the events tell.
+    calls that wait for a person, `jobs` those that run in the background, as far as the events tell.
     """
 
     def __init__(self) -> None:
@@ -26,6 +26,7 @@ class Assembler:
         self.usage: Json = {}
         self.error: Json | None = None
         self.actions: list[Json] = []
+        self.jobs: list[Json] = []
         self.degraded: list[Json] = []
 
     @classmethod
@@ -40,6 +41,7 @@ class Assembler:
         state.rounds = {round["round"]: dict(round) for round in turn["rounds"] if round["stop_reason"] != "voided"}
         state.stop_reason, state.usage, state.error = turn["stop_reason"], turn["usage"], turn["error"]
         state.actions, state.degraded = list(turn.get("actions", ())), list(turn.get("degraded", ()))
+        state.jobs = list(turn.get("jobs", ()))
         if f"turn_{turn['status']}" in ENDS:
             state.end = f"turn_{turn['status']}"
         return state
@@ -59,7 +61,9 @@ class Assembler:
         return open_calls <= {action["tool_use_id"] for action in self.actions}
 
     def apply(self, event: str, data: Mapping[str, Any]) -> None:
-        """Applies the next event. Notices and unknown events change nothing. Raises StreamError."""
+        """Applies the next event. Notices, except those of jobs, and unknown events change nothing. Raises
+        StreamError.
+        """
         if self.end is not None:
             raise StreamError(f"{event} came after {self.end}")
         match event:
@@ -76,6 +80,7 @@ class Assembler:
                 if data["type"] == "tool_result":
                     answered = data.get("tool_use_id")
                     self.actions = [action for action in self.actions if action["tool_use_id"] != answered]
+                    self.jobs = [job for job in self.jobs if job["tool_use_id"] != answered]
             case "block_delta":
                 block = self._open_block_at(data["index"])
                 if data["offset"] != len(block["text"]):
@@ -90,12 +95,17 @@ class Assembler:
                 del self.blocks[data["index"] :]
                 calls = {block.get("id") for block in self.blocks}
                 self.actions = [action for action in self.actions if action["tool_use_id"] in calls]
+                self.jobs = [job for job in self.jobs if job["tool_use_id"] in calls]
             case "action_required":
                 self.actions = list(data["calls"])
+            case "tool_progress" if job := data.get("job"):
+                known = {each["id"]: each for each in self.jobs}
+                self.jobs = list((known | {job["id"]: job}).values())
             case "turn_complete" | "turn_cancelled" | "turn_error":
                 if self.open_block is not None:
                     raise StreamError(f"{event} came while block {len(self.blocks) - 1} was open")
                 self.end, self.actions, self.degraded = event, [], list(data.get("degraded", ()))
+                self.jobs = []
                 self.stop_reason, self.usage, self.error = data["stop_reason"], data["usage"], data.get("error")
             case _:
                 pass

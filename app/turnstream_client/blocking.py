@@ -86,6 +86,9 @@ class Client:
     def cancel(self, chat: str, turn: str) -> Json:
         return self._run(self._client.cancel(chat, turn))
 
+    def cancel_call(self, chat: str, turn: str, tool_use_id: str) -> Json:
+        return self._run(self._client.cancel_call(chat, turn, tool_use_id))
+
     def answer(self, chat: str, turn: str) -> Assembler:
         return self._run(self._client.answer(chat, turn))
 

@@ -6,6 +6,7 @@ import random
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Set
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from typing import Any, Final
+from urllib.parse import quote
 from uuid import uuid4
 
 import httpx2
@@ -172,6 +173,11 @@ class AsyncClient:
 
     async def cancel(self, chat: str, turn: str) -> Json:
         return await self._retry("POST", f"/api/chats/{chat}/turns/{turn}/cancel", _RETRY_CANCEL_FOR)
+
+    async def cancel_call(self, chat: str, turn: str, tool_use_id: str) -> Json:
+        """Stops one call that runs in the background. The turn continues with its result."""
+        call = quote(tool_use_id, safe="")
+        return await self._retry("POST", f"/api/chats/{chat}/turns/{turn}/calls/{call}/cancel", _RETRY_CANCEL_FOR)
 
     def follow(self, chat: str, turn: str, cursor: str | None = None, *, caught_up: bool = False) -> "StreamFollower":
         """The events of a turn after `cursor`, to its last one. With `caught_up` each connection has a notice of this

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field
 
 from turnstream.config import Section, Settings
+from turnstream.domain.errors import ConfigError
 from turnstream.extension import Context, Extension, Work
 
 if TYPE_CHECKING:
+    from turnstream.llm.models.catalog import Models
     from turnstream.llm.provider import ModelCall
     from turnstream.llm.transport.interceptor import Interceptor
     from turnstream_lab.recordings import Recordings
@@ -42,6 +44,21 @@ def _recordings(settings: Settings) -> "Recordings | None":
     every_owner = given.record_turns == "all" or given.record_owners == "*"  # all turns are recorded anyway
     names = (name.strip() for name in given.record_owners.split(","))
     return Recordings(given.record, owners=None if every_owner else frozenset(filter(None, names)))
+
+
+async def _check(settings: Settings, _: "Models", __: bool) -> str:
+    """Whether recordings can be stored."""
+    from tempfile import TemporaryFile
+
+    folder = settings.section(LabSettings).record
+    if folder is None:
+        return "none"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=folder):
+            return f"go to {folder}"
+    except OSError as error:
+        raise ConfigError(f"TURNSTREAM_RECORD: nothing can be written to {folder}: {error}.") from error
 
 
 @contextmanager
@@ -85,6 +102,7 @@ EXTENSION = Extension(
     "lab",
     "recordings of model calls, chaos, replays, comparisons",
     settings=LabSettings,
+    checks={"recordings": _check},
     work=_work,
     interceptors=_interceptors,
     recordings=_recordings,

@@ -2,7 +2,7 @@
 
 import json
 import shlex
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Set
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence, Set
 from datetime import datetime
 from typing import Any, Final, Protocol, TypeVar
 
@@ -16,7 +16,17 @@ from turnstream_client.errors import RequestRejected
 from turnstream_client.events import Json
 from turnstream_terminal.chat_session import CallKey, call_key
 from turnstream_terminal.errors import explained
-from turnstream_terminal.text import duration, indented_json, json_line, one_line, printable, same_json, sentence
+from turnstream_terminal.text import (
+    duration,
+    indented_json,
+    json_line,
+    one_line,
+    printable,
+    same_json,
+    sentence,
+    short_input,
+)
+from turnstream_terminal.turn_parts import job_notes
 
 T = TypeVar("T")
 
@@ -33,6 +43,7 @@ _LABELS: Final = {_REMEMBER: "allow for this (c)hat"}
 _SYNONYMS: Final = {"y": "allow", "yes": "allow", "n": "deny", "no": "deny"}
 _REASON: Final = "Reason for the model (Enter for none): "
 _DECLINED: Final = "The user declined to run this tool."
+_WHAT_TO_STOP: Final = "Stop a call (its number), the (a)nswer, or nothing (Enter): "
 _COUNTDOWN_FROM: Final = 3600  # seconds
 
 
@@ -43,6 +54,9 @@ class RunCoroutine(Protocol):
 class WaitingTurn(Protocol):
     """The current turn of a `ChatSession`."""
 
+    interrupted: bool
+
+    async def stop_call(self, job: Json, /) -> None: ...
     async def pending_calls(self) -> list[Json]: ...
     async def answer_call(self, call: Json, action: Json, /) -> None: ...
     async def resume(self, skipped: Set[CallKey], /) -> Assembler: ...
@@ -50,7 +64,13 @@ class WaitingTurn(Protocol):
 
 
 class Approver(Protocol):
-    """Asks a person. None skips the call, EOFError skips all of them, KeyboardInterrupt stops the turn."""
+    """Asks a person. None skips the call, EOFError skips all of them, KeyboardInterrupt stops the turn.
+
+    `choose_call` asks which of `jobs`, each with the `input` of its call, is to stop: None for none of them,
+    KeyboardInterrupt for the turn.
+    """
+
+    def choose_call(self, jobs: Sequence[Json], /) -> Json | None: ...
 
     def ask(self, call: Json, remaining: int, /) -> Json | None: ...
     def notify(self, text: str, /) -> None: ...
@@ -69,14 +89,25 @@ class ApprovalLoop:
         skipped: set[CallKey] = set()
         while state.end is None:
             try:
+                if self._session.interrupted and state.jobs:
+                    self._stop_call(state)
                 self._ask_all(skipped)
             except KeyboardInterrupt:
                 print()
                 return self._run(self._session.stop())
             if state.waits:
                 break
-            self._run(self._session.resume(skipped))
+            state = self._run(self._session.resume(skipped))
         return state
+
+    def _stop_call(self, state: Assembler) -> None:
+        inputs = {block.get("id"): block.get("input") for block in state.blocks}
+        jobs = [job | {"input": inputs.get(job["tool_use_id"])} for job in state.jobs]
+        if (job := self._approver.choose_call(jobs)) is not None:
+            try:
+                self._run(self._session.stop_call(job))
+            except RequestRejected as error:
+                self._approver.notify(explained(error))
 
     def _ask_all(self, skipped: set[CallKey]) -> None:
         # The calls are read again after each answer: others may answer them too, or they expire meanwhile.
@@ -115,6 +146,24 @@ class ApprovalPrompt:
         self._edit = edit
         self._now = now
         self._drafts: dict[str, str] = {}
+
+    def choose_call(self, jobs: Sequence[Json]) -> Json | None:
+        for number, job in enumerate(jobs, start=1):
+            call = f"{one_line(job['name'])} {short_input(job['input'])}".strip()
+            line = f"{number:>3}  {' · '.join(filter(None, [call, *job_notes(job)]))}"
+            self._console.print(Text(line, no_wrap=True, overflow="ellipsis"))
+        while True:
+            try:
+                choice = self._read(_WHAT_TO_STOP)
+            except EOFError:
+                return None
+            if choice in {"a", "answer"}:
+                raise KeyboardInterrupt
+            if not choice:
+                return None
+            if choice.isdecimal() and 0 < int(choice) <= len(jobs):
+                return jobs[int(choice) - 1]
+            self.notify(f"answer with a number from 1 to {len(jobs)}, with a, or with Enter")
 
     def ask(self, call: Json, remaining: int) -> Json | None:
         """Returns the action for the server; None if the call is skipped. `remaining` more calls wait."""

@@ -50,6 +50,7 @@ def result_remarks(result: Json) -> list[str]:
     """Describes how a tool_result came about, where that was unusual."""
     edited = ["edited"] if edited_input(result) is not None else []
     edited += ["allowed for this chat"] if _approval(result).get("decision") == "remembered" else []
+    edited += [f"decided by {by}"] if (by := _approval(result).get("by")) else []
     return edited + [_remark(note) for note in _notes(result) if note not in _NOT_REMARKED]
 
 
@@ -60,7 +61,9 @@ def file_labels(result: Json) -> list[str]:
 
 
 def reason_not_run(result: Json) -> str:
-    """Says why a call that needed an approval did not run; empty for one that ran."""
+    """Says why a call did not run, or not to its end; empty for one that did."""
+    if _notes(result).get("stopped"):
+        return "stopped by a person"
     return _REASONS_NOT_RUN.get(_approval(result).get("decision", ""), "")
 
 

@@ -37,6 +37,8 @@ def print_chats(console: Console, chats: Sequence[Json], now: datetime, excerpts
         line.append(f"{number:>3}  ", "dim")
         line.append(short[chat["id"]])
         line.append(f"  {when:>10}  ", "dim")
+        if chat.get("jobs"):
+            line.append(f"({chat['jobs']} running) ", "cyan")
         line.append(title_of(chat))
         console.print(line)
         if excerpts and chat["excerpt"]:

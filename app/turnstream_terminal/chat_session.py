@@ -43,6 +43,9 @@ class ChatSession:
 
     A turn is shown until it ends or waits for a person. Then `pending_calls` returns the calls that wait,
     `answer_call` answers one, and `resume` shows the rest.
+
+    If `offers_calls`, an interrupt of a turn with calls in the background stops nothing by itself: `interrupted` is
+    set, and the caller stops a call or the turn.
     """
 
     def __init__(
@@ -51,11 +54,15 @@ class ChatSession:
         open_view: Callable[[Assembler], TurnView],
         model: str | None = None,
         options: Json | None = None,
+        *,
+        offers_calls: bool = False,
     ) -> None:
         self._client = client
         self._open_view = open_view
         self.model = model
         self._options = options
+        self._offers_calls = offers_calls
+        self.interrupted = False
         self._current: _FollowedTurn | None = None
         self.chat: str | None = None
         self.branch: str | None = None
@@ -130,6 +137,10 @@ class ChatSession:
         """Shows the turn until it ends, asks for a call that is not `skipped`, or waits for nothing else."""
         return await self._show(self._followed, skipped)
 
+    async def stop_call(self, job: Json) -> None:
+        """Stops one call that runs in the background. Raises RequestRejected."""
+        await self._client.cancel_call(*self._followed.ids, job["tool_use_id"])
+
     async def stop(self) -> Assembler:
         """Stops a turn that waits."""
         current = self._followed
@@ -152,6 +163,7 @@ class ChatSession:
 
     async def _show(self, current: _FollowedTurn, skipped: Set[CallKey]) -> Assembler:
         view, waits = current.view, False
+        self.interrupted = False
 
         def needs_a_person() -> bool:
             return view.state.waits or any(call_key(action) not in skipped for action in view.state.actions)
@@ -173,7 +185,10 @@ class ChatSession:
             task = asyncio.current_task()
             assert task is not None
             task.uncancel()
-            await self._stop(current)
+            if self._offers_calls and view.state.jobs and view.state.end is None:
+                self.interrupted = waits = True
+            else:
+                await self._stop(current)
         finally:
             if waits:
                 view.pause()

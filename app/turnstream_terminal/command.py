@@ -83,7 +83,8 @@ def chat(
     with one on standard input, the command prints the answer and exits; the word "-" inserts standard input into the
     question. Without a QUESTION it opens a prompt.
 
-    On a terminal you are asked about calls that need your approval or your result. Elsewhere such calls stay waiting,
+    On a terminal you are asked about calls that need your approval or your result. Ctrl-C stops the answer, or asks
+    which call in the background is to stop. Elsewhere such calls stay waiting,
     and standard error shows the commands that answer them.
 
     \b
@@ -106,14 +107,15 @@ def chat(
                 _list(console, program, runner.run(client.chats(_LISTED if is_terminal() else _ALL)))
                 return
             chosen = runner.run(_choose(client, prefix, newest))
-            session = ChatSession(client, partial(_open_view, console), model, options)
+            asked = sys.stdin.isatty() and is_terminal() and not no_input
+            session = ChatSession(client, partial(_open_view, console), model, options, offers_calls=asked)
             run = ForegroundRunner(runner, console)
             asks = ApprovalPrompt(console, read_line, partial(edit_text, editor), lambda: datetime.now().astimezone())
             approvals = ApprovalLoop(session, asks, run)
             if question is not None:
                 session.chat = chosen["id"] if chosen else None
                 state = run(session.send(question))
-                if sys.stdin.isatty() and is_terminal() and not no_input:
+                if asked:
                     state = approvals.complete(state)
                 if state.actions:
                     for line in answer_commands(state, client.server, program, token=token is not None):

@@ -32,6 +32,13 @@ LineStatus = Literal["thinking", "thought", "writing", "running", "waiting", "ok
 
 _SHORTEST_TIME: Final = 0.1  # seconds; shorter times are not shown
 _CHANGING: Final = frozenset({"thinking", "writing", "running", "waiting"})
+_JOB_STATES: Final = {"due": "waits for a server", "running": "in the background", "detached": "works elsewhere"}
+_CHILD_STATES: Final = {
+    "queued": "waits for its turn",
+    "running": "works",
+    "waiting": "waits",
+    "complete": "has answered",
+}
 _NORMAL_STOP_REASONS: Final = frozenset({"end_turn", "stop_sequence"})
 _STOP_REASONS: Final = {
     "max_tokens": "cut off at max_tokens",
@@ -238,7 +245,8 @@ class _SummaryLines:
             if any(action["tool_use_id"] == block.get("id") for action in self._state.actions):
                 return SummaryLine("waiting", name, details, "waits for a person")
             progress = one_line(self._activity.progress.get(block.get("id") or "", ""))
-            notes = [progress, _elapsed(started, self._now)]
+            job = next((job for job in self._state.jobs if job["tool_use_id"] == block.get("id")), None)
+            notes = [*(job_notes(job) if job else [progress]), _elapsed(started, self._now)]
             return SummaryLine("running", name, details, " · ".join(filter(None, notes)))
         if not_run := reason_not_run(result):
             return SummaryLine("stopped", name, details, not_run)
@@ -250,6 +258,16 @@ class _SummaryLines:
             return SummaryLine("ok", name, details, " · ".join(filter(None, notes)))
         first_line = next(iter(result["text"].strip().splitlines()), "")
         return SummaryLine("failed", name, details, " · ".join(filter(None, [one_line(first_line), *notes])))
+
+
+def job_notes(job: Json) -> list[str]:
+    """Where a call in the background is, what it reports, and the agent that works on it."""
+    child = job["child"]
+    state = _CHILD_STATES.get(child["status"]) if child else None
+    notes = [state or _JOB_STATES.get(job["state"], one_line(job["state"])), one_line(job["progress"] or "")]
+    if child:
+        notes += [f"cost {child['cost']:.4g}" if child["cost"] else "", f"chat {child['chat']}"]
+    return notes
 
 
 def _elapsed(start: float | None, end: float | None) -> str:

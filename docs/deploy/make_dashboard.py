@@ -17,10 +17,10 @@ _WIDTH, _HEIGHT, _PER_ROW = 8, 7, 3
 _ROWS = {
     "Turns": ("turns", "rounds", "limits", "first_delta", "oldest_queued", "waits"),
     "Models and money": ("provider", "model", "tokens", "cost"),
-    "Tools": ("tool", "mcp"),
+    "Tools": ("tool", "mcp", "jobs", "overdue_job"),
     "Readers and HTTP": ("http", "streams", "stalled"),
     "Postgres": ("pool", "persist", "journal", "search", "standby"),
-    "Webhooks and hooks": ("webhooks", "hook"),
+    "Webhooks, hooks and schedules": ("webhooks", "hook", "schedule"),
     "Process": ("",),
 }
 

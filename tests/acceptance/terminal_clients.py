@@ -41,8 +41,13 @@ class RunScript(Protocol):
     def __call__(self, server: str, *arguments: str, stdin: str = "", **settings: str) -> Script: ...
 
 
+class Served(Protocol):
+    @property
+    def url(self) -> str: ...
+
+
 class OpenTerminal(Protocol):
-    def __call__(self, server: Server, *arguments: str, **settings: str) -> PseudoTerminal: ...
+    def __call__(self, server: Served, *arguments: str, **settings: str) -> PseudoTerminal: ...
 
 
 @contextmanager
@@ -64,7 +69,7 @@ def terminals(folder: Path) -> Iterator[OpenTerminal]:
     """Yields a function that opens terminals, without an editor unless a setting names one."""
     started: list[PseudoTerminal] = []
 
-    def start(server: Server, *arguments: str, **settings: str) -> PseudoTerminal:
+    def start(server: Served, *arguments: str, **settings: str) -> PseudoTerminal:
         environment = clean_environment() | {"TURNSTREAM_URL": server.url, "VISUAL": "", "EDITOR": "", **settings}
         started.append(PseudoTerminal([TURNSTREAM, "chat", *arguments], environment, folder))
         return started[-1]

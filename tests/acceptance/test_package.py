@@ -15,6 +15,7 @@ import pytest
 import turnstream
 from tests.support.http_client import Client, said
 from tests.support.installed import extras, installed, link_dependencies, run, wheel
+from tests.support.pages import blocks
 from tests.support.server_process import Server, clean_environment
 
 ROOT = Path(__file__).parents[2]
@@ -66,6 +67,49 @@ async def test_an_installed_wheel_serves_in_an_empty_folder(environment: Path, t
         assert names[0] == "turn_start"
         assert names[-1] == "turn_complete"
         assert (tmp_path / ".data").is_dir()
+    finally:
+        await server.close()
+
+
+ECHO_PROJECT = """
+[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+
+[project]
+name = "turnstream-echo"
+version = "1.0"
+dependencies = ["turnstream"]
+
+[project.entry-points."turnstream.extensions"]
+echo = "echo_models:ECHO"
+
+[tool.hatch.build.targets.wheel]
+include = ["echo_models.py"]
+"""
+
+
+async def test_a_package_with_an_api_of_models_of_its_own_is_installed_and_answers(tmp_path: Path) -> None:
+    project, folder = tmp_path / "turnstream-echo", tmp_path / "server"
+    project.mkdir()
+    folder.mkdir()
+    (project / "pyproject.toml").write_text(ECHO_PROJECT)
+    (code,) = blocks("docs/providers.md", "Another API", "python")
+    (project / "echo_models.py").write_text(code)
+    (models,) = blocks("docs/providers.md", "Another API", "toml")
+    (folder / "models.toml").write_text(models)
+    programs = installed(tmp_path, ROOT, project)
+    link_dependencies(programs, "turnstream", extras("turnstream"))
+
+    class Installed(Server):
+        command = (programs / "turnstream", "serve")
+
+    server = Installed("", folder, {"TURNSTREAM_MODELS_FILE": str(folder / "models.toml")})
+    try:
+        await server.start()
+        async with Client(server.url) as api:
+            answer = await api.ask(await api.chat(), "Hello, mountain.", model="alps")
+            assert answer.assistant["blocks"][0]["text"] == "Hello, mountain."
     finally:
         await server.close()
 

@@ -10,10 +10,14 @@ import pytest
 
 from tests.acceptance.conftest import StartServer
 from tests.acceptance.terminal_clients import Json, OpenTerminal, RunScript, TurnProbe, scripts, terminals
+from tests.support.http_server import serving
 from tests.support.server_process import free_port
 from turnstream.domain.identity import Identity
+from turnstream.llm.scripted import Pause, message_of, text, tool_use
 from turnstream.storage.database import connect
 from turnstream.storage.owners.tokens import Tokens
+from turnstream.tools.tool import ToolContext, tool
+from turnstream.tools.toolset import Toolset
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -131,6 +135,41 @@ async def test_a_person_sees_the_answer_with_its_tools_folded_and_can_stop_the_n
     terminal.type("\x04")
     assert await terminal.ended() == 0
     assert f"Come back with: turnstream chat {turn['chat_id'][:13]}" in terminal.screen.text
+
+
+async def test_an_interrupt_asks_which_call_in_the_background_is_to_stop(
+    database_url: str, open_terminal: OpenTerminal
+) -> None:
+    paused = {where: Pause() for where in ("Rome", "Oslo")}
+
+    @tool(background=True)
+    async def dig(where: str, context: ToolContext) -> str:
+        """Dig."""
+        context.progress("half a hole")
+        await paused[where].go.wait()
+        return f"a hole in {where}"
+
+    calls = [tool_use("dig", {"where": where}, where) for where in paused]
+    async with serving(database_url, Toolset([dig])) as running:
+        model, provider = running.scripts.provider(message_of(*calls), message_of(text("One hole less.")))
+        terminal = open_terminal(running, "--model", model)
+        await terminal.sees_prompt()
+        terminal.type("Dig\r")
+        await terminal.sees("in the background · half a hole")
+        terminal.type("\x03")
+        await terminal.sees('  1  dig where="Rome"', '  2  dig where="Oslo"', "Stop a call (its number)")
+        terminal.type("1\r")
+        await terminal.sees('■ dig where="Rome" · stopped by a person')
+        paused["Oslo"].go.set()
+        await terminal.sees('✓ dig where="Oslo"', "One hole less.")
+        await terminal.sees_prompt()
+        (results,) = [message for message in provider.requests[-1].messages if message.role == "user"][1:]
+        assert [block.text for block in results.blocks] == [
+            "The user stopped this call while it ran. It may have taken effect.",
+            "a hole in Oslo",
+        ]
+        terminal.type("\x04")
+        assert await terminal.ended() == 0
 
 
 async def test_a_person_opens_a_running_turn_while_the_server_is_killed(

@@ -107,11 +107,20 @@ async def begin(client: Client, words: str) -> Json:
 
 async def answer_of(client: Client, method: str, path: str, **request: Any) -> httpx2.Response:
     """As clients do, repeated for as long as it is a 503: fifty messages at once may find no connection to Postgres
-    free, on a loaded machine, and after a migration prepared statements are refused once.
+    free, on a loaded machine, and after a migration prepared statements are refused once. A request on a connection
+    that the server closes at this moment, as idle, gets no answer: a GET, or a POST with a key, is sent again.
     """
-    while (response := await client.request(method, path, **request)).status_code == 503:  # noqa: ASYNC110
+    repeatable = method == "GET" or "Idempotency-Key" in request.get("headers", {})
+    while True:
+        try:
+            response = await client.request(method, path, **request)
+        except (httpx2.ReadError, httpx2.RemoteProtocolError):
+            if not repeatable:
+                raise
+        else:
+            if response.status_code != 503:
+                return response
         await asyncio.sleep(0.1)
-    return response
 
 
 async def until_all(readers: Iterable[Reader], condition: Callable[[Reader], bool]) -> None:

@@ -10,7 +10,16 @@ from turnstream.storage.database import Database, Row, Statement
 from turnstream.storage.runs import jobs, journal, queue, record
 
 # Everything that is committed while a turn runs, but for leases.
-OTHERS = {"APPEND_TICK", "CHECKPOINT", "STORE_TEXT", "CLAIM_TURNS", "TAKE_OVER", "CHECKPOINT_JOB", "SETTLE_JOB"}
+OTHERS = {
+    "APPEND_TICK",
+    "CHECKPOINT",
+    "STORE_TEXT",
+    "CLAIM_TURNS",
+    "TAKE_OVER",
+    "CHECKPOINT_JOB",
+    "SETTLE_JOB",
+    "DETACH_JOB",
+}
 WRITES = {
     statement: name.lower()
     for module in (record, journal, queue, jobs)

@@ -5,7 +5,8 @@ FAULTS_DIE_AT names its kill point, FAULTS_SEEN a file for the points that it re
 of its tools, FAULTS_LOG one for its log. Its model and its tools take up to FAULTS_PACE seconds for each step; without
 it every tick of the journal is a checkpoint, and the model sends the next batch when rows, journal and all readers have
 the one before. FAULTS_NOTIFICATIONS_LOST is the share of notifications that it loses. With FAULTS_ROUNDS_LATE the rows
-of rounds come with their first blocks. With FAULTS_BACKGROUND tools with effects run in the background.
+of rounds come with their first blocks. With FAULTS_BACKGROUND tools with effects run in the background; if it is
+"detached", they leave a handle.
 """
 
 import asyncio
@@ -48,7 +49,7 @@ from turnstream.storage.runs.queue import Queue
 from turnstream.stream.live import LiveView
 from turnstream.telemetry import configure_logging
 from turnstream.tools.policy import Policy
-from turnstream.tools.tool import Outcome, Tool, ToolContext
+from turnstream.tools.tool import Detached, Outcome, Tool, ToolContext
 from turnstream.tools.toolset import Toolset
 
 Position = tuple[int, int, int]
@@ -113,7 +114,7 @@ class WatchedTool:
     tool: Tool
     points: Points
     pace: float | None
-    background: bool
+    background: str | None
 
     @property
     def spec(self) -> ToolSpec:
@@ -121,14 +122,19 @@ class WatchedTool:
 
     @property
     def policy(self) -> Policy:
-        return replace(self.tool.policy, background=self.background and not self.spec.read_only)
+        return replace(self.tool.policy, background=self.background is not None and not self.spec.read_only)
 
     async def __call__(self, context: ToolContext, input_json: str) -> Outcome:
+        if context.handle is not None:
+            self.points.reach(f"poll of {self.spec.name}")
+            return Outcome(context.handle["outcome"])
         self.points.reach(f"start of {self.spec.name}")
         await pause(self.pace)
         outcome = await self.tool(context, input_json)
         await pause(self.pace)
         self.points.reach(f"end of {self.spec.name}")
+        if self.background == "detached" and self.policy.background:
+            context.detach(Detached({"outcome": outcome.text}, 0.0))
         return outcome
 
 
@@ -178,7 +184,7 @@ def serve(environment: dict[str, str]) -> None:
     pace = float(environment["FAULTS_PACE"]) if "FAULTS_PACE" in environment else None
     if pace is None:
         journal_writer.CHECKPOINT = 0.0
-    background = "FAULTS_BACKGROUND" in environment
+    background = environment.get("FAULTS_BACKGROUND")
     watched = [WatchedTool(tool, points, pace, background) for tool in tools(Path(environment["FAULTS_EFFECTS"]))]
     models = Models([ProviderModels(ScriptedModel(points, quiet, pace), [MODEL])])
     settings = Settings(_env_file=None)

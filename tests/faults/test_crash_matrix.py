@@ -138,14 +138,17 @@ async def test_after_a_kill_at_any_point_the_successor_ends_the_turn_and_keeps_w
     assert not problems, "\n".join(problems)
 
 
-_OF_JOBS = re.compile(r"(before|after) (start_jobs|settle_jobs?|checkpoint_job|wait)|(start|end) of (note|book)")
+_OF_JOBS = re.compile(
+    r"(before|after) (start_jobs|settle_jobs?|checkpoint_job|detach_job|wait)|(start|end|poll) of (note|book)"
+)
 
 
 @pytest.mark.timeout(900)
+@pytest.mark.parametrize("kind", ["attached", "detached"])
 async def test_after_a_kill_at_any_point_of_a_job_nothing_is_run_twice_and_the_turn_ends(
-    stage: Stage, record_property: Callable[[str, object], None]
+    stage: Stage, kind: str, record_property: Callable[[str, object], None]
 ) -> None:
-    stage.fork_server.environment["FAULTS_BACKGROUND"] = "1"
+    stage.fork_server.environment["FAULTS_BACKGROUND"] = kind
     points = [point for point in await points_after(stage, "continue") if _OF_JOBS.match(point)]
     missed: list[str] = []
     for point in points:
@@ -155,7 +158,9 @@ async def test_after_a_kill_at_any_point_of_a_job_nothing_is_run_twice_and_the_t
             missed.append(point)
         else:
             assert not problems, "\n".join(problems)
-    record_property("kill points of jobs", f"{len(points)}, of which {len(points) - len(missed)} were reached")
+    record_property(f"kill points of jobs, {kind}", f"{len(points)}, of which {len(points) - len(missed)} were reached")
+    if kind == "detached":
+        assert {"before detach_job 1", "after detach_job 1"} <= {*points} - {*missed}
     assert not [point for point in missed if re.match(r"\w+ (start_jobs|settle_jobs?|checkpoint_job|of) 1", point)]
     assert len(missed) < len(points) / 2
 

@@ -60,7 +60,7 @@ def faults(checks: dict[str, list[Finding]]) -> list[str]:
 async def test_a_server_that_can_start_has_no_fault(database_url: str) -> None:
     checks = await found(settings(database_url))
     assert faults(checks) == []
-    assert checks["model"][0].text == "demo answers"
+    assert checks["model"][0].text == "demo answers unless a turn names another one; only --ping calls it"
     assert checks["database"][0].text.endswith(f"is at revision {newest_revision()}, the newest")
     assert {check for check, (finding, *_) in checks.items() if finding.status == "ok"} >= {"access", "tools", "clock"}
 
@@ -78,6 +78,7 @@ async def test_a_server_that_can_start_has_no_fault(database_url: str) -> None:
         {"proxy_secret": "short"},
         {"metrics_token": "short"},
         {"jwt_issuer": "https://example.org/"},
+        {"record": Path("/proc/nope")},
         {"login_roles": "staff"},
         {"models_file": Path("gone.toml")},
         {"title_model": "nope"},
@@ -234,6 +235,28 @@ async def test_an_address_that_is_in_use_is_a_note(database_url: str) -> None:
     assert [each.status for each in checks["address"]] == ["note"]
     checks = await found(settings(database_url, host="192.0.2.1", model="demo"))
     assert checks["address"][0].status == "fault"
+
+
+async def test_times_that_harm_a_server_are_noted(database_url: str) -> None:
+    checks = await found(settings(database_url, lease=0.5, heartbeat=70))
+    assert [checks[name][0].status for name in ("lease", "heartbeat")] == ["note", "note"]
+    assert not {"lease", "heartbeat"} & (await found(settings(database_url))).keys()
+
+
+async def test_ping_asks_the_issuer_for_its_keys(database_url: str) -> None:
+    async with canned_server() as issuer:
+        keys = f"{issuer.url}/keys"
+        wanted = settings(database_url, jwt_issuer=issuer.url, jwt_audience="chat", jwt_keys_url=keys)
+        issuer.answer = Answer(b'{"keys": [{"kid": "a", "kty": "RSA"}]}', 200, {"content-type": "application/json"})
+        assert (await found(wanted))["issuer"][0].text == f"{issuer.url}; only --ping asks for its keys"
+        assert issuer.requests == []
+        assert (await found(wanted, ping=True))["issuer"][0].text == f"{issuer.url} has 1 key"
+        issuer.answer = Answer(b'{"keys": []}', 200, {"content-type": "application/json"})
+        assert "has no key" in (await found(wanted, ping=True))["issuer"][0].text
+        issuer.answer = Answer(b"", 503, {})
+        assert "503" in (await found(wanted, ping=True))["issuer"][0].text
+    without = settings(database_url, jwt_issuer="https://example.org/", jwt_audience="")
+    assert sum("TURNSTREAM_JWT_AUDIENCE" in each for each in faults(await found(without))) == 1
 
 
 async def test_ping_calls_providers_and_the_webhook(database_url: str) -> None:

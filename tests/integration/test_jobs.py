@@ -13,6 +13,7 @@ from tests.support.harness import OWNER, POLICY, Asked, Harness, Replica, result
 from turnstream.domain.asks import AskAnswer
 from turnstream.domain.blocks import CUT_SHORT, Block
 from turnstream.domain.errors import ClaimLost
+from turnstream.domain.jobs import JobChild, digest_of_token
 from turnstream.domain.kinds import USER_TEXT
 from turnstream.domain.turns import Turn
 from turnstream.domain.why import reasons
@@ -23,9 +24,12 @@ from turnstream.llm.scripted import Pause, Reply, ScriptedProvider, message_of, 
 from turnstream.storage.activities import Activities
 from turnstream.storage.chats.actions import Actions, Decision
 from turnstream.storage.chats.exchanges import Exchanges, Target
-from turnstream.storage.runs.jobs import Jobs
+from turnstream.storage.chats.job_results import JobResults, PutResult
+from turnstream.storage.chats.turn_counts import JobCounts, TurnCounts
+from turnstream.storage.runs.jobs import Detachment, Jobs
 from turnstream.storage.runs.queue import Queue
-from turnstream.tools.tool import File, Outcome, ToolContext, ToolResult, tool, tools_of
+from turnstream.telemetry import JOBS_SETTLED
+from turnstream.tools.tool import Detached, File, Outcome, ResultAddress, ToolContext, ToolResult, tool, tools_of
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(20)
 
@@ -38,6 +42,7 @@ class Works:
     pause: Pause = field(default_factory=Pause)
     contexts: list[ToolContext] = field(default_factory=list)
     stopped: asyncio.Event = field(default_factory=asyncio.Event)
+    addresses: list[ResultAddress] = field(default_factory=list)
 
     async def _wait(self, context: ToolContext) -> None:
         self.contexts.append(context)
@@ -76,6 +81,31 @@ class Works:
     async def draw(self) -> list[str | File]:
         """Draw."""
         return ["A picture:", File(PNG)]
+
+    @tool(background=True)
+    async def send(self, after: float | None, context: ToolContext) -> str | Detached:
+        """Send something away, and ask after it."""
+        if context.handle is None:
+            self.done.append("sent")
+            self.addresses.append(await context.result_address())
+            await self._wait(context)
+            return Detached({"asked": 0}, after, "on its way")
+        asked = context.handle["asked"] + 1
+        self.done.append(f"asked {asked}")
+        if asked == 1:
+            return Detached({"asked": asked}, after=0)
+        await self._wait(context)
+        return "arrived"
+
+    @tool(background=True)
+    async def send_wrongly(self, handle: Any) -> Detached:
+        """Send with this handle."""
+        return Detached(handle)
+
+    @tool()
+    async def send_at_once(self) -> Detached:
+        """Send something away from inside of the turn."""
+        return Detached(1)
 
     @tool(background=True, timeout=0.05)
     async def sleep(self) -> str:
@@ -276,6 +306,170 @@ async def test_late_and_double_outcomes_are_not_applied(harness: Harness, works:
     assert results_of(turn)["a"].text == "first"
 
 
+# --- calls that go on elsewhere --------------------------------------------------------------------------------------
+
+
+def send(after: float | None = None) -> tuple[str, str, dict[str, Any]]:
+    return "send", "a", {"after": after}
+
+
+async def detached(harness: Harness, asked: Asked) -> None:
+    while [job.state for job in (await harness.turn(asked)).jobs] != ["detached"]:  # noqa: ASYNC110, rows have no event
+        await asyncio.sleep(0.01)
+
+
+async def sent(harness: Harness, replica: Replica, works: Works) -> Asked:
+    """A turn that waits for a call which goes on elsewhere."""
+    asked = await waiting(harness, replica, works)
+    works.pause.go.set()
+    await detached(harness, asked)
+    return asked
+
+
+async def test_a_detached_job_is_run_again_with_its_handle_until_it_has_an_outcome(
+    harness: Harness, works: Works
+) -> None:
+    async with harness.replica(provider(send(after=0.01)), tools_of(works), listens=True) as replica:
+        works.pause.go.set()
+        turn = await harness.finish(replica, await harness.ask(tools=tools_of(works)))
+    assert (results_of(turn)["a"].text, works.done) == ("arrived", ["sent", "asked 1", "asked 2"])
+
+
+async def test_a_detached_job_holds_no_slot_and_is_due_when_it_is_woken(harness: Harness, works: Works) -> None:
+    async with harness.replica(provider(send(), more=1), tools_of(works), listens=True, most_jobs=1) as replica:
+        asked = await sent(harness, replica, works)
+        (job,) = (await harness.turn(asked)).jobs
+        assert job.progress == "on its way"
+        jobs = Jobs(harness.database, replica.queue.replica)
+        assert await jobs.claim(10, ["send"]) == []
+        await jobs.wake([job.id])
+        turn = await harness.finish(replica, asked)
+        await jobs.wake([job.id])
+    assert (results_of(turn)["a"].text, works.done) == ("arrived", ["sent", "asked 1", "asked 2"])
+
+
+async def test_a_job_that_is_woken_while_it_runs_is_due_at_once_when_it_detaches(
+    harness: Harness, works: Works
+) -> None:
+    async with harness.replica(provider(send()), tools_of(works), listens=True, most_jobs=0) as replica:
+        asked = await harness.ask(tools=tools_of(works))
+        replica.worker.wake()
+        await until(harness, asked, "waiting")
+        jobs = Jobs(harness.database, replica.queue.replica)
+        (job,) = await jobs.claim(10, ["send"])
+        await jobs.wake([job.id])
+        assert await jobs.detach(job, Detachment("1"))
+        assert not await jobs.detach(job, Detachment("2")), "it was given up"
+        (again,) = await jobs.claim(10, ["send"])
+        assert (again.id, again.handle, again.attempt) == (job.id, 1, 2)
+        assert await jobs.detach(again, Detachment("2", after=1000.0))
+        assert await jobs.claim(10, ["send"]) == []
+
+
+@pytest.mark.parametrize(
+    ("edge", "text", "done"),
+    [
+        ("before the handle", OUTCOME_UNKNOWN, ["sent"]),
+        ("between two looks", "arrived", ["sent", "asked 1", "asked 2"]),
+        ("in a look", "arrived", ["sent", "asked 1", "asked 2", "asked 2"]),
+    ],
+)
+async def test_after_a_crash_a_detached_job_is_taken_up_by_its_handle_and_never_begun_again(
+    harness: Harness, works: Works, edge: str, text: str, done: Sequence[str]
+) -> None:
+    async with (
+        harness.replica(provider(send(), more=1), tools_of(works), listens=True) as first,
+        AsyncExitStack() as stack,
+    ):
+        asked = await waiting(harness, first, works)
+        (job,) = (await harness.turn(asked)).jobs
+        jobs = Jobs(harness.database, first.queue.replica)
+        if edge != "before the handle":
+            works.pause.go.set()
+            await detached(harness, asked)
+        if edge == "in a look":
+            works.pause.go.clear()
+            works.pause.reached.clear()
+            await jobs.wake([job.id])
+            await works.pause.reached.wait()
+        second = await stack.enter_async_context(harness.replica(answers(), tools_of(works), listens=True))
+        await die(harness, first, second)
+        works.pause.go.set()
+        if edge == "between two looks":
+            await jobs.wake([job.id])
+        turn = await harness.finish(second, asked)
+    assert (results_of(turn)["a"].text, works.done) == (text, done)
+
+
+async def test_a_detached_job_ends_at_its_deadline(
+    harness: Harness, works: Works, rows: "asyncpg.Connection[Any]"
+) -> None:
+    async with harness.replica(provider(send()), tools_of(works), listens=True) as replica:
+        asked = await sent(harness, replica, works)
+        await rows.execute("UPDATE jobs SET deadline = now()")
+        replica.jobs.receive("jobs")
+        turn = await harness.finish(replica, asked)
+    assert results_of(turn)["a"].text.startswith("The tool send was stopped: it did not finish within 3600 s.")
+    assert works.done == ["sent"]
+
+
+@pytest.mark.parametrize("handle", [None, "x" * 100_001], ids=["none", "long"])
+async def test_a_wrong_handle_is_a_failure_of_the_tool(harness: Harness, works: Works, handle: Any) -> None:
+    wrong = ("send_wrongly", "a", {"handle": handle})
+    async with harness.replica(provider(wrong), tools_of(works), listens=True) as replica:
+        turn = await harness.finish(replica, await harness.ask(tools=tools_of(works)))
+    assert results_of(turn)["a"].is_error
+
+
+async def test_only_a_background_tool_can_detach(harness: Harness, works: Works) -> None:
+    async with harness.replica(provider(("send_at_once", "a")), tools_of(works), listens=True) as replica:
+        turn = await harness.finish(replica, await harness.ask(tools=tools_of(works)))
+    assert (turn.status, results_of(turn)["a"].is_error) == ("complete", True)
+
+
+async def test_of_the_results_from_elsewhere_the_first_one_counts(harness: Harness, works: Works) -> None:
+    results = JobResults(harness.database)
+    async with harness.replica(provider(send()), tools_of(works), listens=True) as replica:
+        asked = await sent(harness, replica, works)
+        (job,) = (await harness.turn(asked)).jobs
+        digest = digest_of_token(works.addresses[0].token)
+        end = {"outcome": Outcome("It is there."), "from_elsewhere": True}
+        assert await results.put(job.id, digest_of_token("another"), end) is None
+        assert await results.put(new_id(), digest, end) is None
+        put = await asyncio.gather(*(results.put(job.id, digest, end) for _ in range(5)))
+        assert sorted(each.reason or "applied" for each in put if each) == ["applied", *["settled"] * 4]
+        turn = await harness.finish(replica, asked)
+        again = await results.put(job.id, digest, end)
+    assert (results_of(turn)["a"].text, works.done) == ("It is there.", ["sent"])
+    assert again == PutResult(asked.turn, "settled")
+
+
+async def test_a_result_from_elsewhere_stops_the_run_that_looks(harness: Harness, works: Works) -> None:
+    results = JobResults(harness.database)
+    async with harness.replica(provider(send()), tools_of(works), listens=True) as replica:
+        asked = await waiting(harness, replica, works)
+        (job,) = (await harness.turn(asked)).jobs
+        digest = digest_of_token(works.addresses[0].token)
+        put = await results.put(job.id, digest, {"outcome": Outcome("It is there."), "from_elsewhere": True})
+        assert put == PutResult(asked.turn, owner=OWNER)
+        replica.jobs.receive("jobs")
+        await works.stopped.wait()
+        turn = await harness.finish(replica, asked)
+    assert results_of(turn)["a"].text == "It is there."
+
+
+async def test_a_result_for_a_turn_that_has_ended_is_reported(harness: Harness, works: Works) -> None:
+    async with harness.replica(provider(send()), tools_of(works), listens=True) as replica:
+        asked = await sent(harness, replica, works)
+        (job,) = (await harness.turn(asked)).jobs
+        await replica.cancel(asked)
+        turn = await harness.finish(replica, asked)
+        put = await JobResults(harness.database).put(
+            job.id, digest_of_token(works.addresses[0].token), {"outcome": Outcome("Late.")}
+        )
+    assert (turn.status, put) == ("cancelled", PutResult(asked.turn, "turn_ended"))
+
+
 # --- the end of the turn ---------------------------------------------------------------------------------------------
 
 
@@ -380,6 +574,68 @@ async def test_a_turn_that_waits_for_a_job_waits_for_no_person(
         assert state.jobs[0].replica is not None
         works.pause.go.set()
         await harness.finish(replica, asked)
+
+
+async def test_a_turn_that_waits_for_an_agent_says_what_the_agent_waits_for(
+    harness: Harness, works: Works, rows: "asyncpg.Connection[Any]"
+) -> None:
+    replies = [calls(("dig", "a", {"where": "here"})), calls(("pay", "b", {"euros": 3}))]
+    async with harness.replica(ScriptedProvider(replies), tools_of(works), listens=True) as replica:
+        parent = await waiting(harness, replica, works)
+        child = await harness.ask(tools=tools_of(works))
+        replica.worker.wake()
+        await until(harness, child, "waiting")
+        await rows.execute("UPDATE jobs SET replica = NULL, handle = '{}', due_at = 'infinity'")
+        await rows.execute("UPDATE jobs SET deadline = now() + interval '2 hours'")
+        state = await Activities(harness.database).of(parent.turn)
+        (sentence,) = reasons(state)
+        assert "which has been detached for" in sentence
+        assert sentence.endswith("it is settled from outside, or ended by its deadline in 2 hours.")
+        (job,) = (await harness.turn(parent)).jobs
+        assert (job.state, job.child) == ("detached", None)
+        handle = f'{{"chat": "{child.chat}", "turn": "{child.turn}"}}'
+        await rows.execute("UPDATE jobs SET kind = 'child', handle = $1", handle)
+        (sentence,) = reasons(await Activities(harness.database).of(parent.turn))
+        assert f"on which the turn {child.turn} works, which is waiting: It waits for an approval of pay" in sentence
+        (job,) = (await harness.turn(parent)).jobs
+        assert job.child == JobChild(child.chat, child.turn, "waiting")
+        await rows.execute('UPDATE jobs SET handle = \'{"turn": "elsewhere"}\'')
+        (job,) = (await harness.turn(parent)).jobs
+        assert job.child is None
+        life = [event.what for event in await Activities(harness.database).life(parent.turn)]
+        assert f"tool dig runs as the job {job.id}" in life
+
+
+async def test_jobs_are_counted_by_where_they_are_and_by_how_they_ended(
+    harness: Harness, works: Works, rows: "asyncpg.Connection[Any]"
+) -> None:
+    counts = TurnCounts(harness.database, keep=0)
+    settled = JOBS_SETTLED.labels("ok")._value
+    before = settled.get()
+
+    async def counted() -> JobCounts:
+        turns = await counts.open_turns()
+        assert turns is not None
+        return turns.jobs
+
+    async with harness.replica(provider(DIG), tools_of(works), listens=True) as replica:
+        asked = await waiting(harness, replica, works)
+        assert await counted() == JobCounts(0, 1, 0, 0)
+        await rows.execute("UPDATE jobs SET deadline = now() - interval '1 minute'")
+        assert (await counted()).overdue >= 60
+        moved = "replica = NULL, deadline = now() + interval '1 hour'"
+        await rows.execute(f"UPDATE jobs SET {moved}, due_at = now() - interval '1 hour', name = 'of nobody'")
+        late = await counted()
+        assert (late.due, late.running, late.detached, 3600 <= late.overdue < 7200) == (1, 0, 0, True)
+        await rows.execute("UPDATE jobs SET handle = '{}', due_at = 'infinity'")
+        assert await counted() == JobCounts(0, 0, 1, 0)
+        await works.stopped.wait()
+        await rows.execute("UPDATE jobs SET handle = NULL, due_at = now(), name = 'dig', attempt = 0")
+        works.pause.go.set()
+        replica.jobs.receive("jobs")
+        await harness.finish(replica, asked)
+    assert await counted() == JobCounts(0, 0, 0, 0)
+    assert settled.get() == before + 1
 
 
 async def test_replicas_of_the_version_before_do_not_claim_a_turn_with_jobs(

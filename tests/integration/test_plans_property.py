@@ -100,14 +100,14 @@ async def test_no_owner_spends_more_than_the_plan_and_one_reservation(
     }
     reserved = dict.fromkeys(named, 0)
     reserve, release = Accounts.reserve, Accounts.release
-    dying = False
+    dying = set[Accounts]()  # those of the replicas that are being killed: the other one releases what it has reserved
 
     async def watched(self: Accounts, owner: str, plan: Plan, *rest: Any) -> Any:
         reserved[owner] = max(reserved[owner], rest[2])
         return await reserve(self, owner, plan, *rest)
 
     async def unless_dying(self: Accounts, *which: Any) -> None:
-        if not dying:
+        if self not in dying:
             await release(self, *which)
 
     monkeypatch.setattr(Accounts, "reserve", watched)
@@ -119,7 +119,6 @@ async def test_no_owner_spends_more_than_the_plan_and_one_reservation(
 
     async def lives(address: str) -> None:
         """One replica after the other, until all turns have ended."""
-        nonlocal dying
         while not done.is_set():
             crash = Pause()
             async with harness.replica(play.provider(crash), [look], policy=policy, address=address) as replica:
@@ -129,9 +128,9 @@ async def test_no_owner_spends_more_than_the_plan_and_one_reservation(
                 for end in ends:
                     end.cancel()
                 if crash.reached.is_set():
-                    play.crashes, dying = play.crashes + 1, True
+                    play.crashes += 1
+                    dying.add(replica.worker.accounts)
                     await replica.kill()
-                    dying = False
 
     replicas = [asyncio.create_task(lives(address)) for address in ("a", "b")]
     while (row := await harness.database.row(OPEN)) and row["number"]:

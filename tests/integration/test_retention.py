@@ -21,7 +21,7 @@ from turnstream.kit.ids import new_id
 from turnstream.setup.engine import sweeps_of
 from turnstream.storage.owners.documents import Documents
 from turnstream.storage.owners.uploads import Uploads
-from turnstream.storage.retention import AGED_KEYS, AGED_UPLOADS, Sweeps, aged_rows, old_chats, present_turns
+from turnstream.storage.retention import AGED_UPLOADS, Sweeps, aged_rows, old_chats, old_keys, present_turns
 from turnstream_lab.recordings import Recordings
 
 DAYS = 30
@@ -92,12 +92,14 @@ async def test_idempotency_keys_are_deleted_by_their_age(harness: Harness) -> No
         await locker.connection.execute("UPDATE turns SET id = $2 WHERE id = $1", asked.turn, old)
         await locker.connection.execute(
             "INSERT INTO idempotency_keys (owner, key, digest, turn_id, created_at)"
-            " SELECT 'ada', key, 'd', $1, now() - make_interval(days => days)"
-            " FROM (VALUES ('old', 31), ('new', 1)) AS keys (key, days)",
+            " SELECT 'ada', key, 'd', CASE WHEN key NOT LIKE 'withdrawn%' THEN $1::uuid END,"
+            " now() - make_interval(days => days) FROM ("
+            "VALUES ('old', 31), ('new', 1), ('withdrawn long ago', 31), ('withdrawn', 1)) AS keys (key, days)",
             old,
         )
-        assert await swept(aged_rows(harness.database, AGED_KEYS, DAYS)) == 1
-        assert [row["key"] for row in await locker.connection.fetch("SELECT key FROM idempotency_keys")] == ["new"]
+        assert await swept(old_keys(harness.database, DAYS)) == 2
+        kept = await locker.connection.fetch("SELECT key FROM idempotency_keys ORDER BY key")
+        assert [row["key"] for row in kept] == ["new", "withdrawn"]
 
 
 async def test_recordings_go_with_their_turn_and_by_their_age(harness: Harness, tmp_path: Path) -> None:

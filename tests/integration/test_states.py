@@ -57,6 +57,7 @@ ENDS: Sequence[Values] = [
     }
     for known, status in product((0, 1), STATUSES)
 ]
+STOPPED = {"owner": "ada", "tool_use_id": "b", "unrun": "{}", "stopped": "{}"}
 WRITES: Mapping[str, Write] = {
     "CLAIM_TURNS": Write({("queued", "running")}, [{"replica": REPLICA, "step": 1, "limit": 10, "suspects": 1}]),
     "CLAIM_TURNS_FAIRLY": Write(
@@ -72,6 +73,8 @@ WRITES: Mapping[str, Write] = {
     ),
     "ARRIVE": Write({("waiting", "queued")}),
     "SETTLE_JOB": Write({("waiting", "queued")}, [{"job": JOB, "job_attempt": 1, "outcome": "{}"}]),
+    "STOP_JOB": Write({("waiting", "queued")}, [STOPPED]),
+    "PUT_RESULT": Write({("waiting", "queued")}, [{"job": JOB, "digest": b"digest", "outcome": "{}"}]),
     "EXPIRE_ASKS": Write({("waiting", "queued")}, [{"answer": ANSWER}]),
     "WAIT": Write(
         {("running", "waiting"), ("running", "queued"), ("waiting", "queued")},
@@ -96,21 +99,26 @@ PUT_INTO = """
 
 # The statements that write the state of a job, and their edges.
 WRITES_OF_JOBS: Mapping[str, set[tuple[JobState, JobState]]] = {
-    "CLAIM_JOBS": {("due", "running")},
+    "CLAIM_JOBS": {("due", "running"), ("detached", "running")},
     "RELEASE_JOBS": {("running", "due")},
+    "DETACH_JOB": {("running", "detached")},
     # A run that was given back may end before another one begins.
-    "SETTLE_JOB": {("due", "settled"), ("running", "settled")},
-    "SETTLE_JOBS": {("due", "stopped"), ("running", "stopped")},
+    "SETTLE_JOB": {(state, "settled") for state in ("due", "running", "detached")},
+    "STOP_JOB": {(state, "settled") for state in ("due", "running", "detached")},
+    "PUT_RESULT": {(state, "settled") for state in ("due", "running", "detached")},
+    "SETTLE_JOBS": {(state, "stopped") for state in ("due", "running", "detached")},
 }
 WRITES_STATE_OF_JOB = re.compile(r"UPDATE jobs\s+SET\s[^;]*?\b(replica|settled_at) = ")
 PUT_JOB_INTO = """
     UPDATE jobs SET replica = CASE $2 WHEN 'running' THEN $3::uuid END,
         settled_at = CASE WHEN $2 IN ('settled', 'stopped') THEN now() END,
+        handle = CASE $2 WHEN 'detached' THEN '1'::json END,
         outcome = CASE $2 WHEN 'settled' THEN '{}'::json END
     WHERE id = $1
 """
 STATE_OF_JOB = """
-    SELECT CASE WHEN settled_at IS NULL THEN CASE WHEN replica IS NULL THEN 'due' ELSE 'running' END
+    SELECT CASE WHEN settled_at IS NULL THEN CASE WHEN replica IS NOT NULL THEN 'running'
+        WHEN handle IS NULL THEN 'due' ELSE 'detached' END
         WHEN outcome IS NULL THEN 'stopped' ELSE 'settled' END FROM jobs
 """
 
@@ -160,8 +168,8 @@ async def turn(database_url: str, connection: "asyncpg.Connection[Any]") -> UUID
         LATE,
     )
     await connection.execute(
-        "INSERT INTO jobs (id, turn_id, round, tool_use_id, name, kind, input, deadline, attempt)"
-        " VALUES ($1, $2, 1, 'b', 'dig', 'tool', '{}', now(), 1)",
+        "INSERT INTO jobs (id, turn_id, round, tool_use_id, name, kind, input, deadline, attempt, token_digest)"
+        " VALUES ($1, $2, 1, 'b', 'dig', 'tool', '{}', now(), 1, 'digest')",
         JOB,
         turn,
     )
@@ -220,6 +228,11 @@ async def test_a_statement_moves_a_job_by_its_edges_and_no_other(
         "outcome": "{}",
         "free": 9,
         "names": ["dig"],
+        "handle": "1",
+        "after": None,
+        "message": None,
+        "digest": b"digest",
+        **STOPPED,
     }
     for now in get_args(JobState):
         transaction = connection.transaction()

@@ -27,6 +27,7 @@ from turnstream.storage.tables import metadata
 Row = Mapping[str, Any]
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
+LATER = NOW + timedelta(hours=1)
 CHAT, OTHER_CHAT, USER, ASSISTANT, ENDED, REPLICA, NEW = (UUID(int=number) for number in range(1, 8))
 
 # --- one valid row of each table ---------------------------------------------------------------------------------
@@ -118,6 +119,18 @@ SEARCH_TEXT: Row = {
 }
 SEARCH_DOCUMENT: Row = {"owner": "ada", "path": "a/b.md", "words": ""}  # a trigger makes it
 
+SCHEDULE = {
+    "id": REPLICA,
+    "owner": "ada",
+    "name": "Daily",
+    "request": "{}",
+    "every": 60.0,
+    "zone": "UTC",
+    "missed": "skip",
+    "grace": 1.0,
+    "next_at": NOW,
+}
+SCHEDULE_RUN = {"schedule_id": REPLICA, "tick": NOW, "owner": "ada", "state": "pending"}
 VALID: list[tuple[str, Row]] = [
     ("chats", {"id": CHAT, "owner": "ada"}),
     ("chats", {"id": OTHER_CHAT, "owner": "ada"}),
@@ -128,6 +141,8 @@ VALID: list[tuple[str, Row]] = [
     *(("blocks", block) for block in (BLOCK, CALL, RESULT)),
     ("tool_calls", TOOL_CALL),
     ("jobs", JOB),
+    ("schedules", SCHEDULE),
+    ("schedule_runs", SCHEDULE_RUN),
     ("asks", ASK),
     ("steers", STEER),
     ("idempotency_keys", KEY),
@@ -255,9 +270,17 @@ WRONG: dict[str, list[Row]] = {
     "pk_jobs": [{**JOB, "tool_use_id": "d"}],
     "uq_jobs_turn_id_round_tool_use_id": [{**JOB, "id": USER}],
     "fk_jobs_turn_id": [{**JOB, "id": USER, "turn_id": NEW}],
-    "ck_jobs_kind": [{**JOB, "id": USER, "tool_use_id": "d", "kind": "survey"}],
     "ck_jobs_outcome_has_time": [{**JOB, "id": USER, "tool_use_id": "d", "outcome": "{}"}],
     "ck_jobs_over_has_no_runner": [{**JOB, "id": USER, "tool_use_id": "d", "settled_at": NOW, "replica": REPLICA}],
+    "pk_schedules": [SCHEDULE],
+    "fk_schedules_chat_id": [{**SCHEDULE, "id": USER, "chat_id": NEW}],
+    "ck_schedules_one_rule": [{**SCHEDULE, "id": USER, "cron": "* * * * *"}, {**SCHEDULE, "id": USER, "every": None}],
+    "ck_schedules_missed": [{**SCHEDULE, "id": USER, "missed": "all"}],
+    "ck_schedules_paused": [{**SCHEDULE, "id": USER, "paused": "nobody"}],
+    "pk_schedule_runs": [SCHEDULE_RUN],
+    "fk_schedule_runs_schedule_id": [{**SCHEDULE_RUN, "schedule_id": NEW}],
+    "ck_schedule_runs_state": [{**SCHEDULE_RUN, "tick": LATER, "state": "lost"}],
+    "ck_schedule_runs_started_has_turn": [{**SCHEDULE_RUN, "tick": LATER, "state": "started"}],
     "pk_asks": [ASK],
     "fk_asks_turn_id": [{**ASK, "turn_id": NEW}],
     "ck_asks_kind": [{**ASK, "tool_use_id": "d", "kind": "survey"}],

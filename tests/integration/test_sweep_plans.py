@@ -57,7 +57,7 @@ INSERT INTO reservations (id, owner, turn_id, attempt, call, tokens, cost, reser
 INSERT INTO open_text (turn_id, attempt, index, start, round, type, text)
     SELECT id_of(n), 1, 0, 0, 1, 'text', '' FROM generate_series(1, {rows}) AS n;
 INSERT INTO idempotency_keys (owner, key, digest, turn_id, created_at)
-    SELECT 'ada', n::text, '', id_of(n), at_of(n) FROM generate_series(1, {rows}) AS n;
+    SELECT 'ada', n::text, '', CASE WHEN n % 4 > 1 THEN id_of(n) END, at_of(n) FROM generate_series(1, {rows}) AS n;
 INSERT INTO webhooks (turn_id, due_at, delivered_at)
     SELECT id_of(n), NULL, at_of(n) FROM generate_series(1, {rows}) AS n;
 INSERT INTO waiting_webhooks (turn_id, asked, calls, due_at, delivered_at)

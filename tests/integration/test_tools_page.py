@@ -5,8 +5,9 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -24,7 +25,7 @@ from turnstream.llm.anthropic.provider import AnthropicProvider
 from turnstream.llm.models.catalog import ProviderModels
 from turnstream.llm.provider import ModelRequest
 from turnstream.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text
-from turnstream.tools.tool import FunctionTool, ToolContext, tool
+from turnstream.tools.tool import Detached, FunctionTool, ResultAddress, ToolContext, tool
 from turnstream.tools.toolset import Toolset
 
 ROOT = Path(__file__).parents[2]
@@ -36,7 +37,8 @@ needs_curl = pytest.mark.needs("curl")
 def examples(heading: str, kind: str) -> list[str]:
     """The blocks of one kind below a heading."""
     page = (ROOT / "docs/tools.md").read_text(encoding="utf-8")
-    section = page.split(f"\n## {heading}\n", 1)[1].split("\n## ", 1)[0]
+    below = re.split(rf"^#+ {re.escape(heading)}$", page, maxsplit=1, flags=re.MULTILINE)[1]
+    section = re.split(r"^##+ ", below, maxsplit=1, flags=re.MULTILINE)[0]
     return re.findall(rf"^```{kind}\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
 
 
@@ -205,3 +207,46 @@ async def test_the_background_tool_of_the_page_continues_from_its_checkpoint() -
     )
     outcome = await made(context, '{"year": 2026}')
     assert (outcome.text, done, stored) == ("The orders of 2026 are imported.", [(2026, 11), (2026, 12)], [12, 13])
+
+
+class Farm:
+    """Renders elsewhere."""
+
+    def __init__(self) -> None:
+        self.started: list[Mapping[str, str]] = []
+        self.results: dict[str, str] = {}
+
+    async def start(self, scene: str, **given: str) -> str:
+        self.started.append({"scene": scene, **given})
+        return "r7"
+
+    async def result(self, job: str) -> str | None:
+        return self.results.get(job)
+
+
+async def test_the_tool_of_the_page_that_detaches_looks_again_with_its_handle() -> None:
+    farm, detached = Farm(), list[Detached]()
+
+    async def result_address() -> ResultAddress:
+        return ResultAddress("/api/jobs/1/result", "tsj_1")
+
+    names: dict[str, Any] = {"tool": tool, "ToolContext": ToolContext, "Detached": Detached, "farm": farm}
+    exec("\n".join(examples("Calls that go on elsewhere", "python")), names)
+    made: FunctionTool = names["render"]
+    context = ToolContext(
+        "ada",
+        UUID(int=1),
+        UUID(int=2),
+        "a",
+        "key",
+        lambda _: None,
+        detach=detached.append,
+        result_address=result_address,
+    )
+    for _ in range(2):
+        await made(context, '{"scene": "dawn"}')
+        context = replace(context, handle=detached[-1].handle)
+    assert [(each.handle, each.after) for each in detached] == [({"job": "r7"}, 600)] * 2
+    assert farm.started == [{"scene": "dawn", "key": "key", "post_to": "/api/jobs/1/result", "token": "tsj_1"}]
+    farm.results["r7"] = "dawn.png"
+    assert (await made(context, '{"scene": "dawn"}')).text == "dawn.png"

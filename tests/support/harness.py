@@ -36,6 +36,7 @@ from turnstream.storage.chats.actions import Actions
 from turnstream.storage.chats.exchanges import Exchanges, Target
 from turnstream.storage.chats.turns import Turns
 from turnstream.storage.database import Database, Statement
+from turnstream.storage.owners.accounts import Accounts
 from turnstream.storage.owners.uploads import Uploads
 from turnstream.storage.runs.jobs import Jobs
 from turnstream.storage.runs.journal import Journal
@@ -70,6 +71,11 @@ class KillableWorker(Worker):
     """A worker that ends without its last writes once it is `killed`: its rows stay as they are."""
 
     killed = False
+
+    @property
+    def accounts(self) -> Accounts:
+        """Where its turns reserve what they may spend."""
+        return self._services.accounts
 
     async def drain(self) -> None:
         if not self.killed:

@@ -1,6 +1,6 @@
 """The loop that asks about waiting calls and resumes the turn."""
 
-from collections.abc import Coroutine, Set
+from collections.abc import Coroutine, Sequence, Set
 from typing import Any, TypeVar
 
 from turnstream_client.assembler import Assembler
@@ -14,6 +14,10 @@ T = TypeVar("T")
 
 def call(identity: str) -> Json:
     return {"tool_use_id": identity, "input_digest": f"digest of {identity}"}
+
+
+def job(identity: str) -> Json:
+    return {"id": identity, "tool_use_id": identity}
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
@@ -38,6 +42,12 @@ class Turn:
         self.refusals: list[RequestRejected] = []
         self.actions: list[Any] = []
         self.state.actions = self._left
+        self.interrupted = False
+
+    async def stop_call(self, job: Json) -> None:
+        self.actions.append(f"stopped {job['id']}")
+        if self.refusals:
+            raise self.refusals.pop()
 
     async def pending_calls(self) -> list[Json]:
         self.state.actions = list(self._left)
@@ -51,6 +61,7 @@ class Turn:
 
     async def resume(self, skipped: Set[CallKey]) -> Assembler:
         self.actions.append("resumed")
+        self.interrupted = False
         if not self._left:
             self.state.apply("turn_complete", {"stop_reason": "end_turn", "usage": {}})
         for identity in {block["id"] for block in self.state.blocks} - {one["tool_use_id"] for one in self._left}:
@@ -74,6 +85,12 @@ class Person:
         if isinstance(answer, type):
             raise answer
         return None if answer is None else {"type": answer}
+
+    def choose_call(self, jobs: Sequence[Json]) -> Json | None:
+        answer = self._answers.pop(0)
+        if isinstance(answer, type):
+            raise answer
+        return next((job for job in jobs if job["id"] == answer), None)
 
     def notify(self, text: str) -> None:
         self.notices.append(text)
@@ -122,3 +139,20 @@ def test_a_turn_that_has_ended_is_left_alone() -> None:
     turn.state.apply("turn_complete", {"stop_reason": "end_turn", "usage": {}})
     complete(turn, Person())
     assert turn.actions == []
+
+
+def test_an_interrupt_stops_the_chosen_call_or_nothing_and_the_turn_goes_on() -> None:
+    for chosen, done in (("b", ["stopped b", "resumed"]), (None, ["resumed"])):
+        turn, person = Turn(), Person(chosen)
+        turn.state.jobs, turn.interrupted = [job("a"), job("b")], True
+        turn.refusals = [RequestRejected(409, "it is over")]
+        assert ApprovalLoop(turn, person, run).complete(turn.state).end == "turn_complete"
+        assert turn.actions == done
+        assert len(person.notices) == len(done) - 1
+
+
+def test_an_interrupt_may_stop_the_turn_in_place_of_a_call() -> None:
+    turn = Turn()
+    turn.state.jobs, turn.interrupted = [job("a")], True
+    ApprovalLoop(turn, Person(KeyboardInterrupt), run).complete(turn.state)
+    assert turn.actions == ["stopped"]

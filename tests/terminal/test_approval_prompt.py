@@ -210,3 +210,28 @@ def test_a_question_with_a_page_shows_its_address_and_may_be_declined() -> None:
     assert person.prompt.ask(question(url="https://x.example"), 0) == {"type": "answer", **DECIDED, "action": "accept"}
     assert "https://x.example" in person.seen
     assert Person("d").prompt.ask(question(), 0) == {"type": "answer", **DECIDED, "action": "decline"}
+
+
+@pytest.mark.parametrize(("lines", "chosen"), [(["2"], "b"), (["3", "0", "two", "1"], "a"), ([""], None), ([], None)])
+def test_a_call_in_the_background_is_chosen_by_its_number(lines: list[str], chosen: str | None) -> None:
+    jobs: list[Json] = [
+        {
+            "tool_use_id": id,
+            "name": f"dig {id}",
+            "state": "running",
+            "progress": "half",
+            "child": None,
+            "input": {"n": 1},
+        }
+        for id in "ab"
+    ]
+    person = Person(*lines)
+    found = person.prompt.choose_call(jobs)
+    assert (found and found["tool_use_id"]) == chosen
+    assert "  1  dig a n=1 · in the background · half" in person.seen
+    assert person.seen.count("Answer with a number from 1 to 2") == max(0, len(lines) - 1)
+
+
+def test_the_answer_may_be_stopped_in_place_of_a_call() -> None:
+    with pytest.raises(KeyboardInterrupt):
+        Person("a").prompt.choose_call([])

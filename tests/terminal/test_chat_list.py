@@ -33,5 +33,14 @@ def test_a_list_has_a_number_an_id_a_time_and_a_title() -> None:
     ]
 
 
+def test_a_list_shows_how_many_calls_of_a_chat_run_in_the_background() -> None:
+    out = io.StringIO()
+    now = datetime(2026, 11, 21, 23, 30, tzinfo=UTC)
+    print_chats(Console(file=out, width=60), [CHATS[0] | {"jobs": 3}, CHATS[1] | {"jobs": 0}], now)
+    first, second = out.getvalue().splitlines()
+    assert first.endswith("23:09  (3 running) The tides")
+    assert "running" not in second
+
+
 def test_plain_chats_are_separated_by_tabs() -> None:
     assert plain_chats(CHATS[:1]) == "01a2005f-4a6e-7307-afc2-3c133026f358\t2026-11-21T23:09:34Z\tThe tides\n"

@@ -111,6 +111,31 @@ def test_tools_are_lines_that_turn_from_running_to_done() -> None:
     assert stage.screen.lines[-1] == "■ stopped"
 
 
+def test_a_call_in_the_background_shows_where_it_is_and_who_works_on_it() -> None:
+    stage = Stage(width=120)
+    for index, name in enumerate(("dig", "ask")):
+        stage.event("block_start", index=index, round=1, type="tool_use", id=name, name=name)
+        stage.event("block_stop", index=index, input={})
+
+    def report(call: str, state: str, progress: str | None = None, child: Any = None) -> None:
+        job = {"id": call, "tool_use_id": call, "name": call, "kind": "tool", "state": state, "since": None}
+        job |= {"progress": progress, "child": child}
+        stage.event("tool_progress", tool_use_id=call, name=call, message=progress or "It runs.", job=job)
+
+    report("dig", "due")
+    assert "dig · waits for a server" in stage.screen.text
+    report("dig", "running", "half a hole")
+    assert "dig · in the background · half a hole" in stage.screen.text
+    report("ask", "detached", child={"chat": "01a2", "turn": "t", "status": "waiting", "cost": 0.0213})
+    assert "ask · waits · cost 0.0213 · chat 01a2" in stage.screen.text
+    stage.event("block_start", index=2, round=1, type="tool_result", tool_use_id="dig", name="dig")
+    stage.event("block_stop", index=2, is_error=True, notes={"stopped": True})
+    assert "■ dig · stopped by a person" in stage.screen.text
+    assert [job["id"] for job in stage.view.state.jobs] == ["ask"]
+    stage.end()
+    assert stage.view.state.jobs == []
+
+
 def test_the_status_line_shows_the_current_step_and_is_removed_at_the_end() -> None:
     stage = Stage()
     assert "waiting for the model · 0.0 s · Ctrl-C stops" in stage.screen.text

@@ -55,6 +55,7 @@ def test_no_label_is_a_word_of_a_client() -> None:
     """A label has the values of a table, a list of the operator's, or a set in the code."""
     of_operators = {"tool", "server", "provider", "model", "hook"}
     of_the_code = {
+        "state",
         "status",
         "stop_reason",
         "outcome",

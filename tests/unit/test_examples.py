@@ -38,6 +38,7 @@ BACKUP = "tests/acceptance/test_pages.py::test_the_embedded_database_is_dumped_a
 USAGE = "tests/integration/api/test_usage.py::test_operators_see_the_usage_of_all_owners"
 OPERATORS = "tests/extensions/admin/test_admin.py::test_the_commands_list_replicas_and_drain_one"
 DOCUMENTS = "tests/acceptance/test_pages.py::test_documents_are_imported_and_put_as_the_page_says"
+AGENTS = "tests/extensions/agents/test_agents.py::test_the_agents_of_the_page_can_be_read"
 TOOLS_PAGE = "tests/integration/test_tools_page.py::"
 CLIENT_TOOL = f"{TOOLS_PAGE}test_the_example_of_a_client_tool_works"
 APPROVAL = f"{TOOLS_PAGE}test_the_example_of_an_approval_with_another_input_works"
@@ -52,6 +53,7 @@ MODELS = "tests/unit/test_models_page.py::"
 
 # What checks the blocks of one language below one heading. A reason does not begin with `tests/`.
 OF_THE_PAGE = "tests/integration/api/test_extensions.py::test_the_extension_of_the_page_counts"
+BY_LINK = "tests/extensions/approval_links/test_approval_links.py::test_a_manager_approves_by_link"
 CHECKED = {
     ("README.md", "Try it", "sh"): README,
     ("README.md", "Try it", "text"): "the pieces of a text depend on its words; README's commands are run",
@@ -269,6 +271,11 @@ CHECKED = {
     ("docs/tools.md", "A complete example", "python"): OWN_TOOLS,
     ("docs/tools.md", "A complete example", "sh"): OWN_TOOLS,
     ("docs/runbooks.md", "A turn does not move", "sh"): RUNBOOKS,
+    ("docs/runbooks.md", "Jobs are overdue", "sh"): RUNBOOKS,
+    ("docs/runbooks.md", "Schedules are paused", "sh"): RUNBOOKS,
+    ("docs/schedules.md", "Schedules", "json"): (
+        "tests/extensions/schedules/test_schedules.py::test_the_schedule_of_the_page_is_accepted"
+    ),
     ("docs/runbooks.md", "A replica is gone", "sh"): RUNBOOKS,
     ("docs/runbooks.md", "A provider is down", "sh"): RUNBOOKS,
     ("docs/runbooks.md", "Postgres is away or slow", "sh"): RUNBOOKS,
@@ -292,6 +299,10 @@ CHECKED = {
     ("docs/tools.md", "Background tools", "python"): (
         f"{TOOLS_PAGE}test_the_background_tool_of_the_page_continues_from_its_checkpoint"
     ),
+    ("docs/tools.md", "Calls that go on elsewhere", "python"): (
+        f"{TOOLS_PAGE}test_the_tool_of_the_page_that_detaches_looks_again_with_its_handle"
+    ),
+    ("docs/tools.md", "Agents", "toml"): AGENTS,
     ("docs/tools.md", "A tool without the decorator", "text"): "a signature; mypy compares it with the protocol `Tool`",
     ("docs/tools.md", "Declaring tools", "python"): DECLARED,
     ("docs/tools.md", "Declaring tools", "toml"): DECLARED,
@@ -311,6 +322,8 @@ CHECKED = {
     ),
     ("docs/tools.md", "Approvals", "toml"): APPROVAL,
     ("docs/tools.md", "Approvals", "sh"): APPROVAL,
+    ("docs/tools.md", "Approval by others", "toml"): BY_LINK,
+    ("docs/tools.md", "Approval links", "sh"): BY_LINK,
     ("docs/tools.md", "Approvals for a chat", "sh"): f"{TOOLS_PAGE}test_the_example_of_an_approval_for_a_chat_works",
     ("docs/tools.md", "Policies", "python"): f"{TOOLS_PAGE}test_the_example_of_policies_prints_the_documented_text",
     ("docs/tools.md", "Policies", "text"): f"{TOOLS_PAGE}test_the_example_of_policies_prints_the_documented_text",

@@ -42,8 +42,9 @@ async def list_chats(request: Request) -> Response:
         # Taken before the chats are read, so that the feed from there misses nothing.
         feed = None if before else await services.live.feed.cursor(storage.time)
         page = await storage.chats.page(owner, limit + 1, place_of_page(before))
-        token = page_behind(page[limit - 1]) if len(page) > limit else None
-        return ChatPage(chats=list(map(listed_chat, page[:limit])), next=token, cursor=feed and str(feed))
+        token = page_behind(page[limit - 1].chat) if len(page) > limit else None
+        chats = [listed_chat(chat, jobs=jobs) for chat, jobs in page[:limit]]
+        return ChatPage(chats=chats, next=token, cursor=feed and str(feed))
 
     return json_response(await services.reads.read(request, read))
 

@@ -18,7 +18,7 @@ from turnstream.api.codec import (
     to_json,
 )
 from turnstream.api.schemas.fields import Absent, without_defaults
-from turnstream.api.schemas.responses import BlockMembers, BlockOut, ChatOut, DegradedOut, ErrorOut, WantedOut
+from turnstream.api.schemas.responses import BlockMembers, BlockOut, ChatOut, DegradedOut, ErrorOut, JobOut, WantedOut
 from turnstream.domain import events as domain
 from turnstream.domain.cursor import Cursor
 from turnstream.domain.events import BlockDelta, Event, Notice, TurnEnd
@@ -171,11 +171,16 @@ class StatusNotice(BaseModel):
 
 
 class ToolProgressNotice(EventSchema):
-    """A notice of a tool that runs. It has no id and is never sent again."""
+    """A notice of a tool that runs. It has no id and is never sent again. A call that runs in the background has a
+    `job`: its notice comes also when the state of that changes, and a client that connects gets the last one.
+    """
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra=without_defaults)
 
     tool_use_id: str
     name: str
     message: str
+    job: JobOut | Absent = None
 
 
 class ToolOutputNotice(EventSchema):
@@ -356,8 +361,8 @@ class FeedChatDeletedEvent(EventSchema):
 
 
 class FeedTurnEvent(EventSchema):
-    """An assistant turn as it is now: one that was made, or whose status or number of `waiting` calls has changed; and
-    each that is open when the connection begins.
+    """An assistant turn as it is now: one that was made, or whose status or number of `waiting` calls or background
+    `jobs` has changed; and each that is open when the connection begins.
     """
 
     chat: UUID
@@ -366,10 +371,11 @@ class FeedTurnEvent(EventSchema):
     status: Status
     stop_reason: str | None
     waiting: int
+    jobs: int
 
     @classmethod
     def members(cls, event: TurnStatus) -> dict[str, Any]:
-        state = {"status": event.status, "stop_reason": event.stop_reason, "waiting": event.waiting}
+        state = {"status": event.status, "stop_reason": event.stop_reason, "waiting": event.waiting, "jobs": event.jobs}
         return {"chat": event.chat, "turn": event.id, "role": "assistant", **state}
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from importlib.metadata import version
 from math import nan
 from platform import python_version
+from typing import get_args
 
 from prometheus_client import CONTENT_TYPE_LATEST, Metric, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
@@ -18,8 +19,17 @@ from turnstream.api.identity.way import bearer_token
 from turnstream.api.neighbours import is_from_neighbour
 from turnstream.api.services import Services, services_of
 from turnstream.domain.errors import StorageUnavailable, Unauthorized
+from turnstream.domain.jobs import OpenJobState
 from turnstream.storage.database import Statement
-from turnstream.telemetry import BUILD_INFO, OLDEST_QUEUED_SECONDS, TASKS, TURNS_QUEUED, TURNS_WAITING
+from turnstream.telemetry import (
+    BUILD_INFO,
+    JOBS_OPEN,
+    OLDEST_QUEUED_SECONDS,
+    OVERDUE_JOB_SECONDS,
+    TASKS,
+    TURNS_QUEUED,
+    TURNS_WAITING,
+)
 
 _LONGEST_WAIT = 2.0  # seconds: a load balancer that asks does not wait much longer
 SELECT_ONE = Statement("SELECT 1")
@@ -62,10 +72,13 @@ async def metrics(request: Request) -> Response:
     services = services_of(request)
     if services.http.metrics_token is not None and not is_from_neighbour(request):
         _check_token(request, services.http.metrics_token)
-    queued, waiting, oldest = await services.storage.turn_counts.open_turns() or (nan, nan, nan)
+    queued, waiting, oldest, jobs = await services.storage.turn_counts.open_turns() or (nan, nan, nan, None)
     TURNS_QUEUED.set(queued)
     TURNS_WAITING.set(waiting)
     OLDEST_QUEUED_SECONDS.set(oldest)
+    for state in get_args(OpenJobState):
+        JOBS_OPEN.labels(state).set(getattr(jobs, state, nan))
+    OVERDUE_JOB_SECONDS.set(nan if jobs is None else jobs.overdue)
     BUILD_INFO.labels(version("turnstream"), python_version()).set(1)
     TASKS.set(len(asyncio.all_tasks()))
     own, neighbours = generate_latest(), services.neighbours

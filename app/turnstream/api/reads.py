@@ -2,9 +2,10 @@
 
 import math
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from starlette.requests import Request
 
@@ -14,10 +15,36 @@ from turnstream.storage.chats.chat_changes import ChatUpdates
 from turnstream.storage.chats.chats import ChatReads
 from turnstream.storage.chats.search import Search
 from turnstream.storage.chats.turns import TurnReads
-from turnstream.storage.standby import Moment, Standby
+from turnstream.storage.database import Database
 from turnstream.telemetry import STANDBY_READS
 
 T = TypeVar("T")
+
+
+class Moment(Protocol):
+    """One snapshot of a copy. It has all that was committed `age` seconds ago, and that was before `time` of the
+    database.
+    """
+
+    @property
+    def age(self) -> float: ...
+
+    @property
+    def time(self) -> datetime | None: ...
+
+    @property
+    def database(self) -> Database: ...
+
+
+class ReadCopy(Protocol):
+    """A copy of the database. An extension has it. Its answers are at most `staleness` seconds old."""
+
+    @property
+    def staleness(self) -> float: ...
+
+    def moment(self) -> AbstractAsyncContextManager[Moment]:
+        """Raises StorageError."""
+        ...
 
 
 class NotOnStandby(RequestRefused):
@@ -48,12 +75,11 @@ class ReadStorage:
 
 
 class Reads:
-    """The answers of a standby are at most `staleness` seconds old, and as much as the client accepts."""
+    """The answers of a standby are at most as old as it allows, and as the client accepts."""
 
-    def __init__(self, primary: ReadStorage, standby: Standby | None, staleness: float) -> None:
+    def __init__(self, primary: ReadStorage, standby: ReadCopy | None) -> None:
         self._primary = primary
         self._standby = standby
-        self._staleness = staleness
 
     async def read(self, request: Request, work: Callable[[ReadStorage], Awaitable[T]]) -> T:
         """What `work` returns. It is called again, for the primary, with what the standby refuses or fails to do. An
@@ -64,8 +90,9 @@ class Reads:
             return await work(self._primary)
         try:
             async with self._standby.moment() as moment:
-                if moment.age > min(accepted, self._staleness):
-                    raise NotOnStandby("behind" if moment.age > self._staleness else "too_recent")
+                staleness = self._standby.staleness
+                if moment.age > min(accepted, staleness):
+                    raise NotOnStandby("behind" if moment.age > staleness else "too_recent")
                 found = await work(self._of(moment))
         except NotOnStandby as reason:
             outcome = reason.detail
@@ -81,8 +108,9 @@ class Reads:
         return await work(self._primary)
 
     def _of(self, moment: Moment) -> ReadStorage:
-        search = self._primary.search.on(moment)
-        return ReadStorage(ChatReads(moment), ChatUpdates(moment), search, TurnReads(moment), moment.time)
+        database = moment.database
+        search = self._primary.search.on(database)
+        return ReadStorage(ChatReads(database), ChatUpdates(database), search, TurnReads(database), moment.time)
 
 
 def accepted_staleness(request: Request) -> float:

@@ -7,10 +7,12 @@ from starlette.responses import Response
 
 from turnstream.api import (
     actions,
+    approvals,
     catalog,
     chats,
     documents,
     health,
+    jobs,
     queue,
     tokens,
     turns,
@@ -32,10 +34,12 @@ from turnstream.api.schemas.requests import (
     TurnOptions,
 )
 from turnstream.api.schemas.responses import (
+    ApprovalsOut,
     BranchDeleted,
     BrowserTokenOut,
     ChatOut,
     ChatPage,
+    Decided,
     Deleted,
     DocumentDeleted,
     DocumentOut,
@@ -44,6 +48,7 @@ from turnstream.api.schemas.responses import (
     ExchangeOut,
     GrantsOut,
     IdentityOut,
+    JobResultOut,
     ModelsOut,
     PathPage,
     QueueEntryOut,
@@ -59,7 +64,7 @@ from turnstream.api.schemas.responses import (
     WholeOut,
     WhyOut,
 )
-from turnstream.api.schemas.tools import ActionsIn
+from turnstream.api.schemas.tools import ActionsIn, JobResultIn
 from turnstream.api.services import path_for
 from turnstream.api.streams import chat as chat_stream
 from turnstream.api.streams import feed as feed_stream
@@ -307,6 +312,26 @@ ENDPOINTS = (
         queries=(_limit(50, 200), Query("after", "`next` of an earlier page")),
     ),
     Endpoint(
+        "GET /api/approvals",
+        approvals.list_approvals,
+        "The calls of other owners that wait for a decision of the caller, as a policy's `approvers` name them",
+        gives=ApprovalsOut,
+        problems=(422,),
+        queries=(_limit(50, 200),),
+        scopes=("approve",),
+    ),
+    Endpoint(
+        "POST /api/approvals/{turn}",
+        approvals.decide,
+        "Decide about calls of a turn that name the caller as an approver",
+        ActionsIn,
+        Decided,
+        problems=(404, 409, 422),
+        headers=_KEY,
+        limits=_WRITES,
+        scopes=("approve",),
+    ),
+    Endpoint(
         "GET /api/chats/{chat}/grants",
         actions.list_grants,
         "The approvals that are remembered for the chat, oldest first",
@@ -320,6 +345,26 @@ ENDPOINTS = (
         gives=Revoked,
         problems=(404,),
         scopes=("approve",),
+    ),
+    Endpoint(
+        "POST /api/chats/{chat}/turns/{turn}/calls/{tool_use_id}/cancel",
+        actions.cancel_call,
+        "Stop a call that runs in the background; the turn continues with its result",
+        gives=TurnOut,
+        statuses=(200, 202),
+        problems=(404, 409),
+        reach="turn",
+        limits=(),
+    ),
+    Endpoint(
+        "POST /api/jobs/{job}/result",
+        jobs.put_result,
+        "Settle a call that goes on elsewhere, with the token of its job; a late result is reported, not applied",
+        JobResultIn,
+        JobResultOut,
+        problems=(401, 422, 500, 503),
+        open=True,
+        limits=(),
     ),
     Endpoint(
         "GET /api/chats/{chat}/turns/{turn}/results/{tool_use_id}",

@@ -25,12 +25,15 @@ from turnstream.domain.plans import rate_sentence
 from turnstream.domain.turns import Turn
 from turnstream.storage.activities import Activities
 from turnstream.storage.chats.actions import Actions
+from turnstream.storage.chats.approvals import Approvals
 from turnstream.storage.chats.branches import Branches
 from turnstream.storage.chats.chat_changes import ChatUpdates
 from turnstream.storage.chats.chats import Chats
 from turnstream.storage.chats.exchanges import Exchanges
 from turnstream.storage.chats.grants import Grants
 from turnstream.storage.chats.histories import Histories
+from turnstream.storage.chats.job_results import JobResults
+from turnstream.storage.chats.job_stops import JobStops
 from turnstream.storage.chats.queued import QueuedMessages
 from turnstream.storage.chats.search import Search
 from turnstream.storage.chats.turn_counts import TurnCounts
@@ -54,6 +57,7 @@ class Storage:
     """The repositories of one database."""
 
     database: Database
+    of_owner: Database
     accounts: Accounts
     chats: Chats
     charges: Charges
@@ -68,11 +72,14 @@ class Storage:
     actions: Actions
     grants: Grants
     waiting: WaitingCalls
+    approvals: Approvals
     results: ToolResults
     documents: Documents
     uploads: Uploads
     tokens: Tokens
     activities: Activities
+    job_results: JobResults
+    job_stops: JobStops
 
     @classmethod
     def of(
@@ -88,6 +95,7 @@ class Storage:
         """
         return cls(
             database=everything,
+            of_owner=database,
             accounts=Accounts(everything),
             chats=Chats(database),
             charges=Charges(database),
@@ -102,11 +110,14 @@ class Storage:
             actions=Actions(database),
             grants=Grants(database),
             waiting=WaitingCalls(database),
+            approvals=Approvals(database),
             results=ToolResults(database),
             documents=Documents(database),
             uploads=Uploads(database),
             tokens=Tokens(everything, cell),
             activities=Activities(everything, most_running),
+            job_results=JobResults(everything),
+            job_stops=JobStops(everything),
         )
 
     @property

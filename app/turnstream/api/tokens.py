@@ -68,11 +68,12 @@ async def create_token(request: Request) -> Response:
         sent.turn,
         folder=_folder(sent, identity),
         fixed={**fixed, **identity.fixed},
+        roles=identity.roles if owner == identity.owner else frozenset(),
     )
     if sent.documents is not None and not allowed.is_restricted:
         detail = "`documents` must be left out, or come with `chat` or without the scope `chat`: else all are reached."
         raise RequestRefused(detail, field="documents")
-    token = await services.storage.tokens.create_for_browser(allowed)
+    token = await services.storage.tokens.create_for_browser(allowed, identity.actor)
     return json_response(BrowserTokenOut(token=token, **_shown(allowed)))
 
 

@@ -54,10 +54,10 @@ def chat_out(chat: Chat) -> ChatOut:
     )
 
 
-def listed_chat(chat: Chat, excerpt: Excerpt | None = None) -> ListedChat:
+def listed_chat(chat: Chat, excerpt: Excerpt | None = None, jobs: int | None = None) -> ListedChat:
     pieces = [PieceOut(text=piece.text, found=piece.found) for piece in excerpt.pieces] if excerpt else []
     found = excerpt and ExcerptOut(turn=excerpt.turn, pieces=pieces)
-    return ListedChat(**dict(chat_out(chat)), excerpt=found)
+    return ListedChat(**dict(chat_out(chat)), excerpt=found, jobs=jobs)
 
 
 class ShownTurn(NamedTuple):
@@ -111,10 +111,7 @@ def shown_turn(turn: Turn, services: Services, siblings: Sequence[UUID] | None =
             PreliminaryOut(tool_use_id=each.tool_use_id, name=each.name, text=each.text, data=each.data)
             for each in turn.preliminary
         ],
-        jobs=[
-            JobOut(id=each.id, tool_use_id=each.tool_use_id, name=each.name, progress=each.progress)
-            for each in turn.open_jobs
-        ],
+        jobs=[JobOut.model_validate(each.shown()) for each in turn.open_jobs],
         labels=dict(turn.request.labels) if turn.request else {},
         hook_failures=turn.hook_failures,
         siblings=None if siblings is None else list(siblings),

@@ -23,12 +23,10 @@ from turnstream.setup.models import model_apis, ping_providers
 from turnstream.setup.parts import Given, chosen_extensions, chosen_model, opened_models, opened_toolset, opened_ways
 from turnstream.setup.plans import read_plans
 from turnstream.setup.policies import allowances
-from turnstream.setup.standby import standby_url
 from turnstream.storage.database import Database, Row, Statement, connect
 from turnstream.storage.inspection import inspect_postgres
 from turnstream.storage.migrations import newest_revision, present_revision
 from turnstream.storage.row_security import gaps
-from turnstream.storage.standby import standby_lag
 from turnstream.telemetry import configure_logging
 from turnstream.tools.tool import CheckedSource, ToolSource
 
@@ -92,34 +90,42 @@ def _list_settings() -> None:
             click.echo(f"{variable}{f' = {shown}' if settings else ''}\n    {section.model_fields[name].description}")
 
 
+_SHORT_LEASE = 3.0  # seconds
+_PROXY_PATIENCE = 60.0  # seconds
+
+
 async def examine(settings: Settings, ping: bool) -> list[Finding]:
     count = len(settings.model_fields_set)
-    found = [Finding("settings", "ok", "1 is set" if count == 1 else f"{count} are set"), _address(settings)]
+    found = [
+        Finding("settings", "ok", "1 is set" if count == 1 else f"{count} are set"),
+        _address(settings),
+        *_times(settings),
+    ]
     given = Given()
     extensions: Sequence[Extension] = ()
     sources: Sequence[ToolSource] = ()
     async with AsyncExitStack() as stack:
-        with _tried("extensions", found):
+        with _tried("extensions", "", found):
             extensions = chosen_extensions(settings, given)
         if found[-1].status == "ok":
             names = [each.name for each in extensions]
             others = [each.name for each in left_out(extensions)]
             text = "; left out: ".join(", ".join(each) for each in (names or ["none"], others) if each)
             found[-1] = Finding("extensions", "ok", text)
-        with _tried("allowances", found):
+        with _tried("allowances", "what requests may ask for can be read", found):
             allowances(settings, model_apis(settings, extensions))
-        with _tried("plans", found):
+        with _tried("plans", "can be read", found):
             read_plans(settings, given.plan_of)
-        with _tried("origins", found):
+        with _tried("origins", "are origins, or none is named", found):
             allowed_origins(settings)
-        with _tried("metrics", found):
+        with _tried("metrics", "", found):
             metrics_token(settings)
         if found[-1].status == "ok":
             found[-1] = _metrics(settings)
-        with _tried("model", found):
+        with _tried("model", "", found):
             model = chosen_model(settings, given, extensions)
         if found[-1].status == "ok":
-            found[-1] = Finding("model", "ok", f"{model} answers")
+            found[-1] = Finding("model", "ok", f"{model} answers unless a turn names another one; only --ping calls it")
         database: Database = _Nothing()
         async for finding in _database(settings, stack):
             if isinstance(finding, Database):
@@ -129,13 +135,16 @@ async def examine(settings: Settings, ping: bool) -> list[Finding]:
         if any((each.check, each.status) == ("database", "fault") for each in found):
             found.append(Finding("access", "note", "not checked: the tokens are in the database"))
         else:
-            with _tried("access", found):
+            with _tried("access", "the settings of tokens and logins fit together", found):
                 await opened_ways(settings, given, extensions, database, stack)
-        with _tried("models", found):
+        with _tried("models", "are listed, with the settings of their providers", found):
             models = await opened_models(settings, given, extensions, stack)
         if found[-1].status == "ok":
             found += await _checks(settings, extensions, models, ping)
-        with _tried("tools", found):
+        tools = (
+            "are there, and their servers are connected" if ping else "can be read; only --ping connects their servers"
+        )
+        with _tried("tools", tools, found):
             sources = (await opened_toolset(settings, given, extensions, database, stack, connect=ping)).sources
         if ping:
             with suppress(ConfigError):  # reported above
@@ -144,12 +153,14 @@ async def examine(settings: Settings, ping: bool) -> list[Finding]:
             for source in sources:
                 if isinstance(source, CheckedSource):
                     found += [_pinged(*each) for each in (await source.failures()).items()]
-    return found
+    # Several checks may read one setting: its fault is shown once.
+    first = {each.text: each for each in reversed(found)}
+    return [each for each in found if each.status != "fault" or each is first[each.text]]
 
 
 @contextmanager
-def _tried(check: str, found: list[Finding]) -> Iterator[None]:
-    """Adds what became of it: an error is a finding, too."""
+def _tried(check: str, seen: str, found: list[Finding]) -> Iterator[None]:
+    """Adds what became of it: an error is a finding, too. `seen` says what was looked at, if all is well."""
     try:
         yield
     except ConfigError as error:
@@ -157,7 +168,7 @@ def _tried(check: str, found: list[Finding]) -> Iterator[None]:
     except StorageError as error:  # the tables of an older version
         found.append(Finding(check, "note", f"not checked: {error}"))
     else:
-        found.append(Finding(check, "ok", "as `serve` needs it"))
+        found.append(Finding(check, "ok", seen))
 
 
 def _address(settings: Settings) -> Finding:
@@ -169,6 +180,16 @@ def _address(settings: Settings) -> Finding:
             return Finding("address", "note", f"port {settings.port} is in use; all is well if this is the server")
         return Finding("address", "fault", str(error))
     return Finding("address", "ok", f"{settings.host}, port {settings.port}")
+
+
+def _times(settings: Settings) -> Iterator[Finding]:
+    """Times that the server starts with, and that harm it."""
+    if settings.lease < _SHORT_LEASE:
+        text = f"TURNSTREAM_LEASE is {settings.lease:g} s: a replica that is busy for that long loses its turns"
+        yield Finding("lease", "note", f"{text}; use {_SHORT_LEASE:g} s or more")
+    if settings.heartbeat >= _PROXY_PATIENCE:
+        text = f"TURNSTREAM_HEARTBEAT is {settings.heartbeat:g} s: proxies close a stream that is silent for"
+        yield Finding("heartbeat", "note", f"{text} {_PROXY_PATIENCE:g} s, as nginx does by default")
 
 
 def _metrics(settings: Settings) -> Finding:
@@ -226,8 +247,6 @@ async def _database(settings: Settings, stack: AsyncExitStack) -> AsyncIterator[
     if settings.database_url is not None and revision == newest_revision():
         for finding in await _second_wall(settings, direct):
             yield finding
-    if settings.standby_url is not None:
-        yield await _standby(settings, direct)
     if revision is not None:
         yield opened
 
@@ -242,21 +261,9 @@ async def _second_wall(settings: Settings, url: str) -> list[Finding]:
         return [Finding("API role", "note", text)]
     api_url = addressed(settings, settings.api_database_url.get_secret_value(), "TURNSTREAM_API_DATABASE_URL")
     found: list[Finding] = []
-    with _tried("API role", found):
+    with _tried("API role", "", found):
         found += [Finding("API role", "note", gap) for gap in await gaps(url, api_url)]
     return found if len(found) == 1 else found[:-1]
-
-
-async def _standby(settings: Settings, primary: str) -> Finding:
-    """Without it the server works: the primary answers."""
-    try:
-        lag = await standby_lag(standby_url(settings) or "", primary, settings.standby_staleness)
-    except ConfigError as error:
-        return Finding("standby", "fault", str(error))
-    if lag is None:
-        text = f"more than {settings.standby_staleness:g} seconds behind: all reads are made on the primary"
-        return Finding("standby", "note", text)
-    return Finding("standby", "ok", f"follows the primary within {lag:.1f} seconds")
 
 
 def _connections(settings: Settings, most: int, replicas: int) -> Finding:
@@ -275,7 +282,7 @@ async def _checks(settings: Settings, extensions: Sequence[Extension], models: M
     """Runs the checks of the extensions, and returns their findings."""
     found: list[Finding] = []
     for name, check in ((name, check) for extension in extensions for name, check in extension.checks.items()):
-        with _tried(name, found):
+        with _tried(name, "", found):
             text = await check(settings, models, ping)
         if found[-1].status == "ok":
             found[-1] = Finding(name, "ok", text)

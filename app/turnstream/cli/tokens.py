@@ -73,6 +73,11 @@ def _end(_context: click.Context, _parameter: click.Parameter, text: str | None)
     return end
 
 
+def _roles(context: click.Context, parameter: click.Parameter, names: tuple[str, ...]) -> frozenset[str]:
+    """A click callback."""
+    return frozenset(name for each in names if (name := checked_name(context, parameter, each)))
+
+
 @click.group()
 def tokens() -> None:
     """Manage bearer tokens, which give access to the server."""
@@ -89,11 +94,21 @@ def tokens() -> None:
     help="What it allows; may be repeated.  [default: read, chat, approve]",
 )
 @click.option("--expires", metavar="TIME", callback=_end, help="When it ends: 90d, 12h, 30m, or a date (YYYY-MM-DD).")
+@click.option(
+    "--role", "roles", multiple=True, callback=_roles, help="A role for the approvers of policies; may be repeated."
+)
 @click.option("--plan", callback=checked_name, help="Name of the limits that it comes with.")
-def create(name: str, owner: str | None, scopes: tuple[Scope, ...], expires: datetime | None, plan: str | None) -> None:
+def create(
+    name: str,
+    owner: str | None,
+    scopes: tuple[Scope, ...],
+    expires: datetime | None,
+    roles: frozenset[str],
+    plan: str | None,
+) -> None:
     """Create a token called NAME and print it once. From the first token on, the server asks every client for one."""
     settings = read_settings()
-    identity = Identity(owner or name, frozenset(scopes) or OF_A_PERSON, expires, plan=plan)
+    identity = Identity(owner or name, frozenset(scopes) or OF_A_PERSON, expires, plan=plan, roles=roles)
     token = with_tokens(settings, lambda stored: stored.create(name, identity), open_database)
     click.echo(f"Created a token of {owner or name} in {database_name(settings)}. It is shown only once:", err=True)
     click.echo(token)

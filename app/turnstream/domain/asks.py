@@ -18,7 +18,7 @@ class AskAnswer:
     """The answer to an ask. `text` is the result of a client tool, or the reason why a call was denied; `layout`
     describes a result with files (turnstream.domain.results), `client_data` is its JSON text for clients alone.
     `input`, as JSON text, replaces the input of the call. `grant` is the permission that answered instead of a person,
-    at the moment of the ask.
+    at the moment of the ask. `by` is the person who decided, if it was not the owner.
     """
 
     kind: AnswerKind
@@ -28,6 +28,7 @@ class AskAnswer:
     layout: str | None = None
     client_data: str | None = None
     grant: UUID | None = None
+    by: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,8 @@ class Ask:
 
     An `elicitation` is a question of a tool to the person while its call runs. `question` is its JSON text, its
     `tool_use_id` the call's with a number (`elicitation_id`). It is open while the attempt that made it runs.
+
+    `approvers` are the principals who alone may answer (`Identity.principals`); without them the owner answers.
     """
 
     round: int
@@ -53,6 +56,7 @@ class Ask:
     answered_at: datetime | None = field(default=None, compare=False)
 
     question: str | None = None
+    approvers: tuple[str, ...] = ()
 
     @property
     def key(self) -> CallKey:

@@ -154,7 +154,8 @@ def preliminary_notice(output: PreliminaryOutput) -> Notice:
 
 def progress_notice(job: Job) -> Notice:
     message = job.progress or IN_THE_BACKGROUND
-    return Notice("tool_progress", {"tool_use_id": job.tool_use_id, "name": job.name, "message": message})
+    shown = {"tool_use_id": job.tool_use_id, "name": job.name, "message": message, "job": job.shown()}
+    return Notice("tool_progress", shown)
 
 
 Mark = TurnStart | RoundStart | BlockStart | BlockStop | RoundStop | ActionRequired | TurnEnd

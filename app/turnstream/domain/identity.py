@@ -33,8 +33,8 @@ class Identity:
     """The owner on whose behalf a request is made, and what its credential allows. `credential` is the credential's id
     if it has one, `plan` the name of the limits that it comes with, `cell` the cell that it names. A bound credential
     reaches its `chat` or `turn` only. `folder` is the folder of documents that a restricted credential reaches. `fixed`
-    are options of all turns that it posts, as the API takes them: members of `FIXABLE`. Raises ValueError for values
-    that no row can hold.
+    are options of all turns that it posts, as the API takes them: members of `FIXABLE`. `roles` are those that the
+    credential names: a policy may name them as approvers. Raises ValueError for values that no row can hold.
     """
 
     owner: str
@@ -47,6 +47,7 @@ class Identity:
     cell: str | None = None
     folder: str | None = None
     fixed: Mapping[str, Any] = field(default_factory=dict)
+    roles: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.owner) <= LONGEST_OWNER or not self.owner.isprintable():
@@ -61,6 +62,16 @@ class Identity:
         if unknown := self.fixed.keys() - set(FIXABLE):
             raise ValueError(f"`fixed` must have some of {', '.join(FIXABLE)}, not {min(unknown)}")
         object.__setattr__(self, "scopes", frozenset(checked_scopes(self.scopes)))
+
+    @property
+    def actor(self) -> str:
+        """The caller as the audit trail names it: the credential, or the owner of one without an id."""
+        return self.credential or f"owner:{self.owner}"
+
+    @property
+    def principals(self) -> tuple[str, ...]:
+        """The names by which a policy may make the caller an approver."""
+        return (f"person:{self.owner}", *(f"role:{role}" for role in sorted(self.roles)))
 
     @property
     def is_bound(self) -> bool:

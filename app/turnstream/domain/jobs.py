@@ -1,30 +1,65 @@
 """Jobs: calls that run apart from their turn, which waits for them without memory."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from hashlib import sha256
+from secrets import token_urlsafe
+from typing import Any, Final, Literal
 from uuid import UUID
 
 from turnstream.domain.blocks import CallKey
 
-# What runs the call: `tool` is a background tool of this server.
-JobKind = Literal["tool"]
+# What runs the call, for people: `tool` is a background tool of this server, `child` the turn of an agent. Extensions
+# have others.
+JobKind = str
 
-# `running` has a runner; the job of a runner that is gone is `running` until another one claims it. `settled` has an
-# outcome. `stopped`: the call got another result. tests/integration/test_states.py runs every statement against this.
-JobState = Literal["due", "running", "settled", "stopped"]
+# `running` has a runner; the job of a runner that is gone is `running` until another one claims it. A `detached` one
+# goes on elsewhere: its handle says where. `settled` has an outcome. `stopped`: the call got another result.
+# tests/integration/test_states.py runs every statement against this.
+JobState = Literal["due", "running", "detached", "settled", "stopped"]
 JOB_TRANSITIONS: Mapping[JobState, frozenset[JobState]] = {
     "due": frozenset({"running", "settled", "stopped"}),
-    "running": frozenset({"due", "settled", "stopped"}),
+    "running": frozenset({"due", "detached", "settled", "stopped"}),
+    "detached": frozenset({"running", "settled", "stopped"}),
     "settled": frozenset(),
     "stopped": frozenset(),
 }
 
 
+# Where a program that works on a job posts its result.
+RESULT_PATH: Final = "/api/jobs/{job}/result"
+_TOKEN_BYTES = 32
+
+
+def new_token() -> str:
+    """A token with which one job may be settled."""
+    return f"tsj_{token_urlsafe(_TOKEN_BYTES)}"
+
+
+def digest_of_token(token: str) -> bytes:
+    """What is stored of it."""
+    return sha256(token.encode()).digest()
+
+
+# The states of a job that is not over.
+OpenJobState = Literal["due", "running", "detached"]
+
+
+@dataclass(frozen=True, slots=True)
+class JobChild:
+    """The turn that works on a job of the kind `child`. `cost` is that of its sealed rounds, as far as it is known."""
+
+    chat: UUID
+    turn: UUID
+    status: str
+    cost: float | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Job:
-    """The job of a call, as the turn sees it. `progress` is what it last reported. A job that is `settled` is over;
-    its `outcome`, as JSON text, is None once the call has its result.
+    """The job of a call, as the turn sees it. `progress` is what it last reported, `since` when the call was made a
+    job. A job that is `settled` is over; its `outcome`, as JSON text, is None once the call has its result.
     """
 
     id: UUID
@@ -35,7 +70,23 @@ class Job:
     progress: str | None = None
     settled: bool = False
     outcome: str | None = None
+    state: OpenJobState = "due"
+    since: datetime | None = None
+    child: JobChild | None = None
 
     @property
     def key(self) -> CallKey:
         return self.round, self.tool_use_id
+
+    def shown(self) -> Mapping[str, Any]:
+        """What readers of the turn see of it."""
+        return {
+            "id": self.id,
+            "tool_use_id": self.tool_use_id,
+            "name": self.name,
+            "kind": self.kind,
+            "state": self.state,
+            "since": self.since,
+            "progress": self.progress,
+            "child": None if self.child is None else asdict(self.child),
+        }

@@ -157,13 +157,18 @@ class TurnRequest:
 @dataclass(frozen=True, slots=True)
 class TurnError:
     """The reason why a turn ended as `error`. `type` is the provider's or ours, `request_id` the provider's. `details`
-    are figures of it as JSON: the used-up budget, and its amount.
+    are figures of it as JSON: the used-up budget, and its amount; `retry_after`, the seconds that the provider asks to
+    wait.
     """
 
     type: str
     message: str
     request_id: str | None = None
     details: Mapping[str, Any] | None = None
+
+    @property
+    def retry_after(self) -> float | None:
+        return self.details.get("retry_after") if self.details else None
 
 
 @dataclass(frozen=True, slots=True)

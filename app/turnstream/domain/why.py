@@ -47,12 +47,20 @@ class OpenAsk:
 
 @dataclass(frozen=True, slots=True)
 class OpenJob:
-    """A call that runs in the background, on the replica at an address, for so many seconds."""
+    """A call that runs in the background, on the replica at an address, for so many seconds. One that is `detached` has
+    a handle, and is looked at again after `due` seconds, if ever, or ends after `deadline` seconds. The turn `child` of
+    an agent works on it; `works` is the state of that.
+    """
 
     id: UUID
     name: str
     seconds: float
     replica: str | None = None
+    detached: bool = False
+    due: float | None = None
+    deadline: float | None = None
+    child: UUID | None = None
+    works: "TurnState | None" = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,10 +134,29 @@ def _reasons(turn: TurnState) -> Iterator[str]:
     for ask in turn.asks:
         yield f"It waits {_for_whom(ask)}, {ago(ask.seconds)} by now."
     for job in turn.jobs:
-        state = "is due, and no replica has taken it for" if job.replica is None else "has been running for"
-        yield f"It waits for the job {job.id} of the tool {job.name}, which {state} {ago(job.seconds)}."
+        yield f"It waits for the job {job.id} of the tool {job.name}, {_of_job(job)}."
     if turn.recoveries:
         yield f"It was taken over, after {_times(turn.recoveries, 'interruption')}."
+
+
+def _of_job(job: OpenJob) -> str:
+    if job.child is not None and job.works is None:
+        return f"on which the turn {job.child} works"
+    if job.works is not None:
+        reason = next(_reasons(job.works), None)
+        why = "" if reason is None else f": {reason.removesuffix('.')}"
+        return f"on which the turn {job.child} works, which is {job.works.status}{why}"
+    if job.replica is not None:
+        return f"which has been running for {ago(job.seconds)}"
+    if not job.detached:
+        return f"which is due, and no replica has taken it for {ago(job.seconds)}"
+    since = f"which has been detached for {ago(job.seconds)}"
+    end = "" if job.deadline is None else f", or ended by its deadline in {ago(max(job.deadline, 0))}"
+    if job.due is None:
+        return f"{since}; it is settled from outside{end}"
+    if job.due > 0:
+        return f"{since}; it is due in {ago(job.due)}{end}"
+    return f"{since}; it is due, and no replica has taken it for {ago(-job.due)}"
 
 
 def _why_queued(turn: TurnState) -> Iterator[str]:

@@ -5,7 +5,7 @@ A kind of job is what runs the call. The runner has the rest: claims, fences, re
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from functools import partial
 from typing import Any, Final, Protocol
 
@@ -13,6 +13,7 @@ import structlog
 from structlog.contextvars import bound_contextvars
 
 from turnstream.domain.errors import ClaimLost, StatementRefused, StorageError
+from turnstream.domain.jobs import RESULT_PATH, digest_of_token, new_token
 from turnstream.domain.plans import Plans
 from turnstream.engine.preliminary import fitted_output
 from turnstream.engine.recorder import to_the_end
@@ -23,18 +24,20 @@ from turnstream.kit.text import storable
 from turnstream.storage.database import FINAL_WRITE_TIMEOUT, retry_while_unavailable
 from turnstream.storage.owners.uploads import Uploads
 from turnstream.storage.rows import to_json
-from turnstream.storage.runs.jobs import ClaimedJob, Jobs, Progress
+from turnstream.storage.runs.jobs import ClaimedJob, Detachment, Jobs, Progress
 from turnstream.storage.runs.session import JOBS
-from turnstream.telemetry import JOBS_RUNNING
+from turnstream.telemetry import JOBS_RUNNING, JOBS_SETTLED
 from turnstream.tools.policy import repeatable
-from turnstream.tools.tool import Outcome, ToolContext
+from turnstream.tools.tool import Detached, Outcome, ResultAddress, ToolContext
 from turnstream.tools.toolset import Toolset
+from turnstream.tracing import TRACING, Span
 
 log = structlog.get_logger(__name__)
 
 _REPORT = 1.0  # seconds between two reports about running jobs
 _MOST_PROGRESS = 1000  # characters
 _MOST_CHECKPOINT = 1_000_000  # characters of JSON
+_MOST_HANDLE = 100_000  # characters of JSON
 _MOST_RUNS = 10  # of one job: it may end its process each time
 _FAILED: Final = "The server failed while it ran this call; its log says more."
 
@@ -50,6 +53,7 @@ class RunningJob:
         self._message: str | None = None
         self._output: str | None = None
         self.stopped = False
+        self.detachment: Detachment | None = None
 
     def progress(self, message: str) -> None:
         self._message = storable(message[:_MOST_PROGRESS])
@@ -57,6 +61,22 @@ class RunningJob:
     def show(self, content: object) -> None:
         if (fitted := fitted_output(content)) is not None:
             self._output = to_json({"text": fitted.text, "data": fitted.data})
+
+    def detach(self, detached: Detached) -> None:
+        """The run is to end without an outcome. The last call counts."""
+        handle = to_json(detached.handle)
+        if len(handle) > _MOST_HANDLE:
+            raise ValueError(f"a handle must have at most {_MOST_HANDLE:,} characters of JSON, not {len(handle):,}")
+        message = None if detached.message is None else storable(detached.message[:_MOST_PROGRESS])
+        self.detachment = Detachment(handle, detached.after, message)
+
+    async def result_address(self) -> ResultAddress:
+        """A new address for the result of the job. Raises ClaimLost if the job is over."""
+        token = new_token()
+        digest = digest_of_token(token)
+        if not await to_the_end(retry_while_unavailable(lambda: self._jobs.admit(self.job, digest))):
+            raise ClaimLost(f"job {self.job.id} is over, or another replica runs it")
+        return ResultAddress(RESULT_PATH.format(job=self.job.id), token)
 
     def report(self) -> Progress | None:
         """The news since the last report."""
@@ -84,9 +104,9 @@ class JobKind(Protocol):
         """The tools whose jobs it can run now."""
         ...
 
-    async def run(self, running: RunningJob) -> JobEnd:
-        """The end of the job. A run after the first one decides whether that may be repeated. It is cancelled when the
-        job is to stop.
+    async def run(self, running: RunningJob) -> JobEnd | Detachment:
+        """The end of the job, or how it goes on elsewhere. A run after the first one decides whether that may be
+        repeated: with a handle, always. It is cancelled when the job is to stop.
         """
         ...
 
@@ -103,11 +123,11 @@ class ToolJobs:
     def names(self) -> Collection[str]:
         return self._toolset.names
 
-    async def run(self, running: RunningJob) -> JobEnd:
+    async def run(self, running: RunningJob) -> JobEnd | Detachment:
         job = running.job
         call, request = job.job, job.request
         may_run_again = any(spec.name == call.name and repeatable(spec) for spec in request.tools)
-        if job.attempt > (_MOST_RUNS if may_run_again else 1):
+        if job.handle is None and job.attempt > (_MOST_RUNS if may_run_again else 1):
             return UNKNOWN_END
         context = ToolContext(
             owner=job.owner,
@@ -121,9 +141,15 @@ class ToolJobs:
             checkpoint=running.checkpoint,
             checkpointed=job.checkpointed,
             deadline=job.deadline,
+            job=job.id,
+            handle=job.handle,
+            detach=running.detach,
+            result_address=running.result_address,
         )
         invoke = partial(self._toolset.run, call.name, job.input, context, offered=request.tools)
         outcome = await measured(call.name, call.tool_use_id, job.input, invoke)
+        if running.detachment is not None and not outcome.is_error:
+            return running.detachment
         plan = self._plans.of(job.owner, request.plan)
         return JobEnd(await with_files_stored(outcome, self._uploads, job.owner, plan))
 
@@ -207,19 +233,36 @@ class JobRunner:
     async def _supervise(self, running: RunningJob) -> None:
         job = running.job
         try:
-            with bound_contextvars(job=str(job.id), turn=str(job.turn)), JOBS_RUNNING.track_inprogress():
+            with (
+                bound_contextvars(job=str(job.id), turn=str(job.turn)),
+                JOBS_RUNNING.track_inprogress(),
+                _span_of(job) as span,
+            ):
                 log.info("job.claimed", tool=job.job.name, attempt=job.attempt)
-                end = await self._end_of(running)
-                if await to_the_end(self._settled(job, end)):
-                    log.info("job.settled", state=end.state, kind=end.outcome.kind)
-                else:  # its turn has ended, or another replica has it
-                    log.warning("job.outcome_late", state=end.state, kind=end.outcome.kind)
+                await self._conclude(job, await self._end_of(running), span)
         finally:
             if self._running.get(job.id) is running:
                 del self._running[job.id]
             self._woken.set()
 
-    async def _end_of(self, running: RunningJob) -> JobEnd:
+    async def _conclude(self, job: ClaimedJob, end: JobEnd | Detachment, span: Span) -> None:
+        if isinstance(end, Detachment):
+            span.set(turnstream__outcome="detached")
+            if await to_the_end(retry_while_unavailable(lambda: self._jobs.detach(job, end))):
+                log.info("job.detached", after=end.after)
+                if end.after is not None and end.after < self._poll_interval:
+                    asyncio.get_running_loop().call_later(end.after, self._woken.set)
+            else:
+                log.warning("job.outcome_late", state="detached", kind="ok")
+            return
+        span.set(turnstream__outcome=end.outcome.kind)
+        if await to_the_end(self._settled(job, end)):
+            JOBS_SETTLED.labels(end.outcome.kind).inc()
+            log.info("job.settled", state=end.state, kind=end.outcome.kind)
+        else:  # its turn has ended, it was settled from elsewhere, or another replica has it
+            log.warning("job.outcome_late", state=end.state, kind=end.outcome.kind)
+
+    async def _end_of(self, running: RunningJob) -> JobEnd | Detachment:
         try:
             return await self._kind.run(running)
         except MemoryError:
@@ -254,3 +297,18 @@ class JobRunner:
         if left:
             with suppress(StorageError):
                 await self._jobs.release(left)
+
+
+def _span_of(job: ClaimedJob) -> AbstractContextManager[Span]:
+    """The span of a run, in the trace of its turn, which has ended its own span by then."""
+    return TRACING.span(
+        f"job {job.job.name}",
+        "CONSUMER",
+        parent=job.request.trace,
+        link=job.request.trace if job.attempt > 1 else None,
+        gen_ai__conversation__id=str(job.chat),
+        gen_ai__tool__call__id=job.job.tool_use_id,
+        turnstream__turn=str(job.turn),
+        turnstream__job=str(job.id),
+        turnstream__attempt=job.attempt,
+    )

@@ -227,16 +227,16 @@ class ModelRoute:
         """The error of the turn that this failure ended: why its own model failed, then why each fallback did."""
         report_account(error)
         if not self._failures:
-            return TurnError(error.type, error.shown, error.request_id)
+            return _turn_error(error, error.shown)
         last = self._failures[-1]
         if last.last is not None:
             last.last.message = error.message  # says more: the limit that was reached, the wait that was asked for
         first = next((failures.last for failures in self._failures if failures.last is not None), error)
         if len(self._failures) == 1 and last.calls < 2:
-            return TurnError(error.type, error.shown, error.request_id)
+            return _turn_error(error, error.shown)
         own, *fallbacks = self._failures
         message = " ".join([str(own), *(f"Its fallback {each.model} failed too: {each}" for each in fallbacks)])
-        return TurnError(first.type, message, first.request_id)
+        return _turn_error(first, message)
 
     def _present_failures(self) -> _Failures:
         if not self._failures or self._failures[-1].model != self.model:
@@ -247,3 +247,8 @@ class ModelRoute:
         log.warning("model.fallback", model=self.model, fallback=self._left[1], error=reason)
         del self._left[0]
         self._retries.reset()
+
+
+def _turn_error(error: ProviderError, message: str) -> TurnError:
+    wait = {"retry_after": error.retry_after} if error.retry_after else None
+    return TurnError(error.type, message, error.request_id, wait)

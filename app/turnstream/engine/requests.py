@@ -56,9 +56,10 @@ class Requests:
         request = turn.request
         sealed = [round for round in turn.rounds if round.sealed and round.stop_reason != COMPACTED]
         params = _params(request, step)
+        messages = await self._messages([*self._ancestors, turn], step, model)
         return ModelRequest(
             model=model,
-            messages=await self._messages([*self._ancestors, turn], step, model),
+            messages=messages,
             system=request.system,
             params=params if model == request.model else self._params_of_fallback(model, params),
             tools=request.tools,
@@ -66,6 +67,7 @@ class Requests:
             may_use_tools=isinstance(step, CallModel) and step.tools,
             resume_data=_resume_data(sealed),
             earlier_data=self._earlier_data() if request.provider_tools else None,
+            prefilled=not sealed and model == request.model and messages[-1].role == "assistant",
             call=ModelCall(turn.id, step.round, turn.attempt, model, request.record),
             compaction=_compaction(request, model),
         )

@@ -42,11 +42,11 @@ class Retries:
         A failure after the first delta has its own budget, `recoveries` in the rows: it is not charged here.
         """
         if charged and self._spent >= self._policy.most:
-            raise PermanentError(error.type, error.message, request_id=error.request_id)
+            raise _given_up(error, error.message)
         policy, asked = self._policy, error.retry_after or 0.0
         if asked > policy.max_retry_after:
             message = f"{sentence(error.message)} The provider asks to wait {asked:g} s."
-            raise PermanentError(error.type, message, request_id=error.request_id)
+            raise _given_up(error, message)
         self._spent += charged
         if not policy.waits:
             return 0.0
@@ -54,6 +54,10 @@ class Retries:
         least = max(asked, policy.busy if error.busy else 0.0)
         # More than was asked for, or all turns that were refused together would be back together.
         return max(wait * jitter, least * (1.0 + 0.1 * jitter))
+
+
+def _given_up(error: TransientError, message: str) -> PermanentError:
+    return PermanentError(error.type, message, request_id=error.request_id, retry_after=error.retry_after)
 
 
 class StallTimeout:

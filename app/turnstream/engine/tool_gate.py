@@ -47,7 +47,8 @@ class StartJob:
 
 @dataclass(frozen=True, slots=True)
 class SettleUnrun:
-    """The call gets `outcome` without a run. A result `from_client` is not cut to size yet. The outcome of a `job` is
+    """The call gets `outcome` without a run. A result `from_client`, or from elsewhere, is not cut to
+    size yet. The outcome of a `job` is
     treated as that of a call that was run here.
     """
 
@@ -59,10 +60,11 @@ class SettleUnrun:
 
 @dataclass(frozen=True, slots=True)
 class JobEnd:
-    """The outcome of a job as its row has it, as JSON."""
+    """The outcome of a job as its row has it, as JSON. One `from_elsewhere` is not cut to size yet."""
 
     outcome: Outcome
     state: CallState = "settled"
+    from_elsewhere: bool = False
 
 
 UNKNOWN_END = JobEnd(Outcome(OUTCOME_UNKNOWN, is_error=True), "unknown")
@@ -118,7 +120,7 @@ class ToolGate:
     def decide(self, call: Block, refusal: str | None = None) -> RunCall | StartJob | SettleUnrun:
         """Decides about a call that waits for no person. With `refusal`, no call of its round may run."""
         if (end := self.end_of_job(call)) is not None:
-            return SettleUnrun(end.outcome, end.state, job=self.run_of(call))
+            return SettleUnrun(end.outcome, end.state, end.from_elsewhere, job=self.run_of(call))
         spec = self.spec(call)
         if call.key in self.started_before and spec is not None and not repeatable(spec):
             # An earlier attempt started the call, its outcome is unknown, and a second run may do harm.
@@ -163,6 +165,10 @@ class ToolGate:
         drafts = [call for call in calls if self.role(call) == "output" and call.key not in failed]
         return drafts[-1].text if drafts else None
 
+    def approvers(self, call: Block) -> tuple[str, ...]:
+        """The principals who alone may answer for the call."""
+        return tuple(self._policy(call).approvers)
+
     def role(self, call: Block) -> ToolRole | None:
         """The part of a call in a structured turn. An output that the model wrote as text is one as well."""
         if call.type == TEXT:
@@ -205,6 +211,7 @@ class ToolGate:
             attempt=self.turn.attempt,
             expires_at=None if expiry is None else now + timedelta(seconds=expiry),
             tool_digest=self.toolset.tool_digest(call.name, self._request.tools) if kind == "approval" else None,
+            approvers=self.approvers(call) if kind == "approval" else (),
         )
 
     def _ask_of(self, call: Block) -> Ask | None:
@@ -315,7 +322,12 @@ def outcome_of_answer(ask: Ask, answer: AskAnswer) -> Outcome:
             raise AssertionError("an approved call is run")
         case _:
             assert_never(answer.kind)
-    return Outcome(text, kind="refused", notes={"approval": {"decision": decision}})
+    return Outcome(text, kind="refused", notes={"approval": {"decision": decision} | _by(answer)})
+
+
+def _by(answer: AskAnswer) -> dict[str, str]:
+    """The person who decided in the place of the owner, for the notes of the result."""
+    return {} if answer.by is None else {"by": answer.by}
 
 
 def with_approval(outcome: Outcome, approval: AskAnswer) -> Outcome:
@@ -324,7 +336,7 @@ def with_approval(outcome: Outcome, approval: AskAnswer) -> Outcome:
         note = {"decision": "remembered", "grant": str(approval.grant)}
         return replace(outcome, notes={**outcome.notes, "approval": note})
     if approval.input is None:
-        return replace(outcome, notes={**outcome.notes, "approval": {"decision": "approve"}})
+        return replace(outcome, notes={**outcome.notes, "approval": {"decision": "approve"} | _by(approval)})
     notice = f"The user changed the input to {approval.input} before allowing the call."
-    notes = {**outcome.notes, "approval": {"decision": "approve", "input": approval.input}}
+    notes = {**outcome.notes, "approval": {"decision": "approve", "input": approval.input} | _by(approval)}
     return replace(outcome.with_parts(notice, *outcome.parts), notes=notes)

@@ -32,6 +32,7 @@ from turnstream.engine.tool_gate import RunCall, SettleUnrun, StartJob, ToolGate
 from turnstream.engine.turn_context import TurnContext
 from turnstream.kit.clock import CLOCK
 from turnstream.kit.ids import new_id
+from turnstream.kit.sealing import CannotOpen
 from turnstream.storage.database import retry_while_unavailable
 from turnstream.storage.runs.record import NewJob
 from turnstream.storage.tool_cache import CachedResult
@@ -111,6 +112,7 @@ class ToolRuns:
         """Gives every call of a round its result, or asks a person for it."""
         if refusal is None and (asks := self._gate.asks(calls, CLOCK.now())):
             if any(ask.tool_digest is not None for ask in asks):
+                asks = [await self._with_digest_of_plain_headers(ask) for ask in asks]
                 find = partial(self._context.grants.of_chat, self._recorder.turn.chat_id)
                 asks = with_grants(asks, calls, await retry_while_unavailable(find))
             await self._recorder.ask(asks)
@@ -153,13 +155,26 @@ class ToolRuns:
                 case StartJob(input_json):
                     seconds = self._toolset.policy(call.name or "", self._request.tools).seconds
                     await self._context.call_hooks(BeforeTool(self._context.owner, gate.turn, call, input_json))
-                    jobs.append(NewJob(new_id(), call, "tool", input_json, CLOCK.now() + timedelta(seconds=seconds)))
+                    kind, deadline = self._toolset.job_kind(call.name or ""), CLOCK.now() + timedelta(seconds=seconds)
+                    jobs.append(NewJob(new_id(), call, kind, input_json, deadline))
                 case _:
                     others.append(call)
         if jobs:
             await self._recorder.start_jobs(jobs)
             log.info("jobs.started", jobs=[str(job.id) for job in jobs], tools=[job.call.name for job in jobs])
+            for job in jobs:
+                self._context.span.event("job", turnstream__job=str(job.id), gen_ai__tool__name=job.call.name)
+            self._context.notify_owner(self._context.owner)
         return others
+
+    async def _with_digest_of_plain_headers(self, ask: Ask) -> Ask:
+        """A grant holds for the tool, whether its headers are encrypted in this turn or were not in an earlier one."""
+        offered = self._request.tools
+        try:
+            opened = await self._toolset.opened(ask.name, self._context.owner, offered)
+        except CannotOpen:
+            return replace(ask, tool_digest=None)
+        return ask if opened is offered else replace(ask, tool_digest=self._toolset.tool_digest(ask.name, opened))
 
     async def _unrun(self, calls: Sequence[Block], refusal: str | None) -> list[Settlement]:
         """The outcomes of calls that are not run here: they must not run, or a job has run them."""
@@ -167,12 +182,12 @@ class ToolRuns:
         for call in calls:
             match gate.decide(call, refusal):
                 case SettleUnrun(outcome, state, from_client, job):
+                    if from_client:
+                        name, id = call.name or "", call.tool_use_id or ""
+                        outcome = self._toolset.fitted(name, outcome, id, self._request.tools)
                     if job is not None:
                         outcome = await self._summarised(call, call.name or "", job.input_json, outcome)
                         outcome = outcome if job.approval is None else with_approval(outcome, job.approval)
-                    elif from_client:
-                        name, id = call.name or "", call.tool_use_id or ""
-                        outcome = self._toolset.fitted(name, outcome, id, self._request.tools)
                     count_policies(self._label(call), outcome.notes)
                     unrun.append(Settlement(call, outcome, state))
                 case RunCall() | StartJob():
@@ -366,6 +381,7 @@ class ToolRuns:
             attempt=attempt,
             expires_at=CLOCK.now() + timedelta(seconds=question.seconds),
             question=text,
+            approvers=self._gate.approvers(call),
         )
         await self._recorder.ask([ask])
         self._report_wait([ask])

@@ -36,7 +36,8 @@ class MasterKeys:
             if len(key) != _MASTER_BYTES:
                 raise ValueError(f"key {place} must have {_MASTER_BYTES} bytes, not {len(key)}")
         self._keys = {_id_of(key): AESGCM(key) for key in keys}
-        self.first = _id_of(keys[0])
+        self.ids = tuple(self._keys)
+        self.first = self.ids[0]
 
     @classmethod
     def read(cls, text: str) -> Self:

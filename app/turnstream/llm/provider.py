@@ -45,7 +45,8 @@ class ModelRequest:
     """The request of one model call. `tools`, and `provider_tools` as JSON text, are always listed: without them the
     provider's cache is lost. `may_use_tools` False forbids their use. `resume_data` is JSON text that the provider
     wants back from the last round, such as a container, `earlier_data` that of the turns before, which may have
-    expired. `call` is for interceptors; no provider sees it.
+    expired. `prefilled`: the model goes on with the reply at the end, whose beginning its client gave. `call` is for
+    interceptors; no provider sees it.
     """
 
     model: str
@@ -57,6 +58,7 @@ class ModelRequest:
     may_use_tools: bool = True
     resume_data: str | None = None
     earlier_data: str | None = None
+    prefilled: bool = False
     call: ModelCall | None = None
     compaction: ProviderCompaction | None = None
 

@@ -33,7 +33,6 @@ from turnstream.kit.signals import Signals
 from turnstream.setup.configuration import digests_of
 from turnstream.setup.parts import Parts
 from turnstream.setup.policies import worker_policy
-from turnstream.setup.standby import renewal_interval
 from turnstream.storage.activities import Activities
 from turnstream.storage.chats.actions import Actions
 from turnstream.storage.chats.chat_changes import ChatUpdates
@@ -43,7 +42,7 @@ from turnstream.storage.owners.audit import AuditTrail
 from turnstream.storage.owners.charges import Charges
 from turnstream.storage.owners.owner_changes import OwnerChanges
 from turnstream.storage.owners.uploads import Uploads
-from turnstream.storage.retention import AGED_KEYS, AGED_UPLOADS, Sweeps, aged_rows, old_chats, unused_tool_sets
+from turnstream.storage.retention import AGED_UPLOADS, Sweeps, aged_rows, old_chats, old_keys, unused_tool_sets
 from turnstream.storage.runs.jobs import Jobs
 from turnstream.storage.runs.journal import Journal, OpenTexts
 from turnstream.storage.runs.queue import Queue, Renewals
@@ -99,8 +98,9 @@ async def started(parts: Parts, url: str, api: Database, process: ServerProcess 
     policy = worker_policy(settings, parts.models, parts.plans)
     works = _works(parts, policy, signals)
     kinds = {kind for work in works.values() for kind in work.webhooks}
-    queue = Queue(database, new_id(), _address(settings, process), session_key, kinds, digests_of(parts), [*works])
-    monitor = ReplicaMonitor(queue, Actions(database), settings.lease, signals, renewal_interval(settings))
+    address, digests = _address(settings, process), digests_of(parts)
+    queue = Queue(database, new_id(), address, session_key, kinds, digests, [*works], parts.master_keys)
+    monitor = ReplicaMonitor(queue, Actions(database), settings.lease, signals, parts.renewal_interval)
     chat_wakeups = ChatWakeups(ChatUpdates(database), monitor.notify_peers, _CHAT_POLL)
     feed = OwnerFeed(OwnerChanges(api), monitor.notify_peers, _FEED_LOOK)
     refusals, provider_for = RefusedLogins(AuditTrail(database)), parts.models.provider_for
@@ -143,14 +143,17 @@ def _job_runner(parts: Parts, policy: WorkerPolicy, replica: UUID) -> JobRunner:
 def _works(parts: Parts, policy: WorkerPolicy, signals: Signals) -> Mapping[str, Work]:
     """Returns the background work of each extension, by the extension's name."""
     side_calls = SideCalls(Charges(parts.database), Accounts(parts.database), parts.plans, policy.model)
+    links = [extension.call_links(parts.settings, parts.database) for extension in parts.extensions]
     context = Context(
         settings=parts.settings,
         database=parts.database,
         models=parts.models,
         plans=parts.plans,
+        toolset=parts.toolset,
         side_calls=side_calls,
         notify=signals.changed.send,
         release=signals.release.send,
+        call_links=next(filter(None, links), None),
     )
     return {extension.name: extension.work(context) for extension in parts.extensions}
 
@@ -187,7 +190,7 @@ def sweeps_of(settings: Settings, database: Database) -> Sequence[Sweep]:
     if settings.retain_uploads_days is not None:
         old = partial(aged_rows, database, AGED_UPLOADS, settings.retain_uploads_days)
         sweeps.append(Sweep("old uploads", HOURS, old))
-    old = partial(aged_rows, database, AGED_KEYS, settings.retain_idempotency_keys_days)
+    old = partial(old_keys, database, settings.retain_idempotency_keys_days)
     sweeps.append(Sweep("old idempotency keys", HOURS, old))
     return sweeps
 

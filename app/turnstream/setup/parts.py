@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
+from copy import copy
 from dataclasses import dataclass
 
 from turnstream.api.identity.stored import StoredTokens
@@ -14,7 +15,7 @@ from turnstream.llm.models.catalog import Models
 from turnstream.setup.identity import open_ways
 from turnstream.setup.models import check_chosen, default_among, open_models, served_model
 from turnstream.setup.policies import tool_settings
-from turnstream.setup.toolset import open_toolset, source_kinds
+from turnstream.setup.toolset import merged, open_toolset, source_kinds
 from turnstream.storage.chats.turns import ToolResults
 from turnstream.storage.database import Database
 from turnstream.storage.owners.documents import Documents
@@ -40,7 +41,9 @@ class Given:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The objects of which the engine is composed."""
+    """The objects of which the engine is composed. A copy of the database wants a `renewal_interval` of the lease.
+    `master_keys` are the ids of those that this replica has.
+    """
 
     settings: Settings
     database: Database
@@ -49,6 +52,8 @@ class Parts:
     toolset: Toolset
     hooks: Sequence[Hooks]
     extensions: Sequence[Extension] = ()
+    renewal_interval: float | None = None
+    master_keys: Sequence[bytes] = ()
 
 
 # `serve` makes the parts and ends with the first ConfigError; `doctor` tries each. What is opened is closed by `stack`.
@@ -105,7 +110,9 @@ async def opened_toolset(
 ) -> Toolset:
     """Raises ConfigError. A source whose connections fail has no tools yet. Without `connect` none is opened."""
     if given.toolset is not None:
-        return given.toolset
+        toolset = copy(given.toolset)
+        toolset.outputs = merged(toolset.outputs, given.outputs or toolset.outputs)
+        return toolset
     results = result_tools(ToolResults(database), settings.max_result_chars)
     own, kinds = document_tools(Documents(database)) + results, source_kinds(settings, extensions)
     return await stack.enter_async_context(

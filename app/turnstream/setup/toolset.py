@@ -96,7 +96,7 @@ async def open_toolset(
                 settings.max_parallel,
                 settings.max_result_chars,
                 max_file_bytes=settings.max_file_bytes,
-                outputs=_merged(*(each.outputs for each in loaded), outputs or Outputs()),
+                outputs=merged(*(each.outputs for each in loaded), outputs or Outputs()),
                 sources=[source for each in loaded for source in each.sources],
                 declared=next((each.declared for each in loaded if each.declared is not None), None),
                 max_request_tools=settings.max_request_tools,
@@ -137,7 +137,7 @@ def _installed_kinds(given: ToolSettings) -> Sequence[SourceKind]:
     return source_kinds(settings, selected(settings))
 
 
-def _merged(*outputs: Outputs) -> Outputs:
+def merged(*outputs: Outputs) -> Outputs:
     """Merges `outputs`. Of validators or handlers with one name, the last is taken. The last timeout counts."""
     validators = {name: each for given in outputs for name, each in given.validators.items()}
     handlers = {name: each for given in outputs for name, each in given.handlers.items()}

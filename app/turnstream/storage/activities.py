@@ -1,6 +1,7 @@
 """The state of turns for people who ask: their rows, with the reports of the replicas that run them."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -10,7 +11,8 @@ from turnstream.domain.errors import NotFound
 from turnstream.domain.turns import Status
 from turnstream.domain.why import Activity, LifeEvent, OpenAsk, OpenJob, RunningCall, TurnState
 from turnstream.storage.database import Database, Row, Statement
-from turnstream.storage.rows import OPEN_STATUSES, WAITS
+from turnstream.storage.retention import NO_ID
+from turnstream.storage.rows import ID_FORM, OPEN_STATUSES, WAITS
 from turnstream.tracing import trace_id
 
 # A replica whose row is gone, because others took it for dead, reports nothing.
@@ -51,7 +53,11 @@ _STATE = f"""
         (
             SELECT json_agg(json_build_object(
                 'id', jobs.id, 'name', name, 'replica', holder.address, 'seconds', extract(epoch FROM now()
-                    - CASE WHEN holder.id IS NULL THEN due_at ELSE jobs.started_at END)
+                    - CASE WHEN holder.id IS NULL AND handle IS NULL THEN due_at ELSE jobs.started_at END),
+                'detached', holder.id IS NULL AND handle IS NOT NULL,
+                'due', CASE WHEN isfinite(due_at) THEN extract(epoch FROM due_at - now()) END,
+                'deadline', CASE WHEN isfinite(deadline) THEN extract(epoch FROM deadline - now()) END,
+                'child', CASE WHEN kind = 'child' AND handle->>'turn' ~ '{ID_FORM}' THEN handle->>'turn' END
             ) ORDER BY jobs.created_at) FROM jobs LEFT JOIN replicas AS holder ON holder.id = jobs.replica
             WHERE turn_id = turns.id AND jobs.settled_at IS NULL
         ) AS jobs,
@@ -72,7 +78,7 @@ OPEN_TURNS = Statement(
     ORDER BY turns.created_at, turns.id LIMIT :limit
     """
 )
-TURN_STATE = Statement(f"{_STATE} WHERE turns.id = :turn AND turns.role = 'assistant'")
+TURN_STATES = Statement(f"{_STATE} WHERE turns.id = ANY(CAST(:turns AS uuid[])) AND turns.role = 'assistant'")
 # Rows alone: it works for a turn that ended long ago, and on any replica.
 LIFE = Statement(
     """
@@ -88,6 +94,11 @@ LIFE = Statement(
         UNION ALL SELECT settled_at, format('tool %s %s', name, CASE state
                 WHEN 'unknown' THEN 'has an unknown outcome' ELSE 'settled' END), 6
             FROM tool_calls WHERE turn_id = :turn
+        UNION ALL SELECT created_at, format('tool %s runs as the job %s', name, id), 5 FROM jobs WHERE turn_id = :turn
+        UNION ALL SELECT started_at, format('job of %s claimed, run %s', name, attempt), 5 FROM jobs
+            WHERE turn_id = :turn
+        UNION ALL SELECT settled_at, format('job of %s %s', name, CASE WHEN outcome IS NULL THEN 'stopped'
+                ELSE 'settled: ' || coalesce(outcome->'outcome'->>'kind', 'ok') END), 6 FROM jobs WHERE turn_id = :turn
         UNION ALL SELECT asked_at, format('waits for a person: %s of %s', kind, name), 7 FROM asks WHERE turn_id = :turn
         UNION ALL SELECT answered_at, format('answered: %s of %s', kind, name), 8 FROM asks WHERE turn_id = :turn
         UNION ALL SELECT created_at, 'words of the user arrived', 9 FROM steers WHERE turn_id = :turn
@@ -103,6 +114,9 @@ _turns = msgspec.json.Decoder(dict[UUID, Activity])
 _asks = msgspec.json.Decoder(tuple[OpenAsk, ...])
 _jobs = msgspec.json.Decoder(tuple[OpenJob, ...])
 _calls = msgspec.json.Decoder(tuple[RunningCall, ...])
+
+
+_DEEPEST = 5  # agents that wait for agents
 
 
 class Activities:
@@ -123,11 +137,22 @@ class Activities:
         return await self._states(rows)
 
     async def of(self, turn: UUID) -> TurnState:
-        """Raises NotFound."""
-        states = await self._states(await self._database.rows(TURN_STATE, turn=turn, most=self._most))
+        """With the turns of agents that it waits for. Raises NotFound."""
+        states = await self._with_children([turn], _DEEPEST)
         if not states:
             raise NotFound(f"There is no answer with the id {turn}.")
         return states[0]
+
+    async def _with_children(self, turns: Sequence[UUID], depth: int) -> Sequence[TurnState]:
+        found = await self._states(await self._database.rows(TURN_STATES, turns=turns, most=self._most))
+        children = [job.child for state in found for job in state.jobs if job.child is not None]
+        if not children or not depth:
+            return found
+        states = {state.id: state for state in await self._with_children(children, depth - 1)}
+        return [
+            replace(state, jobs=tuple(replace(job, works=states.get(job.child or NO_ID)) for job in state.jobs))
+            for state in found
+        ]
 
     async def life(self, turn: UUID) -> Sequence[LifeEvent]:
         return [LifeEvent(row["at"], row["what"]) for row in await self._database.rows(LIFE, turn=turn)]

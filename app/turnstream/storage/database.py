@@ -21,6 +21,7 @@ from urllib.parse import parse_qs, urlsplit
 from weakref import WeakValueDictionary
 
 import asyncpg
+import msgspec
 import structlog
 
 from turnstream.domain.errors import (
@@ -98,7 +99,7 @@ class SigningKey:
         key = secrets.token_bytes(32).ljust(64, b"\0")
         return cls(bytes(byte ^ 0x36 for byte in key), bytes(byte ^ 0x5C for byte in key))
 
-    def sign(self, kind: Literal["owner", "actor"], value: str) -> str:
+    def sign(self, kind: Literal["owner", "actor", "principals"], value: str) -> str:
         inner = sha256(self.inner_pad + f"{kind}:{value}".encode()).digest()
         return f"{sha256(self.outer_pad + inner).hexdigest()}:{value}"
 
@@ -228,6 +229,11 @@ class Database:
     def signed_actor(self, actor: str) -> str:
         """The credential of a request, as the audit trail believes it."""
         return self.key.sign("actor", actor) if self.key else actor
+
+    def signed_principals(self, principals: Sequence[str]) -> str:
+        """The principals of a request, as an ask with approvers believes them (`principals_of`)."""
+        text = msgspec.json.encode(principals).decode()
+        return self.key.sign("principals", text) if self.key else text
 
     async def rows(self, statement: Statement, **values: Any) -> Sequence[Row]:
         async with self._connection() as raw:

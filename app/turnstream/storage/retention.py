@@ -56,9 +56,10 @@ POSTPONE_SWEEP = Statement("UPDATE sweeps SET due_at = now() + :wait WHERE name 
 
 # Owner by owner, since the index of chats begins with the owner: another index would cost every message. An owner
 # without old chats has one row with a null. A chat goes when it was changed last so long ago and no turn of it is at
-# work; a turn that waits for a person does not keep it.
+# work; a turn that waits for a person does not keep it. The chat of an agent goes with the turn that has called it.
+_OF_NO_TURN = "(of_turn IS NULL OR NOT EXISTS (SELECT FROM turns WHERE turns.id = of_turn))"
 GET_OLD_CHATS = Statement(
-    """
+    f"""
     WITH RECURSIVE page (owner, number) AS (
         (SELECT owner, 1 FROM chats WHERE owner >= :begin AND (owner > :begin OR :again) ORDER BY owner LIMIT 1)
         UNION ALL
@@ -71,7 +72,7 @@ GET_OLD_CHATS = Statement(
         SELECT id FROM chats
         WHERE chats.owner = page.owner AND updated_at < now() - CAST(:age AS interval) AND NOT EXISTS (
             SELECT FROM turns WHERE chat_id = chats.id AND status IN ('queued', 'running')
-        )
+        ) AND {_OF_NO_TURN}
         ORDER BY updated_at LIMIT :most
     ) AS old ON true
     ORDER BY page.owner
@@ -80,12 +81,12 @@ GET_OLD_CHATS = Statement(
 )
 # Asked again: a chat may have been used meanwhile. One chat at a time, since each may have thousands of turns.
 DELETE_OLD_CHAT = Statement(
-    """
+    f"""
     DELETE FROM chats WHERE id IN (
         SELECT id FROM chats
         WHERE id = :chat AND updated_at < now() - CAST(:age AS interval) AND NOT EXISTS (
             SELECT FROM turns WHERE chat_id = chats.id AND status IN ('queued', 'running')
-        )
+        ) AND {_OF_NO_TURN}
         FOR UPDATE SKIP LOCKED
     )
     RETURNING id
@@ -114,6 +115,13 @@ def aged(table: str, begin: Mapping[str, Any], since: str = "created_at", most: 
 
 AGED_UPLOADS: Final = aged("uploads", {"id": NO_ID}, most=100)  # each may have megabytes
 AGED_KEYS: Final = aged("idempotency_keys", {"turn_id": NO_ID, "owner": "", "key": ""})
+AGED_WITHDRAWN_KEYS: Final = Aged(
+    walk_of(
+        "idempotency_keys", ["owner", "key"], "created_at < now() - CAST(:age AS interval)", within="turn_id IS NULL"
+    ),
+    {"owner": "", "key": ""},
+    ROWS,
+)
 GET_PRESENT_TURNS = Statement("SELECT id FROM turns WHERE id = ANY(CAST(:turns AS uuid[]))", timeout=LONG)
 
 # A set is not touched by each turn that uses it, but once an hour: the set of a turn that is not committed yet was used
@@ -165,6 +173,13 @@ def aged_rows(database: Database, rows: Aged, days: float) -> AsyncGenerator[int
     age = timedelta(days=days)
     before = UUID(int=max(0, int((CLOCK.now() - age).timestamp() * 1000)) << 80)
     return walk(database, rows.delete, rows.begin, rows.most, before=before, age=age)
+
+
+async def old_keys(database: Database, days: float) -> AsyncGenerator[int, None]:
+    """Deletes idempotency keys that are older than `days`."""
+    for rows in (AGED_KEYS, AGED_WITHDRAWN_KEYS):
+        async for removed in aged_rows(database, rows, days):
+            yield removed
 
 
 def unused_tool_sets(database: Database) -> AsyncGenerator[int, None]:

@@ -25,7 +25,7 @@ API_ROLE: Final = "turnstream_api"
 # What the role may do with tables of which each change is in the audit trail; with the others it may do all. An ask is
 # made by the engine, as a job is; asks and grants go with their turns. Tool sets are written by a function.
 NARROW: Final = {
-    "asks": "SELECT, UPDATE (answer, answered_at)",
+    "asks": "SELECT, UPDATE (answer, answered_at, links_revoked_at)",
     "jobs": "SELECT",
     "grants": "SELECT, INSERT, UPDATE (revoked_at)",
     "tool_sets": "SELECT",

@@ -8,6 +8,7 @@ from sqlalchemy import (
     Column,
     Computed,
     DateTime,
+    Float,
     ForeignKey,
     ForeignKeyConstraint,
     Identity,
@@ -62,6 +63,7 @@ tokens = Table(
     Column("expires_at", DateTime(timezone=True)),
     Column("last_used_at", DateTime(timezone=True)),
     Column("plan", Text),
+    Column("roles", ARRAY(Text), nullable=False, server_default=text("'{}'")),
     CheckConstraint("octet_length(hash) = 32", name="hash_is_sha256"),
     info=owned("owner", "credential", closed=True),
 )
@@ -110,6 +112,7 @@ browser_tokens = Table(
     Column("token_id", Uuid, ForeignKey("tokens.id", ondelete="CASCADE")),
     Column("folder", Text),
     Column("fixed", JSON),
+    Column("roles", ARRAY(Text), nullable=False, server_default=text("'{}'")),
     CheckConstraint("octet_length(hash) = 32", name="hash_is_sha256"),
     CheckConstraint("turn_id IS NULL OR chat_id IS NOT NULL", name="turn_has_chat"),
     Index(None, "expires_at"),
@@ -152,7 +155,10 @@ chats = Table(
     Column("settings", JSON, nullable=False, server_default=text("'{}'")),
     _now(),
     Column("updated_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    # The turn whose call it works on; null for a chat of a person. Lists have only these.
+    Column("of_turn", Uuid),
     Index(None, "owner", "updated_at", "id"),
+    Index("ix_chats_of_turn", "of_turn", postgresql_where=literal_column("of_turn IS NOT NULL")),
     info=owned("owner", "content"),
 )
 
@@ -570,9 +576,9 @@ jobs = Table(
     Column("progress", Text),
     Column("outcome", JSON),
     Column("settled_at", DateTime(timezone=True)),
+    Column("token_digest", LargeBinary),  # who has the token may settle it
     _now(),
     UniqueConstraint("turn_id", "round", "tool_use_id"),
-    CheckConstraint("kind IN ('tool')", name="kind"),
     CheckConstraint("outcome IS NULL OR settled_at IS NOT NULL", name="outcome_has_time"),
     CheckConstraint("replica IS NULL OR settled_at IS NULL", name="over_has_no_runner"),
     Index("ix_jobs_unsettled", "due_at", postgresql_where=literal_column("settled_at IS NULL")),
@@ -598,6 +604,10 @@ asks = Table(
     # Of the tool as it was shown, where an approval may be remembered for the chat.
     Column("tool_digest", Text),
     Column("question", JSON),
+    # Who alone may answer: a trigger holds each answer to it (`check_approver`).
+    Column("approvers", ARRAY(Text)),
+    # Approval links that were signed until then answer nothing.
+    Column("links_revoked_at", DateTime(timezone=True)),
     CheckConstraint("kind IN ('client', 'approval', 'elicitation')", name="kind"),
     CheckConstraint("(kind = 'elicitation') = (question IS NOT NULL)", name="elicitation_has_question"),
     CheckConstraint("(answer IS NULL) = (answered_at IS NULL)", name="answer_has_time"),
@@ -645,11 +655,12 @@ idempotency_keys = Table(
     Column("owner", Text, primary_key=True),
     Column("key", Text, primary_key=True),
     Column("digest", LargeBinary, nullable=False),
-    Column("turn_id", Uuid, ForeignKey("turns.id", ondelete="CASCADE"), nullable=False),
+    Column("turn_id", Uuid, ForeignKey("turns.id", ondelete="CASCADE")),  # null once the message was withdrawn
     Column("steer_id", Uuid),
     _now(),
     CheckConstraint("length(key) BETWEEN 1 AND 255", name="key_length"),
     Index(None, "turn_id"),
+    Index("ix_idempotency_keys_withdrawn", "owner", "key", postgresql_where=literal_column("turn_id IS NULL")),
     info=owned("owner", "content"),
 )
 
@@ -687,6 +698,57 @@ waiting_webhooks = Table(
     CheckConstraint("num_nonnulls(due_at, delivered_at, given_up_at) = 1", name="one_state"),
     Index("ix_waiting_webhooks_due", "due_at", postgresql_where=literal_column("due_at IS NOT NULL")),
     info=owned("turn_id", "state"),
+)
+
+# Messages that the server posts at ticks. `request` is the message as the API takes it; `every` is in seconds. Without
+# a chat each run has a new one. `paused` says why no tick is due.
+schedules = Table(
+    "schedules",
+    metadata,
+    Column("id", Uuid, primary_key=True),
+    Column("owner", Text, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("chat_id", Uuid, ForeignKey("chats.id", ondelete="CASCADE")),
+    Column("request", JSON, nullable=False),
+    Column("plan", Text),
+    Column("cron", Text),
+    Column("every", Float),
+    Column("zone", Text, nullable=False),
+    Column("missed", Text, nullable=False),
+    Column("grace", Float, nullable=False),
+    Column("next_at", DateTime(timezone=True), nullable=False),
+    Column("paused", Text),
+    Column("failures", Integer, nullable=False, server_default=text("0")),
+    _now(),
+    CheckConstraint("num_nonnulls(cron, every) = 1", name="one_rule"),
+    CheckConstraint("missed IN ('run_once', 'skip', 'report')", name="missed"),
+    CheckConstraint("paused IN ('person', 'failures')", name="paused"),
+    Index(None, "owner"),
+    Index(None, "chat_id"),
+    Index("ix_schedules_due", "next_at", postgresql_where=literal_column("paused IS NULL")),
+    info=owned("owner", "content"),
+)
+
+# The ticks of schedules. The key is what keeps a tick from being run twice.
+schedule_runs = Table(
+    "schedule_runs",
+    metadata,
+    Column("schedule_id", Uuid, ForeignKey("schedules.id", ondelete="CASCADE"), primary_key=True),
+    Column("tick", DateTime(timezone=True), primary_key=True),
+    Column("owner", Text, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("due_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    # No foreign keys: a run outlasts its chat.
+    Column("turn_id", Uuid),
+    Column("chat_id", Uuid),
+    Column("missed", Integer, nullable=False, server_default=text("0")),
+    Column("error", Text),
+    CheckConstraint("state IN ('pending', 'started', 'ended', 'failed', 'missed')", name="state"),
+    CheckConstraint("(state IN ('started', 'ended')) <= (turn_id IS NOT NULL)", name="started_has_turn"),
+    Index(None, "owner"),
+    Index("ix_schedule_runs_pending", "due_at", postgresql_where=literal_column("state = 'pending'")),
+    Index("ix_schedule_runs_started", "tick", postgresql_where=literal_column("state = 'started'")),
+    info=owned("owner", "state"),
 )
 
 # The journal: the open text of running turns. Each replica has a log of its own, one row per tick, with the new pieces
@@ -746,6 +808,8 @@ replicas = Table(
     Column("extensions", ARRAY(Text), nullable=False, server_default=text("'{search}'")),
     # False for a version that applies steers as it has read them, whatever has become of them since.
     Column("edits_queue", Boolean, nullable=False, server_default=text("false")),
+    # The ids of its master keys; null for a version that decrypts no secrets.
+    Column("master_keys", ARRAY(LargeBinary)),
     info=owned(None),
 )
 

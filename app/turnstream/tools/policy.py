@@ -1,7 +1,8 @@
 """The policy of a tool: limits, retries, fallback and approval of its calls, and the notes and counts of their use."""
 
 import math
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -13,6 +14,7 @@ Approval = Literal["never", "always"] | Callable[[Mapping[str, Any]], bool]
 ResultForm = Literal["json", "text"]
 # How far one approval may reach: this call, or all later calls of the tool in the chat.
 ApprovalScope = Literal["call", "chat"]
+_APPROVER = re.compile(r"(role|person):\S(.*\S)?")
 # Fields of Policy that were chosen, by name. Policy checks names and values.
 PolicyOptions = Mapping[str, Any]
 
@@ -89,6 +91,7 @@ class Policy:
     approval: Approval = "never"
     approval_expiry: float | None = None  # seconds that a person has to decide
     approval_scope: ApprovalScope = "chat"  # the most that a person may allow at once
+    approvers: Sequence[str] = ()  # who alone may answer, as `role:NAME` or `person:OWNER`; empty: the owner
 
     @property
     def seconds(self) -> float:
@@ -120,6 +123,12 @@ class Policy:
                 raise ValueError('`approval_expiry` needs an `approval` that is not "never": no person is asked')
         if self.approval_scope not in {"call", "chat"}:
             raise ValueError(f'`approval_scope` must be "call" or "chat", not {self.approval_scope!r}')
+        if isinstance(self.approvers, str):
+            raise ValueError(f"`approvers` must be a list, not {self.approvers!r}")
+        object.__setattr__(self, "approvers", tuple(self.approvers))
+        for approver in self.approvers:
+            if not _APPROVER.fullmatch(approver):
+                raise ValueError(f"`approvers` must have the form `role:NAME` or `person:OWNER`, not {approver!r}")
 
 
 def policy_of(spec: ToolSpec, options: PolicyOptions) -> Policy:

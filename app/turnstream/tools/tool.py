@@ -1,5 +1,6 @@
 """Tools, their contexts and outcomes, and the decorator that makes a tool from a typed async function."""
 
+import math
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -18,6 +19,7 @@ _P = ParamSpec("_P")
 OutcomeKind = Literal["ok", "error", "timeout", "unknown", "bad_input", "unavailable", "refused"]
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+GOES_ON = "The call goes on elsewhere."
 RETURNED_NOTHING = "The call succeeded and returned nothing."
 
 
@@ -45,6 +47,45 @@ class PersonAnswer:
 AskPerson = Callable[[PersonQuestion], Awaitable[PersonAnswer | None]]
 
 
+@dataclass(frozen=True, slots=True)
+class Detached:
+    """Returned by a background tool whose work goes on elsewhere. The job keeps `handle`, a JSON value, and no slot. It
+    is run again with that handle after `after` seconds; with None only when it is woken, or at its deadline. A program
+    that has the job's `result_address` may settle it before. `message` is shown as progress.
+    """
+
+    handle: Any
+    after: float | None = None
+    message: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.handle is None:
+            raise ValueError("`handle` must be a JSON value, not None: the next run of the call is known by it")
+        if self.after is not None and not 0 <= self.after < math.inf:
+            raise ValueError(f"`after` must be a number of seconds, 0 or more, not {self.after}")
+
+
+@dataclass(frozen=True, slots=True)
+class ResultAddress:
+    """Where a program elsewhere posts the result of a job: `path` of this server, with `token` as bearer. The token is
+    good for nothing else, and until the job is over.
+    """
+
+    path: str
+    token: str
+
+
+_ONLY_IN_BACKGROUND = "only a call of a tool with `background` can go on elsewhere"
+
+
+def _goes_on_nowhere(_detached: Detached) -> None:
+    raise TypeError(_ONLY_IN_BACKGROUND)
+
+
+async def _no_address() -> ResultAddress:
+    raise TypeError(_ONLY_IN_BACKGROUND)
+
+
 async def _keep_nothing(_value: Any) -> None:
     """The checkpoint of a tool that runs inside its turn."""
 
@@ -62,6 +103,9 @@ class ToolContext:
     unless it is empty.
     A background tool can `checkpoint` a JSON value. If its process dies, `checkpointed` is the last one in the next
     run of the call; else it is None. `deadline` is when the call is stopped. Of other tools nothing is kept.
+    A background tool whose work goes on elsewhere returns `Detached`, or calls `detach`, and then returns anything.
+    `job` is the id of its job, `handle` that of the run before, None in the first one. `result_address` makes a new
+    address for its result; the address before is no longer good.
     """
 
     owner: str
@@ -76,6 +120,10 @@ class ToolContext:
     checkpoint: Callable[[Any], Awaitable[None]] = _keep_nothing
     checkpointed: Any = None
     deadline: datetime | None = None
+    job: UUID | None = None
+    handle: Any = None
+    detach: Callable[[Detached], None] = _goes_on_nowhere
+    result_address: Callable[[], Awaitable[ResultAddress]] = _no_address
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +246,11 @@ class FunctionTool:
             return Outcome(f"The input of {self.spec.name} is not right. {error}", kind="bad_input")
         if self.arguments.context is not None:
             arguments[self.arguments.context] = context
-        return self._outcome(await self.function(*self.bound, **arguments))
+        result = await self.function(*self.bound, **arguments)
+        if isinstance(result, Detached):
+            context.detach(result)
+            return Outcome(GOES_ON)
+        return self._outcome(result)
 
     def _outcome(self, result: object) -> Outcome:
         if isinstance(result, Outcome):
@@ -282,7 +334,7 @@ def tool(
 
     The function takes the arguments that the model sends and, if it has a parameter of that type, a ToolContext. It
     returns a str, a File, a list of texts and files, any value that can be serialized as JSON, a ToolResult of one of
-    these, or an Outcome.
+    these, or an Outcome; in the background also Detached.
     `read_only` promises that it has no effects, `retry_safe` that it may be run again with the same idempotency key.
     The other options are the fields of Policy. Raises TypeError or ValueError at once for a function that cannot be a
     tool, or not with these options.

@@ -126,6 +126,10 @@ class Toolset:
         tool = self._find(name, offered)
         return Policy() if tool is None else tool.policy
 
+    def job_kind(self, name: str) -> str:
+        """What runs the calls of a background tool, in a word for people."""
+        return getattr(self._find(name, None), "job_kind", "tool")
+
     def needs_approval(self, name: str, input_json: str, offered: Sequence[ToolSpec] | None = None) -> bool:
         """Whether a person must allow this call. When the policy cannot decide, a person must."""
         approval = self.policy(name, offered).approval
@@ -158,7 +162,7 @@ class Toolset:
     def tool_digest(self, name: str, offered: Sequence[ToolSpec]) -> str | None:
         """Identifies the tool that a grant is for. None where each call needs a decision of its own."""
         tool, spec = self._find(name, offered), next((spec for spec in offered if spec.name == name), None)
-        if tool is None or spec is None or tool.policy.approval_scope == "call":
+        if tool is None or spec is None or tool.policy.approval_scope == "call" or tool.policy.approvers:
             return None
         return digest_of_tool(spec, tool.spec)
 
@@ -173,7 +177,8 @@ class Toolset:
         known = list(self._tools) if offered is None else [spec.name for spec in offered]
         with bound_contextvars(tool=name[:_MAX_NAME_CHARS], tool_use_id=context.tool_use_id):
             try:
-                tool = self._resolve(name, input_json, known, await self._opened(name, context.owner, offered))
+                opened = None if offered is None else await self.opened(name, context.owner, offered)
+                tool = self._resolve(name, input_json, known, opened)
             except CannotOpen as error:
                 log.error("tool.sealed", reason=str(error))
                 tool = Outcome(f"The stored headers of {name} cannot be decrypted by this server.", kind="unavailable")
@@ -215,10 +220,10 @@ class Toolset:
         sizes = self._sizes.of(self.policy(name, offered))
         return fit(outcome, sizes, tool_use_id, [spec.name for spec in offered])
 
-    async def _opened(self, name: str, owner: str, offered: Sequence[ToolSpec] | None) -> Sequence[ToolSpec] | None:
-        """`offered`, where the called tool has its headers in plain text. Raises CannotOpen."""
-        spec = next((spec for spec in offered or () if spec.name == name), None)
-        if offered is None or spec is None or spec.http is None or not any(map(is_sealed, spec.http.headers.values())):
+    async def opened(self, name: str, owner: str, offered: Sequence[ToolSpec]) -> Sequence[ToolSpec]:
+        """`offered`, with the headers of the called tool in plain text. Raises CannotOpen."""
+        spec = next((spec for spec in offered if spec.name == name), None)
+        if spec is None or spec.http is None or not any(map(is_sealed, spec.http.headers.values())):
             return offered
         if self.open_headers is None:
             raise CannotOpen("This server has no master key (TURNSTREAM_MASTER_KEY).")

@@ -424,3 +424,46 @@ async def test_what_cannot_be_stored_is_refused_in_a_history(api: Client, part: 
     seed = {"id": "a", "role": "assistant", "parts": [part]}
     (refusal,) = await talk(api, str(uuid4()), seed, user("Moin"), expect=422)
     assert "a NUL character at offset 0" in refusal["detail"]
+
+
+LOOK = {"type": "tool-look", "toolCallId": "c1", "state": "output-available", "input": {"at": "sea"}, "output": "x"}
+
+
+async def test_results_of_a_chat_that_is_not_here_are_gone_on_from(server: Server, api: Client) -> None:
+    model, provider = server.scripts.provider(message_of(text("Blue.")), message_of(text("Yes.")))
+    id, options = str(uuid4()), {"model": model}
+    begun = [user("Which colour?", "m1"), {"id": "m2", "role": "assistant", "parts": [LOOK]}]
+    chunks = await talk(api, id, *begun, turnstream=options)
+    assert "".join(chunk["delta"] for chunk in chunks if chunk["type"] == "text-delta") == "Blue."
+    sent = [(message.role, [block.type for block in message.blocks]) for message in provider.requests[0].messages]
+    assert sent == [("user", ["text"]), ("assistant", ["tool_use"]), ("user", ["tool_result"])]
+    await talk(api, id, *begun, turnstream=options)  # a response that was lost
+    stored = await messages_of(api, id)
+    assert [message["role"] for message in stored] == ["user", "assistant", "assistant"]
+    await talk(api, id, *begun, stored[-1], user("Sure?", "m4"), turnstream=options)
+    assert len(provider.requests) == 2
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [[{**LOOK, "state": "input-available"}], [LOOK, {**LOOK, "toolCallId": "c2", "state": "input-available"}]],
+    ids=["none", "one of two"],
+)
+async def test_a_history_whose_calls_lack_results_is_refused(api: Client, parts: list[Json]) -> None:
+    asked = {"id": "m2", "role": "assistant", "parts": parts}
+    (refusal,) = await talk(api, str(uuid4()), user("Go", "m1"), asked, expect=422)
+    assert refusal["errors"][0]["field"] == "messages"
+    (refusal,) = await talk(api, str(uuid4()), {"id": "m2", "role": "assistant", "parts": []}, expect=422)
+    assert "must end with a user message" in refusal["detail"]
+
+
+async def test_a_token_for_messages_alone_is_enough_for_a_page_with_a_greeting(server: Server, api: Client) -> None:
+    greeting = {"id": "g", "role": "assistant", "parts": [{"type": "text", "text": "How can I help?"}]}
+    sending = {"Authorization": f"Bearer {await server.token(api.owner, 'send', 'read')}"}
+    answer = await api.post(
+        CHAT, json={"id": str(uuid4()), "messages": [greeting, user("Moin", "m1")]}, headers=sending
+    )
+    assert answer.status_code == 200, answer.text
+    forged = [greeting, {"id": "f", "role": "assistant", "parts": [LOOK]}, user("Moin", "m1")]
+    answer = await api.post(CHAT, json={"id": str(uuid4()), "messages": forged}, headers=sending)
+    assert answer.status_code == 403

@@ -14,7 +14,7 @@ from tests.support.http_server import Server, pausing, serving
 from tests.support.pictures import PIXEL
 from turnstream.domain.errors import AccountRefused, PermanentError, TransientError
 from turnstream.llm.anthropic.render import render, render_count
-from turnstream.llm.models.catalog import ProviderModels
+from turnstream.llm.models.catalog import Model, ProviderModels
 from turnstream.llm.provider import BlockClosed, BlockOpened, MessageDelta, MessageEnded, ModelRequest
 from turnstream.llm.scripted import Pause, ScriptedProvider, message_of, text, thinking, tool_use
 from turnstream.tools.tool import tool
@@ -322,6 +322,20 @@ async def test_refusals_have_the_classes_of_the_sdk(server: Server, client: Asyn
         await client.post("/v1/messages", body={"model": "plain", "messages": [user("Hi")]}, cast_to=object)
     with pytest.raises(anthropic.NotFoundError, match="has no call"):
         await client.messages.batches.list()
+
+
+async def test_a_model_with_prefill_continues_an_answer(server: Server, client: AsyncAnthropic) -> None:
+    provider = ScriptedProvider([message_of(text(" blue."))])
+    server.scripts.offers.append(ProviderModels(provider, [Model("prefilled", prefill=True)]))
+    given: Any = {"model": "prefilled", "max_tokens": 9}
+    made = await client.messages.create(**given, messages=[user("Go"), assistant("It is")])
+    assert [block.to_dict() for block in made.content] == [{"type": "text", "text": " blue."}]
+    (asked,) = provider.requests
+    assert [(message.role, message.blocks[-1].text) for message in asked.messages] == [
+        ("user", "Go"),
+        ("assistant", "It is"),
+    ]
+    assert json.loads(render(asked))["messages"][-1]["role"] == "assistant"
 
 
 @pytest.mark.parametrize(

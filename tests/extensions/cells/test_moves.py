@@ -138,7 +138,7 @@ def test_every_column_of_a_table_that_is_copied_ahead_is_copied_and_what_may_cha
         assert set(table.columns) == set(stored_columns(name))
     chats, uploads, tool_sets = COPIED["chats"], COPIED["uploads"], COPIED["tool_sets"]
     assert chats.renew is not None
-    assert {"id", "owner", *chats.live, *chats.renew.columns} == set(chats.columns)
+    assert {"id", "owner", "of_turn", *chats.live, *chats.renew.columns} == set(chats.columns)
     assert {"id", "owner", "digest", "content", *uploads.live} == set(uploads.columns)
     assert {"owner", "digest", "tools", *tool_sets.live} == set(tool_sets.columns)
 
@@ -236,7 +236,7 @@ async def test_turns_that_have_ended_are_copied_before_the_owner_is_held_and_wha
 ) -> None:
     harness, owned = cells.harness, Chats(cells.harness.database)
     monkeypatch.setattr("turnstream.extensions.cells.owner_ahead._PORTION", 1)
-    chats = [chat.id for chat in await owned.page(OWNER, 10, None)]
+    chats = [chat.id for chat, _ in await owned.page(OWNER, 10, None)]
     (gone,) = (chat for chat in chats if chat != cells.asked.chat)
     asked = Statement("UPDATE turns SET asked = 1 WHERE id = :turn RETURNING id")
     await harness.database.row(asked, turn=cells.asked.turn)

@@ -14,7 +14,8 @@ from tests.support.http_client import Client
 from tests.support.http_server import Server
 from tests.support.pictures import PIXEL
 from turnstream.domain.errors import PermanentError
-from turnstream.llm.scripted import message_of, text, thinking, tool_use
+from turnstream.llm.models.catalog import Model, ProviderModels
+from turnstream.llm.scripted import ScriptedProvider, message_of, text, thinking, tool_use
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -206,6 +207,36 @@ async def test_a_call_of_a_custom_tool_from_elsewhere_is_recorded(server: Server
     await client.chat.completions.create(model=model, messages=messages)
     said = [block.text for message in provider.requests[0].messages for block in message.blocks]
     assert said == ["Go", '{"input": "+b"}', "ok"]
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["once", "of an answer from here"])
+async def test_a_model_with_prefill_continues_an_answer(server: Server, client: AsyncOpenAI, again: bool) -> None:
+    provider = ScriptedProvider(
+        [message_of(text("It is")), message_of(text(" blue.")), message_of(text("Yes."))][not again :]
+    )
+    server.scripts.offers.append(ProviderModels(provider, [Model(name := f"prefilled-{again}", prefill=True)]))
+    messages: Any = [user("Go")]
+    if again:
+        await client.chat.completions.create(model=name, messages=messages)
+    begun: Any = {"role": "assistant", "content": "It is"}
+    made = await client.chat.completions.create(model=name, messages=[*messages, begun])
+    assert made.choices[0].message.content == " blue."
+    sent = provider.requests[-1].messages
+    assert [(message.role, message.blocks[-1].text) for message in sent] == [("user", "Go"), ("assistant", "It is")]
+    begun["content"] += " blue."
+    await client.chat.completions.create(model=name, messages=[*messages, begun, user("Sure?")])
+    assert [message.role for message in provider.requests[-1].messages] == ["user", "assistant", "user"]
+
+
+async def test_what_was_continued_is_sent_as_one_answer(server: Server, api: Client, client: AsyncOpenAI) -> None:
+    provider = ScriptedProvider([message_of(text(" blue.")), message_of(text("Yes."))])
+    server.scripts.offers.append(ProviderModels(provider, [Model("prefilled-on", prefill=True)]))
+    begun: Any = [user("Go"), {"role": "assistant", "content": "It is"}]
+    await client.chat.completions.create(model="prefilled-on", messages=begun)
+    chat = (await api.json("GET", "/api/chats"))["chats"][0]["id"]
+    await api.ask(f"/api/chats/{chat}", "Sure?", model="prefilled-on")
+    sent = [(message.role, [block.text for block in message.blocks]) for message in provider.requests[1].messages]
+    assert sent == [("user", ["Go"]), ("assistant", ["It is", " blue."]), ("user", ["Sure?"])]
 
 
 async def test_an_answer_is_not_continued(client: AsyncOpenAI) -> None:

@@ -4,6 +4,7 @@ import json
 from base64 import b64encode
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from struct import pack
 from typing import Any
@@ -102,6 +103,15 @@ async def test_a_failure_of_the_provider_is_an_error_of_the_sdk(
         with pytest.raises(kind) as caught:
             await client.embeddings.create(model="small", input="The sea")
         assert "Wrong key" not in str(caught.value)
+
+
+async def test_the_wait_that_the_provider_asks_for_is_passed_on(database_url: str, tmp_path: Path) -> None:
+    async with vectors(database_url, tmp_path) as (provider, client):
+        slow = failure(429, message="Slow down.", type="rate_limit_error")
+        provider.answer = replace(slow, headers={**JSON, "retry-after": "7"})
+        with pytest.raises(openai.RateLimitError) as caught:
+            await client.embeddings.create(model="small", input="The sea")
+        assert caught.value.response.headers["retry-after"] == "7"
 
 
 async def test_requests_beyond_the_plan_and_other_models_are_refused(database_url: str, tmp_path: Path) -> None:

@@ -246,3 +246,13 @@ async def test_a_message_beside_results_is_in_the_same_model_call(
     assert await talk.ask() == ("Blue.", [])
     texts = [block.text for message in provider.requests[-1].messages for block in message.blocks]
     assert (len(provider.requests), texts[-1]) == (2, "In one word.")
+
+
+async def test_a_token_for_messages_alone_may_send_a_greeting_and_no_other_history(server: Server, api: Client) -> None:
+    greeting: Any = {"role": "assistant", "content": "How can I help?"}
+    asked: Any = {"role": "user", "content": "Moin"}
+    token = await server.token(api.owner, "send", "read")
+    async with AsyncOpenAI(base_url=f"{server.url}/v1", api_key=token, max_retries=0) as client:
+        assert (await client.responses.create(input=[greeting, asked])).status == "completed"
+        with pytest.raises(openai.PermissionDeniedError):
+            await client.responses.create(input=[asked, greeting, asked])

@@ -103,6 +103,29 @@ async def test_a_turn_that_two_replicas_ran_is_one_trace(harness: Harness, spans
     assert not any(content in told for content in ("secret", "words of the user", "Bye.", "later"))
 
 
+async def test_the_run_of_a_job_is_in_the_trace_of_its_turn(harness: Harness, spans: InMemorySpanExporter) -> None:
+    @tool(background=True)
+    async def dig() -> str:
+        """Dig."""
+        return "a hole"
+
+    replies = [message_of(tool_use("dig", {}, "a")), message_of(text("Done."))]
+    asked = await harness.ask(tools=[dig], trace=PARENT)
+    async with harness.replica(ScriptedProvider(replies), [dig], listens=True) as replica:
+        replica.worker.wake()
+        await harness.finish(replica, asked)
+    found = of_trace(spans)
+    (job,) = [span for span in found if span.name == "job dig"]
+    (called,) = [span for span in found if span.name == "execute_tool dig"]
+    assert called.parent is not None
+    assert called.parent.span_id == job.context.span_id
+    assert attributes(job, "turnstream.turn", "turnstream.outcome") == [str(asked.turn), "ok"]
+    turn = next(span for span in found if span.name == "invoke_agent turnstream" and span.events)
+    assert [(event.name, (event.attributes or {})["turnstream.job"]) for event in turn.events] == [
+        ("job", *attributes(job, "turnstream.job"))
+    ]
+
+
 async def test_a_traceparent_comes_in_with_a_message_and_goes_out_to_the_provider(
     database_url: str, spans: InMemorySpanExporter
 ) -> None:

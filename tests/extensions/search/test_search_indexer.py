@@ -1,5 +1,6 @@
 """Texts are indexed after their commit: all of them, once, whatever commits, waits or is deleted beside them."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from uuid import UUID
 
@@ -123,6 +124,21 @@ async def test_a_replica_of_an_older_version_indexes_it_by_its_sweep(search: Sea
     await swept(search.catch_up())
     assert await indexed(locker) == {turn}
     assert await search.lag() is None
+
+
+async def test_a_sweep_indexes_what_another_transaction_has_left(
+    harness: Harness, search: SearchIndex, locker: Locker
+) -> None:
+    turns = {await say(locker) for _ in range(2)}
+    indexing = "SELECT pg_advisory_xact_lock('search_pending'::regclass::oid::bigint)"
+    async with harness.locker() as other, asyncio.TaskGroup() as group:
+        async with other.holding(indexing):
+            sweep = group.create_task(swept(search.catch_up()))
+            await other.waiting()
+            assert not sweep.done()
+        await sweep
+        assert await search.lag() is None
+    assert await indexed(locker) == turns
 
 
 async def test_a_text_that_postgres_refuses_keeps_no_other_out_of_the_index_and_no_search_from_its_answer(

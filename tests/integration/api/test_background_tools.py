@@ -1,6 +1,7 @@
 """Background tools behind the API: a job is in the turn, is no action, and no dialect takes its wait for an end."""
 
 import asyncio
+import re
 from typing import Any
 
 import pytest
@@ -8,8 +9,9 @@ from openai import AsyncOpenAI
 
 from tests.support.http_client import Client
 from tests.support.http_server import serving
+from turnstream.api.routes import ENDPOINTS
 from turnstream.llm.scripted import Pause, message_of, text, tool_use
-from turnstream.tools.tool import ToolContext, tool
+from turnstream.tools.tool import Detached, ResultAddress, ToolContext, tool
 from turnstream.tools.toolset import Toolset
 
 
@@ -62,3 +64,114 @@ async def test_an_answer_ends_after_the_job_of_its_call(database_url: str, diale
         assert not answer.done()
         pause.go.set()
         assert await answer == "There."
+
+
+async def test_a_stopped_call_gets_a_result_and_the_turn_continues(database_url: str) -> None:
+    pause, ended = Pause(), asyncio.Event()
+
+    @tool(background=True)
+    async def dig(where: str) -> str:
+        """Dig."""
+        pause.reached.set()
+        try:
+            await pause.go.wait()
+        finally:
+            ended.set()
+        return where
+
+    @tool
+    async def look() -> str:
+        """Look."""
+        return "seen"
+
+    calls = [tool_use("dig", {"where": "here"}, "a"), tool_use("look", {}, "b")]
+    async with serving(database_url, Toolset([dig, look])) as server, Client(server.url) as api:
+        model, provider = server.scripts.provider(message_of(*calls), message_of(text("Then not.")))
+        message = {"blocks": [{"type": "text", "text": "Dig!"}], "model": model}
+        posted = await api.json("POST", "/api/turns", 201, json=message)
+        await pause.reached.wait()
+        turn = await waiting_turn(api)
+        while turn["jobs"][0]["state"] != "running":
+            turn = await waiting_turn(api)
+        (job,) = turn["jobs"]
+        assert (job["kind"], job["child"], job["since"] >= turn["created_at"]) == ("tool", None, True)
+        (chat,) = (await api.json("GET", "/api/chats"))["chats"]
+        assert chat["jobs"] == 1
+        path = f"/api/chats/{turn['chat_id']}/turns/{turn['id']}"
+        refused = await api.json("POST", f"{path}/calls/b/cancel", 202)  # it has its result: nothing is changed
+        assert refused["jobs"] == [job]
+        assert "no call 'c'" in (await api.json("POST", f"{path}/calls/c/cancel", 404))["detail"]
+        stopped = await api.json("POST", f"{path}/calls/a/cancel", 202)
+        assert stopped["jobs"] == []
+        await ended.wait()
+        events = await api.events(f"{path}/stream")
+        assert events[-1].name == "turn_complete"
+        done = await api.json("GET", path)
+        results = {block["tool_use_id"]: block for block in done["blocks"] if block["type"] == "tool_result"}
+        assert results["a"]["text"] == "The user stopped this call while it ran. It may have taken effect."
+        assert results["a"]["notes"]["stopped"] is True
+        assert results["b"]["text"] == "seen"
+        assert done["blocks"][-1]["text"] == "Then not."
+        assert len(provider.requests) == 2
+        assert (await api.json("POST", f"{path}/calls/a/cancel"))["status"] == "complete"
+        assert (await api.json("GET", "/api/chats"))["chats"][0]["jobs"] == 0
+        assert posted["assistant_turn"]["id"] == turn["id"]
+
+
+async def test_a_program_elsewhere_settles_one_job_with_its_token_and_can_do_nothing_else(database_url: str) -> None:
+    addresses: list[ResultAddress] = []
+
+    @tool(background=True, max_result_chars=50)
+    async def dig(context: ToolContext) -> Detached:
+        """Dig elsewhere."""
+        addresses.extend([await context.result_address(), await context.result_address()])
+        return Detached("pit 7", message="dug elsewhere")
+
+    async with serving(database_url, Toolset([dig])) as server, Client(server.url) as stranger:
+        model, provider = server.scripts.provider(message_of(tool_use("dig", {}, "a")), message_of(text("Deep.")))
+        async with Client(server.url, token=await server.token("ada")) as api:
+            message = {"blocks": [{"type": "text", "text": "Dig!"}], "model": model}
+            await api.json("POST", "/api/turns", 201, json=message)
+            turn = await waiting_turn(api)
+            while turn["jobs"][0]["state"] != "detached":
+                turn = await waiting_turn(api)
+            assert turn["jobs"][0]["progress"] == "dug elsewhere"
+            first, last = addresses
+            path, result = f"/api/jobs/{turn['jobs'][0]['id']}/result", {"output": {"depth": 3}, "data": {"map": 1}}
+            assert (first.path, last.path) == (path, path)
+
+            async def put(token: str | None, status: int = 200, **sent: Any) -> Any:
+                headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+                return await stranger.json("POST", path, status, json=sent or result, headers=headers)
+
+            for token in (None, first.token, "tsj_x", await server.token("bob")):
+                assert "token" in (await put(token, 401))["detail"].lower()
+            another = path.replace(turn["jobs"][0]["id"], turn["id"])
+            headers = {"Authorization": f"Bearer {last.token}"}
+            await stranger.json("POST", another, 401, json=result, headers=headers)
+            assert (await put(last.token, 422, output="x", is_eror=True))["errors"][0]["field"] == "is_eror"
+            for endpoint in (each for each in ENDPOINTS if not each.open):
+                closed = re.sub(r"{[^}]*}", turn["id"], endpoint.path)
+                answer = await stranger.request(endpoint.method, closed, headers=headers)
+                assert answer.status_code == 401, endpoint.call
+            assert await put(last.token) == {"applied": True, "reason": None}
+            assert await put(last.token, output="again") == {"applied": False, "reason": "settled"}
+            done = f"/api/chats/{turn['chat_id']}/turns/{turn['id']}"
+            assert (await api.events(f"{done}/stream"))[-1].name == "turn_complete"
+            assert await put(last.token) == {"applied": False, "reason": "settled"}
+            (block,) = [each for each in (await api.json("GET", done))["blocks"] if each["type"] == "tool_result"]
+    assert (block["text"], block["data"]) == ('{"depth":3}', {"map": 1})
+    assert len(provider.requests) == 2
+
+
+async def test_a_call_that_waits_for_a_person_is_not_stopped_but_answered(database_url: str) -> None:
+    locate = {"type": "client", "name": "locate", "description": "Where?", "input_schema": {"type": "object"}}
+    async with serving(database_url, Toolset([])) as server, Client(server.url) as api:
+        model, _ = server.scripts.provider(message_of(tool_use("locate", {}, "a")))
+        message = {"blocks": [{"type": "text", "text": "Where?"}], "model": model, "tools": [locate]}
+        await api.json("POST", "/api/turns", 201, json=message)
+        turn = await waiting_turn(api)
+        path = f"/api/chats/{turn['chat_id']}/turns/{turn['id']}"
+        refused = await api.json("POST", f"{path}/calls/a/cancel", 409)
+        assert "Call a does not run in the background: answer it if it waits" in refused["detail"]
+        assert (await api.json("GET", path))["status"] == "waiting"

@@ -190,7 +190,14 @@ async def ids_of(client: Client) -> dict[str, str]:
     posted = (await client.post("/api/turns", json=said("Hi"))).json()
     await client.get(posted["stream_url"])
     turn = posted["assistant_turn"]
-    return {"chat": turn["chat_id"], "turn": turn["id"], "id": turn["chat_id"], "entry": posted["user_turn"]["id"]}
+    schedule = (await client.post("/api/schedules", json={"name": "n", "every": 86_400, "request": said("Hi")})).json()
+    return {
+        "schedule": schedule["id"],
+        "chat": turn["chat_id"],
+        "turn": turn["id"],
+        "id": turn["chat_id"],
+        "entry": posted["user_turn"]["id"],
+    }
 
 
 def filled(endpoint: Endpoint, ids: dict[str, str]) -> str:
@@ -206,7 +213,7 @@ async def test_every_wrong_member_of_a_body_is_named_in_a_sentence(plain: Client
         response = await plain.request(endpoint.method, path, content=json.dumps(body), headers=JSON)
         check(response, field or "(body)")
         count += 1
-    assert count >= 5
+    assert count >= 3
 
 
 @pytest.mark.parametrize("endpoint", WITH_JSON, ids=lambda endpoint: endpoint.call)
@@ -238,7 +245,7 @@ async def test_every_wrong_id_of_a_path_is_named_in_a_sentence(plain: Client) ->
                     body["content"] = json.dumps(said("Hi"))
                 if "{entry}" in endpoint.path and endpoint.takes:
                     body["content"] = json.dumps({"version": "any"})
-                if endpoint.path.endswith("/actions"):
+                if endpoint.path.endswith("/actions") or "/approvals/" in endpoint.path:
                     body["content"] = json.dumps({"actions": [{"type": "result", "tool_use_id": "x"}]})
                 response = await plain.request(endpoint.method, filled(endpoint, {**right, name: wrong}), **body)
                 check(response)

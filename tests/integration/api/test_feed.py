@@ -79,7 +79,7 @@ async def read_list(api: Client, limit: int = 200) -> FeedPicture:
     picture = FeedPicture(page["cursor"])
     while True:
         for chat in page["chats"]:
-            assert chat.pop("excerpt") is None
+            assert (chat.pop("excerpt"), chat.pop("jobs")) == (None, 0)
             picture.chats[chat["id"]] = chat
         if page["next"] is None:
             return picture

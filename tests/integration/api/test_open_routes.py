@@ -30,6 +30,8 @@ OPEN = {
     "GET /openapi.json": "all servers of a version have the same, but for the prefix of their address",
     "GET /": "a file of the page, the same for everybody",
     "GET /admin": "a file of the page, the same for everybody",
+    "GET /approvals/{token}": "approval links carry their own signature; without it the answer is one sentence",
+    "POST /approvals/{token}": "the same",
     "GET /static/{path:path}": "files of the page, the same for everybody",
     "* /v1/{call:path}": "addresses that are no call: a problem that repeats the address",
 }

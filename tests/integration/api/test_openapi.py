@@ -47,18 +47,23 @@ from turnstream.domain.events import (
     TurnEnd,
     TurnStart,
     preliminary_notice,
+    progress_notice,
 )
 from turnstream.domain.identity import SCOPES
+from turnstream.domain.jobs import Job, JobChild, digest_of_token
 from turnstream.domain.plans import Plan, Plans
 from turnstream.domain.turns import TurnError
 from turnstream.extensions.ag_ui.schemas import RunInput
 from turnstream.extensions.ai_sdk.schemas import UiRequest
+from turnstream.extensions.schedules.schemas import ScheduleIn
 from turnstream.llm.scripted import Pause, message_of, text, tool_use
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 LOOK = {"type": "client", "name": "look", "description": "Looks.", "input_schema": {"type": "object"}}
 JSON = {"Content-Type": "application/json"}
+TOKEN_OF_JOB = "tsj_x"
+SCHEDULE = {"name": "Daily", "every": 86_400, "request": said("Hi")}
 STREAM = {"Accept": "text/event-stream"}
 
 
@@ -127,8 +132,15 @@ class World:
 
     async def fill(self, endpoint: Endpoint) -> str:
         """The endpoint's path with ids of things that are there."""
-        if endpoint.takes is ActionsIn:
+        if endpoint.path.startswith("/api/approvals/"):
+            return await self.approving(endpoint)
+        if endpoint.takes is ActionsIn or "/links/" in endpoint.path:
             return await self.waiting(endpoint)
+        if "{job}" in endpoint.path:
+            return await self.detached(endpoint)
+        if "{schedule}" in endpoint.path:
+            made = await self.api.json("POST", "/api/schedules", 201, json=SCHEDULE)
+            return filled(endpoint, {"{schedule}": made["id"]})
         if "{entry}" in endpoint.path:
             chat = (await self.running(endpoint)).split("/")[3]
             queued = await self.api.say(f"/api/chats/{chat}", on_busy="enqueue")
@@ -166,12 +178,51 @@ class World:
             assert "block_delta" in [event.name async for event in until("block_delta", events)]
         return filled(endpoint, {"{chat}": turn.assistant["chat_id"], "{turn}": turn.assistant["id"]})
 
-    async def waiting(self, endpoint: Endpoint) -> str:
+    async def waiting(self, endpoint: Endpoint, path: str | None = None) -> str:
         model = self.server.scripts.model(message_of(tool_use("look", {}, "c")), message_of(text("Hi.")))
         turn = await self.api.say(await self.api.chat(), model=model, tools=[LOOK])
         async with self.api.follow(turn.stream_url) as events:
             assert "action_required" in [event.name async for event in until("action_required", events)]
-        return filled(endpoint, {"{chat}": turn.assistant["chat_id"], "{turn}": turn.assistant["id"]})
+        ids = {"{chat}": turn.assistant["chat_id"], "{turn}": turn.assistant["id"], "{tool_use_id}": "c"}
+        return filled(endpoint, ids, path)
+
+    async def working(self, endpoint: Endpoint, path: str | None = None) -> str:
+        """The call of a turn that waits has a job."""
+        path = await self.waiting(endpoint, path)
+        connection = await asyncpg.connect(self.server.database_url)
+        await connection.execute(
+            "INSERT INTO jobs (id, turn_id, round, tool_use_id, name, kind, input, deadline)"
+            " VALUES ($1, $2, 1, 'c', 'look', 'tool', '{}', now() + interval '1 hour')",
+            uuid4(),
+            UUID(path.split("/")[5]),
+        )
+        await connection.close()
+        return path
+
+    async def detached(self, endpoint: Endpoint) -> str:
+        """The call of a turn that waits has a job, which `TOKEN_OF_JOB` settles."""
+        path, job = await self.working(endpoint, "/api/chats/{chat}/turns/{turn}"), uuid4()
+        connection = await asyncpg.connect(self.server.database_url)
+        await connection.execute(
+            "UPDATE jobs SET id = $1, token_digest = $2 WHERE turn_id = $3",
+            job,
+            digest_of_token(TOKEN_OF_JOB),
+            UUID(path.split("/")[5]),
+        )
+        await connection.close()
+        return filled(endpoint, {"{job}": str(job)})
+
+    async def approving(self, endpoint: Endpoint) -> str:
+        """The call of a turn that waits is an approval, which the caller may give."""
+        turn = (await self.waiting(endpoint, "/api/chats/{chat}/turns/{turn}")).split("/")[5]
+        connection = await asyncpg.connect(self.server.database_url)
+        await connection.execute(
+            "UPDATE asks SET kind = 'approval', approvers = $1, digest = 'd' WHERE turn_id = $2",
+            [f"person:{self.api.owner}"],
+            UUID(turn),
+        )
+        await connection.close()
+        return filled(endpoint, {"{turn}": turn})
 
     async def user_turn(self, endpoint: Endpoint) -> str:
         turn = await self.api.ask(await self.api.chat())
@@ -202,8 +253,8 @@ async def until(name: str, events: AsyncIterator[Event]) -> AsyncIterator[Event]
             return
 
 
-def filled(endpoint: Endpoint, ids: dict[str, str]) -> str:
-    path = endpoint.path
+def filled(endpoint: Endpoint, ids: dict[str, str], path: str | None = None) -> str:
+    path = path or endpoint.path
     for name, value in ids.items():
         path = path.replace(name, value)
     return path
@@ -220,6 +271,8 @@ def nothing_there(endpoint: Endpoint) -> str:
         "{grant}": str(uuid4()),
         "{entry}": str(uuid4()),
         "{replica}": str(uuid4()),
+        "{job}": str(uuid4()),
+        "{schedule}": str(uuid4()),
     }
     return filled(endpoint, ids)
 
@@ -230,6 +283,10 @@ def body_of(endpoint: Endpoint) -> dict[str, Any]:
         return {"content": "x"}
     if endpoint.takes is None:
         return {}
+    if endpoint.path.startswith("/api/approvals/"):
+        return {"json": {"actions": [{"type": "deny", "tool_use_id": "c", "input_digest": "d"}]}}
+    if endpoint.takes is ScheduleIn:
+        return {"json": SCHEDULE}
     if endpoint.takes is ActionsIn:
         return {"json": {"actions": [{"type": "result", "tool_use_id": "c", "output": "a cat"}]}}
     if endpoint.takes is QueueChange:
@@ -268,7 +325,8 @@ async def good(world: World, endpoint: Endpoint) -> None:
             await world.api.chat()
             assert (await anext(events)).name == "chat"
         return
-    await world.api.request(endpoint.method, path, **body_of(endpoint))
+    headers = {"Authorization": f"Bearer {TOKEN_OF_JOB}"} if "{job}" in endpoint.path else {}
+    await world.api.request(endpoint.method, path, **body_of(endpoint), headers=headers)
     if endpoint.handler.__name__ == "put_upload":
         await world.api.request(endpoint.method, path, **body_of(endpoint))
     if endpoint.handler.__name__ == "put_document":
@@ -285,6 +343,8 @@ async def good(world: World, endpoint: Endpoint) -> None:
         await world.api.get(path, params={"cursor": cursor or ""})
     if endpoint.handler.__name__ == "cancel":
         await world.api.request(endpoint.method, await world.running(endpoint))
+    if endpoint.handler.__name__ == "cancel_call":
+        await world.api.request(endpoint.method, await world.working(endpoint))
     if endpoint.handler.__name__ == "create_turn":
         await world.api.request(endpoint.method, await world.running(endpoint), json={**said("Hi"), "on_busy": "steer"})
 
@@ -307,6 +367,8 @@ async def without_token(world: World, endpoint: Endpoint) -> None:
 
 async def not_there(world: World, endpoint: Endpoint) -> None:
     body = {"json": {"chat": str(uuid4())}} if endpoint.takes is BrowserTokenIn else body_of(endpoint)
+    if endpoint.takes is ScheduleIn:
+        body = {"json": {**SCHEDULE, "chat": str(uuid4())}}
     named = {query.name: str(uuid4()) for query in endpoint.queries if query.name == "turn"}
     await world.api.request(endpoint.method, nothing_there(endpoint), params=named, **body)
 
@@ -338,7 +400,9 @@ async def not_now(world: World, endpoint: Endpoint) -> None:
         await world.api.say(await world.api.chat(), blocks=[{"type": "document", "source": source}])
         await world.api.delete(path, params={"if": "unused"})
         return
-    if endpoint.takes is ActionsIn:
+    if endpoint.handler.__name__ == "cancel_call":
+        path = await world.waiting(endpoint)
+    elif endpoint.takes is ActionsIn:
         path = await world.fill(endpoint)
         await world.api.request(endpoint.method, path, **body_of(endpoint))
     elif endpoint.handler.__name__ == "requeue_turn":
@@ -501,7 +565,10 @@ async def test_the_bounds_of_a_limit_are_as_listed(api: Client, document: Docume
     for endpoint in ENDPOINTS:
         for parameter in operation(document, endpoint)["parameters"]:
             if parameter["name"] == "limit":
-                path = filled(endpoint, {"{chat}": turn.assistant["chat_id"], "{turn}": turn.assistant["id"]})
+                ids = {"{chat}": turn.assistant["chat_id"], "{turn}": turn.assistant["id"]}
+                if "{schedule}" in endpoint.path:
+                    ids["{schedule}"] = (await api.json("POST", "/api/schedules", 201, json=SCHEDULE))["id"]
+                path = filled(endpoint, ids)
                 most = parameter["schema"]["maximum"]
                 assert (await api.get(path, params={"limit": most})).status_code == 200
                 assert (await api.get(path, params={"limit": most + 1})).status_code == 422
@@ -537,6 +604,18 @@ NOTICES = [
     Notice("status", {"provider_event": "{}"}),
     Notice("status", {"stage": "executing"}),
     Notice("tool_progress", {"tool_use_id": "c", "name": "n", "message": "m"}),
+    progress_notice(Job(UUID(int=1), 1, "c", "n", "tool")),
+    progress_notice(
+        Job(
+            UUID(int=1),
+            1,
+            "c",
+            "n",
+            "tool",
+            since=datetime.now(UTC),
+            child=JobChild(UUID(int=2), UUID(int=3), "running", 0.5),
+        )
+    ),
     preliminary_notice(PreliminaryOutput(1, "c", "n", "so far", {"rows": 2})),
     preliminary_notice(PreliminaryOutput(1, "c", "n", "so far")),
     Notice("access_ended", {"status": 401, "detail": "The token was revoked."}),

@@ -155,6 +155,26 @@ async def test_a_withdrawn_message_never_reaches_the_model(new_line: Any) -> Non
     assert sent == {"First", "Third"}
 
 
+async def test_a_repeated_post_does_not_bring_a_withdrawn_message_back(new_line: Any) -> None:
+    line = await new_line()
+    key, other = {"Idempotency-Key": str(uuid4())}, {"Idempotency-Key": str(uuid4())}
+    sent = {"blocks": blocks("Second"), "on_busy": "enqueue"}
+    steered = {"blocks": blocks("Briefly"), "on_busy": "steer"}
+    turns = f"{line.chat}/turns"
+    await line.api.json("POST", turns, 201, json=sent, headers=key)
+    await line.api.json("POST", turns, 202, json=steered, headers=other)
+    for entry in (await line.api.json("GET", f"{line.chat}/queue"))["entries"]:
+        await line.withdraw(entry)
+    for body, its in ((sent, key), (steered, other)):
+        for _ in range(2):
+            refused = await line.api.json("POST", turns, 409, json=body, headers=its)
+            assert (refused["code"], "was withdrawn" in refused["detail"]) == ("withdrawn", True)
+    another = await line.api.json("POST", turns, 422, json={**sent, "blocks": blocks("Other")}, headers=key)
+    assert another["code"] == "idempotency_key_reused"
+    assert await line.words() == []
+    assert await line.end() == ["First"]
+
+
 async def test_a_queued_message_becomes_a_steer(new_line: Any) -> None:
     line = await new_line()
     second, third = await line.enqueue("Second", "Third")
@@ -278,7 +298,9 @@ async def test_a_message_that_waits_alone_is_edited_and_withdrawn_and_steers_not
         model = server.scripts.model(pausing(busy, "One ", "two."))
         await api.say(await api.chat(), model=model)
         await busy.reached.wait()
-        alone = await api.say(chat := await api.chat(), "Alone")
+        chat, key = await api.chat(), {"Idempotency-Key": str(uuid4())}
+        posted = await api.json("POST", f"{chat}/turns", 201, json=said("Alone"), headers=key)
+        alone = Said(posted["user_turn"], posted["assistant_turn"], posted["stream_url"])
         (entry,) = (await api.json("GET", f"{chat}/queue"))["entries"]
         assert entry["id"] == alone.user["id"]
         url = f"{chat}/queue/{entry['id']}"
@@ -294,6 +316,8 @@ async def test_a_message_that_waits_alone_is_edited_and_withdrawn_and_steers_not
         assert [each["blocks"][0]["text"] for each in entries] == ["Alone", "And", "Later"]
         for each in entries:
             await api.json("DELETE", f"{chat}/queue/{each['id']}")
+        refused = await api.json("POST", f"{chat}/turns", 409, json=said("Alone"), headers=key)
+        assert refused["code"] == "withdrawn"
         assert (await api.json("GET", f"{chat}/turns"))["turns"] == []
         busy.go.set()
 
@@ -499,6 +523,7 @@ class Editor:
         self.done[f"{what}: {answer.status_code}"] += 1
 
 
+@pytest.mark.timeout(240)  # a minute alone, and more beside others
 async def test_any_schedule_of_changes_and_deliveries_loses_no_message_and_sends_none_twice(
     database_url: str, document: Document
 ) -> None:

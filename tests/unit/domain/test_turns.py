@@ -4,7 +4,7 @@ import pytest
 
 from tests.support.turns import turn_of
 from turnstream.domain.errors import IllegalTransition
-from turnstream.domain.turns import ENDED, OPEN, TRANSITIONS, Status, check_transition
+from turnstream.domain.turns import ENDED, OPEN, TRANSITIONS, Status, TurnError, check_transition
 
 STATUSES: tuple[Status, ...] = get_args(Status)
 LEGAL = {
@@ -37,3 +37,8 @@ def test_ended_states_have_no_way_out() -> None:
 @pytest.mark.parametrize("status", STATUSES)
 def test_a_turn_has_ended_in_an_ended_state(status: Status) -> None:
     assert turn_of(status=status).ended == (status in ENDED)
+
+
+def test_the_wait_of_an_error_is_among_its_details() -> None:
+    assert TurnError("rate_limit_error", "Later.", details={"retry_after": 7.5}).retry_after == 7.5
+    assert TurnError("rate_limit_error", "Later.").retry_after is None

@@ -14,6 +14,10 @@ STREAMING = replace(RUNNING, activity=Activity("streaming", 40.0, 31.0))
 ASKS = (OpenAsk("pay", "approval", 130), OpenAsk("find", "client", 1), OpenAsk("book", "elicitation", 8_000))
 GONE = "The replica that ran it is gone; another one takes it over within seconds."
 CALLS = (RunningCall("dig", 40.0),)
+DETACHED = OpenJob(OTHER, "dig", 40.0, detached=True, deadline=7200.0)
+ON_DETACHED = f"It waits for the job {OTHER} of the tool dig, which has been detached for 40 seconds"
+ON_CHILD = f"It waits for the job {OTHER} of the tool dig, on which the turn {ID} works"
+CHILD = replace(QUEUED, status="waiting", asks=ASKS[:1])
 UNTAKEN = "which is due, and no replica has taken it for"
 
 
@@ -89,6 +93,30 @@ UNTAKEN = "which is due, and no replica has taken it for"
                 f"It waits for the job {OTHER} of the tool dig, {UNTAKEN} 40 seconds.",
                 f"It waits for the job {ID} of the tool sow, which has been running for 1 second.",
             ],
+        ),
+        (
+            replace(QUEUED, status="waiting", jobs=(DETACHED, replace(DETACHED, due=20.0, deadline=None))),
+            [
+                f"{ON_DETACHED}; it is settled from outside, or ended by its deadline in 2 hours.",
+                f"{ON_DETACHED}; it is due in 20 seconds.",
+            ],
+        ),
+        (
+            replace(QUEUED, status="waiting", jobs=(replace(DETACHED, due=-30.0),)),
+            [f"{ON_DETACHED}; it is due, and no replica has taken it for 30 seconds."],
+        ),
+        (
+            replace(
+                QUEUED, status="waiting", jobs=(replace(DETACHED, child=ID), replace(DETACHED, child=ID, works=CHILD))
+            ),
+            [
+                f"{ON_CHILD}.",
+                f"{ON_CHILD}, which is waiting: It waits for an approval of pay, 2 minutes by now.",
+            ],
+        ),
+        (
+            replace(QUEUED, status="waiting", jobs=(replace(DETACHED, child=ID, works=replace(RUNNING, id=ID)),)),
+            [f"{ON_CHILD}, which is running."],
         ),
         (replace(QUEUED, status="complete", stop_reason="end_turn"), ["It has ended: end_turn"]),
         (replace(QUEUED, status="error", error="The provider is down."), ["It has ended: The provider is down."]),

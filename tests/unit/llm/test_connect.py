@@ -82,6 +82,12 @@ async def test_openai_can_be_asked_by_its_newer_api(tmp_path: Path) -> None:
         assert openai.name == "openai"
 
 
+def test_older_models_of_anthropic_continue_an_answer_and_newer_ones_do_not() -> None:
+    models = {model.id: model for spec in providers_of(None, {"ANTHROPIC_API_KEY": "a"}) for model in spec.models}
+    assert models["claude-opus-4-5"].prefill
+    assert not models["claude-opus-5"].prefill
+
+
 async def test_a_model_with_think_tags_is_filtered(tmp_path: Path) -> None:
     file = tmp_path / "models.toml"
     server = '[providers.local]\napi = "openai-chat"\nbase_url = "http://gpu/v1"\n'

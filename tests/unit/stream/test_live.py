@@ -233,9 +233,15 @@ def test_a_mirror_shows_the_progress_of_a_job_and_not_what_was_shown_before() ->
     assert view.notices == []
     view.adopt(replace(before, jobs=(replace(job, progress="done"),)), None)
     (shown,) = view.notices
-    assert shown.notice == Notice("tool_progress", {"tool_use_id": "a", "name": "dig", "message": "done"})
+    assert isinstance(shown.notice, Notice)
+    assert {**shown.notice.data, "job": None} == {"tool_use_id": "a", "name": "dig", "message": "done", "job": None}
+    assert (shown.notice.data["job"]["state"], shown.notice.data["job"]["progress"]) == ("due", "done")
+    view.adopt(replace(before, jobs=(replace(job, progress="done", state="running"),)), None)
+    (_, claimed) = view.notices
+    assert isinstance(claimed.notice, Notice)
+    assert claimed.notice.data["job"]["state"] == "running"
     view.adopt(replace(before, jobs=(replace(job, settled=True),)), None)
-    assert view.notices == [shown]
+    assert view.notices == [shown, claimed]
 
 
 def test_a_mirror_shows_what_a_turn_asks_for_though_no_block_was_added() -> None:

@@ -31,6 +31,7 @@ def test_the_decorator_makes_the_policy() -> None:
         "approval": "always",
         "approval_expiry": 8.0,
         "approval_scope": "call",
+        "approvers": ("role:manager",),
     }
     made = tool(read_only=True, **chosen)(look).policy
     assert {field.name: getattr(made, field.name) for field in fields(Policy)} == chosen

@@ -9,7 +9,7 @@ from uuid import UUID, uuid5
 
 from pydantic import ValidationError
 
-from turnstream.api.caller import CALLER, held_options
+from turnstream.api.caller import held_options
 from turnstream.api.exchange import (
     History,
     cancel_turn,
@@ -102,9 +102,7 @@ async def post_by_chat(
             return await post_message(services, new, target, key)
         with suppress(Conflict):  # another request has just created it
             created = new_chat(target.owner, target.chat)
-            if (history := seed()) is not None:
-                CALLER.get().require("chat")  # answers in a history are no messages of a person
-            return await post_in_new_chat(services, new, created, key, history)
+            return await post_in_new_chat(services, new, created, key, seed())
     raise Conflict(f"Chat {target.chat} is created and deleted all the time; try again later.")
 
 

@@ -16,22 +16,24 @@ from typing import Any, Self
 from uuid import UUID
 
 from turnstream.api.attachments import Contents, user_blocks
+from turnstream.api.caller import CALLER, with_fixed
 from turnstream.api.codec import to_json
 from turnstream.api.dialects.chats import checked_turn
 from turnstream.api.dialects.projection import Close, Closed, Projection, calls_of_client
 from turnstream.api.dialects.streams import current_view
-from turnstream.api.exchange import History
+from turnstream.api.exchange import History, post_in_new_chat
+from turnstream.api.schemas.requests import NewTurn
 from turnstream.api.services import Services
 from turnstream.domain.blocks import Block
-from turnstream.domain.chats import title_from
-from turnstream.domain.errors import NotFound, RequestRefused
+from turnstream.domain.chats import Chat, title_from
+from turnstream.domain.errors import Conflict, NotFound, RequestRefused
 from turnstream.domain.identity import Identity
 from turnstream.domain.kinds import TEXT, TOOL_RESULT, TOOL_USE
 from turnstream.domain.output import output_of
 from turnstream.domain.turns import Role, Turn
 from turnstream.kit.offload import Portions
 from turnstream.kit.text import unstorable
-from turnstream.storage.chats.exchanges import IdempotencyKey
+from turnstream.storage.chats.exchanges import Exchange, IdempotencyKey
 from turnstream.storage.chats.histories import PastExchange
 
 _MOST_RECORDED = 1000  # exchanges of one history: they are written in one transaction
@@ -225,10 +227,45 @@ def history_of(
     return History(len(pasts), partial(_load, services, owner, pasts, place), goes_on)
 
 
-def seed_of(services: Services, owner: str, items: Iterable[PastItem], place: str) -> History | None:
+def check_may_record(identity: Identity, items: Iterable[PastItem]) -> None:
+    """Raises Forbidden where the credential may send messages only: answers in a history are no messages of a person.
+    A greeting is left to it: texts before the first message, which a page shows to everybody.
+    """
+    if not all(isinstance(item, PastText) for item in items):
+        identity.require("chat")
+
+
+def check_prefill(services: Services, new: NewTurn, items: Sequence[PastItem], place: str) -> None:
+    """Raises RequestRefused unless the model can go on with the text that these items end with."""
+    resolver = services.resolver
+    model = resolver.models.check(with_fixed(new).model or resolver.defaults.model)
+    if not model.prefill or not items or not isinstance(items[-1], PastText):
+        detail = f"`{place}` must end with a message of the user, or with the results of calls"
+        raise RequestRefused(f"{detail}: the model {model.id} does not continue an answer.", field=place)
+
+
+def seed_of(services: Services, identity: Identity, items: Iterable[PastItem], place: str) -> History | None:
     """The history of a chat that begins with messages of its client. Raises RequestRefused."""
     found = list(items)
-    return history_of(services, owner, found, place) if found else None
+    check_may_record(identity, found)
+    return history_of(services, identity.owner, found, place) if found else None
+
+
+async def go_on_from_results(
+    services: Services, new: NewTurn, chat: Chat, items: Sequence[PastItem], key: IdempotencyKey | None, place: str
+) -> Exchange | None:
+    """Records a history that ends in results of calls, in a chat that is not there yet, and has the model go on from
+    them. None where the chat is there, or the history does not end in complete pairs. Raises RequestRefused.
+    """
+    calls = {item.id for item in items if isinstance(item, PastCall)}
+    results = {item.call for item in items if isinstance(item, PastResult)}
+    if not items or not isinstance(items[-1], PastResult) or items[-1].call not in calls or calls - results:
+        return None
+    CALLER.get().require("chat")
+    history = history_of(services, chat.owner, items, place, goes_on=True)
+    with suppress(Conflict):
+        return await post_in_new_chat(services, new, chat, key, history)
+    return None
 
 
 def past_answer(path: Sequence[Turn], items: Iterable[PastItem], place: str) -> Turn | None:
@@ -244,11 +281,11 @@ def is_recorded(turn: Turn) -> bool:
 
 
 def spoken(path: Sequence[Turn]) -> Sequence[Turn]:
-    """The path without a first message that nobody wrote: it is there because the recorded history began with an
-    answer.
+    """The path without messages that nobody wrote: a first one, because the recorded history began with an answer, and
+    one without blocks, because an answer goes on from results.
     """
     began = len(path) > 1 and is_recorded(path[1]) and [block.text for block in path[0].blocks] == [_NO_MESSAGE]
-    return path[1:] if began else path
+    return [turn for turn in (path[1:] if began else path) if turn.blocks or turn.role == "assistant"]
 
 
 @dataclass(slots=True)

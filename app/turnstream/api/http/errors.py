@@ -3,6 +3,8 @@
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from datetime import datetime
+from math import ceil
 from typing import Any
 
 import structlog
@@ -22,6 +24,7 @@ from turnstream.domain.errors import (
     Unauthorized,
 )
 from turnstream.domain.queue import Delivered
+from turnstream.kit.clock import CLOCK
 from turnstream.kit.requirements import sentence
 
 log = structlog.get_logger(__name__)
@@ -140,6 +143,12 @@ def _headers(error: RequestRefused) -> dict[str, str]:
             return {"Retry-After": str(error.retry_after)}
         case _:
             return {}
+
+
+def wait_headers(seconds: float | None, since: datetime | None = None) -> dict[str, str]:
+    """What is left of the wait that a provider has asked for at `since`, as a header; of none without it."""
+    left = (seconds or 0.0) - ((CLOCK.now() - since).total_seconds() if since else 0.0)
+    return {"Retry-After": str(ceil(left))} if left > 0 else {}
 
 
 async def unavailable(request: Request, error: Exception) -> Response:

@@ -70,7 +70,7 @@ _PROBLEM_HEADERS = {
     429: ("Retry-After", "seconds to wait before the next try"),
     503: ("Retry-After", "seconds to wait before the next try"),
 }
-_IDS = {"chat", "entry", "grant", "replica", "turn", "upload"}
+_IDS = {"chat", "entry", "grant", "job", "replica", "schedule", "turn", "upload"}
 _TEXTS = {
     "path": "the document's path, such as notes/today.md; its slashes need not be encoded",
     "tool_use_id": "the id of a call",
@@ -85,9 +85,11 @@ _TAGS = {
     "chats": ("Chats", "Conversations: their titles, system prompts and settings"),
     "turns": ("Turns", "Messages and answers: to post, read, cancel, generate again, copy and delete them"),
     "streams": ("Streams", "Server-sent events of a turn, of a chat, and of all chats of an owner"),
-    "actions": ("Actions", "CallGroup of tools: decisions about those that wait, permissions, whole results"),
+    "actions": ("Actions", "Calls of tools: decisions about those that wait, permissions, whole results"),
     "queue": ("Queue", "Messages that no model call has received yet: to edit, move and withdraw them"),
+    "jobs": ("Jobs", "Results of calls that go on elsewhere"),
     "waiting": ("Waiting calls", "The calls of all chats that wait for the owner"),
+    "approvals": ("Approvals", "Calls of other owners that wait for a decision of the caller"),
     "usage": ("Usage", "What the calls of models have used"),
     "tokens": ("Tokens", "What a credential allows; short-lived tokens for browsers"),
     "catalog": ("Catalog", "The models and tools of this server"),

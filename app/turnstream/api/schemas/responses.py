@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from turnstream.api.schemas.fields import Absent, without_defaults
 from turnstream.domain.errors import RefusalCode
 from turnstream.domain.identity import Scope
+from turnstream.domain.jobs import OpenJobState
 from turnstream.domain.output import Phase
 from turnstream.domain.queue import EntryKind
 from turnstream.domain.turns import Status
@@ -37,6 +38,7 @@ class ExcerptOut(BaseModel):
 
 class ListedChat(ChatOut):
     excerpt: Annotated[ExcerptOut | None, Field(description="of a search; null in a list of all chats")]
+    jobs: Annotated[int | None, Field(description="its calls that run in the background; null in a search")]
 
 
 class ChatPage(BaseModel):
@@ -123,7 +125,10 @@ class ErrorOut(BaseModel):
     request_id: str | None
     details: Annotated[
         dict[str, Any] | None,
-        Field(description="figures of the failure, where there are any: what was used up, and of how much"),
+        Field(
+            description="figures of the failure, where there are any: what was used up, and of how much;"
+            " `retry_after`, the seconds that the provider asks to wait"
+        ),
     ]
 
 
@@ -166,13 +171,35 @@ class PreliminaryOut(BaseModel):
     data: Any
 
 
+class JobChildOut(BaseModel):
+    """The turn of an agent that works on a call."""
+
+    chat: UUID
+    turn: UUID
+    status: Status
+    cost: Annotated[float | None, Field(description="of its finished rounds; null where no price is known")]
+
+
 class JobOut(BaseModel):
-    """A call that runs in the background."""
+    """A call that runs in the background. It is `due` until a replica runs it, and `detached` while something outside
+    of the server works on it.
+    """
 
     id: UUID
     tool_use_id: str
     name: str
+    kind: Annotated[str, Field(description="what runs the call: `tool` is a background tool of the server")]
+    state: OpenJobState
+    since: Annotated[datetime | None, Field(description="when the call was made; null for a moment after that")]
+    child: JobChildOut | None
     progress: Annotated[str | None, Field(description="what the tool last reported")]
+
+
+class JobResultOut(BaseModel):
+    """What became of a result. One that is not `applied` has a `reason`: the job was over, or its turn has ended."""
+
+    applied: bool
+    reason: Literal["settled", "turn_ended"] | None = None
 
 
 class TurnOut(BaseModel):
@@ -259,6 +286,30 @@ class WaitingPage(BaseModel):
     calls: list[WaitingOut]
     count: Annotated[int, Field(description="of all calls that wait")]
     next: Annotated[str | None, Field(description="the `after` of the next page; null on the last one")]
+
+
+class ApprovalOut(BaseModel):
+    """A call of another owner that waits for a decision of the caller, and all that is shown of its chat."""
+
+    owner: str
+    title: Annotated[str | None, Field(description="of the chat")]
+    turn: UUID
+    tool_use_id: str
+    name: Annotated[str, Field(description="the tool")]
+    type: Literal["client", "approval", "elicitation"]
+    input: Annotated[str, Field(description="JSON text; the question, where the type is `elicitation`")]
+    input_digest: str
+    since: datetime
+    expires_at: datetime | None
+
+
+class ApprovalsOut(BaseModel):
+    calls: list[ApprovalOut]
+
+
+class Decided(BaseModel):
+    turn: UUID
+    decided: Annotated[list[str], Field(description="ids of the calls")]
 
 
 class GrantOut(BaseModel):

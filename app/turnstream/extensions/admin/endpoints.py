@@ -59,7 +59,7 @@ async def drain_replica(request: Request) -> Response:
 def _actor(request: Request) -> str:
     """The credential of the request, as the audit trail names it; the owner, where no credential has an id."""
     identity = identity_of(request)
-    return identity.credential or f"owner:{identity.owner}"
+    return identity.actor
 
 
 def _acted(request: Request, turn: ActedTurn) -> Response:

@@ -16,6 +16,7 @@ from turnstream.domain.why import TurnState, reasons
 from turnstream.extensions.admin.schemas import (
     FailuresOut,
     HourOut,
+    JobCountsOut,
     MinuteOut,
     ModelFiguresOut,
     NowOut,
@@ -28,7 +29,7 @@ from turnstream.extensions.admin.schemas import (
 from turnstream.kit.clock import CLOCK
 from turnstream.llm.models.catalog import Models
 from turnstream.storage.activities import Activities
-from turnstream.storage.chats.turn_counts import TurnCounts
+from turnstream.storage.chats.turn_counts import JobCounts, TurnCounts
 from turnstream.storage.database import Database
 from turnstream.storage.operations import Operations, ReplicaState
 from turnstream.storage.owners.charges import Charges, UsageGroup
@@ -120,6 +121,7 @@ class Overview:
                 "queued": counts.queued if counts else 0,
             },
             oldest_queued_seconds=counts.oldest if counts else 0,
+            jobs=JobCountsOut(**asdict(counts.jobs if counts else JobCounts(0, 0, 0, 0))),
             turns=[_turn_out(turn) for turn in turns],
         )
 

@@ -41,6 +41,15 @@ class OpenTurnOut(BaseModel):
     trace: Annotated[str | None, Field(description="the id of its trace, where there are traces")]
 
 
+class JobCountsOut(BaseModel):
+    """The calls that run in the background, by where they are."""
+
+    due: int
+    running: int
+    detached: Annotated[int, Field(description="something outside of the replicas works on them")]
+    overdue: Annotated[float, Field(description="seconds that the longest has no runner, or is behind its deadline")]
+
+
 class NowOut(BaseModel):
     """What runs and what waits, on all replicas."""
 
@@ -48,6 +57,7 @@ class NowOut(BaseModel):
     replicas: list[ReplicaOut]
     counts: Annotated[dict[str, int], Field(description="of all open turns, by status")]
     oldest_queued_seconds: Annotated[float, Field(description="of turns that may be claimed; 0 where there is none")]
+    jobs: JobCountsOut
     turns: Annotated[list[OpenTurnOut], Field(description="of each status those that are open for longest, up to 50")]
 
 

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import click
 
-from turnstream.domain.why import TurnState, reasons
+from turnstream.domain.why import OpenJob, TurnState, reasons
 from turnstream.extension import read_settings
 from turnstream.setup.databases import open_present_database
 from turnstream.setup.plans import read_plans
@@ -49,6 +49,8 @@ def why(turn: UUID) -> None:
         for job in state.jobs:
             if job.replica is not None:
                 click.echo(f"job {job.id} on the replica {job.replica}")
+            if job.works is not None:
+                click.echo(f"job {job.id}: the turn {job.works.id} in chat {job.works.chat}")
         if state.trace is not None:
             click.echo(f"trace {state.trace}")
         for sentence in reasons(state):
@@ -87,7 +89,15 @@ def _cells(turn: TurnState) -> list[str]:
         str(turn.readers),
         ", ".join(
             [f"{ask.kind} of {ask.name} {ask.seconds:.0f}" for ask in turn.asks]
-            + [f"job of {job.name} on {job.replica or '-'} {job.seconds:.0f}" for job in turn.jobs]
+            + [f"job of {job.name} {_place_of(job)} {job.seconds:.0f}" for job in turn.jobs]
         )
         or (f"turn {turn.behind}" if turn.behind else "-"),
     ]
+
+
+def _place_of(job: OpenJob) -> str:
+    if job.child is not None:
+        return f"by turn {job.child}"
+    if not job.detached:
+        return f"on {job.replica or '-'}"
+    return "detached" if job.due is None else f"detached, due in {job.due:.0f},"

@@ -14,6 +14,7 @@ from turnstream.api.dialects.chats import (
     PageOptions,
     chat_of,
     is_news,
+    new_chat,
     new_turn,
     newest_answer,
     newest_path,
@@ -25,8 +26,17 @@ from turnstream.api.dialects.chats import (
     storable_in_messages,
     with_page,
 )
-from turnstream.api.dialects.histories import key_of, last_answer, posted_with, seed_of, turn_of
+from turnstream.api.dialects.histories import (
+    NO_MESSAGE,
+    go_on_from_results,
+    key_of,
+    last_answer,
+    posted_with,
+    seed_of,
+    turn_of,
+)
 from turnstream.api.http.reading import idempotency_key_of, read_body
+from turnstream.api.schemas.requests import UiOptions
 from turnstream.api.schemas.tools import ActionsIn
 from turnstream.api.services import Services, count_writes, identity_of, path_for, services_and_owner
 from turnstream.api.views import json_response
@@ -68,8 +78,9 @@ async def run_agent(request: Request) -> Response:
     last = sent.messages[-1] if sent.messages else None
     answered: set[str] = set()
     if sent.resume or (last is not None and last.role == "tool"):
-        turn, answered = await _answer(services, identity, chat, sent)
-        continues = True
+        found = await _answer(services, identity, chat, sent)
+        continues = found is not None
+        turn, answered = found or (await _go_on(services, owner, chat, sent, key), answered)
     elif last is not None and last.role == "user":
         identity.require("send")
         turn, continues = await _post(services, owner, chat, sent, last, key)
@@ -148,12 +159,7 @@ async def _post(
     of_message = key_of("ag-ui", chat, message.id, str(place), content) if message.id else None
     user_turn = await turn_of(services, owner, chat, message.id, "user")
     user_turn = user_turn or await posted_with(services, owner, key or of_message)
-    page = PageOptions(
-        [page_tool(tool.name, tool.description, tool.parameters) for tool in sent.tools],
-        "\n\n".join(output_text(each.content) for each in sent.messages if each.role in {"system", "developer"}),
-        [f"{each.description}:\n{each.value}" for each in sent.context],
-    )
-    options = await with_page(services, owner, chat, sent.options, page, before)
+    options = await _options(services, owner, chat, sent, before)
     answer = await newest_answer(services, owner, user_turn)
     if answer is not None:
         if not answer.ended:
@@ -167,24 +173,49 @@ async def _post(
         new,
         target,
         key or of_message,
-        lambda: seed_of(services, owner, past_items(sent.messages[:-1]), "messages"),
+        lambda: seed_of(services, CALLER.get(), past_items(sent.messages[:-1]), "messages"),
     )
     return exchange.assistant_turn, False
+
+
+async def _options(services: Services, owner: str, chat: UUID, sent: RunInput, before: Turn | None) -> UiOptions:
+    page = PageOptions(
+        [page_tool(tool.name, tool.description, tool.parameters) for tool in sent.tools],
+        "\n\n".join(output_text(each.content) for each in sent.messages if each.role in {"system", "developer"}),
+        [f"{each.description}:\n{each.value}" for each in sent.context],
+    )
+    return await with_page(services, owner, chat, sent.options, page, before)
+
+
+async def _go_on(services: Services, owner: str, chat: UUID, sent: RunInput, key: IdempotencyKey | None) -> Turn:
+    """The turn that goes on from results for which no turn waits, in a thread that is not here. Raises
+    RequestRefused.
+    """
+    last, items = sent.messages[-1], list(past_items(sent.messages))
+    new = new_turn(await _options(services, owner, chat, sent, None), [NO_MESSAGE])
+    of_result = key_of("ag-ui", chat, last.tool_call_id, output_text(last.content))
+    exchange = await go_on_from_results(services, new, new_chat(owner, chat), items, key or of_result, "messages")
+    if exchange is None:
+        raise RequestRefused("`messages` must answer calls of an answer in this thread.", field="messages")
+    return exchange.assistant_turn
 
 
 # --- calls that wait for a person ------------------------------------------------------------------------------------
 
 
-async def _answer(services: Services, identity: Identity, chat: UUID, sent: RunInput) -> tuple[Turn, set[str]]:
-    """Stores the answers for calls that wait. Returns their turn, and the interrupts that were answered."""
+async def _answer(services: Services, identity: Identity, chat: UUID, sent: RunInput) -> tuple[Turn, set[str]] | None:
+    """Stores the answers for calls that wait. Returns their turn, and the interrupts that were answered; None where the
+    messages end in the result of a call that is not of this thread.
+    """
     owner = identity.owner
     results = {message.tool_call_id: message for message in sent.messages if message.role == "tool"}
     named = [entry.interrupt_id.rpartition(":")[0] for entry in sent.resume] or [sent.messages[-1].tool_call_id or ""]
     call = call_in(named[0])
     turn = await turn_of(services, owner, chat, call[1], "assistant") if call else None
+    if turn is None and not sent.resume:
+        return None
     if turn is None:
-        field = "resume" if sent.resume else "messages"
-        raise RequestRefused(f"`{field}` must answer calls of an answer in this thread.", field=field)
+        raise RequestRefused("`resume` must answer calls of an answer in this thread.", field="resume")
     waiting = {
         f"{ask.call_id}.{turn.id}.{ask.round}": ask for ask in turn.asks if ask.answer is None and ask.kind == "client"
     }

@@ -95,7 +95,7 @@ def ids_of_client(path: Sequence[Turn], messages: Sequence[AgUiMessageIn]) -> Cl
     known = {str(turn.id) for turn in path}
     own = [message.id.partition(".")[0] not in known for message in messages]
     first, recorded = _first(path, messages[: own.index(False) if False in own else len(own)])
-    turns = [turn for turn in path[recorded:] if turn.role == "user"]
+    turns = [turn for turn in spoken(path[recorded:]) if turn.role == "user"]
     sent = [
         message
         for message, is_own in zip(messages[len(first) :], own[len(first) :], strict=True)
@@ -137,7 +137,7 @@ def _said(message: AgUiUserMessageIn) -> str:
 async def thread_messages(path: Sequence[Turn], uploads: str, ids: ClientIds) -> list[Json]:
     """The messages of a path. Uploads are found at `uploads` and their id."""
     messages, portions = list(ids.first), Portions()
-    for turn in path[ids.recorded :] if ids.recorded else spoken(path):
+    for turn in spoken(path[ids.recorded :]):
         await portions.pause()
         if turn.role == "user":
             content = _user_content(turn.blocks, uploads)

@@ -10,11 +10,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from turnstream.api.actions import store_answers
+from turnstream.api.caller import CALLER
 from turnstream.api.codec import output_text, to_json
 from turnstream.api.dialects.chats import (
     PageOptions,
     chat_of,
     is_news,
+    new_chat,
     new_turn,
     newest_answer,
     newest_path,
@@ -26,7 +28,17 @@ from turnstream.api.dialects.chats import (
     storable_in_messages,
     with_page,
 )
-from turnstream.api.dialects.histories import key_of, last_answer, past_answer, posted_with, seed_of, spoken, turn_of
+from turnstream.api.dialects.histories import (
+    NO_MESSAGE,
+    go_on_from_results,
+    key_of,
+    last_answer,
+    past_answer,
+    posted_with,
+    seed_of,
+    spoken,
+    turn_of,
+)
 from turnstream.api.http.reading import id_in_query, idempotency_key_of, read_body
 from turnstream.api.schemas.requests import UiOptions
 from turnstream.api.services import Services, count_writes, identity_of, path_for, services_and_owner
@@ -36,7 +48,7 @@ from turnstream.domain.asks import Ask, AskAnswer
 from turnstream.domain.errors import NotFound, RequestRefused
 from turnstream.domain.identity import Identity
 from turnstream.domain.turns import Turn
-from turnstream.extensions.ai_sdk.messages import past_items, ui_message
+from turnstream.extensions.ai_sdk.messages import ENDED_CALLS, past_items, ui_message
 from turnstream.extensions.ai_sdk.parts import Json
 from turnstream.extensions.ai_sdk.schemas import UiMessageIn, UiRequest, UiStopped, blocks_in
 from turnstream.extensions.ai_sdk.stream import counted_stream, ui_stream
@@ -74,7 +86,10 @@ async def _conversed(request: Request) -> tuple[Services, str, Turn, Collection[
     if sent.trigger == "regenerate-message":
         exchange = await _regenerate(services, owner, id, sent, key)
     elif sent.all_messages[-1].role == "assistant":
-        return await _answer_calls(services, identity_of(request), id, sent.all_messages[-1])
+        found = await _answer_calls(services, identity_of(request), id, sent.all_messages[-1])
+        if found is not None:
+            return found
+        exchange = await _go_on(services, owner, id, sent, key)
     else:
         exchange = await _post(services, owner, id, sent, key)
     return services, owner, exchange.assistant_turn, None
@@ -150,8 +165,23 @@ async def _post(services: Services, owner: str, chat: UUID, sent: UiRequest, key
         new,
         target,
         key or _key(chat, message, place),
-        lambda: seed_of(services, owner, past_items(before_it), "messages"),
+        lambda: seed_of(services, CALLER.get(), past_items(before_it), "messages"),
     )
+
+
+async def _go_on(services: Services, owner: str, chat: UUID, sent: UiRequest, key: IdempotencyKey | None) -> Exchange:
+    """Goes on from results for which no turn waits, in a chat that is not here. Raises RequestRefused."""
+    last, items = sent.all_messages[-1], list(past_items(sent.all_messages))
+    if any("toolCallId" in part and part.get("state") not in ENDED_CALLS for part in last.parts):
+        raise RequestRefused("`messages` must end with an output for each call of the last answer.", field="messages")
+    new = new_turn(await _options(services, owner, chat, sent, None), [NO_MESSAGE])
+    key = key or key_of("ai-sdk", chat, last.id, "results", last.parts)
+    exchange = await go_on_from_results(services, new, new_chat(owner, chat), items, key, "messages")
+    if exchange is None:
+        raise RequestRefused(
+            "`messages` must end with a user message, or with an answer of this chat.", field="messages"
+        )
+    return exchange
 
 
 async def _options(services: Services, owner: str, chat: UUID, sent: UiRequest, before: Turn | None) -> UiOptions:
@@ -220,14 +250,14 @@ async def _answer_to_replace(services: Services, owner: str, chat: UUID, sent: U
 
 async def _answer_calls(
     services: Services, identity: Identity, chat: UUID, message: UiMessageIn
-) -> tuple[Services, str, Turn, Collection[str]]:
-    """Stores the answers that the message has for calls that wait. The rest of the turn is streamed."""
+) -> tuple[Services, str, Turn, Collection[str]] | None:
+    """Stores the answers that the message has for calls that wait. The rest of the turn is streamed. None for a message
+    that is not of this chat.
+    """
     owner = identity.owner
     turn = await turn_of(services, owner, chat, message.id, "assistant")
     if turn is None:
-        raise RequestRefused(
-            "`messages` must end with a user message, or with an answer of this chat.", field="messages"
-        )
+        return None
     calls = {str(part.get("toolCallId")): part for part in message.parts if "toolCallId" in part}
     decisions = _decisions_in(calls, turn)
     for decision in decisions:

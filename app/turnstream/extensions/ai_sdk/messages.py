@@ -27,6 +27,8 @@ from turnstream.extensions.ai_sdk.parts import (
 from turnstream.extensions.ai_sdk.schemas import UiMessageIn, UiMessageOut, blocks_in
 from turnstream.kit.offload import Portions
 
+ENDED_CALLS = frozenset({"output-available", "output-error"})
+
 
 async def ui_message(turn: Turn, uploads: str, portions: Portions) -> UiMessageOut:
     """The message of a turn, with its complete blocks. Uploads are found at `uploads` and their id."""
@@ -52,7 +54,7 @@ def past_items(messages: Sequence[UiMessageIn]) -> Iterator[PastItem]:
             type = str(part.get("type"))
             if type == "text":
                 yield PastText(str(part.get("text") or ""))
-            elif part.get("state") in {"output-available", "output-error"} and part.get("toolCallId"):
+            elif part.get("state") in ENDED_CALLS and part.get("toolCallId"):
                 failed, id = part["state"] == "output-error", str(part["toolCallId"])
                 name = str(part.get("toolName") or type.removeprefix("tool-"))
                 yield PastCall(id, name, output_text(part.get("input") or {}))

@@ -24,5 +24,5 @@ async def count_message_tokens(request: Request) -> Response:
         count = await count_input(services, owner, new, await items_of(sent.messages), "messages")
     except ProviderError as error:
         report_account(error)
-        return failure(request, failure_of(TurnError(error.type, error.shown)))
+        return failure(request, failure_of(TurnError(error.type, error.shown)), error.retry_after)
     return Response(to_json({"input_tokens": count}), media_type="application/json")

@@ -1,10 +1,12 @@
 """Refusals and failures in Anthropic's form, by whose status its SDKs choose the class of their error."""
 
+from datetime import datetime
+
 from starlette.requests import Request
 from starlette.responses import Response
 
 from turnstream.api.codec import to_json
-from turnstream.api.http.errors import OVERLOADED, STORAGE_AWAY, Invalid, TooLarge, refused, unavailable
+from turnstream.api.http.errors import OVERLOADED, STORAGE_AWAY, Invalid, TooLarge, refused, unavailable, wait_headers
 from turnstream.domain.errors import (
     Forbidden,
     NotFound,
@@ -97,9 +99,13 @@ async def storage_refusal(request: Request, error: StorageUnavailable) -> Respon
     return _response(request, type, text, ours.status_code, {"Retry-After": ours.headers["Retry-After"]})
 
 
-def failure(request: Request, error: tuple[str, str]) -> Response:
-    """The response where the turn has failed. It has had tries of its own; the SDKs would post the message again."""
-    return _response(request, *error, _STATUSES[error[0]], {"x-should-retry": "false"})
+def failure(
+    request: Request, error: tuple[str, str], wait: float | None = None, since: datetime | None = None
+) -> Response:
+    """The response where the turn has failed. It has had tries of its own; the SDKs would post the message again. At
+    `since` the provider has asked for a `wait` of so many seconds.
+    """
+    return _response(request, *error, _STATUSES[error[0]], {"x-should-retry": "false", **wait_headers(wait, since)})
 
 
 def failure_of(error: TurnError) -> tuple[str, str]:

@@ -124,6 +124,10 @@ class MessageEvents:
         self._stop_reason: str | None = None
 
     @property
+    def turn(self) -> Turn:
+        return self._view().turn
+
+    @property
     def ended(self) -> bool:
         return self._stop_reason is not None or self.failure is not None or self.is_void
 

@@ -75,8 +75,8 @@ async def input_of(messages: Sequence[MessageIn], *, continues: bool = False) ->
             (found.history if place < first else found.last_answer).extend(_items(message, name))
     if not continues:
         _pair(found)
-    if not found.results and not found.blocks:
-        detail = "`messages` must end with a message of the user: this server does not continue an answer."
+    if not found.results and not found.blocks and (continues or not found.last_answer):
+        detail = "`messages` must end with a message of the user: an answer of a thread is not continued."
         raise RequestRefused(detail, field="messages")
     return found
 

@@ -53,7 +53,10 @@ async def create_message(request: Request) -> Response:
         read = message_reader(services, owner, turn, part)
         await read.end()
         if read.events.failure is not None:
-            response = failure(request, read.events.failure)
+            ended = read.events.turn
+            response = failure(
+                request, read.events.failure, ended.error.retry_after if ended.error else None, ended.ended_at
+            )
         else:
             response = Response(to_json(read.events.message()), media_type="application/json")
     response.headers[RESUME] = str(MessageId(turn.chat_id, turn.id, part))

@@ -6,7 +6,16 @@ from dataclasses import dataclass
 from turnstream.api.actions import decisions_of
 from turnstream.api.caller import with_fixed
 from turnstream.api.dialects.chats import new_chat
-from turnstream.api.dialects.histories import NO_MESSAGE, HistoryPlace, PastResult, digest_of, find_place, history_of
+from turnstream.api.dialects.histories import (
+    NO_MESSAGE,
+    HistoryPlace,
+    PastResult,
+    check_may_record,
+    check_prefill,
+    digest_of,
+    find_place,
+    history_of,
+)
 from turnstream.api.dialects.results import last_ask, part_behind, still_waiting, store_results, was_answered_so
 from turnstream.api.exchange import cancel_turn, post_in_new_chat, post_message
 from turnstream.api.services import Services
@@ -33,7 +42,7 @@ class MessagePosting:
         the request names it. Raises RequestRefused.
         """
         found, input = continued, self.input
-        if input.last_answer:
+        if input.last_answer and input.new:
             found = await find_place(self.services, self.identity, input.history, input.last_answer)
         if found is None:
             answer = await self._post_in_new_chat(), 0
@@ -61,12 +70,14 @@ class MessagePosting:
         """Posts the message behind its history, which is recorded."""
         self.identity.require("send")
         self.identity.require_reach(None)
-        input, history, goes_on = self.input, None, bool(self.input.results and not self.input.blocks)
+        input, history, goes_on = self.input, None, not self.input.blocks
         results = [item for item in input.new if isinstance(item, PastResult)] if input.results else []
         if past := [*input.history, *input.last_answer, *results]:
-            self.identity.require("chat")  # answers in a history are no messages of a person
+            check_may_record(self.identity, past)
             history = history_of(self.services, self.identity.owner, past, _PLACE, goes_on=goes_on)
         new = new_turn(self.options, [NO_MESSAGE] if goes_on else input.blocks)
+        if goes_on and not results:
+            check_prefill(self.services, new, past, _PLACE)
         return (
             await post_in_new_chat(self.services, new, new_chat(self.identity.owner), self.key, history)
         ).assistant_turn

@@ -40,7 +40,11 @@ _FILE_BYTES = 4_000_000  # at most, and one row more
 _OF_TURNS: Final = "turn_id IN (SELECT id FROM turns WHERE chat_id = :chat)"
 _BY_PATH: Final[Mapping[Path | None, str]] = {"chat_id": "chat_id = :chat", "turn_id": _OF_TURNS}
 # Of what belongs to an owner by itself, the part that goes with a chat.
-_BY_TABLE: Final = {"chats": "id = :chat AND owner = :owner", "idempotency_keys": f"owner = :owner AND {_OF_TURNS}"}
+_BY_TABLE: Final = {
+    "chats": "id = :chat AND owner = :owner",
+    "idempotency_keys": f"owner = :owner AND {_OF_TURNS}",
+    "schedules": "owner = :owner AND chat_id = :chat",
+}
 
 
 def _of_chat() -> Iterator[tuple[str, tuple[str, str]]]:
@@ -62,6 +66,8 @@ _IMPORTED: Final[Mapping[str, Mapping[str, str]]] = {
         "replica": "NULL",
         "cancel_requested": "row.cancel_requested OR row.status IN ('queued', 'running')",
     },
+    # The server that it comes from may go on with it.
+    "schedules": {"paused": "coalesce(row.paused, 'person')"},
 }
 _WHOLE_REQUEST: Final = f"""coalesce(
         (left(request::text, -1) || ', "tools": ' || ({TOOLS})::text || '}}')::json, request
@@ -74,7 +80,7 @@ _STATUS: Final = """CASE
     END AS status"""
 _CONVERTED: Final = {("turns", "request"): _WHOLE_REQUEST, ("turns", "status"): _STATUS}
 # Ids of rows that a chat brings along. Where its own id is taken, these are changed with it.
-_WITH_IDS = frozenset({"chats", "turns", "steers", "grants"})
+_WITH_IDS = frozenset({"chats", "turns", "steers", "grants", "schedules"})
 _UUID = re.compile(rb"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 
 
@@ -111,24 +117,32 @@ GET_DOCUMENT_LINES = _lines_of("documents", "owner = :owner", 'path COLLATE "C"'
 GET_UPLOAD_LINE = _lines_of("uploads", "owner = :owner AND id = :id", "id")
 GET_CHAT_LINES: Final = {table: _lines_of(table, *place) for table, place in _OF_CHAT.items()}
 GET_UPLOAD_CONTENT = Statement("SELECT content FROM uploads WHERE owner = :owner AND id = :id", timeout=LONG)
+# A chat, and those of the agents that its turns have called.
+_FAMILY: Final = """
+        WITH RECURSIVE family AS (
+            SELECT CAST(:chat AS uuid) AS id
+            UNION
+            SELECT chats.id FROM family JOIN turns ON chat_id = family.id JOIN chats ON of_turn = turns.id
+        ) SELECT id FROM family"""
 # With a chat alone, those of its uploads.
 NEXT_IDS: Final = {
     "uploads": Statement(
-        """
+        f"""
         SELECT id FROM uploads WHERE owner = :owner AND id >= :begin AND (CAST(:chat AS uuid) IS NULL OR EXISTS (
             SELECT FROM turns JOIN blocks ON turn_id = turns.id
-            WHERE chat_id = :chat AND data IS NOT NULL AND position(uploads.id::text IN data::text) > 0
+            WHERE chat_id IN ({_FAMILY}) AND data IS NOT NULL AND position(uploads.id::text IN data::text) > 0
         ) OR EXISTS (
             SELECT FROM turns JOIN asks ON turn_id = turns.id
-            WHERE chat_id = :chat AND answer IS NOT NULL AND position(uploads.id::text IN answer::text) > 0
+            WHERE chat_id IN ({_FAMILY}) AND answer IS NOT NULL AND position(uploads.id::text IN answer::text) > 0
         ))
         ORDER BY id LIMIT :most
         """,
         timeout=LONG,
     ),
     "chats": Statement(
-        """
-        SELECT id FROM chats WHERE owner = :owner AND id >= :begin AND (CAST(:chat AS uuid) IS NULL OR id = :chat)
+        f"""
+        SELECT id FROM chats
+        WHERE owner = :owner AND id >= :begin AND (CAST(:chat AS uuid) IS NULL OR id IN ({_FAMILY}))
         ORDER BY id LIMIT :most
         """,
         timeout=LONG,

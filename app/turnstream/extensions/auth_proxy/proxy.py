@@ -36,7 +36,8 @@ class TrustedProxy:
             raise Unauthorized(f"The proxy must name the owner in `{self.owner_header}`.")
         roles = _single(request, self.roles_header) if self.roles_header else None
         plan = _single(request, self.plan_header) if self.plan_header else None
-        return identity_from(owner, self.scopes.of((roles or "").replace(",", " ").split()), self.prefix, plan=plan)
+        names = frozenset((roles or "").replace(",", " ").split())
+        return identity_from(owner, self.scopes.of(names), self.prefix, plan=plan, roles=names)
 
 
 def _single(request: Request, name: str) -> str | None:

@@ -56,7 +56,7 @@ class _Renewal:
 
 # All that may change of a chat is in its row, and is taken from there at the end.
 _CHATS: Final = _Copied(
-    ("id", "owner", "title", "system_prompt", "settings", "created_at", "updated_at"),
+    ("id", "owner", "title", "system_prompt", "settings", "of_turn", "created_at", "updated_at"),
     Statement(
         """
         SELECT id AS key, true AS version, created_at, updated_at,
@@ -67,7 +67,7 @@ _CHATS: Final = _Copied(
     ),
     Statement(
         """
-        SELECT id, CAST(:name AS text), title, system_prompt, settings, created_at, updated_at
+        SELECT id, CAST(:name AS text), title, system_prompt, settings, of_turn, created_at, updated_at
         FROM chats WHERE owner = :owner AND id = ANY(CAST(:key AS uuid[]))
         """,
         timeout=_TIMEOUT,

@@ -34,8 +34,8 @@ class Embedded:
 
     @property
     def master_key_file(self) -> Path:
-        """Beside the folder, so that a copy of the data alone reveals no secret."""
-        return self.folder.absolute().with_name(f"{self.folder.absolute().name}.master-key")
+        """Beside the cluster: no dump and no base backup has it. In the folder, which is what people keep and move."""
+        return self.folder.absolute() / "master.key"
 
     def check_made(self) -> None:
         from turnstream.extensions.embedded.server import is_made

@@ -14,6 +14,7 @@ from turnstream.extension import Extension
 if TYPE_CHECKING:
     from turnstream.api.identity.way import Authenticate, LoginScopes
     from turnstream.extensions.jwt.tokens import Issuer
+    from turnstream.llm.models.catalog import Models
 
 # Claims that the user can often change: who takes the name of another user there would be that owner here.
 _MUTABLE = frozenset({"email", "name", "nickname", "preferred_username", "upn", "unique_name", "phone_number"})
@@ -60,6 +61,26 @@ async def _way(settings: Settings, scopes: "LoginScopes") -> AsyncIterator["Auth
 
     async with open_jwt_tokens(_issuer(given, given.jwt_issuer, scopes, settings)) as tokens:
         yield tokens.identity_of
+
+
+async def _check(settings: Settings, _: "Models", ping: bool) -> str:
+    given = settings.section(JwtSettings)
+    if given.jwt_issuer is None:
+        return "none"
+    need("jwt", "jwt", "TURNSTREAM_JWT_ISSUER")
+    from turnstream.api.identity.way import LoginScopes
+    from turnstream.extensions.jwt.issuer_keys import keys_of
+
+    issuer = _issuer(given, given.jwt_issuer, LoginScopes(frozenset(), {}), settings)
+    if not ping:
+        return f"{issuer.name}; only --ping asks for its keys"
+    try:
+        keys = await keys_of(issuer.name, issuer.keys_url)
+    except ValueError as error:
+        raise ConfigError(f"The keys of {issuer.name} cannot be fetched: {error}.") from error
+    if not keys:
+        raise ConfigError(f"{issuer.name} has no key for signatures, so none of its tokens is accepted.")
+    return f"{issuer.name} has {len(keys)} {'key' if len(keys) == 1 else 'keys'}"
 
 
 def _issuer(given: JwtSettings, name: str, scopes: "LoginScopes", settings: Settings) -> "Issuer":
@@ -109,4 +130,4 @@ def _names(text: str) -> list[str]:
     return text.replace(",", " ").split()
 
 
-EXTENSION = Extension("jwt", "JSON web tokens of an issuer", settings=JwtSettings, way=_way)
+EXTENSION = Extension("jwt", "JSON web tokens of an issuer", settings=JwtSettings, checks={"issuer": _check}, way=_way)

@@ -82,15 +82,22 @@ class IssuerKeys:
 
     async def _fetch_keys(self) -> None:
         try:
-            async with asyncio.timeout(_TIMEOUT):
-                keys = await self._read_keys()
-        except (httpx2.HTTPError, httpx2.InvalidURL, TimeoutError, ValueError) as error:
-            log.warning("issuer.unavailable", issuer=self._issuer, error=str(error) or type(error).__name__)
+            keys = await self.read()
+        except ValueError as error:
+            log.warning("issuer.unavailable", issuer=self._issuer, error=str(error))
             return
         self._fetched_at = time.monotonic()
         if keys != self._keys:
             self._keys, self.generation = keys, self.generation + 1
             log.info("issuer.keys", issuer=self._issuer, keys=[key.get("kid") for key in keys])
+
+    async def read(self) -> tuple[Jwk, ...]:
+        """The keys as the issuer has them now. Raises ValueError."""
+        try:
+            async with asyncio.timeout(_TIMEOUT):
+                return await self._read_keys()
+        except (httpx2.HTTPError, httpx2.InvalidURL, TimeoutError) as error:
+            raise ValueError(str(error) or type(error).__name__) from error
 
     async def _read_keys(self) -> tuple[Jwk, ...]:
         url = self._url
@@ -114,6 +121,12 @@ class IssuerKeys:
                 if len(body) > _MOST_BYTES:
                     raise ValueError(f"{url} has more than {_MOST_BYTES} bytes")
         return msgspec.json.decode(body, type=dict[str, Any])
+
+
+async def keys_of(issuer: str, url: str | None) -> tuple[Jwk, ...]:
+    """The keys of an issuer, asked for once. Raises ValueError."""
+    async with httpx2.AsyncClient(timeout=5.0, follow_redirects=False) as client:
+        return await IssuerKeys(issuer, url, client).read()
 
 
 def check_key_url(url: str) -> None:

@@ -153,6 +153,7 @@ class JwtTokens:
             plan=plan if isinstance(plan, str) else None,
             cell=cell if isinstance(cell, str) else None,
             prefix=issuer.prefix,
+            roles=frozenset(roles),
         )
 
 

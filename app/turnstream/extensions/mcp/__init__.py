@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from turnstream.config import Settings
 from turnstream.domain.extras import need
-from turnstream.extension import Extension
+from turnstream.extension import Context, Extension, Work
 
 if TYPE_CHECKING:
     from turnstream.tools.declared.declarations import Declarations
@@ -35,4 +35,11 @@ def _tool_sources(_: Settings) -> "Sequence[SourceKind]":
     return [SourceKind("mcp", McpTable, _make)]
 
 
-EXTENSION = Extension("mcp", "tools of MCP servers", tool_sources=_tool_sources)
+def _work(context: Context) -> Work:
+    from turnstream.extensions.mcp.stopping import StoppedTasks, TaskSource
+
+    sources = [source for source in context.toolset.sources if isinstance(source, TaskSource)]
+    return Work(hooks=[StoppedTasks(context.database, sources)]) if sources else Work()
+
+
+EXTENSION = Extension("mcp", "tools of MCP servers", tool_sources=_tool_sources, work=_work)

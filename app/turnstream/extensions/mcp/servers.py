@@ -13,8 +13,10 @@ from mcp import MCPError, types
 from mcp.shared.dispatcher import ProgressFnT
 
 from turnstream.extensions.mcp.declared import McpServer
-from turnstream.extensions.mcp.session import McpSession, session_with
+from turnstream.extensions.mcp.session import REFUSALS, McpSession, session_with
+from turnstream.extensions.mcp.tasks import McpTask, TaskRequest, TaskState
 from turnstream.extensions.mcp.tool import McpTool, tool_of
+from turnstream.kit.text import storable
 from turnstream.telemetry import MCP_CONNECTED
 from turnstream.tools.policy import repeatable
 from turnstream.tools.schemas import SchemaRoom
@@ -29,6 +31,12 @@ _NAMED, _NAMED_CHARS = 10, 100  # of tools that are left out, in the log
 _MAX_REASON = 1000  # characters of an error that the server may have written
 # Errors inside a client leave its task groups as an ExceptionGroup.
 _FAILURES = (OSError, ValueError, MCPError, ExceptionGroup)
+
+
+def _shortened(reason: str) -> str:
+    """A sentence of a server."""
+    reason = storable(reason[:_MAX_REASON]).strip()
+    return reason if reason.endswith((".", "!", "?")) else f"{reason}."
 
 
 class Changes:
@@ -51,13 +59,16 @@ class McpTiming:
     """In seconds. A server has `start_timeout` to start, and `answer_timeout` to list its tools again. After two
     failures in a row there is a pause before each further try: `pause` at first, then twice that, and so on. Between
     two lists of tools there is a `pause`, too. The start of this program, and a call, wait up to `connect_timeout` for
-    a try to connect that is under way.
+    a try to connect that is under way. A list of tools is kept for `shortest_ttl` at least, and a task is polled after
+    `shortest_poll` at the earliest.
     """
 
     connect_timeout: float = 5.0
     start_timeout: float = 30.0
     answer_timeout: float = 10.0
     pause: float = 1.0
+    shortest_ttl: float = 10.0
+    shortest_poll: float = 1.0
 
 
 class McpConnection:
@@ -114,7 +125,7 @@ class McpConnection:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(session.listen())
                 while True:
-                    await session.wait_for_refresh()
+                    await session.wait_for_refresh(self._timing.shortest_ttl)
                     async with asyncio.timeout(self._timing.answer_timeout):
                         await self._list_tools(session)
                     self._publish()
@@ -132,7 +143,7 @@ class McpConnection:
                 if names is not None and listed.name not in names:
                     continue
                 try:
-                    tool = tool_of(self.server, listed, self.call, room)
+                    tool = tool_of(self.server, listed, self.call, room, self.task)
                     if len(tools) == MAX_TOOLS:
                         raise ValueError(f"the server has more than {MAX_TOOLS} tools")
                 except ValueError as problem:
@@ -142,6 +153,11 @@ class McpConnection:
                     tools[tool.spec.name] = tool
         if left_out:
             log.warning("mcp.tools_left_out", server=self.server.name, tools=left_out)
+        if changed := sorted(
+            name for name in tools.keys() & self.tools.keys() if tools[name].spec != self.tools[name].spec
+        ):
+            # Texts of a server are part of the prompt: a change that nobody has reviewed should be visible.
+            log.warning("mcp.tools_changed", server=self.server.name, tools=changed[:_NAMED], number=len(changed))
         self.tools = tools
 
     def _was_steady(self) -> bool:
@@ -165,6 +181,37 @@ class McpConnection:
 
     async def call(self, tool: McpTool, arguments: Mapping[str, Any], progress: ProgressFnT) -> types.CallToolResult:
         """Raises ToolError for a call that the server refused, ToolUnavailable when there is no server."""
+        session = await self._connected_session()
+        try:
+            return await session.call(tool.name, arguments, progress)
+        except MCPError as error:
+            reason = _shortened(error.message)
+            log.warning("mcp.call_failed", tool=tool.spec.name, code=error.code, error=reason)
+            if error.code in REFUSALS:
+                raise ToolError(f"The MCP server {self.server.name} refused the call: {reason}") from error
+            if error.code == types.CONNECTION_CLOSED:
+                text = f"The MCP server {self.server.name} went away in the middle of the call."
+            else:
+                text = f"The MCP server {self.server.name} failed in the middle of the call: {reason}"
+            if not repeatable(tool.spec):
+                text += " What the call had done by then is not known."
+            raise ToolUnavailable(text) from error
+        except (ValueError, RuntimeError) as error:  # of the SDK
+            reason = _shortened(f"{type(error).__name__}: {error}")
+            log.warning("mcp.call_failed", tool=tool.spec.name, code=None, error=reason)
+            text = f"The MCP server {self.server.name} sent an answer that its protocol does not allow."
+            if not repeatable(tool.spec):
+                text += " What the call has done is not known."
+            raise ToolError(text) from error
+
+    async def send_task(self, request: TaskRequest) -> TaskState | types.EmptyResult:
+        """Sends a request about a task. Raises MCPError, and ToolUnavailable without a connection."""
+        return await (await self._connected_session()).send_task(request)
+
+    def task(self, id: str) -> McpTask:
+        return McpTask(id, self.server.name, self.send_task, self.server.elicitation, self._timing.shortest_poll)
+
+    async def _connected_session(self) -> McpSession:
         with suppress(TimeoutError):
             async with asyncio.timeout(self._timing.connect_timeout):
                 await self._changes.until(lambda: self.connected or self._pausing)
@@ -173,16 +220,7 @@ class McpConnection:
             raise ToolUnavailable(
                 f"The MCP server {self.server.name} cannot be reached now. It is tried again; do without it meanwhile."
             )
-        try:
-            return await session.call(tool.name, arguments, progress)
-        except MCPError as error:
-            if error.code == types.INVALID_PARAMS:
-                raise ToolError(error.message) from error
-            event = "went away" if error.code == types.CONNECTION_CLOSED else f"failed (error {error.code})"
-            text = f"The MCP server {self.server.name} {event} in the middle of the call."
-            if not repeatable(tool.spec):
-                text += " What the call had done by then is not known."
-            raise ToolUnavailable(text) from error
+        return session
 
 
 class McpServers:
@@ -217,6 +255,17 @@ class McpServers:
     def tools(self) -> Mapping[str, Tool]:
         """The tools that each server listed last, connected or not."""
         return {name: tool for each in self._connections.values() for name, tool in each.tools.items()}
+
+    def has_tool(self, name: str) -> bool:
+        return self._connection_of(name) is not None
+
+    async def cancel_task(self, name: str, task: str) -> None:
+        """Asks the server of the tool `name` to stop a task."""
+        if (connection := self._connection_of(name)) is not None:
+            await connection.task(task).cancel()
+
+    def _connection_of(self, name: str) -> McpConnection | None:
+        return next((each for each in self._connections.values() if name in each.tools), None)
 
     async def __aenter__(self) -> Self:
         for each in self._connections.values():

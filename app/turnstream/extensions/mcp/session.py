@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from contextvars import ContextVar
 from importlib.metadata import version
+from math import inf
 from typing import Any
-from urllib.parse import urlsplit
 
 import structlog
 from mcp import MCPError, types
@@ -17,19 +17,28 @@ from mcp.client import (
 )
 from mcp.client.subscriptions import ListenNotSupportedError, SubscriptionLost
 from mcp.shared.dispatcher import ProgressFnT
-from msgspec.json import encode as to_json
+from mcp.shared.exceptions import UrlElicitationRequiredError
 
 from turnstream.extensions.mcp.declared import McpServer
+from turnstream.extensions.mcp.questions import question_of
+from turnstream.extensions.mcp.tasks import TaskExtension, TaskRequest, TaskState
 from turnstream.extensions.mcp.transport import TOO_LONG, transport
-from turnstream.kit.text import storable
-from turnstream.tools.schemas import InputSchema
-from turnstream.tools.tool import AskPerson, PersonQuestion, ToolError
+from turnstream.tools.tool import AskPerson, ToolError
 
 log = structlog.get_logger(__name__)
 
 _MAX_PAGES = 100
-_MAX_QUESTION = 10_000  # characters of the message, and of the URL, that a person is shown
 _LISTEN_AGAIN = 5.0  # seconds
+_MAX_ROUNDS = 5  # of pages that a call requires, one after another
+
+# Errors that say of a call that it was not made.
+REFUSALS = frozenset(
+    {
+        types.INVALID_PARAMS,
+        types.MISSING_REQUIRED_CLIENT_CAPABILITY,
+        types.URL_ELICITATION_REQUIRED,
+    }
+)
 
 # The way to ask the person about the call that is being made. A request of the server is handled in the context of the
 # call, unless the server is one over stdio from before 2026-07-28.
@@ -49,6 +58,7 @@ class McpSession:
         self.doubted = False
         self._ended = False
         self._calls = 0
+        self._ttl: float | None = None  # seconds for which the server lets its list of tools be kept
         self._refresh = asyncio.Event()
 
     def end(self) -> None:
@@ -59,9 +69,13 @@ class McpSession:
         if isinstance(message, types.ToolListChangedNotification):
             self._refresh.set()
 
-    async def wait_for_refresh(self) -> None:
-        """Returns when the tools should be listed again. Raises ConnectionError when the connection has ended."""
-        await self._refresh.wait()
+    async def wait_for_refresh(self, shortest: float) -> None:
+        """Returns when the tools should be listed again, by the age of the list after `shortest` seconds or later.
+        Raises ConnectionError when the connection has ended.
+        """
+        with suppress(TimeoutError):
+            async with asyncio.timeout(None if self._ttl is None else max(self._ttl, shortest)):
+                await self._refresh.wait()
         self._refresh.clear()
         if self._ended:
             raise ConnectionResetError("the server ended the connection")
@@ -69,8 +83,11 @@ class McpSession:
     async def pages(self) -> AsyncIterator[list[types.Tool]]:
         """The tools of the server, page by page. Raises ValueError for a list of too many pages."""
         cursor: str | None = None
+        self._ttl = None
         for _ in range(_MAX_PAGES):
             page = await self.client.list_tools(cursor=cursor)
+            if page.ttl_ms:  # without one the list stays until the server notifies a change
+                self._ttl = min(self._ttl or inf, page.ttl_ms / 1000)
             yield page.tools
             cursor = page.next_cursor
             if cursor is None:
@@ -102,7 +119,7 @@ class McpSession:
             log.warning("mcp.elicitation_unclear", server=self._server.name, calls=len(self._asking))
             return types.ElicitResult(action="cancel")
         ask = ask or next(iter(self._asking), None)
-        question = _question_of(params, self._server.elicitation or 0)
+        question = question_of(params, self._server.elicitation or 0)
         if ask is None or question is None:
             return types.ElicitResult(action="decline")
         answer = await ask(question)
@@ -118,12 +135,12 @@ class McpSession:
         self._asking.append(ask)
         cancelled = False
         try:
-            return await self.client.call_tool(tool, dict(arguments), progress_callback=progress)
+            return await self._call(tool, dict(arguments), progress)
         except MCPError as error:
             if TOO_LONG in error.message:
                 log.warning("mcp.too_long", server=self._server.name, error=TOO_LONG)
                 raise ToolError(f"The answer of {tool} was too long to be read. Ask for less.") from error
-            if error.code != types.INVALID_PARAMS:
+            if error.code not in REFUSALS:
                 self.doubted = True
                 self._refresh.set()
             raise
@@ -136,20 +153,36 @@ class McpSession:
             if cancelled and not self._calls:  # a call may have timed out: is the server only slow, or stuck?
                 self._refresh.set()
 
+    async def send_task(self, request: TaskRequest) -> TaskState | types.EmptyResult:
+        """Sends a request about a task."""
+        result = TaskState if request.method == "tasks/get" else types.EmptyResult
+        return await self.client.session.send_request(request, result)
 
-def _question_of(sent: types.ElicitRequestParams, seconds: float) -> PersonQuestion | None:
-    """None for a schema that is not valid, a URL that no person should open, or a text that is too long to be read."""
-    message = storable(sent.message)
-    if max(len(message), len(getattr(sent, "url", ""))) > _MAX_QUESTION:
-        return None
-    if isinstance(sent, types.ElicitRequestURLParams):
-        is_web = urlsplit(sent.url).scheme in {"http", "https"}
-        return PersonQuestion(message, seconds, url=storable(sent.url)) if is_web else None
-    try:
-        schema = InputSchema.checked(storable(to_json(sent.requested_schema).decode()))
-    except ValueError:
-        return None
-    return PersonQuestion(message, seconds, schema=schema.text)
+    async def _call(self, tool: str, arguments: dict[str, Any], progress: ProgressFnT) -> types.CallToolResult:
+        for _ in range(_MAX_ROUNDS):
+            try:
+                return await self.client.call_tool(tool, arguments, progress_callback=progress)
+            except MCPError as error:
+                # Servers of 2025-11-25 refuse a call until the person has been to a page.
+                if error.code != types.URL_ELICITATION_REQUIRED or not await self._visit(error):
+                    raise
+        raise ToolError(f"{tool} sends the person to a page again and again.")
+
+    async def _visit(self, error: MCPError) -> bool:
+        """Sends the person to the pages that a server requires. False if they were not visited."""
+        try:
+            pages = UrlElicitationRequiredError.from_error(error.error).elicitations
+        except ValueError:
+            return False
+        ask = asking.get()
+        for page in pages[:_MAX_ROUNDS]:
+            question = question_of(page, self._server.elicitation or 0)
+            if ask is None or question is None or self._server.elicitation is None:
+                return False
+            answer = await ask(question)
+            if answer is None or answer.action != "accept":
+                return False
+        return bool(pages)
 
 
 @asynccontextmanager
@@ -162,6 +195,13 @@ async def session_with(server: McpServer) -> AsyncIterator[McpSession]:
         elicitation_callback=None if server.elicitation is None else session.elicit,
         client_info=types.Implementation(name="turnstream", version=version("turnstream")),
         cache=None,
+        extensions=[TaskExtension()],
     )
     async with client as session.client:
+        # The SDK checks results with Python's regular expressions, whose time has no bound; `McpTool` checks them.
+        client.session.validate_tool_result = _unchecked  # type: ignore[method-assign]
         yield session
+
+
+async def _unchecked(name: str, result: types.CallToolResult) -> None:
+    pass

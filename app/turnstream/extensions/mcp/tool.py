@@ -5,9 +5,10 @@ from base64 import b64decode
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from hashlib import sha256
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
+import structlog
 from mcp import types
 from mcp.shared.dispatcher import ProgressFnT
 from pydantic_core import from_json
@@ -15,11 +16,14 @@ from pydantic_core import from_json
 from turnstream.domain.turns import ToolSpec
 from turnstream.extensions.mcp.declared import McpServer
 from turnstream.extensions.mcp.session import asking
+from turnstream.extensions.mcp.tasks import McpTask, TaskCreated
 from turnstream.kit.text import storable
 from turnstream.tools.policy import Policy, ResultForm
 from turnstream.tools.schemas import InputSchema, SchemaRoom
 from turnstream.tools.serialize import serialize
 from turnstream.tools.tool import RETURNED_NOTHING, File, Outcome, OutcomePart, ToolContext, is_name, join_texts
+
+log = structlog.get_logger(__name__)
 
 _INVALID_CHARACTERS = re.compile(r"[^a-zA-Z0-9_-]")
 _KEPT_OF_A_NAME = 55
@@ -31,24 +35,63 @@ McpCall = Callable[["McpTool", Mapping[str, Any], ProgressFnT], Awaitable[types.
 
 @dataclass(frozen=True, slots=True)
 class McpTool:
-    """`name` is the server's own name for the tool. `call` uses the connection of the moment."""
+    """`name` is the server's own name for the tool. `call` uses the connection of the moment. `output` is the schema
+    that the server declares for structured content.
+    """
+
+    job_kind: ClassVar = "mcp_task"
 
     spec: ToolSpec
     policy: Policy
     name: str
     call: McpCall
+    output: InputSchema | None = None
+    task: Callable[[str], McpTask] | None = None
 
     async def __call__(self, context: ToolContext, input_json: str) -> Outcome:
         async def show(progress: float, total: float | None, message: str | None) -> None:
             context.progress(message or (f"{progress:g}" if total is None else f"{progress:g} of {total:g}"))
 
         asking.set(context.ask)
-        result = await self.call(self, from_json(input_json), show)
+        result: types.CallToolResult | Outcome
+        if context.handle is not None:
+            result = await self._task(context.handle["task"]).resume(context)
+        else:
+            try:
+                result = await self.call(self, from_json(input_json), show)
+            except TaskCreated as created:
+                task = self._task(created.task.task_id)
+                if context.job is not None:
+                    return task.detach(context, created.task)
+                result = await task.follow(context, created.task)
+        return result if isinstance(result, Outcome) else self.outcome(result)
+
+    def _task(self, id: str) -> McpTask:
+        assert self.task is not None
+        return self.task(id)
+
+    def outcome(self, result: types.CallToolResult) -> Outcome:
+        """The outcome of a call that the server answered. Data that does not match the declared schema is an error."""
+        if (complaint := self._complaint(result)) is not None:
+            log.warning("mcp.result_invalid", tool=self.spec.name, error=complaint)
+            return Outcome(f"The call was made, but its result cannot be used: {complaint}", is_error=True)
         return outcome_of(result, self.policy.results)
 
+    def _complaint(self, result: types.CallToolResult) -> str | None:
+        if self.output is None or result.is_error:
+            return None
+        if "structured_content" not in result.model_fields_set:
+            return "the server declares an output schema and sent no structured content."
+        complaint = self.output.complaint(result.structured_content)
+        return complaint and f"its structured content does not match the output schema of the server. {complaint}"
 
-def tool_of(server: McpServer, tool: types.Tool, call: McpCall, room: SchemaRoom) -> McpTool:
-    """Raises ValueError for a tool whose texts are too long, or whose schema is not valid or has no `room`."""
+
+def tool_of(
+    server: McpServer, tool: types.Tool, call: McpCall, room: SchemaRoom, task: Callable[[str], McpTask] | None = None
+) -> McpTool:
+    """Raises ValueError for a tool whose texts are too long, or with a schema that is not valid or has no `room`."""
+    if tool.execution is not None and tool.execution.task_support == "required":
+        raise ValueError("it works only as a task of the protocol 2025-11-25, which 2026-07-28 has replaced")
     hints = tool.annotations if server.trusted else None
     description = storable(tool.description or tool.title or tool.name)
     if max(len(tool.name), len(description)) > MAX_DESCRIPTION:
@@ -56,11 +99,26 @@ def tool_of(server: McpServer, tool: types.Tool, call: McpCall, room: SchemaRoom
     spec = ToolSpec(
         name=tool_name(server.name_prefix, tool.name),
         description=description,
-        input_schema=InputSchema.checked(storable(msgspec.json.encode(tool.input_schema).decode()), room).text,
+        input_schema=InputSchema.checked(_json(tool.input_schema), room).text,
         read_only=tool.name in server.read_only or bool(hints and hints.read_only_hint),
         retry_safe=bool(hints and hints.idempotent_hint),
     )
-    return McpTool(spec, server.policy_of(tool.name), tool.name, call)
+    return McpTool(spec, server.policy_of(tool.name), tool.name, call, _output_schema(tool.output_schema, room), task)
+
+
+def _output_schema(schema: dict[str, Any] | None, room: SchemaRoom) -> InputSchema | None:
+    """Raises ValueError. Unlike an input, structured content may be any JSON value."""
+    if schema is None:
+        return None
+    try:
+        InputSchema.checked(_json({**schema, "type": "object"}), room)
+    except ValueError as problem:
+        raise ValueError(str(problem).replace("input schema", "output schema")) from None
+    return InputSchema(_json(schema))
+
+
+def _json(schema: dict[str, Any]) -> str:
+    return storable(msgspec.json.encode(schema).decode())
 
 
 def tool_name(prefix: str, name: str) -> str:

@@ -25,12 +25,18 @@ Render = Callable[[Sequence[Block]], Iterable[Any]]
 
 
 def conversation(
-    messages: Sequence[Message], results: Render, reply: Render, part: Callable[[Block], Json]
+    messages: Sequence[Message],
+    results: Render,
+    reply: Render,
+    part: Callable[[Block], Json],
+    *,
+    prefilled: bool = False,
 ) -> Iterator[Any]:
     """Yields the items of a conversation, rendered by the three functions of the API.
 
     Texts of the user are held back until the next reply: a reply of which nothing is left must not divide them. A
-    reply at the end, which its provider continues by itself, is followed by a prompt to continue.
+    reply at the end, which its provider continues by itself, is followed by a prompt to continue, unless it is
+    `prefilled`.
     """
     held: list[Block] = []
     last: str | None = None
@@ -43,7 +49,7 @@ def conversation(
             held = []
             yield from items
         last = message.role
-    if last == "assistant" and not held:
+    if last == "assistant" and not held and not prefilled:
         held = [Block(0, 0, 0, TEXT, GO_ON)]
     yield from _user(held, part)
 

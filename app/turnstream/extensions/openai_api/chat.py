@@ -9,6 +9,7 @@ from starlette.responses import Response
 from turnstream.api.codec import to_json
 from turnstream.api.dialects.projection import Begin, CallResult, Close, Closed, Projection, calls_of_client
 from turnstream.api.dialects.streams import PartReader
+from turnstream.api.http.errors import wait_headers
 from turnstream.api.http.reading import idempotency_key_of, read_body
 from turnstream.api.services import identity_of, services_and_owner
 from turnstream.domain.blocks import Block
@@ -65,7 +66,8 @@ async def complete_chat(request: Request) -> Response:
         await forget()
     if (failure := reader.events.failure) is not None:
         # The turn has had its own tries; the SDKs would post the message again.
-        return Response(to_json(failure), reader.events.status, {"x-should-retry": "false"}, "application/json")
+        headers = {"x-should-retry": "false", **reader.events.wait}
+        return Response(to_json(failure), reader.events.status, headers, "application/json")
     return Response(to_json(reader.events.completion()), 200, options.headers, "application/json")
 
 
@@ -130,6 +132,12 @@ class ChatChunks:
         """Of the response to a completion that has ended."""
         error = self._now().error
         return 200 if error is None else failure_of(error.type)[0]
+
+    @property
+    def wait(self) -> dict[str, str]:
+        """The wait that the provider asks for, as a header."""
+        turn = self._now()
+        return wait_headers(turn.error.retry_after if turn.error else None, turn.ended_at)
 
     def _frames(self, event: Event | Notice) -> Iterator[bytes]:
         waits = self._projection.waits

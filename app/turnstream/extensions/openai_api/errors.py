@@ -7,7 +7,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from turnstream.api.codec import to_json
-from turnstream.api.http.errors import OVERLOADED, STORAGE_AWAY, Invalid, refused, unavailable
+from turnstream.api.http.errors import OVERLOADED, STORAGE_AWAY, Invalid, refused, unavailable, wait_headers
 from turnstream.domain.errors import (
     Forbidden,
     Overloaded,
@@ -101,7 +101,7 @@ def failed_call(error: ProviderError) -> Response:
     report_account(error)
     status, type, code = failure_of(error.type)
     body = {"error": {"message": error.shown, "type": type, "param": None, "code": code}}
-    return Response(to_json(body), status, media_type="application/json")
+    return Response(to_json(body), status, wait_headers(error.retry_after), "application/json")
 
 
 async def storage_refusal(request: Request, error: StorageUnavailable) -> Response:

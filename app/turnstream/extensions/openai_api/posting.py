@@ -8,7 +8,15 @@ from uuid import UUID
 from starlette.requests import Request
 
 from turnstream.api.dialects.chats import new_chat
-from turnstream.api.dialects.histories import NO_MESSAGE, PastCall, digest_of, find_place, history_of
+from turnstream.api.dialects.histories import (
+    NO_MESSAGE,
+    PastCall,
+    check_may_record,
+    check_prefill,
+    digest_of,
+    find_place,
+    history_of,
+)
 from turnstream.api.dialects.results import last_ask, part_behind, still_waiting, store_results, was_answered_so
 from turnstream.api.exchange import post_in_new_chat, post_message
 from turnstream.api.services import Services, identity_of
@@ -63,6 +71,8 @@ class Posting:
 
     async def respond(self, place: Place) -> tuple[Turn, int]:
         """Returns the turn that answers, and the part of it that is the response."""
+        if not (self._input.blocks or self._input.answers):
+            return await self._post(Place(named=place.named)), 0
         if place.named:
             return await self._follow(place) or (await self._post(place), 0)
         histories, input = self._services.storage.histories, self._input
@@ -97,22 +107,20 @@ class Posting:
     async def _post(self, place: Place) -> Turn:
         services, owner = self._services, self._owner
         self._identity.require("send")
-        if not self._input.blocks and not self._input.answers:
-            detail = (
-                "`input` must end with a message of the user, or with the outputs of calls: an answer is not continued."
-            )
-            raise RequestRefused(detail, field="input")
         goes_on = not self._input.blocks
         if goes_on:
             self._input.blocks = [NO_MESSAGE]
         new = new_turn(services, self._options, self._input, follows=place.origin is not None)
+        if goes_on and not self._input.answers:
+            ended = [] if place.named else [*self._input.history, *self._input.last_answer]
+            check_prefill(services, new, list(past_items(ended)), PLACE)
         if place.chat is None:
             self._identity.require_reach(None)
             history = None
             if self._input.last_answer:
-                self._identity.require("chat")  # answers in a history are no messages of a person
-                items = [*self._input.history, *self._input.last_answer, *self._input.answers]
-                history = history_of(services, owner, past_items(items), PLACE, goes_on=goes_on)
+                items = list(past_items([*self._input.history, *self._input.last_answer, *self._input.answers]))
+                check_may_record(self._identity, items)
+                history = history_of(services, owner, items, PLACE, goes_on=goes_on)
             turn = (await post_in_new_chat(services, new, new_chat(owner), self._key, history)).assistant_turn
             if not self._stores:
                 await services.storage.histories.keep_unstored(turn, owner)

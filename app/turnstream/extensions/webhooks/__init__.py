@@ -62,7 +62,7 @@ async def _check(settings: Settings, _: "Models", ping: bool) -> str:
     if (receiver := receiver_of(settings)) is None:
         return "none is sent"
     if not ping:
-        return "as `serve` needs it"
+        return "is signed; only --ping calls the receiver"
     answer = await ping_receiver(receiver)
     if not isinstance(answer, int) or not 200 <= answer < 300:
         raise ConfigError(
@@ -89,7 +89,9 @@ def _work(context: Context) -> Work:
     if (receiver := receiver_of(settings)) is None:
         return Work(sweeps=sweeps)
     kinds = sorted(receiver.kinds)
-    deliveries = [WebhookDeliveries(Webhooks(database, kind), receiver, WebhookPolicy()) for kind in kinds]
+    deliveries = [
+        WebhookDeliveries(Webhooks(database, kind), receiver, WebhookPolicy(), context.call_links) for kind in kinds
+    ]
     return Work(hooks=deliveries, tasks=[each.run for each in deliveries], sweeps=sweeps, webhooks=kinds)
 
 

@@ -4,7 +4,7 @@ import asyncio
 import random
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import aiohttp
 import msgspec
@@ -12,6 +12,7 @@ import structlog
 
 from turnstream.domain.errors import StorageUnavailable
 from turnstream.engine.hooks import Hooks, TurnEnded
+from turnstream.extension import CallLinks
 from turnstream.extensions.webhooks.queue import Webhook, Webhooks
 from turnstream.kit.backoff import backoff
 from turnstream.kit.clock import CLOCK
@@ -62,10 +63,13 @@ class WebhookPolicy:
 class WebhookDeliveries(Hooks):
     """Delivers webhooks of one kind. As a hook it is woken by turns that end here; others are found by polling."""
 
-    def __init__(self, webhooks: Webhooks, receiver: Receiver, policy: WebhookPolicy) -> None:
+    def __init__(
+        self, webhooks: Webhooks, receiver: Receiver, policy: WebhookPolicy, call_links: CallLinks | None = None
+    ) -> None:
         self._webhooks = webhooks
         self._receiver = receiver
         self._policy = policy
+        self._call_links = call_links
         self._woken = asyncio.Event()
         self._running = 0
 
@@ -110,13 +114,24 @@ class WebhookDeliveries(Hooks):
 
     async def _post(self, http: aiohttp.ClientSession, webhook: Webhook) -> int | str:
         kind = self._webhooks.kind
-        body = body_of(webhook, kind, self._receiver.root_path)
+        body = body_of(await self._with_links(webhook), kind, self._receiver.root_path)
         # The id is the same for all tries, so that the receiver can recognise a webhook that it has processed.
         id = f"ended-{webhook.turn}" if kind == "ended" else f"waiting-{webhook.turn}-{webhook.number}"
         with TRACING.span("webhook", "CLIENT", parent=webhook.trace, turnstream__turn=str(webhook.turn)) as span:
             answer = await post_signed(http, self._receiver, id, body)
             span.set(turnstream__answer=str(answer))
         return answer
+
+    async def _with_links(self, webhook: Webhook) -> Webhook:
+        """The webhook whose calls have `links`, if links are made."""
+        links = self._call_links
+        if links is None or not webhook.calls:
+            return webhook
+        made = [
+            {**call, "links": await links(webhook.turn, call["tool_use_id"])} if call["type"] == "approval" else call
+            for call in webhook.calls
+        ]
+        return replace(webhook, calls=made)
 
     async def _record(self, webhook: Webhook, answer: int | str) -> None:
         fields = {"turn": str(webhook.turn), "tries": webhook.tries, "answer": answer}

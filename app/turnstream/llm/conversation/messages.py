@@ -140,7 +140,7 @@ def _build(
         if turn.role == "user":
             entries += [("user", block) for block in turn.blocks if is_sendable(block) and not is_blank(block)]
             continue
-        if not entries or entries[-1][0] == "assistant":
+        if not entries or (entries[-1][0] == "assistant" and not _is_prefilled(path, place)):
             # A path may begin with an assistant turn, or have two in a row; a provider takes neither.
             entries.append(("user", Block(0, 0, 0, TEXT, GO_ON if entries else NO_USER)))
         # A provider's signature binds a thought to what came before it. Where that is sent changed now, it is invalid.
@@ -161,6 +161,16 @@ def _build(
             key = (model, tuple(valid), same_frames[then], earlier_results_of(request), may_use_tools)
             entries += known.get(turn, key, make)
     return group_by_role(drop_last_thoughts(entries))
+
+
+def _is_prefilled(path: Sequence[Turn], place: int) -> bool:
+    """Whether the turn at `place` goes on with the text before it, as its client has asked: behind a message without
+    blocks. Such a message is also there behind results.
+    """
+    before = path[max(0, place - 2) : place]
+    return [turn.role for turn in before] == ["assistant", "user"] and (
+        not before[1].blocks and before[0].blocks[-1:] != () and before[0].blocks[-1].type == TEXT
+    )
 
 
 def _entries_of(

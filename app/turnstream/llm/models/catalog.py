@@ -33,7 +33,7 @@ class Model:
     """`upstream` is the provider's own id for the model, where it differs. `context_window` and `max_output` are in
     tokens. Without `can`, its abilities are unknown and nothing is refused. `fallbacks` are tried in order when it is
     down. With `think_tags` its answers contain its thoughts in <think> tags. `refuses` are parameters that its provider
-    takes for other models.
+    takes for other models. With `prefill` it goes on with a message of the assistant that ends a request.
     """
 
     id: str
@@ -47,6 +47,7 @@ class Model:
     fallbacks: tuple[str, ...] = ()
     think_tags: bool = False
     refuses: frozenset[str] = frozenset()
+    prefill: bool = False
 
     def supports(self, ability: Ability) -> bool:
         return self.can is None or ability in self.can

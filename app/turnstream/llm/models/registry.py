@@ -59,6 +59,7 @@ class ModelTable(_Table):
     fallbacks: list[str] = []
     think_tags: bool = False
     refuses: list[str] = []
+    prefill: bool = False
     enabled: bool = True
 
     def model(self, id: str, currency: str | None) -> Model:
@@ -74,6 +75,7 @@ class ModelTable(_Table):
             fallbacks=tuple(self.fallbacks),
             think_tags=self.think_tags,
             refuses=frozenset(self.refuses),
+            prefill=self.prefill,
         )
 
 

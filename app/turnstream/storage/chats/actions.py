@@ -1,12 +1,13 @@
 """Answers of people to asks. A running turn has one writer, so an answer waits in its ask until the turn reads it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from uuid import UUID
 
 from turnstream.domain.asks import Ask, AskAnswer, AskKind
 from turnstream.domain.blocks import Block
-from turnstream.domain.errors import Conflict, NotFound, RequestRefused
+from turnstream.domain.errors import Conflict, Forbidden, NotFound, RequestRefused
+from turnstream.domain.identity import Identity
 from turnstream.domain.turns import ENDED, Turn
 from turnstream.kit.ids import new_id
 from turnstream.storage.chats.exchanges import ARRIVE, GET_KEY, KEEP_KEY, STEER, IdempotencyKey, key_refused
@@ -29,13 +30,18 @@ GET_OPEN_ASKS = Statement(
     FROM asks JOIN turns ON turns.id = turn_id WHERE turn_id = :turn ORDER BY round DESC
     """
 )
-# The audit trail's triggers name the actor; they run behind the statement.
+# The audit trail's triggers name the actor; they run behind the statement. A trigger before it compares the principals
+# of the request with the approvers of the ask.
 ANSWER_ASKS = Statement(
     """
     UPDATE asks SET answer = CAST(a.answer AS json), answered_at = now()
     FROM unnest(CAST(:rounds AS int[]), CAST(:tool_use_ids AS text[]), CAST(:answers AS text[]))
-        AS a (round, tool_use_id, answer), (SELECT set_config('turnstream.actor', :actor, true) AS name) AS actor
-    WHERE actor.name IS NOT NULL AND turn_id = :turn AND asks.round = a.round AND asks.tool_use_id = a.tool_use_id
+        AS a (round, tool_use_id, answer), (
+            SELECT set_config('turnstream.actor', :actor, true) AS name,
+                set_config('turnstream.principals', :principals, true) AS names
+        ) AS actor
+    WHERE actor.name IS NOT NULL AND actor.names IS NOT NULL AND turn_id = :turn
+      AND asks.round = a.round AND asks.tool_use_id = a.tool_use_id
     """
 )
 # The same permission twice would be listed twice.
@@ -111,12 +117,12 @@ class Actions:
         turn: UUID,
         decisions: Sequence[Decision],
         key: IdempotencyKey | None,
-        actor: str = "",
+        identity: Identity | None = None,
         message: Sequence[Block] = (),
     ) -> Turn:
-        """Stores all of the decisions, or none, and with them a `message` to the turn. `actor` is the credential that
-        the audit trail names. Raises NotFound, RequestRefused, Conflict; with a key that was used for the same
-        decisions before, it does nothing.
+        """Stores all of the decisions, or none, and with them a `message` to the turn. `identity` is that of the
+        person who decides, if it is not the owner without a credential. Raises NotFound, RequestRefused, Forbidden,
+        Conflict; with a key that was used for the same decisions before, it does nothing.
         """
         async with self._database.transaction() as connection:
             row = await connection.row(LOCK_TURN_OF, owner=owner, chat=chat, turn=turn)
@@ -129,7 +135,7 @@ class Actions:
                 if row["status"] in ENDED:
                     detail = f"Turn {turn} has ended ({row['status']}); none of its calls waits for an answer any more."
                     raise Conflict(detail, code="call_over")
-                await self._store(connection, owner, chat, turn, decisions, key, actor, message)
+                await self._store(connection, owner, chat, turn, decisions, key, identity or Identity(owner), message)
         return await self._turns.get(owner, chat, turn)
 
     async def expire(self) -> Sequence[UUID]:
@@ -145,20 +151,22 @@ class Actions:
         turn: UUID,
         decisions: Sequence[Decision],
         key: IdempotencyKey | None,
-        actor: str,
+        identity: Identity,
         message: Sequence[Block],
     ) -> None:
         rows = await connection.rows(GET_OPEN_ASKS, turn=turn)
         is_open = {row["tool_use_id"]: row["answer"] is None and not row["expired"] for row in reversed(rows)}
         decisions = [decision for decision in decisions if not decision.follows or is_open[decision.tool_use_id]]
-        asks = [_checked(decision, rows) for decision in decisions]
+        asks = [_checked(decision, rows, identity) for decision in decisions]
+        by = None if identity.owner == owner else identity.owner
         await connection.rows(
             ANSWER_ASKS,
             turn=turn,
             rounds=[ask.round for ask in asks],
             tool_use_ids=[ask.tool_use_id for ask in asks],
-            answers=[to_json(decision.answer) for decision in decisions],
-            actor=self._database.signed_actor(actor),
+            answers=[to_json(replace(decision.answer, by=by)) for decision in decisions],
+            actor=self._database.signed_actor(identity.actor),
+            principals=self._database.signed_principals(identity.principals),
         )
         for ask, decision in zip(asks, decisions, strict=True):
             if decision.remember:
@@ -190,7 +198,7 @@ async def _keep_grant(connection: Transaction, chat: UUID, turn: UUID, ask: Ask,
     )
 
 
-def _checked(decision: Decision, rows: Sequence[Row]) -> Ask:
+def _checked(decision: Decision, rows: Sequence[Row], identity: Identity) -> Ask:
     """The ask that `decision` answers. `rows` have the newest round first, since ids may be used again."""
     row = next((row for row in rows if row["tool_use_id"] == decision.tool_use_id), None)
     field = f"{decision.field}.tool_use_id"
@@ -200,6 +208,11 @@ def _checked(decision: Decision, rows: Sequence[Row]) -> Ask:
             field=field,
         )
     ask = ask_from(row)
+    if ask.approvers and not set(ask.approvers) & set(identity.principals):
+        approvers = ", ".join(ask.approvers)
+        raise Forbidden(
+            f"Call {ask.call_id} is answered by {approvers}; the request is of {identity.owner}.", field=field
+        )
     if ask.answer is not None and ask.answer.kind != "expired":
         detail = f"Call {ask.tool_use_id} has its answer already ({ask.answer.kind}, {row['at']} UTC)."
         raise Conflict(detail, field=field, code="call_answered")

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from turnstream.domain.chats import Chat
@@ -11,7 +11,7 @@ from turnstream.domain.errors import NoSuchPage, NotFound
 from turnstream.kit.ids import new_id
 from turnstream.kit.moments import from_microseconds, microseconds_of
 from turnstream.storage.database import LONG, Database, Row, Statement
-from turnstream.storage.rows import from_json, to_json
+from turnstream.storage.rows import JOBS_OF_TURN, OPEN_STATUSES, from_json, to_json
 
 _TOKEN = re.compile("([0-9]{1,16})_([0-9a-f]{32})")
 
@@ -23,10 +23,13 @@ CREATE_CHAT = Statement(
     """
 )
 GET_CHAT = Statement("SELECT * FROM chats WHERE id = :chat AND owner = :owner")
+# An index has the few turns of a chat that are open.
 LIST_CHATS = Statement(
-    """
-    SELECT * FROM chats
-    WHERE owner = :owner
+    f"""
+    SELECT chats.*, (
+        SELECT coalesce(sum({JOBS_OF_TURN}), 0) FROM turns WHERE chat_id = chats.id AND status IN {OPEN_STATUSES}
+    ) AS jobs FROM chats
+    WHERE owner = :owner AND of_turn IS NULL
       AND (CAST(:before AS timestamptz) IS NULL OR (updated_at, id) < (:before, CAST(:before_id AS uuid)))
     ORDER BY updated_at DESC, id DESC LIMIT :limit
     """
@@ -79,6 +82,13 @@ def place_of_page(name: str | None) -> tuple[datetime, UUID] | None:
     return from_microseconds(int(found[1])), UUID(found[2])
 
 
+class ChatInList(NamedTuple):
+    """A chat, and how many of its calls run in the background."""
+
+    chat: Chat
+    jobs: int
+
+
 class ChatReads:
     """The reads of chats, which a standby can do too."""
 
@@ -89,11 +99,11 @@ class ChatReads:
         """Raises NotFound."""
         return chat_from(_row(await self._database.row(GET_CHAT, owner=owner, chat=chat), chat))
 
-    async def page(self, owner: str, limit: int, before: tuple[datetime, UUID] | None) -> Sequence[Chat]:
+    async def page(self, owner: str, limit: int, before: tuple[datetime, UUID] | None) -> Sequence[ChatInList]:
         """Up to `limit` chats, last changed first, those older than `before`."""
         when, identity = before or (None, None)
         rows = await self._database.rows(LIST_CHATS, owner=owner, limit=limit, before=when, before_id=identity)
-        return [chat_from(row) for row in rows]
+        return [ChatInList(chat_from(row), row["jobs"]) for row in rows]
 
 
 class Chats(ChatReads):

@@ -153,8 +153,11 @@ CREATE_SIBLING = Statement(
 # acknowledged by a commit of its own, which waits for that standby too: the message in the WAL makes it one.
 GET_KEY = Statement(
     """
-    SELECT digest, turn_id, steer_id, chat_id, parent_id, pg_logical_emit_message(true, 'turnstream', key)
-    FROM idempotency_keys JOIN turns ON turns.id = turn_id
+    SELECT digest, turn_id, steer_id, chat_id, parent_id, pg_logical_emit_message(true, 'turnstream', key),
+        turn_id IS NULL OR EXISTS (
+            SELECT FROM steers WHERE steers.id = steer_id AND taken_at IS NOT NULL AND blocks::text = '[]'
+        ) AS is_withdrawn
+    FROM idempotency_keys LEFT JOIN turns ON turns.id = turn_id
     WHERE owner = :owner AND key = :key
     """
 )
@@ -320,12 +323,16 @@ class Exchanges:
         return key is not None and await self._database.row(GET_KEY, owner=owner, key=key.key) is not None
 
     async def find(self, owner: str, key: IdempotencyKey) -> Exchange | None:
-        """Returns the exchange that the first request with this key made. Raises RequestRefused if this one differs."""
+        """Returns the exchange that the first request with this key made. Raises RequestRefused if this one differs,
+        and Conflict if its message was withdrawn.
+        """
         row = await self._database.row(GET_KEY, owner=owner, key=key.key)
         if row is None:
             return None
         if row["digest"] != key.digest:
             raise key_refused()
+        if row["is_withdrawn"]:
+            raise Conflict("The message of the first request with this key was withdrawn.", code="withdrawn")
         chat = row["chat_id"]
         return Exchange(
             await self._turns.get(owner, chat, row["parent_id"]),

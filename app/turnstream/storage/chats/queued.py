@@ -137,6 +137,10 @@ KEY_OF_STEER = Statement(
     WHERE turn_id = :turn AND steer_id = :entry RETURNING key
     """
 )
+# It outlasts a message that is withdrawn, so that a repetition of the POST does not bring that back.
+DETACH_KEY = Statement(
+    "UPDATE idempotency_keys SET turn_id = NULL, steer_id = :entry WHERE turn_id = :answer RETURNING key"
+)
 # A replica of the version before would send the words of a steer that it has read, whatever has become of them.
 GET_OLDER_REPLICA = Statement("SELECT id FROM replicas WHERE NOT edits_queue AND lease_until > now() LIMIT 1")
 
@@ -197,6 +201,7 @@ class _Queue:
             await self.connection.row(WITHDRAW_STEER, steer=entry.id)
             await self.connection.row(TOUCH_CHAT, chat=self.chat)
         else:
+            await self.connection.rows(DETACH_KEY, entry=entry.id, answer=entry.turn)
             await self._take_out(entry)
 
     async def _take_out(self, entry: QueueEntry) -> None:

@@ -114,6 +114,7 @@ async def answer_as_recorded(database: Database, then: Turn) -> bool:
         rows = await connection.rows(GET_OPEN_ASKS, turn=then.id)
         waiting = [(row["round"], row["tool_use_id"]) for row in rows if row["answer"] is None]
         known = [place for place in waiting if place in given]
+        approvers = sorted({name for row in rows for name in row["approvers"] or ()})
         await connection.rows(
             ANSWER_ASKS,
             turn=then.id,
@@ -121,6 +122,7 @@ async def answer_as_recorded(database: Database, then: Turn) -> bool:
             tool_use_ids=[id for _, id in known],
             answers=[to_json(given[place]) for place in known],
             actor="",
+            principals=to_json(approvers),
         )
         if known:
             await connection.row(ARRIVE, turn=then.id)

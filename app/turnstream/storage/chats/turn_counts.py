@@ -1,8 +1,11 @@
-"""The number of turns that are queued and that wait for a person, on all replicas together."""
+"""The number of turns that are queued and that wait, and of jobs that are not over, on all replicas together."""
 
 import asyncio
+from dataclasses import dataclass
 from time import monotonic
 from typing import NamedTuple
+
+import msgspec
 
 from turnstream.domain.errors import StorageError
 from turnstream.storage.database import Database, Statement
@@ -15,10 +18,32 @@ COUNT_OPEN = Statement(
         coalesce((
             SELECT extract(epoch FROM now() - created_at)::float FROM turns AS next
             WHERE {CLAIMABLE} ORDER BY created_at, id LIMIT 1
-        ), 0) AS oldest
+        ), 0) AS oldest,
+        (
+            SELECT json_build_object(
+                'due', count(*) FILTER (WHERE holder.id IS NULL AND (handle IS NULL OR due_at <= now())),
+                'running', count(*) FILTER (WHERE holder.id IS NOT NULL),
+                'detached', count(*) FILTER (WHERE holder.id IS NULL AND handle IS NOT NULL AND due_at > now()),
+                'overdue', coalesce(max(extract(epoch FROM now() - CASE
+                    WHEN holder.id IS NULL AND due_at <= now() THEN due_at WHEN deadline <= now() THEN deadline
+                END)), 0)
+            ) FROM jobs LEFT JOIN replicas AS holder ON holder.id = jobs.replica WHERE settled_at IS NULL
+        ) AS jobs
     FROM turns WHERE status IN ('queued', 'waiting')
     """
 )
+
+
+@dataclass(frozen=True, slots=True)
+class JobCounts:
+    """The jobs that are not over, by where they are. `overdue` is for how many seconds the longest has been due without
+    a runner, or behind its deadline.
+    """
+
+    due: int
+    running: int
+    detached: int
+    overdue: float
 
 
 class OpenTurns(NamedTuple):
@@ -27,6 +52,10 @@ class OpenTurns(NamedTuple):
     queued: int
     waiting: int
     oldest: float
+    jobs: JobCounts
+
+
+_jobs = msgspec.json.Decoder(JobCounts)
 
 
 class TurnCounts:
@@ -54,4 +83,6 @@ class TurnCounts:
                 row = await self._database.row(COUNT_OPEN)
         except (StorageError, TimeoutError):
             return None
-        return None if row is None else OpenTurns(row["queued"], row["waiting"], row["oldest"])
+        return (
+            None if row is None else OpenTurns(row["queued"], row["waiting"], row["oldest"], _jobs.decode(row["jobs"]))
+        )

@@ -19,7 +19,7 @@ from turnstream.kit.clock import CLOCK
 from turnstream.storage.chats.chats import chat_from
 from turnstream.storage.database import Database, Row, Statement
 from turnstream.storage.retention import NO_ID, ROWS, walk, walk_of
-from turnstream.storage.rows import OPEN_STATUSES, WAITS
+from turnstream.storage.rows import JOBS_OF_TURN, OPEN_STATUSES, WAITS
 
 # The longest time that is allowed to pass between the time in a row and the first write of its transaction, which gives
 # that a number; between the clocks of two Postgres, too, where one takes the place of the other.
@@ -69,7 +69,7 @@ GET_DELETED_CHATS = Statement(
 # Most turns have no asks, which their rows say.
 _OPEN_ASKS = f"""CASE WHEN asked > 0 THEN
         (SELECT count(*) FROM asks WHERE turn_id = turns.id AND {WAITS})
-    ELSE 0 END AS waiting"""
+    ELSE 0 END AS waiting, {JOBS_OF_TURN} AS jobs"""
 # The ids of turns come from a cursor, which a client may have made up: the owner is checked. A deleted turn has ended,
 # unless it only has another place.
 # The place of an assistant turn is odd.
@@ -82,7 +82,7 @@ GET_CHANGED_TURNS = Statement(
     SELECT id, chat_id, status, stop_reason, {_OPEN_ASKS} FROM turns
     WHERE role = 'assistant' AND chat_id = ANY(CAST(:chats AS uuid[])) AND created_at > :since
     UNION
-    SELECT turn_id, chat_id, 'cancelled', '{DELETED}', 0 FROM deleted_turns
+    SELECT turn_id, chat_id, 'cancelled', '{DELETED}', 0, 0 FROM deleted_turns
     JOIN chats ON chats.id = chat_id AND owner = :owner
     WHERE place % 2 = 1 AND turn_id = ANY(CAST(:turns AS uuid[])) AND NOT EXISTS (SELECT FROM turns WHERE id = turn_id)
     ORDER BY id LIMIT CAST(:most AS int)
@@ -100,7 +100,7 @@ SWEEP_DELETED_CHATS = walk_of("deleted_chats", ["owner", "chat_id"], "deleted_at
 @dataclass(frozen=True, slots=True)
 class TurnStatus:
     """How far an assistant turn has come. `stop_reason` is that of one that has ended. `waiting` counts its calls that
-    wait for a person.
+    wait for a person, `jobs` those that run in the background.
     """
 
     id: UUID
@@ -108,6 +108,7 @@ class TurnStatus:
     status: Status
     stop_reason: str | None
     waiting: int
+    jobs: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +166,7 @@ class OwnerChanges:
             known_at=list(known.values()),
         )
         changed = {row["found"]: row["found_at"] for row in rows if row["found"] is not None}
-        chats = [chat_from(row) for row in rows if row["id"] is not None]
+        chats = [chat_from(row) for row in rows if row["id"] is not None and row["of_turn"] is None]
         deleted = await self._database.rows(GET_DELETED_CHATS, owner=owner, since=since, most=limit)
         found = await self._database.rows(
             GET_CHANGED_TURNS,
@@ -179,7 +180,8 @@ class OwnerChanges:
             return None
         gone = [(row["chat_id"], row["deleted_at"]) for row in deleted]
         statuses = [
-            TurnStatus(row["id"], row["chat_id"], row["status"], row["stop_reason"], row["waiting"]) for row in found
+            TurnStatus(row["id"], row["chat_id"], row["status"], row["stop_reason"], row["waiting"], row["jobs"])
+            for row in found
         ]
         # What was written before `seen_at` was seen then, whether or not this replica knows it of the transactions.
         settled = CLOCK.in_order(max(self._settled(rows[0]), min(seen_at, rows[0]["now"])))

@@ -18,8 +18,8 @@ from turnstream.storage.rows import from_json, to_json
 CREATE_TOKEN = Statement(
     """
     WITH created AS (
-        INSERT INTO tokens (id, owner, name, hash, scopes, expires_at, plan)
-        VALUES (:id, :owner, :name, :hash, CAST(:scopes AS text[]), :expires_at, :plan)
+        INSERT INTO tokens (id, owner, name, hash, scopes, expires_at, plan, roles)
+        VALUES (:id, :owner, :name, :hash, CAST(:scopes AS text[]), :expires_at, :plan, CAST(:roles AS text[]))
         ON CONFLICT DO NOTHING RETURNING id
     ),
     required AS (INSERT INTO token_requirement SELECT FROM created ON CONFLICT DO NOTHING)
@@ -29,14 +29,15 @@ CREATE_TOKEN = Statement(
 GET_TOKENS = Statement(
     """
     SELECT 'ts' AS prefix, id, owner, hash, scopes, expires_at, plan, CAST(NULL AS uuid) AS chat_id,
-        CAST(NULL AS uuid) AS turn_id, CAST(NULL AS text) AS folder, CAST(NULL AS json) AS fixed
+        CAST(NULL AS uuid) AS turn_id, CAST(NULL AS text) AS folder, CAST(NULL AS json) AS fixed, roles
     FROM tokens WHERE id = ANY(CAST(:ids AS uuid[])) AND coalesce(expires_at > now(), true)
     UNION ALL
-    SELECT 'tb', id, owner, hash, scopes, expires_at, plan, chat_id, turn_id, folder, fixed
+    SELECT 'tb', id, owner, hash, scopes, expires_at, plan, chat_id, turn_id, folder, fixed, roles
     FROM browser_tokens WHERE id = ANY(CAST(:ids AS uuid[])) AND expires_at > now()
     """
 )
-# Without a row the stored token that is exchanged has gone meanwhile. Each new one removes some that have expired.
+# Without a row the stored token that is exchanged has gone meanwhile. Each new one removes some that have expired, and
+# leaves an entry in the audit trail.
 CREATE_BROWSER_TOKEN = Statement(
     """
     WITH expired AS (
@@ -44,12 +45,23 @@ CREATE_BROWSER_TOKEN = Statement(
             SELECT id FROM browser_tokens WHERE expires_at < now() ORDER BY expires_at LIMIT 10 FOR UPDATE SKIP LOCKED
         )
     ),
-    parent AS (SELECT id FROM tokens WHERE id = :parent FOR KEY SHARE)
-    INSERT INTO browser_tokens (id, owner, hash, scopes, expires_at, plan, chat_id, turn_id, token_id, folder, fixed)
+    parent AS (SELECT id FROM tokens WHERE id = :parent FOR KEY SHARE),
+    created AS (
+    INSERT INTO browser_tokens
+        (id, owner, hash, scopes, expires_at, plan, chat_id, turn_id, token_id, folder, fixed, roles)
     SELECT :id, :owner, :hash, CAST(:scopes AS text[]), CAST(:expires_at AS timestamptz), :plan, CAST(:chat AS uuid),
-        CAST(:turn AS uuid), (SELECT id FROM parent), :folder, CAST(:fixed AS json)
+        CAST(:turn AS uuid), (SELECT id FROM parent), :folder, CAST(:fixed AS json),
+        CAST(:roles AS text[])
     WHERE CAST(:parent AS uuid) IS NULL OR EXISTS (SELECT FROM parent)
-    RETURNING id
+    RETURNING *
+    ),
+    noted AS (
+        INSERT INTO audit (kind, owner, actor, detail)
+        SELECT 'token.exchanged', owner, CAST(:actor AS text), json_build_object(
+            'token', id, 'scopes', scopes, 'chat', chat_id, 'turn', turn_id, 'expires_at', expires_at, 'roles', roles
+        ) FROM created
+    )
+    SELECT id FROM created
     """
 )
 ANY_TOKEN = Statement("SELECT 1 FROM tokens LIMIT 1")
@@ -103,14 +115,16 @@ class Tokens:
             scopes=checked_scopes(identity.scopes),
             expires_at=identity.expires_at,
             plan=identity.plan,
+            roles=sorted(identity.roles),
         )
         if row is None:
             raise Conflict(f"There is already a token named {name}; choose another name.", field="name")
         return self._written("ts", id, secret)
 
-    async def create_for_browser(self, identity: Identity) -> str:
+    async def create_for_browser(self, identity: Identity, actor: str | None = None) -> str:
         """Creates a short-lived token for `identity`, whose credential is exchanged for it. Where that is a stored
-        token, the new one goes with it. Raises Unauthorized when it has gone already.
+        token, the new one goes with it. `actor` is the caller, for the audit trail, where it is another
+        one. Raises Unauthorized when it has gone already.
         """
         kind, mark, parent = (identity.credential or "").partition(":")
         id, secret = new_id(), secrets.token_urlsafe(32)
@@ -127,6 +141,8 @@ class Tokens:
             parent=UUID(parent) if kind + mark == STORED_TOKEN else None,
             folder=identity.folder,
             fixed=to_json(identity.fixed) if identity.fixed else None,
+            roles=sorted(identity.roles),
+            actor=actor or identity.actor,
         )
         if row is None:
             raise Unauthorized("The token of `Authorization` was revoked; send another one.")
@@ -154,6 +170,7 @@ class Tokens:
                     row["turn_id"],
                     folder=row["folder"],
                     fixed=from_json(row["fixed"]) or {},
+                    roles=frozenset(row["roles"]),
                 )
         return found
 

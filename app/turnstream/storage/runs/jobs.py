@@ -29,8 +29,8 @@ CLAIM_JOBS = Statement(
     f"""
     WITH unsettled AS (
         SELECT jobs.id, due_at, jobs.replica, turns.queue_owner AS owner, holder.id IS NOT NULL AS runs,
-            due_at <= now() AND {_GOES_ON} AND (
-                jobs.name = ANY(CAST(:names AS text[])) OR deadline <= now()
+            {_GOES_ON} AND (
+                due_at <= now() AND jobs.name = ANY(CAST(:names AS text[])) OR deadline <= now()
             ) AS wanted
         FROM jobs JOIN turns ON turns.id = turn_id LEFT JOIN replicas AS holder ON holder.id = jobs.replica
         WHERE jobs.settled_at IS NULL
@@ -52,7 +52,8 @@ CLAIM_JOBS = Statement(
     UPDATE jobs SET replica = :replica, attempt = jobs.attempt + 1, started_at = now()
     FROM chosen, turns
     WHERE jobs.id = chosen.id AND turns.id = turn_id
-    RETURNING jobs.id, turn_id, round, tool_use_id, name, kind, input, deadline, checkpoint, jobs.attempt, progress,
+    RETURNING jobs.id, turn_id, round, tool_use_id, name, kind, input, deadline, checkpoint, handle,
+        jobs.attempt, progress,
         chat_id, queue_owner AS owner, request, {TOOLS} AS tools
     """
 )
@@ -70,6 +71,31 @@ RELEASE_JOBS = Statement(
         WHERE id = ANY(CAST(:jobs AS uuid[])) AND replica = :replica AND settled_at IS NULL RETURNING id
     )
     SELECT id, pg_notify({CHANNEL}, '{JOBS}') FROM released
+    """
+)
+# Who wakes a job that runs sets a time after its start: it is due at once.
+DETACH_JOB = Statement(
+    """
+    UPDATE jobs SET handle = CAST(:handle AS json), replica = NULL, progress = coalesce(:message, progress),
+        due_at = CASE WHEN due_at > started_at THEN now()
+            ELSE coalesce(now() + make_interval(secs => CAST(:after AS double precision)), 'infinity') END
+    WHERE id = :job AND attempt = :attempt AND replica = :replica AND settled_at IS NULL RETURNING id
+    """
+)
+# By the clock, not by the begin of the transaction: see above.
+WAKE_JOBS = Statement(
+    f"""
+    WITH woken AS (
+        UPDATE jobs SET due_at = clock_timestamp()
+        WHERE id = ANY(CAST(:jobs AS uuid[])) AND settled_at IS NULL RETURNING id
+    )
+    SELECT id, pg_notify({CHANNEL}, '{JOBS}') FROM woken
+    """
+)
+ADMIT_RESULT = Statement(
+    """
+    UPDATE jobs SET token_digest = :digest
+    WHERE id = :job AND attempt = :attempt AND settled_at IS NULL RETURNING id
     """
 )
 CHECKPOINT_JOB = Statement(
@@ -117,7 +143,7 @@ SETTLE_JOB = Statement(
 @dataclass(frozen=True, slots=True)
 class ClaimedJob:
     """A job that this replica has claimed. `attempt` is the number of its runs, with this one. `checkpointed` is the
-    last checkpoint of the runs before.
+    last checkpoint of the runs before, `handle` that with which the last of them has detached.
     """
 
     job: Job
@@ -129,6 +155,7 @@ class ClaimedJob:
     deadline: datetime
     attempt: int
     checkpointed: Any = None
+    handle: Any = None
 
     @property
     def id(self) -> UUID:
@@ -143,6 +170,15 @@ class Progress:
     attempt: int
     message: str | None
     output: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Detachment:
+    """How a job goes on elsewhere. `handle` is JSON text. The job is due after so many seconds, or when it is woken."""
+
+    handle: str
+    after: float | None = None
+    message: str | None = None
 
 
 class Jobs:
@@ -172,6 +208,28 @@ class Jobs:
         stored = await self._database.row(CHECKPOINT_JOB, job=job.id, attempt=job.attempt, checkpoint=value)
         return stored is not None
 
+    async def detach(self, job: ClaimedJob, detachment: Detachment) -> bool:
+        """Gives the job up until it is due again. False if it is over, or another runner has it."""
+        row = await self._database.row(
+            DETACH_JOB,
+            job=job.id,
+            attempt=job.attempt,
+            replica=self._replica,
+            handle=detachment.handle,
+            after=detachment.after,
+            message=detachment.message,
+        )
+        return row is not None
+
+    async def wake(self, jobs: Collection[UUID]) -> None:
+        """Makes jobs due that wait elsewhere, and notifies the runners. One that runs is run once more."""
+        await self._database.rows(WAKE_JOBS, jobs=list(jobs))
+
+    async def admit(self, job: ClaimedJob, digest: bytes) -> bool:
+        """A program with the token of this digest may settle the job. False if it is over, or another runner has it."""
+        row = await self._database.row(ADMIT_RESULT, job=job.id, attempt=job.attempt, digest=digest)
+        return row is not None
+
     async def store_progress(self, reports: Sequence[Progress]) -> None:
         await self._database.rows(
             STORE_PROGRESS,
@@ -199,4 +257,5 @@ def _claimed(row: Row, request: TurnRequest) -> ClaimedJob:
         deadline=row["deadline"],
         attempt=row["attempt"],
         checkpointed=from_json(row["checkpoint"]),
+        handle=from_json(row["handle"]),
     )

@@ -232,14 +232,19 @@ _ASK = """
     asked AS (
         INSERT INTO asks
             (turn_id, round, tool_use_id, name, kind, digest, attempt, expires_at, tool_digest, question,
-             answer, answered_at)
-        SELECT fenced.id, a.*, CASE WHEN a.answer IS NOT NULL THEN now() END
+             answer, approvers, answered_at)
+        SELECT fenced.id, a.round, a.tool_use_id, a.name, a.kind, a.digest, a.attempt, a.expires_at, a.tool_digest,
+            a.question, a.answer,
+            CASE WHEN a.approvers IS NOT NULL THEN ARRAY(SELECT json_array_elements_text(a.approvers)) END,
+            CASE WHEN a.answer IS NOT NULL THEN now() END
         FROM fenced, unnest(
             CAST(:ask_rounds AS int[]), CAST(:asked_calls AS text[]), CAST(:asked_names AS text[]),
             CAST(:kinds AS text[]), CAST(:digests AS text[]), CAST(:ask_attempts AS int[]),
             CAST(:expiries AS timestamptz[]), CAST(:tool_digests AS text[]), CAST(:questions AS json[]),
-            CAST(:answers AS json[])
-        ) AS a (round, tool_use_id, name, kind, digest, attempt, expires_at, tool_digest, question, answer)
+            CAST(:answers AS json[]), CAST(:approvers AS json[])
+        ) AS a (
+            round, tool_use_id, name, kind, digest, attempt, expires_at, tool_digest, question, answer, approvers
+        )
         ON CONFLICT DO NOTHING
     ), counted AS (
         UPDATE turns SET asked = :asked FROM fenced WHERE turns.id = fenced.id
@@ -624,6 +629,8 @@ def _columns_of_asks(asks: Sequence[Ask]) -> dict[str, Sequence[object]]:
         "ask_attempts": [ask.attempt for ask in asks],
         "expiries": [ask.expires_at for ask in asks],
         "tool_digests": [ask.tool_digest for ask in asks],
+        # JSON, since Postgres would make one array of two dimensions of lists in a list.
+        "approvers": [to_json(ask.approvers) if ask.approvers else None for ask in asks],
         "questions": [ask.question for ask in asks],
         "answers": [None if ask.answer is None else to_json(ask.answer) for ask in asks],
     }

@@ -8,6 +8,7 @@ import { Refused } from './turnstream.js'
 
 const STALE = 15_000 // milliseconds without a new state, after which what is shown may be wrong
 const CHECK = 5_000
+const LATE_JOB = 60 // seconds
 const ORDER = ['running', 'waiting', 'queued']
 
 const client = new Operator()
@@ -15,13 +16,20 @@ let seen = Date.now()
 
 // --- what runs and waits ---------------------------------------------------------------------------------------------
 
-function drawNow({ at, replicas, counts, oldest_queued_seconds: oldest, turns }) {
+/** Empty where no call runs in the background. */
+function jobsText({ due, running, detached, overdue }) {
+  if (!due && !running && !detached) return ''
+  const late = overdue > LATE_JOB ? `, the most overdue for ${span(overdue)}` : ''
+  return `. Jobs: ${amount(due)} due, ${amount(running)} running, ${amount(detached)} detached${late}`
+}
+
+function drawNow({ at, replicas, counts, oldest_queued_seconds: oldest, jobs, turns }) {
   seen = Date.now()
   setText(find('#as-of'), `as of ${new Date(at).toLocaleTimeString()}`)
   setText(find('#connection'), '')
   const waits = counts.queued && oldest ? `, the oldest for ${span(oldest)}` : ''
   const total = ORDER.map((status) => `${amount(counts[status])} ${status}`).join(', ')
-  setText(find('#counts'), `${total}${waits}`)
+  setText(find('#counts'), `${total}${waits}${jobsText(jobs)}`)
   keyed(find('#open-turns'), turns, turnItem, updateTurn)
   keyed(find('#replicas'), replicas, replicaItem, updateReplica)
 }

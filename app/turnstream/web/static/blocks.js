@@ -28,11 +28,13 @@ export class Blocks {
     if (changed >= 0) this.remove(changed)
     const results = resultsOf(blocks)
     const actions = new Map(turn.actions.map((action) => [action.tool_use_id, action]))
+    const jobs = new Map(turn.jobs?.map((job) => [job.tool_use_id, job]))
     blocks.forEach((block, index) => {
       this.views[index] ??= this.#add(block)
       const call = {
         result: results.get(`${block.round} ${block.id}`),
         action: actions.get(block.id),
+        job: jobs.get(block.id),
         progress: this.progress.get(block.id),
         preliminary: this.preliminary.get(block.id),
       }

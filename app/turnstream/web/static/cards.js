@@ -3,6 +3,7 @@
 import { h, icon, setText } from './dom.js'
 import { FileButton, isFile } from './files.js'
 import { highlighted, prettyJson, unmasked } from './highlight.js'
+import { JobBar } from './jobs.js'
 import { remarksOf } from './notes.js'
 import { Plain } from './prose.js'
 import { TEXTS } from './texts.js'
@@ -12,8 +13,11 @@ const { cards: texts } = TEXTS
 const MAX_SHOWN = 20_000 // characters of an input or a result; a button shows the rest
 
 export class Card {
-  /** `ask` returns the form for a call that waits for a person, `wholeResult` reads a result that was cut, `readUpload` a file. */
-  constructor(call, { ask, wholeResult, readUpload }) {
+  /**
+   * `ask` returns the form for a call that waits for a person, `wholeResult` reads a result that was cut, `readUpload` a file;
+   * `stop` stops a call that runs in the background.
+   */
+  constructor(call, { ask, wholeResult, readUpload, stop }) {
     this.ask = ask
     this.wholeResult = wholeResult
     this.readUpload = readUpload
@@ -41,24 +45,30 @@ export class Card {
     this.more.addEventListener('toggle', () => this.#unfold())
     this.returned = h('div', { class: 'files' })
     this.form = h('div', { class: 'action' })
+    this.job = new JobBar(call.name ?? '', () => stop(this.call.id))
     this.element = h(
       'section',
       { class: 'card', role: 'group', 'aria-label': texts.name(call.name ?? '') },
       this.more,
+      this.job.element,
       this.returned,
       this.form,
     )
   }
 
-  /** `result` is its tool_result, `action` what waits for a person, `running` whether the turn has not ended. */
-  update(call, { result, action, progress, preliminary, running }) {
+  /**
+   * `result` is its tool_result, `action` what waits for a person, `job` where it runs in the background, `running` whether
+   * the turn has not ended.
+   */
+  update(call, { result, action, job, progress, preliminary, running }) {
     this.preliminary = running ? preliminary : undefined
     this.call = call
     this.resultBlock = result
     const state = stateOf(call, result, action, running)
     if (this.element.dataset.state !== state) this.#show(state)
     setText(this.brief, call.open ? ending(call.text) : call.text.slice(0, 200) || '{}')
-    setText(this.status, statusOf(state, result, progress))
+    setText(this.status, statusOf(state, result, progress ?? job?.progress))
+    this.job.update(state === 'running' ? job : undefined)
     setText(this.time, result?.notes?.seconds === undefined ? '' : seconds(result.notes.seconds))
     this.#showForm(action)
     this.#showFiles(result?.content)
@@ -66,13 +76,14 @@ export class Card {
   }
 
   remove() {
+    this.job.remove()
     for (const button of this.files.splice(0)) button.remove()
     this.element.remove()
   }
 
   #show(state) {
     this.element.dataset.state = state
-    const sign = { done: icon('check'), failed: icon('cross'), waiting: icon('hand') }[state]
+    const sign = { done: icon('check'), failed: icon('cross'), waiting: icon('hand'), stopped: icon('stop') }[state]
     this.state.replaceChildren(sign ?? h('span', { class: 'dot' }), h('span', { class: 'unseen' }, texts.states[state]))
   }
 
@@ -153,6 +164,7 @@ export class Card {
 }
 
 function stateOf(call, result, action, running) {
+  if (result?.notes?.stopped) return 'stopped'
   if (result && !result.open) return result.is_error ? 'failed' : 'done'
   if (action) return 'waiting'
   if (call.open) return 'written'

@@ -36,6 +36,8 @@ export class Chats extends EventTarget {
     this.running = new Map()
     /** @type {Map<string, number>} how many calls of a turn wait for a person, where some do */
     this.waiting = new Map()
+    /** @type {Map<string, Map<string, number>>} how many calls of each turn run in the background, by chat and turn */
+    this.jobs = new Map()
     /** Of each chat the last turn that has ended, and what it made of the chat until that is shown again. For all tabs */
     this.news = new Store('news', MAX_NEWS)
     addEventListener('storage', () => this.#seen())
@@ -70,6 +72,7 @@ export class Chats extends EventTarget {
       Object.assign(this, { chats, next })
       this.running.clear() // the feed begins with all turns that are open
       this.waiting.clear()
+      this.jobs.clear()
       this.dispatchEvent(new Event('waiting'))
       this.feed.start(cursor)
       this.#draw()
@@ -109,13 +112,15 @@ export class Chats extends EventTarget {
     this.chats = this.chats.filter((chat) => chat.id !== id)
     this.found &&= this.found.filter((chat) => chat.id !== id)
     this.running.delete(id)
+    this.jobs.delete(id)
     this.news.remove(id)
     this.dispatchEvent(new Event('waiting'))
   }
 
-  #markTurn({ chat, turn, status, waiting }) {
+  #markTurn({ chat, turn, status, waiting, jobs = 0 }) {
+    this.#countJobs(chat, turn, jobs)
     const turns = this.running.get(chat) ?? new Map()
-    const state = waiting ? 'waiting' : status
+    const state = waiting ? 'waiting' : status === 'waiting' ? 'running' : status // one that waits for jobs alone runs
     const isNew = turns.get(turn) !== state
     if (hasEnded({ status })) turns.delete(turn)
     else turns.set(turn, state)
@@ -125,6 +130,16 @@ export class Chats extends EventTarget {
     if (waiting) this.waiting.set(turn, waiting)
     else this.waiting.delete(turn)
     this.dispatchEvent(new Event('waiting'))
+  }
+
+  #countJobs(chat, turn, jobs) {
+    const counts = this.jobs.get(chat) ?? new Map()
+    if (jobs) this.jobs.set(chat, counts.set(turn, jobs))
+    else counts.delete(turn)
+  }
+
+  #jobsOf(id) {
+    return [...(this.jobs.get(id)?.values() ?? [])].reduce((sum, count) => sum + count, 0)
   }
 
   #report(chat, turn, state) {
@@ -213,7 +228,14 @@ export class Chats extends EventTarget {
   #draw() {
     if (this.renaming) return
     const shown = this.found ?? this.chats
-    const items = shown.map((chat) => [chat.id, chat.title, ageOf(chat), chat.excerpt, this.#stateOf(chat.id)])
+    const items = shown.map((chat) => [
+      chat.id,
+      chat.title,
+      ageOf(chat),
+      chat.excerpt,
+      this.#stateOf(chat.id),
+      this.#jobsOf(chat.id),
+    ])
     const shape = JSON.stringify([this.open, items])
     find('#no-chats').hidden = shown.length > 0
     find('#more-chats').hidden = !(this.found ? this.nextFound : this.next)
@@ -254,7 +276,9 @@ export class Chats extends EventTarget {
     link.addEventListener('click', () => (this.sought = turn))
     const edit = iconButton('edit', texts.rename(titleOf(chat)), () => this.#rename(item, chat))
     const bin = iconButton('bin', texts.remove(titleOf(chat)), () => this.#delete(chat))
-    const item = h('li', { 'data-chat': chat.id }, link, mark || null, edit, bin)
+    const count = this.#jobsOf(chat.id)
+    const jobs = count ? h('span', { class: 'jobs', title: texts.jobsName(count) }, texts.jobs(count)) : null
+    const item = h('li', { 'data-chat': chat.id }, link, jobs, mark || null, edit, bin)
     return item
   }
 

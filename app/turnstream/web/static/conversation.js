@@ -174,6 +174,11 @@ export class Conversation extends EventTarget {
     return turn && this.client.cancel(this.id, turn.id)
   }
 
+  /** Stops a call that runs in the background. */
+  cancelCall(turn, call) {
+    return this.client.cancelCall(this.id, turn.id, call)
+  }
+
   async answer(turn, decision) {
     await this.client.act(this.id, turn.id, [decision])
   }
@@ -229,8 +234,8 @@ export class Conversation extends EventTarget {
   }
 
   #apply(turn, event) {
-    if (event.id || event.event === 'action_required') apply(turn, event) // without an id: a tool asks while it runs
-    if (hasEnded(turn)) this.#complete(turn)
+    if (event.id || WITHOUT_ID.has(event.event)) apply(turn, event)
+    if (hasEnded(turn) && turn.stop_reason !== 'deleted') this.#complete(turn) // one that was deleted cannot be read
     this.#emit('turn', turn, event)
   }
 
@@ -317,6 +322,9 @@ export class Conversation extends EventTarget {
   }
 }
 
+// Notices that change a turn: a tool asks while it runs; a call that runs in the background reports.
+const WITHOUT_ID = new Set(['action_required', 'tool_progress'])
+
 // A message that waits is delivered by the start of its round.
 const CHANGES_QUEUE = new Set([
   'queue',
@@ -329,4 +337,13 @@ const CHANGES_QUEUE = new Set([
 ])
 
 /** @returns {any} */
-const EMPTY = () => ({ blocks: [], rounds: [], actions: [], degraded: [], usage: {}, error: null, stop_reason: null })
+const EMPTY = () => ({
+  blocks: [],
+  rounds: [],
+  actions: [],
+  jobs: [],
+  degraded: [],
+  usage: {},
+  error: null,
+  stop_reason: null,
+})

@@ -53,6 +53,7 @@ const transcript = new Transcript(conversation, {
   edit: (turn, text) => attempt(() => conversation.edit(turn, text)),
   choose: (id) => attempt(() => conversation.choose(id)),
   cancel: (turn) => attempt(() => conversation.cancel(turn)),
+  cancelCall: (turn, call) => attempt(() => conversation.cancelCall(turn, call)),
   branch,
   cut: (turn, block) => attempt(() => conversation.cut(turn, block)),
   fork: (turn) => attempt(async () => (location.hash = await conversation.fork(turn))),

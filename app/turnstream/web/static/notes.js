@@ -12,7 +12,12 @@ export function remarksOf({ notes }) {
   const decision = approval
     ? [approval.input ? texts.otherInput : (texts.decisions[approval.decision] ?? approval.decision)]
     : []
-  return [...decision, ...policies.map((note) => (note === 'cached' ? keptFor(others.cached) : texts.policies[note]))]
+  const by = approval?.by ? [texts.decidedBy(approval.by)] : []
+  return [
+    ...decision,
+    ...by,
+    ...policies.map((note) => (note === 'cached' ? keptFor(others.cached) : texts.policies[note])),
+  ]
 }
 
 const keptFor = (age) => texts.kept(age < 90 ? `${Math.round(age)} s` : `${Math.round(age / 60)} min`)

@@ -501,11 +501,15 @@ export interface components {
             event: "tool_output";
             data: components["schemas"]["ChatToolOutputNotice"];
         };
-        /** @description A notice of a tool that runs. It has no id and is never sent again. */
+        /**
+         * @description A notice of a tool that runs. It has no id and is never sent again. A call that runs in the background has a
+         *     `job`: its notice comes also when the state of that changes, and a client that connects gets the last one.
+         */
         ChatToolProgressNotice: {
             tool_use_id: string;
             name: string;
             message: string;
+            job?: components["schemas"]["JobOut"];
             /** Format: uuid */
             turn: string;
         };
@@ -658,7 +662,7 @@ export interface components {
             type: string;
             message: string;
             request_id: string | null;
-            /** @description figures of the failure, where there are any: what was used up, and of how much */
+            /** @description figures of the failure, where there are any: what was used up, and of how much; `retry_after`, the seconds that the provider asks to wait */
             details: {
                 [key: string]: unknown;
             } | null;
@@ -731,8 +735,8 @@ export interface components {
             data: components["schemas"]["FeedResetEvent"];
         };
         /**
-         * @description An assistant turn as it is now: one that was made, or whose status or number of `waiting` calls has changed; and
-         *     each that is open when the connection begins.
+         * @description An assistant turn as it is now: one that was made, or whose status or number of `waiting` calls or background
+         *     `jobs` has changed; and each that is open when the connection begins.
          */
         FeedTurnEvent: {
             /** Format: uuid */
@@ -745,6 +749,7 @@ export interface components {
             status: "queued" | "running" | "waiting" | "complete" | "cancelled" | "error";
             stop_reason: string | null;
             waiting: number;
+            jobs: number;
         };
         FeedTurnEventFrame: {
             /** @description the cursor behind the event; notices have none */
@@ -821,12 +826,33 @@ export interface components {
             type: "image";
             source: components["schemas"]["Base64In"] | components["schemas"]["UploadIn"];
         };
-        /** @description A call that runs in the background. */
+        /** @description The turn of an agent that works on a call. */
+        JobChildOut: {
+            /** Format: uuid */
+            chat: string;
+            /** Format: uuid */
+            turn: string;
+            /** @enum {string} */
+            status: "queued" | "running" | "waiting" | "complete" | "cancelled" | "error";
+            /** @description of its finished rounds; null where no price is known */
+            cost: number | null;
+        };
+        /**
+         * @description A call that runs in the background. It is `due` until a replica runs it, and `detached` while something outside
+         *     of the server works on it.
+         */
         JobOut: {
             /** Format: uuid */
             id: string;
             tool_use_id: string;
             name: string;
+            /** @description what runs the call: `tool` is a background tool of the server */
+            kind: string;
+            /** @enum {string} */
+            state: "due" | "running" | "detached";
+            /** @description when the call was made; null for a moment after that */
+            since: string | null;
+            child: components["schemas"]["JobChildOut"] | null;
             /** @description what the tool last reported */
             progress: string | null;
         };
@@ -873,6 +899,8 @@ export interface components {
             updated_at: string;
             /** @description of a search; null in a list of all chats */
             excerpt: components["schemas"]["ExcerptOut"] | null;
+            /** @description its calls that run in the background; null in a search */
+            jobs: number | null;
         };
         /** @description A condition for one member of an input: its exact value, or its bounds. */
         MemberCondition: {
@@ -1254,11 +1282,15 @@ export interface components {
             event: "tool_output";
             data: components["schemas"]["ToolOutputNotice"];
         };
-        /** @description A notice of a tool that runs. It has no id and is never sent again. */
+        /**
+         * @description A notice of a tool that runs. It has no id and is never sent again. A call that runs in the background has a
+         *     `job`: its notice comes also when the state of that changes, and a client that connects gets the last one.
+         */
         ToolProgressNotice: {
             tool_use_id: string;
             name: string;
             message: string;
+            job?: components["schemas"]["JobOut"];
         };
         ToolProgressNoticeFrame: {
             /** @description the cursor behind the event; notices have none */

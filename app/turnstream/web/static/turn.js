@@ -15,7 +15,7 @@ const { turn: texts } = TEXTS
 
 export class TurnView {
   /**
-   * `actions` of the buttons: answer, wholeResult, readUpload, regenerate, anotherModel, goOn, edit, choose, cancel,
+   * `actions` of the buttons: answer, wholeResult, readUpload, regenerate, anotherModel, goOn, edit, choose, cancel, cancelCall,
    * branch, cut, fork, remove; and `why`, which gives the reasons why a turn does not move.
    */
   constructor(turn, actions) {
@@ -47,6 +47,7 @@ export class TurnView {
       ask: (action, text) => this.#ask(action, text),
       wholeResult: (call) => actions.wholeResult(this.turn, call),
       readUpload: actions.readUpload,
+      stop: (call) => actions.cancelCall(this.turn, call),
     })
     this.stageText = ''
   }
@@ -128,6 +129,7 @@ export class TurnView {
     const last = turn.blocks.at(-1)
     if (last?.open && last.type === 'thinking') return '' // the block says so
     if (last?.open) return texts.stages.streaming
+    if (turn.jobs?.length) return texts.jobs(turn.jobs.length)
     return this.stageText || texts.working
   }
 

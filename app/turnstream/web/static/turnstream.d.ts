@@ -124,6 +124,11 @@ export declare class Client {
     /** @param {string} chat @param {string} turn @returns {Promise<Turn>} */
     cancel(chat: string, turn: string): Promise<Turn>;
     /**
+     * Stops a call that runs in the background. The answer continues with its result.
+     * @param {string} chat @param {string} turn @param {string} call @returns {Promise<Turn>}
+     */
+    cancelCall(chat: string, turn: string, call: string): Promise<Turn>;
+    /**
      * Answers calls that wait: `{type: 'result' | 'approve' | 'deny' | 'answer', tool_use_id, …}`.
      * @param {string} chat @param {string} turn @param {Decision[]} actions @returns {Promise<Turn>}
      */

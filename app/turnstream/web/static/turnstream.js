@@ -205,6 +205,14 @@ export class Client {
   }
 
   /**
+   * Stops a call that runs in the background. The answer continues with its result.
+   * @param {string} chat @param {string} turn @param {string} call @returns {Promise<Turn>}
+   */
+  cancelCall(chat, turn, call) {
+    return this.insist('POST', `${pathOf(chat, turn)}/calls/${encodeURIComponent(call)}/cancel`)
+  }
+
+  /**
    * Answers calls that wait: `{type: 'result' | 'approve' | 'deny' | 'answer', tool_use_id, …}`.
    * @param {string} chat @param {string} turn @param {Decision[]} actions @returns {Promise<Turn>}
    */
@@ -324,7 +332,10 @@ export function apply(turn, { event, data: { turn: _, ...rest } }, now = () => n
     Object.assign(rounds.find((round) => round.round === data.round) ?? {}, data, { sealed_at: now() })
   } else if (event === 'block_start') {
     blocks.push({ ...data, text: '', open: true })
-    if (data.type === 'tool_result') turn.actions = turn.actions.filter((one) => one.tool_use_id !== data.tool_use_id)
+    if (data.type === 'tool_result') {
+      turn.actions = turn.actions.filter((one) => one.tool_use_id !== data.tool_use_id)
+      turn.jobs = (turn.jobs ?? []).filter((one) => one.tool_use_id !== data.tool_use_id)
+    }
     const round = rounds.find((round) => round.round === data.round)
     if (round) round.first_delta_at ??= now()
   } else if (event === 'block_delta') {
@@ -336,8 +347,11 @@ export function apply(turn, { event, data: { turn: _, ...rest } }, now = () => n
     blocks.length = Math.min(blocks.length, data.index)
     const calls = new Set(blocks.map((block) => block.id))
     turn.actions = turn.actions.filter((one) => calls.has(one.tool_use_id))
+    turn.jobs = (turn.jobs ?? []).filter((one) => calls.has(one.tool_use_id))
   } else if (event === 'action_required') {
     turn.actions = data.calls
+  } else if (event === 'tool_progress' && data.job) {
+    turn.jobs = [...new Map([...(turn.jobs ?? []), data.job].map((job) => [job.id, job])).values()]
   } else if (LAST.has(event)) {
     Object.assign(turn, { degraded: [], error: null }, data, {
       status: event.slice(5),

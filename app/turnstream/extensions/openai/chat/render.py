@@ -44,7 +44,8 @@ def render(request: ModelRequest, quirks: Quirks = OPENAI) -> bytes:
     messages = with_valid_calls(
         [with_files_behind_results(message) for message in request.messages], CallRules(quirks.call_ids, LONGEST_NAME)
     )
-    items = _bridged(conversation(messages, _results, partial(_reply, quirks), _part), quirks.after_tools)
+    said = conversation(messages, _results, partial(_reply, quirks), _part, prefilled=request.prefilled)
+    items = _bridged(said, quirks.after_tools)
     params = {**_params(request, quirks), "stream": True, "stream_options": {"include_usage": True}}
     body = {"messages": [*system, *items]}
     return request_bytes(request, body, lambda tool: {"type": "function", "function": tool}, params, quirks)

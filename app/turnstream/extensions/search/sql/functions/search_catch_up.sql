@@ -1,6 +1,7 @@
 -- A step of the sweep: up to `most` turns of chats whose texts are to be indexed, the newest chat first. False when
 -- nothing is left. One transaction indexes at a time: none assigns a chat twice, and two never wait for each other's
--- segments.
+-- segments. It waits for another one before it looks: that one may have
+-- indexed a part.
 CREATE OR REPLACE FUNCTION search_catch_up(most integer) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
@@ -8,10 +9,10 @@ DECLARE
     missing uuid[];
     done integer := 0;
 BEGIN
+    PERFORM pg_advisory_xact_lock('search_pending'::regclass::oid::bigint);
     IF search_index_next(most) > 0 THEN
         RETURN true;
     END IF;
-    PERFORM pg_advisory_xact_lock('search_pending'::regclass::oid::bigint);
     WHILE done < most LOOP
         SELECT chat_id INTO next FROM search_backlog ORDER BY chat_id DESC LIMIT 1 FOR UPDATE SKIP LOCKED;
         IF NOT FOUND THEN

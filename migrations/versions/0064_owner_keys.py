@@ -1,13 +1,14 @@
 """owner keys: a key of each owner with secrets, wrapped by a master key
 
-Revision: 0060, after: 0052
+Revision: 0064, after: 0059
 """
 
 import sqlalchemy as sa
 from alembic import op
+from sqlalchemy.dialects.postgresql import ARRAY
 
-revision = "0060"
-down_revision = "0052"
+revision = "0064"
+down_revision = "0059"
 branch_labels = None
 depends_on = None
 
@@ -23,7 +24,9 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("owner", name=op.f("pk_owner_keys")),
     )
     op.create_index(op.f("ix_owner_keys_master"), "owner_keys", ["master"])
+    op.add_column("replicas", sa.Column("master_keys", ARRAY(sa.LargeBinary()), nullable=True))
 
 
 def downgrade() -> None:
+    op.drop_column("replicas", "master_keys")
     op.drop_table("owner_keys")

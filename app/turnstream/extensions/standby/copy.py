@@ -12,14 +12,26 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from time import monotonic
 from typing import Any
+from urllib.parse import urlsplit
 from uuid import UUID
 
 import asyncpg
 import structlog
+from pydantic import SecretStr
 
+from turnstream.config import Settings
 from turnstream.domain.errors import ConfigError, StatementTooLong, StorageError, StorageUnavailable
 from turnstream.kit.circuit import Circuit
-from turnstream.storage.database import Database, Row, Statement, Transaction, single_connection
+from turnstream.setup.databases import addressed, database_url, session_url
+from turnstream.storage.database import (
+    Database,
+    Row,
+    Statement,
+    Transaction,
+    connect_when_used,
+    plain_url,
+    single_connection,
+)
 from turnstream.storage.runs.queue import Renewal, Renewals
 from turnstream.telemetry import STANDBY_AGE_SECONDS
 
@@ -29,6 +41,8 @@ log = structlog.get_logger(__name__)
 PATIENCE = 2.0
 # Seconds for which a standby that did not answer is left alone.
 _PAUSE = 5.0
+# Renewals of the lease within the time by which a standby may be old: its reads are older than the last one it shows.
+_RENEWALS = 5
 
 # Errors of one read, and not of the next. A conflict with recovery (a vacuum on the primary, for one) cancels a query,
 # and between two queries ends the session. That the standby is away is shown by a connection that cannot be opened.
@@ -44,7 +58,7 @@ _HAS_REPLAYED = "SELECT pg_last_wal_replay_lsn() >= CAST($1 AS pg_lsn)"
 GET_LEASE = Statement("SELECT lease_until FROM replicas WHERE id = :replica")
 
 
-class Moment(Database):
+class StandbyMoment(Database):
     """One snapshot of the standby. It has all that was committed `age` seconds ago, and that was before `time` of the
     database. The age is infinite, and no time known, where it shows no renewal of this replica.
     """
@@ -58,6 +72,10 @@ class Moment(Database):
     def age(self) -> float:
         return monotonic() - self._asked
 
+    @property
+    def database(self) -> Database:
+        return self
+
     async def rows(self, statement: Statement, **values: Any) -> Sequence[Row]:
         return await self._transaction.rows(statement, **values)
 
@@ -67,16 +85,44 @@ class Moment(Database):
 
 
 class Standby:
+    """The standby at `url`, whose reads are at most `staleness` seconds old."""
+
+    def __init__(self, url: str, staleness: float, settings: Settings) -> None:
+        self._url = url
+        self._staleness = staleness
+        self._settings = settings
+
+    @property
+    def renewal_interval(self) -> float:
+        return self._staleness / _RENEWALS
+
+    @asynccontextmanager
+    async def open(self, api: Database, replica: UUID, renewals: Renewals) -> AsyncIterator["StandbyReads"]:
+        options = self._settings.pool_size, PATIENCE, self._settings.statement_cache, api.key
+        async with connect_when_used("standby", self._url, *options) as database:
+            yield StandbyReads(database, replica, renewals, self._staleness)
+
+    async def examined(self) -> str:
+        """How far it is behind, in words. Raises ConfigError for a server that is no standby of the primary."""
+        async with database_url(self._settings) as primary:
+            lag = await standby_lag(self._url, session_url(self._settings, primary), self._staleness)
+        if lag is None:
+            return f"more than {self._staleness:g} seconds behind: all reads are made on the primary"
+        return f"follows the primary within {lag:.1f} seconds"
+
+
+class StandbyReads:
     """`database` is its pool, `replica` this replica, whose lease `renewals` renew on the primary."""
 
-    def __init__(self, database: Database, replica: UUID, renewals: Renewals) -> None:
+    def __init__(self, database: Database, replica: UUID, renewals: Renewals, staleness: float) -> None:
         self._database = database
         self._replica = replica
         self._renewals = renewals
+        self.staleness = staleness
         self._circuit = Circuit(1, _PAUSE, monotonic)
 
     @asynccontextmanager
-    async def moment(self) -> AsyncIterator[Moment]:
+    async def moment(self) -> AsyncIterator[StandbyMoment]:
         """Raises StorageError, at once where the standby has not answered lately."""
         if self._circuit.wait is not None:
             raise StorageUnavailable("The standby has not answered lately.")
@@ -84,7 +130,7 @@ class Standby:
             try:
                 async with self._database.transaction(snapshot=True) as transaction:
                     row = await transaction.row(GET_LEASE, replica=self._replica)
-                    moment = Moment(transaction, self._renewals.that_wrote(row["lease_until"]) if row else None)
+                    moment = StandbyMoment(transaction, self._renewals.that_wrote(row["lease_until"]) if row else None)
                     STANDBY_AGE_SECONDS.set(moment.age)
                     if self._circuit.succeeded():
                         log.info("standby.back")
@@ -117,3 +163,19 @@ async def standby_lag(url: str, primary: str, most: float) -> float | None:
             return monotonic() - begun
     except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
         raise ConfigError(f"TURNSTREAM_STANDBY_URL does not answer: {error}.") from error
+
+
+def standby_url(settings: Settings, given: SecretStr) -> str:
+    """The URL in the driver's form. Raises ConfigError where it does not fit that of the primary."""
+    if settings.database_url is None:
+        raise ConfigError("TURNSTREAM_STANDBY_URL must be set with DATABASE_URL: the embedded Postgres has no standby.")
+    url = plain_url(given.get_secret_value(), "TURNSTREAM_STANDBY_URL")
+    if settings.api_database_url is not None:
+        api_url = plain_url(settings.api_database_url.get_secret_value(), "TURNSTREAM_API_DATABASE_URL")
+        user = urlsplit(api_url).username
+        if urlsplit(url).username != user:
+            raise ConfigError(
+                f"TURNSTREAM_STANDBY_URL must have the user of TURNSTREAM_API_DATABASE_URL, {user}: row-level security"
+                " holds that one to the rows of an owner."
+            )
+    return addressed(settings, url)

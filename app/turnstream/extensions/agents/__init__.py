@@ -1,0 +1,37 @@
+"""Agents as tools: a call posts a turn of its own, in a chat of its own, and its answer is the result."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pydantic import Field
+
+from turnstream.config import Section, Settings
+from turnstream.extension import Context, Extension, Work
+
+if TYPE_CHECKING:
+    from turnstream.tools.sources import SourceKind
+
+
+class AgentSettings(Section):
+    agent_depth: int = Field(3, ge=1, le=10, description="how deep agents may call agents")
+    agent_children: int = Field(50, ge=1, description="calls of agents in one turn")
+
+
+def _tool_sources(_: Settings) -> "Sequence[SourceKind]":
+    from turnstream.extensions.agents.tool import AGENTS
+
+    return [AGENTS]
+
+
+def _work(context: Context) -> Work:
+    from turnstream.extensions.agents.children import Children
+    from turnstream.extensions.agents.tool import bind
+
+    given = context.settings.section(AgentSettings)
+    children = Children(context, given.agent_depth, given.agent_children)
+    if not bind(context.toolset, children):
+        return Work()
+    return Work(hooks=[children], tasks=[children.run])
+
+
+EXTENSION = Extension("agents", "agents as tools", settings=AgentSettings, tool_sources=_tool_sources, work=_work)

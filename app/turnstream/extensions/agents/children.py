@@ -1,0 +1,256 @@
+"""The turns of agents. Each has a chat of its own, which belongs to the turn that has called the agent."""
+
+import asyncio
+from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, datetime
+from hashlib import sha256
+from typing import Any
+from uuid import UUID
+
+import structlog
+
+from turnstream.domain.blocks import Block
+from turnstream.domain.chats import Chat
+from turnstream.domain.compaction import EDITS
+from turnstream.domain.errors import NotFound, RequestRefused, StorageUnavailable, TooMany
+from turnstream.domain.kinds import TEXT
+from turnstream.domain.turns import Limits, Turn, TurnRequest
+from turnstream.engine.hooks import Hooks, TurnEnded
+from turnstream.extension import Context
+from turnstream.extensions.agents.tool import Agent
+from turnstream.kit.ids import new_id
+from turnstream.storage.chats.exchanges import Exchanges, IdempotencyKey, KeyTaken
+from turnstream.storage.chats.turns import CANCEL_TURN, Turns
+from turnstream.storage.database import Statement
+from turnstream.storage.rows import OPEN_STATUSES
+from turnstream.storage.runs.queue import QUEUED, UPDATED
+from turnstream.storage.runs.session import CHANNEL, JOBS
+from turnstream.tools.tool import Outcome, ToolContext
+
+log = structlog.get_logger(__name__)
+
+_INTERVAL = 5.0  # seconds between two looks for turns that nobody waits for any more
+_MOST_TITLE = 80
+
+_FAMILY = """family AS (
+        SELECT CAST(:turn AS uuid) AS id
+        UNION ALL
+        SELECT turns.id FROM family JOIN chats ON of_turn = family.id JOIN turns ON chat_id = chats.id
+    )"""
+# How many agents are above the chat, how many children the turn has, and the title of the chat at the root.
+GET_FAMILY = Statement(
+    """
+    WITH RECURSIVE above AS (
+        SELECT id, title, of_turn, 0 AS depth FROM chats WHERE id = :chat
+        UNION ALL
+        SELECT chats.id, chats.title, chats.of_turn, depth + 1
+        FROM above JOIN turns ON turns.id = above.of_turn JOIN chats ON chats.id = chat_id
+    )
+    SELECT max(depth) AS depth, (SELECT title FROM above ORDER BY depth DESC LIMIT 1) AS title,
+        (SELECT count(*) FROM chats WHERE of_turn = :turn) AS children
+    FROM above
+    """
+)
+# What the turn has used, with the turns below it.
+GET_SPENT = Statement(
+    f"""
+    WITH RECURSIVE {_FAMILY}
+    SELECT coalesce(sum(input_tokens + cache_read_tokens + cache_write_tokens + output_tokens), 0)::bigint AS tokens,
+        coalesce(sum(cost), 0)::float8 AS cost
+    FROM charges WHERE turn_id IN (SELECT id FROM family)
+    """
+)
+# How far the turn and those below it have come, and whether one of them waits for a person.
+GET_PROGRESS = Statement(
+    f"""
+    WITH RECURSIVE {_FAMILY}
+    SELECT (SELECT count(*) FROM rounds WHERE turn_id IN (SELECT id FROM family)) AS rounds,
+        EXISTS (SELECT FROM asks WHERE turn_id IN (SELECT id FROM family) AND answer IS NULL) AS asks
+    """
+)
+EXTEND_DEADLINE = Statement(
+    """
+    UPDATE jobs SET deadline = greatest(deadline, now() + make_interval(secs => CAST(:seconds AS double precision)))
+    WHERE id = :job AND settled_at IS NULL RETURNING id
+    """
+)
+PUT_CHILD = Statement("UPDATE chats SET of_turn = :turn WHERE id = :chat RETURNING id")
+WAKE_WORKERS = Statement(f"SELECT pg_notify({CHANNEL}, '{QUEUED}')")
+# `wake_parent` does it in the transaction of the end, unless the row of the job is locked then. A person may set
+# labels: the chat has to belong to the turn of the job.
+WAKE_PARENT = Statement(
+    f"""
+    WITH woken AS (
+        UPDATE jobs SET due_at = clock_timestamp() FROM chats
+        WHERE chats.id = :chat AND jobs.turn_id = of_turn AND jobs.id::text = :job AND settled_at IS NULL
+        RETURNING jobs.id
+    )
+    SELECT id, pg_notify({CHANNEL}, '{JOBS}') FROM woken
+    """
+)
+# A child's turn is wanted as long as its job is not over. It is the first of its chat: a person who goes on in the chat
+# later sends the same labels.
+GET_UNWANTED = Statement(
+    f"""
+    SELECT turns.id, pg_notify({CHANNEL}, '{UPDATED} ' || turns.id) FROM chats JOIN turns ON chat_id = chats.id
+    WHERE of_turn IS NOT NULL AND turns.status IN {OPEN_STATUSES} AND NOT cancel_requested
+      AND request->'labels'->>'job' IS NOT NULL
+      AND NOT EXISTS (
+        SELECT FROM turns AS before
+        WHERE before.chat_id = chats.id AND before.role = 'assistant' AND before.id < turns.id
+    ) AND NOT EXISTS (
+        SELECT FROM jobs WHERE jobs.turn_id = of_turn AND jobs.id::text = request->'labels'->>'job'
+          AND jobs.settled_at IS NULL
+    )
+    """
+)
+
+
+class Children(Hooks):
+    """Begins the turns of agents, reports their ends, and stops those that nobody waits for. An agent may call agents
+    up to `depth`, a turn up to `most` of them.
+    """
+
+    def __init__(self, context: Context, depth: int, most: int) -> None:
+        self._context = context
+        self._database = context.database
+        self._turns = Turns(context.database)
+        self._exchanges = Exchanges(context.database)
+        self._depth = depth
+        self._most = most
+        self._look_now = asyncio.Event()
+
+    async def begin(self, agent: Agent, call: ToolContext, task: str) -> dict[str, str] | Outcome:
+        """Posts the turn of a call, once, and returns its handle; or the outcome of a call that may not begin one."""
+        family = await self._database.row(GET_FAMILY, chat=call.chat_id, turn=call.turn_id)
+        if family is None or family["depth"] is None:
+            return Outcome("The chat of this call was deleted.", kind="refused")
+        key = IdempotencyKey(f"job:{call.job}", sha256(task.encode()).digest())
+        if (begun := await self._exchanges.find(call.owner, key)) is None:
+            if family["depth"] >= self._depth:
+                return Outcome(f"Agents may call agents {self._depth} deep, and did.", kind="refused")
+            if family["children"] >= self._most:
+                return Outcome(f"A turn may call agents {self._most} times, and did.", kind="refused")
+            parent = await self._turns.get(call.owner, call.chat_id, call.turn_id)
+            assert parent.request is not None
+            if (limits := await self._left_of(call.turn_id, parent.request.limits)) is None:
+                return Outcome("The budget of the turn is used up, with what its agents have used.", kind="refused")
+            try:
+                request = self._request_of(agent, replace(parent.request, limits=limits), call)
+            except RequestRefused as error:
+                return Outcome(f"The agent {agent.name} cannot work: {error.detail}", is_error=True)
+            now, title = datetime.now(UTC), f"{family['title'] or 'Chat'}: {agent.name}"
+            chat = Chat(new_id(), call.owner, title[-_MOST_TITLE:], agent.prompt, {}, created_at=now, updated_at=now)
+            most = self._context.plans.of(call.owner, parent.request.plan).queued_turns
+            try:
+                async with self._exchanges.in_new_chat(chat, key, most) as draft:
+                    begun = await draft.create([Block(0, 0, 0, TEXT, task)], request, None)
+                    await draft.connection.row(PUT_CHILD, chat=chat.id, turn=call.turn_id)
+                    await draft.connection.row(WAKE_WORKERS)
+                log.info("agent.begun", agent=agent.name, child=str(begun.assistant_turn.id))
+            except KeyTaken:
+                begun = await self._exchanges.find(call.owner, key)
+            except TooMany as error:
+                return Outcome(error.detail, kind="unavailable")
+        assert begun is not None
+        return {"chat": str(begun.assistant_turn.chat_id), "turn": str(begun.assistant_turn.id)}
+
+    async def _left_of(self, turn: UUID, limits: Limits) -> Limits | None:
+        """The limits of a child: its budgets are what the calling turn and its other children have left of theirs."""
+        tokens, cost = limits.budget_tokens, limits.budget_cost
+        if tokens is None and cost is None:
+            return limits
+        spent = await self._database.row(GET_SPENT, turn=turn)
+        assert spent is not None
+        tokens, cost = tokens and tokens - spent["tokens"], cost and cost - spent["cost"]
+        if (tokens is not None and tokens <= 0) or (cost is not None and cost <= 0):
+            return None
+        return replace(limits, budget_tokens=tokens, budget_cost=cost)
+
+    def _request_of(self, agent: Agent, parent: TurnRequest, call: ToolContext) -> TurnRequest:
+        """The request of a child: that of the calling turn, with what the agent has of its own."""
+        limits, params = parent.limits, dict(parent.params)
+        if agent.max_rounds is not None:
+            limits = replace(limits, max_rounds=agent.max_rounds, hard_max_rounds=None)
+        if agent.model is not None and agent.model != parent.model:
+            model = self._context.models.check(agent.model)
+            edits = tuple(each for each in EDITS if limits.compaction == "provider" and each in (model.can or ()))
+            limits = replace(limits, context_window=model.context_window, provider_edits=edits)
+            if limits.budget_cost is not None:
+                names = (model.id, *self._context.models.fallbacks(model.id))
+                known = {name: self._context.models.prices(name) for name in names}
+                limits = replace(limits, prices={name: each for name, each in known.items() if each is not None})
+            params = {}
+        params.pop("tool_choice", None)
+        return replace(
+            parent,
+            model=agent.model or parent.model,
+            system=agent.prompt,
+            params=params,
+            tools=self._context.toolset.specs(agent.tools),
+            limits=limits,
+            provider_tools=(),
+            output=None,
+            labels={"agent": agent.name, "job": str(call.job)},
+        )
+
+    async def look(self, agent: Agent, owner: str, handle: Any) -> Outcome | None:
+        """The outcome of a child, None while it works."""
+        handle = {"chat": handle["chat"], "turn": handle["turn"]}
+        try:
+            turn = await self._turns.get(owner, UUID(handle["chat"]), UUID(handle["turn"]))
+        except NotFound:
+            return Outcome(f"The chat of the agent {agent.name} was deleted.", is_error=True)
+        if not turn.ended:
+            return None
+        text, data = answer_of(turn), {"agent": agent.name, **handle}
+        if turn.status == "complete":
+            return Outcome(text or f"The agent {agent.name} has ended without words.", data=data)
+        reason = f": {turn.error.message}" if turn.error else "."
+        words = f"The agent {agent.name} did not end its work ({turn.status}){reason}"
+        return Outcome(f"{words}\n\nIt had written:\n\n{text}" if text else words, is_error=True, data=data)
+
+    async def progress(self, handle: Any, job: UUID | None, seconds: float) -> dict[str, Any]:
+        """The handle with the progress of the child. The deadline of the call is `seconds` from now if the child or one
+        below it has made some since the handle, or waits for a person, who has a time of its own.
+        """
+        now = await self._database.row(GET_PROGRESS, turn=UUID(handle["turn"]))
+        assert now is not None
+        if now["asks"] or now["rounds"] > handle.get("rounds", 0):
+            await self._database.row(EXTEND_DEADLINE, job=job, seconds=seconds)
+        return {**handle, "rounds": now["rounds"]}
+
+    async def turn_ended(self, event: TurnEnded) -> None:
+        """Looks for children of a turn that has ended, and wakes the job of a child once more."""
+        if any(block.is_call for block in event.turn.blocks):
+            self._look_now.set()  # it may have had children
+        job = None if event.turn.request is None else event.turn.request.labels.get("job")
+        if job is not None:
+            await self._database.rows(WAKE_PARENT, chat=event.turn.chat_id, job=job)
+
+    async def run(self) -> None:
+        """Stops turns of agents whose call is over, without end."""
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_INTERVAL):
+                    await self._look_now.wait()
+            self._look_now.clear()
+            with suppress(StorageUnavailable):
+                await self.stop_unwanted()
+
+    async def stop_unwanted(self) -> int:
+        """Cancels them, and returns their number."""
+        unwanted = await self._database.rows(GET_UNWANTED)
+        for row in unwanted:
+            await self._database.row(CANCEL_TURN, turn=row["id"], withdraws=False)
+            log.info("agent.stopped", child=str(row["id"]))
+        if unwanted:
+            await self._database.row(WAKE_WORKERS)
+        return len(unwanted)
+
+
+def answer_of(turn: Turn) -> str:
+    """The text behind the last call. It may have several rounds: an interrupted reply goes on in the next one."""
+    calls = [block.round for block in turn.blocks if block.is_call]
+    return "".join(block.text for block in turn.blocks if block.type == TEXT and block.round > max(calls, default=-1))

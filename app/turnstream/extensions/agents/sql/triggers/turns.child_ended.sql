@@ -1,0 +1,2 @@
+CREATE OR REPLACE TRIGGER child_ended AFTER UPDATE OF status ON turns FOR EACH ROW
+WHEN (OLD.ended_at IS NULL AND NEW.ended_at IS NOT NULL) EXECUTE FUNCTION wake_parent();

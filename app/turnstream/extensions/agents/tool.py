@@ -1,0 +1,132 @@
+"""The tool of an agent. It is a background tool: its call holds nothing while the agent works."""
+
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pydantic import Field
+
+from turnstream.domain.errors import ConfigError
+from turnstream.domain.turns import ToolSpec
+from turnstream.tools.declared.declarations import Declarations
+from turnstream.tools.declared.tables import PolicyTable
+from turnstream.tools.policy import Policy, policy_of
+from turnstream.tools.sources import LoadedTools, SourceKind
+from turnstream.tools.tool import GOES_ON, Detached, Outcome, ToolContext, check_name
+from turnstream.tools.toolset import Toolset
+
+if TYPE_CHECKING:
+    from turnstream.extensions.agents.children import Children
+
+_LOOK = 30.0  # seconds between two looks at the progress of a child, and at its end, should that not be reported
+_SCHEMA = json.dumps(
+    {
+        "type": "object",
+        "properties": {"task": {"type": "string", "description": "all that the agent must know: it sees nothing else"}},
+        "required": ["task"],
+        "additionalProperties": False,
+    }
+)
+
+
+class AgentTable(PolicyTable):
+    description: str = Field(min_length=1)
+    prompt: str = Field(min_length=1)
+    model: str | None = None
+    tools: list[str] = Field(default_factory=list)
+    max_rounds: int | None = Field(None, ge=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Agent:
+    """`prompt` is its system prompt, `tools` are names of tools of the server. `model` is that of the calling turn
+    unless it is given, and so are the limits.
+    """
+
+    name: str
+    description: str
+    prompt: str
+    model: str | None = None
+    tools: tuple[str, ...] = ()
+    max_rounds: int | None = None
+
+
+@dataclass(slots=True)
+class _Place:
+    """The server in which the tool is."""
+
+    children: "Children | None" = None
+
+
+@dataclass(frozen=True, slots=True)
+class AgentTool:
+    """The calls of one agent."""
+
+    job_kind: ClassVar = "child"
+
+    agent: Agent
+    spec: ToolSpec
+    policy: Policy
+    place: _Place = field(default_factory=_Place)
+
+    async def __call__(self, context: ToolContext, input_json: str) -> Outcome:
+        children = self.place.children
+        if children is None:
+            return Outcome(f"The agent {self.spec.name} does not work on this server.", kind="unavailable")
+        task = _task_of(input_json)
+        if not task:
+            return Outcome("`task` must be a text, and not empty.", kind="bad_input")
+        handle = context.handle
+        if handle is None:
+            begun = await children.begin(self.agent, context, task)
+            if isinstance(begun, Outcome):
+                return begun
+            handle = begun
+        outcome = await children.look(self.agent, context.owner, handle)
+        if outcome is not None:
+            return outcome
+        seconds = self.policy.seconds
+        handle = await children.progress(handle, context.job, seconds)
+        context.detach(Detached(handle, min(_LOOK, seconds / 3)))
+        return Outcome(GOES_ON)
+
+
+def agent_tool(agent: Agent, **options: Any) -> AgentTool:
+    """The tool of an agent, with `options` of its policy. Raises ValueError."""
+    check_name(agent.name)
+    # To begin a child is safe to repeat: it has the job as its key.
+    spec = ToolSpec(agent.name, agent.description, _SCHEMA, retry_safe=True)
+    return AgentTool(agent, spec, policy_of(spec, {**options, "background": True}))
+
+
+def bind(toolset: Toolset, children: "Children") -> bool:
+    """Lets the agents of the toolset work with `children`. False where it has none. Raises ConfigError for a tool that
+    an agent names and that is not there.
+    """
+    found = [tool for tool in toolset.own if isinstance(tool, AgentTool)]
+    for tool in found:
+        try:
+            toolset.specs(tool.agent.tools)
+        except ValueError as error:
+            raise ConfigError(f"The agent {tool.spec.name}: `tools`: {error}") from None
+        tool.place.children = children
+    return bool(found)
+
+
+def _task_of(input_json: str) -> str:
+    try:
+        task = json.loads(input_json)["task"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return ""
+    return task.strip() if isinstance(task, str) else ""
+
+
+def _make(declarations: Declarations) -> LoadedTools:
+    def make(name: str, table: AgentTable) -> AgentTool:
+        agent = Agent(name, table.description, table.prompt, table.model, tuple(table.tools), table.max_rounds)
+        return agent_tool(agent, **table.options())
+
+    return LoadedTools(declarations.each("agents", make))
+
+
+AGENTS = SourceKind("agents", AgentTable, _make)

@@ -1,0 +1,215 @@
+"""Tasks of MCP servers (`io.modelcontextprotocol/tasks`, 2026-07-28): calls whose result is polled for."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Literal, NoReturn
+
+import structlog
+from mcp import MCPError, types
+from mcp.client.extension import ClaimContext, ClientExtension, ResultClaim
+from pydantic import ConfigDict
+
+from turnstream.extensions.mcp.questions import question_of
+from turnstream.tools.tool import GOES_ON, Detached, Outcome, ToolContext, ToolError, ToolUnavailable
+
+log = structlog.get_logger(__name__)
+
+_POLL = 5.0  # seconds, where the server names none
+_LONGEST_POLL = 60.0
+_TIME_TO_CANCEL = 5.0
+_MAX_QUESTIONS = 100  # of one task
+_MAX_MESSAGE = 1000  # characters
+
+
+class CreatedTask(types.Result):
+    result_type: Literal["task"] = "task"
+    task_id: str
+    status_message: str | None = None
+    poll_interval_ms: int | None = None
+
+
+class TaskState(types.Result):
+    """The answer to `tasks/get`."""
+
+    status: str
+    status_message: str | None = None
+    poll_interval_ms: int | None = None
+    result: dict[str, Any] | None = None
+    error: dict[str, Any] | None = None
+    input_requests: dict[str, dict[str, Any]] | None = None
+
+
+class TaskParams(types.RequestParams):
+    model_config = ConfigDict(extra="allow")
+
+    task_id: str
+
+
+class TaskRequest(types.Request[TaskParams, str]):
+    name_param = "taskId"
+
+
+class TaskCreated(Exception):
+    """The server goes on with a call as a task."""
+
+    def __init__(self, task: CreatedTask) -> None:
+        super().__init__(task.task_id)
+        self.task = task
+
+
+class TaskExtension(ClientExtension):
+    """Raises TaskCreated out of `Client.call_tool`: a task is polled by `McpTask`, on any connection."""
+
+    identifier = "io.modelcontextprotocol/tasks"
+
+    def claims(self) -> Sequence[ResultClaim[CreatedTask]]:
+        return (ResultClaim(result_type="task", model=CreatedTask, resolve=self._raise),)
+
+    async def _raise(self, task: CreatedTask, _: ClaimContext) -> NoReturn:
+        raise TaskCreated(task)
+
+
+# Sends a request about a task over the connection of the moment. Raises ToolUnavailable without one, and MCPError.
+SendTask = Callable[[TaskRequest], Awaitable[TaskState | types.EmptyResult]]
+
+
+@dataclass(frozen=True, slots=True)
+class TaskPause:
+    """The task goes on, and is polled again after `seconds`."""
+
+    seconds: float
+    message: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class McpTask:
+    """A task of a server. `seconds` is how long a question waits for a person; None: the server may not ask."""
+
+    id: str
+    server: str
+    send: SendTask
+    seconds: float | None
+    shortest_poll: float
+
+    async def follow(self, context: ToolContext, created: CreatedTask) -> types.CallToolResult | Outcome:
+        """Polls until the task has ended. It is cancelled with the call."""
+        step, answered = TaskPause(self._interval(created.poll_interval_ms), created.status_message), set[str]()
+        try:
+            while True:
+                if step.message:
+                    context.progress(step.message)
+                await asyncio.sleep(step.seconds)
+                next_step = await self._step(context, answered, step.seconds)
+                if not isinstance(next_step, TaskPause):
+                    return next_step
+                step = next_step
+        except (asyncio.CancelledError, ToolError):
+            await asyncio.shield(self.cancel())
+            raise
+
+    def detach(self, context: ToolContext, created: CreatedTask) -> Outcome:
+        """The job keeps the id of the task, before the first poll."""
+        pause = TaskPause(self._interval(created.poll_interval_ms), created.status_message)
+        return self._detach(context, pause, set())
+
+    async def resume(self, context: ToolContext) -> types.CallToolResult | Outcome:
+        """Polls the task of a job once."""
+        answered = set(context.handle["answered"])
+        try:
+            step = await self._step(context, answered, context.handle["pause"])
+        except ToolError:
+            await self.cancel()
+            raise
+        return self._detach(context, step, answered) if isinstance(step, TaskPause) else step
+
+    def _detach(self, context: ToolContext, pause: "TaskPause", answered: set[str]) -> Outcome:
+        handle = {"task": self.id, "answered": sorted(answered), "pause": pause.seconds}
+        context.detach(Detached(handle, pause.seconds, pause.message))
+        return Outcome(GOES_ON)
+
+    async def _step(
+        self, context: ToolContext, answered: set[str], paused: float
+    ) -> "types.CallToolResult | Outcome | TaskPause":
+        """One poll: the end of the task, or the pause before the next poll."""
+        state = await self._state()
+        if state is None:
+            return TaskPause(min(_LONGEST_POLL, max(2 * paused, self.shortest_poll)))
+        if (end := self._end_of(state)) is not None:
+            return end
+        await self._answer(context, state.input_requests or {}, answered)
+        return TaskPause(self._interval(state.poll_interval_ms), state.status_message)
+
+    async def _state(self) -> TaskState | None:
+        """None where the server cannot be asked now: the task may go on without us."""
+        try:
+            state = await self.send(_request("tasks/get", self.id))
+        except ToolUnavailable:
+            return None
+        except MCPError as error:
+            if error.code not in {types.INVALID_PARAMS, types.METHOD_NOT_FOUND}:
+                return None
+            log.warning("mcp.task_lost", server=self.server, task=self.id, error=error.message[:_MAX_MESSAGE])
+            return TaskState(status="lost", status_message=error.message)
+        assert isinstance(state, TaskState)
+        return state
+
+    def _end_of(self, state: TaskState) -> types.CallToolResult | Outcome | None:
+        said = f": {state.status_message[:_MAX_MESSAGE].rstrip('.')}." if state.status_message else "."
+        match state.status:
+            case "working" | "input_required":
+                return None
+            case "completed":
+                return types.CallToolResult.model_validate(state.result or {}, by_name=False)
+            case "failed":
+                reason = str((state.error or {}).get("message", ""))[:_MAX_MESSAGE]
+                text = f"The MCP server {self.server} failed to do the task{said}"
+                return Outcome(f"{text} {reason}".strip(), is_error=True)
+            case "cancelled":
+                return Outcome(f"The MCP server {self.server} has cancelled the task{said}", is_error=True)
+            case "lost":
+                text = f"The MCP server {self.server} does not know the task any more{said}"
+                return Outcome(f"{text} What the call has done is not known.", kind="unknown")
+            case _:
+                raise ToolError(
+                    f"The MCP server {self.server} sent a state of its task that the protocol does not have."
+                )
+
+    async def _answer(self, context: ToolContext, requests: dict[str, dict[str, Any]], answered: set[str]) -> None:
+        """Asks the person what the server asks, each thing once."""
+        for key, request in requests.items():
+            if key in answered:
+                continue
+            if request.get("method") != "elicitation/create" or len(answered) >= _MAX_QUESTIONS:
+                raise ToolError(f"The MCP server {self.server} asks for what it may not ask for in a task.")
+            answer = await self._asked(context, request)
+            responses = {key: answer.model_dump(by_alias=True, mode="json", exclude_none=True)}
+            answered.add(key)
+            with suppress(ToolUnavailable, MCPError):  # it is asked for again if it did not arrive
+                await self.send(_request("tasks/update", self.id, inputResponses=responses))
+                continue
+            answered.discard(key)
+
+    async def _asked(self, context: ToolContext, request: dict[str, Any]) -> types.ElicitResult:
+        params = types.ElicitRequest.model_validate(request, by_name=False).params
+        question = None if self.seconds is None else question_of(params, self.seconds)
+        answer = None if context.ask is None or question is None else await context.ask(question)
+        if answer is None:
+            return types.ElicitResult(action="decline")
+        content = None if answer.content is None else dict(answer.content)
+        return types.ElicitResult(action=answer.action, content=content)
+
+    async def cancel(self) -> None:
+        """Asks the server to stop. It may go on all the same."""
+        with suppress(ToolUnavailable, MCPError, TimeoutError):
+            async with asyncio.timeout(_TIME_TO_CANCEL):
+                await self.send(_request("tasks/cancel", self.id))
+
+    def _interval(self, milliseconds: int | None) -> float:
+        seconds = _POLL if milliseconds is None else milliseconds / 1000
+        return min(_LONGEST_POLL, max(self.shortest_poll, seconds))
+
+
+def _request(method: str, id: str, **params: Any) -> TaskRequest:
+    return TaskRequest(method=method, params=TaskParams(task_id=id, **params))

@@ -1,0 +1,141 @@
+"""Handlers of schedules."""
+
+from typing import Any
+from uuid import UUID
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from turnstream.api.http.reading import id_of, limit_of, read_body
+from turnstream.api.schemas.responses import Deleted
+from turnstream.api.schemas.tools import HttpToolIn
+from turnstream.api.services import Services, identity_of, path_for, services_and_owner
+from turnstream.api.views import json_response
+from turnstream.domain.chats import Chat
+from turnstream.domain.errors import Forbidden, RequestRefused
+from turnstream.extensions.schedules.rules import Rule, shortest
+from turnstream.extensions.schedules.schemas import ScheduleIn, ScheduleList, ScheduleOut, ScheduleRunOut, ScheduleRuns
+from turnstream.extensions.schedules.settings import ScheduleSettings
+from turnstream.extensions.schedules.store import ScheduleDraft, Schedules
+from turnstream.kit.clock import CLOCK
+from turnstream.kit.ids import new_id
+from turnstream.storage.database import Row
+from turnstream.storage.rows import from_json
+
+_LARGEST = 100_000  # characters of the JSON of a request
+
+
+async def create_schedule(request: Request) -> Response:
+    services, owner = services_and_owner(request)
+    given, _ = await read_body(request, ScheduleIn)
+    schedules, settings = _schedules(services), _settings(services)
+    draft = await _draft(request, services, given, settings)
+    row = await schedules.create(owner, draft, settings.schedules_per_owner)
+    made = _out(row)
+    return json_response(made, 201, {"Location": path_for(request, f"/api/schedules/{made.id}")})
+
+
+async def list_schedules(request: Request) -> Response:
+    services, owner = services_and_owner(request)
+    rows = await _schedules(services).list(owner)
+    return json_response(ScheduleList(schedules=[_out(row) for row in rows]))
+
+
+async def get_schedule(request: Request) -> Response:
+    services, owner = services_and_owner(request)
+    return json_response(_out(await _schedules(services).get(owner, id_of(request, "schedule"))))
+
+
+async def replace_schedule(request: Request) -> Response:
+    services, owner = services_and_owner(request)
+    id, schedules = id_of(request, "schedule"), _schedules(services)
+    given, _ = await read_body(request, ScheduleIn)
+    await schedules.get(owner, id)
+    return json_response(
+        _out(await schedules.change(owner, id, await _draft(request, services, given, _settings(services))))
+    )
+
+
+async def delete_schedule(request: Request) -> Response:
+    services, owner = services_and_owner(request)
+    id = id_of(request, "schedule")
+    await _schedules(services).delete(owner, id)
+    return json_response(Deleted(deleted=id))
+
+
+async def list_runs(request: Request) -> Response:
+    services, owner = services_and_owner(request)
+    limit = limit_of(request, default=50, most=500)
+    rows = await _schedules(services).runs(owner, id_of(request, "schedule"), limit)
+    return json_response(ScheduleRuns(runs=[_run_out(row) for row in rows]))
+
+
+async def run_now(request: Request) -> Response:
+    services, owner = services_and_owner(request)
+    row = await _schedules(services).run_now(owner, id_of(request, "schedule"))
+    return json_response(_run_out(row), 202)
+
+
+async def _draft(request: Request, services: Services, given: ScheduleIn, settings: ScheduleSettings) -> ScheduleDraft:
+    """Checks all that can be checked before the first run. Raises RequestRefused and Forbidden."""
+    identity = identity_of(request)
+    if identity.is_bound or identity.fixed or identity.folder is not None:
+        raise Forbidden("A schedule outlasts its credential: a restricted credential may not make one.")
+    if (given.cron is None) == (given.every is None):
+        raise RequestRefused("`cron` or `every` must be set, and not both.", field="cron")
+    rule, now = Rule(given.cron, given.every, given.zone), await _schedules(services).now()
+    first = rule.first(now)
+    if shortest(rule, now) < settings.schedule_interval:
+        field = "every" if given.cron is None else "cron"
+        detail = f"`{field}` must leave at least {settings.schedule_interval:g} seconds between two runs."
+        raise RequestRefused(detail, field=field)
+    if any(isinstance(tool, HttpToolIn) and tool.headers for tool in given.request.tools or ()):
+        detail = "`request.tools` must have no headers: name a tool that the settings of the chat declare."
+        raise RequestRefused(detail, field="request.tools")
+    text = given.request.model_dump_json(exclude_unset=True)
+    if len(text) > _LARGEST:
+        raise RequestRefused(f"`request` must have at most {_LARGEST:,} characters of JSON.", field="request")
+    await _check_request(services, identity.owner, given)
+    return ScheduleDraft(
+        given.name, given.chat, text, identity.plan, rule, given.missed, given.grace, first, given.paused
+    )
+
+
+async def _check_request(services: Services, owner: str, given: ScheduleIn) -> None:
+    now = CLOCK.now()
+    chat = (
+        Chat(new_id(), owner, given.name, None, {}, created_at=now, updated_at=now)
+        if given.chat is None
+        else await services.storage.chats.get(owner, given.chat)
+    )
+    try:
+        services.resolver.resolve(given.request, chat, None)
+    except RequestRefused as error:
+        raise RequestRefused(error.detail, field=f"request.{error.field}" if error.field else "request") from None
+
+
+def _schedules(services: Services) -> Schedules:
+    return Schedules(services.storage.of_owner)
+
+
+def _settings(services: Services) -> ScheduleSettings:
+    settings = services.states["schedules"]
+    assert isinstance(settings, ScheduleSettings)
+    return settings
+
+
+def _out(row: Row) -> ScheduleOut:
+    values: dict[str, Any] = {name: row[name] for name in ScheduleOut.model_fields if name not in {"chat", "request"}}
+    return ScheduleOut(chat=row["chat_id"], request=from_json(row["request"]), **values)
+
+
+def _run_out(row: Row) -> ScheduleRunOut:
+    turn: UUID | None = row["turn_id"]
+    return ScheduleRunOut(
+        tick=row["tick"],
+        state=row["state"],
+        turn=turn,
+        chat=row["chat_id"],
+        missed=row["missed"],
+        error=row["error"],
+    )

@@ -1,0 +1,72 @@
+"""Bodies of requests and answers about schedules."""
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+from uuid import UUID
+
+from pydantic import BaseModel, Field
+
+from turnstream.api.schemas.fields import Body, Storable, Title
+from turnstream.api.schemas.requests import NewTurn
+from turnstream.domain.chats import OnBusy
+
+
+class ScheduledTurn(NewTurn):
+    """The message that each run posts, with its options. It follows the newest turn of the chat."""
+
+    parent_id: None = None
+    on_busy: OnBusy = "enqueue"
+
+
+class ScheduleIn(Body):
+    """Either `cron` or `every` is set."""
+
+    name: Title
+    chat: Annotated[UUID | None, Field(description="the chat of all runs; null: each run has a new one")] = None
+    request: ScheduledTurn
+    cron: Annotated[Storable | None, Field(max_length=200, description="five fields, such as 30 7 * * 1-5")] = None
+    every: Annotated[float | None, Field(gt=0, le=366 * 86_400, description="seconds between two runs")] = None
+    zone: Annotated[Storable, Field(max_length=100, description="the time zone of `cron`")] = "UTC"
+    missed: Annotated[
+        Literal["run_once", "skip", "report"],
+        Field(description="ticks that are later than `grace`: one run for all, none, or one entry among the runs"),
+    ] = "run_once"
+    grace: Annotated[float, Field(ge=1, le=7 * 86_400, description="seconds by which a tick may be late")] = 60.0
+    paused: bool = False
+
+
+class ScheduleRunOut(BaseModel):
+    """A tick and what became of it. `missed` is the number of other ticks that it stands for."""
+
+    tick: datetime
+    state: Literal["pending", "started", "ended", "failed", "missed"]
+    turn: UUID | None
+    chat: UUID | None
+    missed: int
+    error: str | None
+
+
+class ScheduleOut(BaseModel):
+    """`paused` names who paused it: a person, or failures in a row."""
+
+    id: UUID
+    name: str
+    chat: UUID | None
+    request: dict[str, Any]
+    cron: str | None
+    every: float | None
+    zone: str
+    missed: Literal["run_once", "skip", "report"]
+    grace: float
+    next_at: datetime
+    paused: Literal["person", "failures"] | None
+    failures: int
+    created_at: datetime
+
+
+class ScheduleList(BaseModel):
+    schedules: list[ScheduleOut]
+
+
+class ScheduleRuns(BaseModel):
+    runs: list[ScheduleRunOut]

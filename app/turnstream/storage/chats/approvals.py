@@ -1,0 +1,69 @@
+"""Asks of other owners that a person may answer. Postgres shows them by a function (`asks_to_approve`), which believes
+the signed principals alone.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+from turnstream.domain.asks import AskKind
+from turnstream.domain.identity import Identity
+from turnstream.storage.database import Database, Row, Statement
+
+ASKS_TO_APPROVE = Statement("SELECT * FROM asks_to_approve(:principals, CAST(:turn AS uuid), CAST(:most AS int))")
+
+
+@dataclass(frozen=True, slots=True)
+class AskToApprove:
+    """A call that an approver may decide about: all that is shown of its chat. `input` is JSON text, or the question
+    of the tool. `waits`: it can be answered now.
+    """
+
+    owner: str
+    chat: UUID
+    title: str | None
+    turn: UUID
+    tool_use_id: str
+    name: str
+    kind: AskKind
+    digest: str
+    input: str
+    since: datetime
+    expires_at: datetime | None
+    waits: bool
+
+
+class Approvals:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def list(self, identity: Identity, limit: int) -> Sequence[AskToApprove]:
+        """Up to `limit` asks that wait for the person, those that wait for longest first."""
+        return await self._read(identity, None, limit)
+
+    async def of_turn(self, identity: Identity, turn: UUID) -> Sequence[AskToApprove]:
+        """The asks of the turn that the person may answer, or might have answered."""
+        return await self._read(identity, turn, 1000)
+
+    async def _read(self, identity: Identity, turn: UUID | None, most: int) -> Sequence[AskToApprove]:
+        principals = self._database.signed_principals(identity.principals)
+        rows = await self._database.rows(ASKS_TO_APPROVE, principals=principals, turn=turn, most=most)
+        return [_ask_from(row) for row in rows]
+
+
+def _ask_from(row: Row) -> AskToApprove:
+    return AskToApprove(
+        owner=row["owner"],
+        chat=row["chat_id"],
+        title=row["title"],
+        turn=row["turn_id"],
+        tool_use_id=row["tool_use_id"],
+        name=row["name"],
+        kind=row["kind"],
+        digest=row["digest"],
+        input=row["input"] or "",
+        since=row["asked_at"],
+        expires_at=row["expires_at"],
+        waits=row["waits"],
+    )

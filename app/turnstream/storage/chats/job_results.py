@@ -1,0 +1,66 @@
+"""The result of a job from a program elsewhere, which has a token for that job alone."""
+
+from dataclasses import dataclass
+from uuid import UUID
+
+from turnstream.storage.database import Database, Statement
+from turnstream.storage.rows import OPEN_STATUSES, to_json
+from turnstream.storage.runs.queue import QUEUED, UPDATED
+from turnstream.storage.runs.session import CHANNEL
+
+# The turn is locked first, as its own writes and the end of a job do: of two results at once, one counts. The runner
+# that has the job finds that it is over.
+PUT_RESULT = Statement(
+    f"""
+    WITH job AS (
+        SELECT id, turn_id, outcome FROM jobs WHERE id = :job AND token_digest = CAST(:digest AS bytea)
+    ), turn AS (
+        SELECT turns.id FROM turns JOIN job ON turn_id = turns.id
+        WHERE status IN {OPEN_STATUSES} AND NOT cancel_requested FOR NO KEY UPDATE OF turns
+    ), settled AS (
+        UPDATE jobs SET outcome = CAST(:outcome AS json), settled_at = now(), replica = NULL
+        FROM turn WHERE jobs.id = :job AND turn_id = turn.id AND jobs.settled_at IS NULL
+        RETURNING turn_id
+    ), arrived AS (
+        UPDATE turns
+        SET arrivals = arrivals + 1, status = CASE WHEN status = 'waiting' THEN 'queued' ELSE status END
+        WHERE id IN (SELECT turn_id FROM settled)
+        RETURNING id, status, queue_owner
+    )
+    SELECT job.turn_id, job.outcome IS NOT NULL AS was_settled, arrived.queue_owner AS owner,
+        arrived.id IS NOT NULL AS is_applied,
+        pg_notify({CHANNEL}, CASE status WHEN 'queued' THEN '{QUEUED}' ELSE '{UPDATED} ' || arrived.id END)
+    FROM job LEFT JOIN arrived ON true
+    """
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PutResult:
+    """What became of a result: it is the outcome of the job; or the job had one before (`settled`), or its turn does
+    not wait for one any more (`turn_ended`). `owner` is that of a turn which has got it.
+    """
+
+    turn: UUID
+    reason: str | None = None
+    owner: str | None = None
+
+
+class JobResults:
+    def __init__(self, database: Database) -> None:
+        """`database` is not held to an owner: the token is compared."""
+        self._database = database
+
+    async def put(self, job: UUID, digest: bytes, end: object) -> PutResult | None:
+        """None where no job has that id and the token with that digest."""
+        row = await self._database.row(PUT_RESULT, job=job, digest=digest, outcome=to_json(end))
+        if row is None:
+            return None
+        if row["is_applied"]:
+            return PutResult(row["turn_id"], owner=row["owner"])
+        # Two at once: the job was open as this one looked, and the other one has settled it.
+        again = row["was_settled"] or await self._database.row(GET_SETTLED, job=job) is not None
+        return PutResult(row["turn_id"], "settled" if again else "turn_ended")
+
+
+GET_SETTLED = Statement("SELECT id FROM jobs WHERE id = :job AND outcome IS NOT NULL")

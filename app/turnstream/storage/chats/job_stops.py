@@ -1,0 +1,42 @@
+"""The end of one job at the wish of its owner. Its call gets a result, and the turn continues."""
+
+from uuid import UUID
+
+from turnstream.storage.database import Database, Statement
+from turnstream.storage.rows import OPEN_STATUSES, to_json
+from turnstream.storage.runs.session import CHANNEL, JOBS
+
+# The turn is locked first, as its own writes and the end of a job do: of a stop and an outcome at once, one counts. The
+# runner that has the job is notified, and finds that it is over.
+STOP_JOB = Statement(
+    f"""
+    WITH turn AS (
+        SELECT turns.id FROM turns JOIN chats ON chats.id = chat_id
+        WHERE turns.id = :turn AND owner = :owner AND status IN {OPEN_STATUSES}
+        FOR NO KEY UPDATE OF turns
+    ), over AS (
+        UPDATE jobs SET outcome = CASE attempt WHEN 0 THEN CAST(:unrun AS json) ELSE CAST(:stopped AS json) END,
+            settled_at = now(), replica = NULL
+        FROM turn WHERE turn_id = turn.id AND tool_use_id = :tool_use_id AND settled_at IS NULL
+        RETURNING turn_id
+    ), arrived AS (
+        UPDATE turns
+        SET arrivals = arrivals + 1, status = CASE WHEN status = 'waiting' THEN 'queued' ELSE status END
+        WHERE id IN (SELECT turn_id FROM over) AND status IN {OPEN_STATUSES}
+        RETURNING id
+    )
+    SELECT id, pg_notify({CHANNEL}, '{JOBS}') FROM arrived
+    """
+)
+
+
+class JobStops:
+    def __init__(self, database: Database) -> None:
+        """`database` is not held to the owner of the request, who is compared."""
+        self._database = database
+
+    async def stop(self, owner: str, turn: UUID, tool_use_id: str, *, unrun: object, stopped: object) -> bool:
+        """Stops the job of the call, with the end `unrun` or, if it has begun, `stopped`. False where it is over."""
+        call = {"owner": owner, "turn": turn, "tool_use_id": tool_use_id}
+        ends = {"unrun": to_json(unrun), "stopped": to_json(stopped)}
+        return bool(await self._database.rows(STOP_JOB, **call, **ends))

@@ -1,0 +1,101 @@
+"""Calls that run in the background: their cards, the stop of one of them, and their number in the list of chats."""
+
+import asyncio
+import re
+from dataclasses import dataclass, field
+
+import pytest
+from playwright.async_api import Locator, expect
+
+from tests.browser.conftest import SitDown
+from tests.browser.person import Person, new_tab
+from tests.browser.scenes import Harbour
+from tests.browser.test_talk import use
+from tests.support.http_client import Client
+from tests.support.http_server import Server
+from turnstream.llm.scripted import message_of, text, tool_use
+from turnstream.tools.tool import ToolContext, tool
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+@dataclass
+class Yard(Harbour):
+    """A harbour with a dock, where work takes long."""
+
+    done: dict[str, asyncio.Event] = field(default_factory=dict)
+
+    @tool(background=True, read_only=True)
+    async def survey(self, context: ToolContext, ship: str) -> str:
+        """Surveys a ship."""
+        context.progress(f"below the waterline of the {ship}")
+        await self.done.setdefault(ship, asyncio.Event()).wait()
+        return f"The {ship} is sound."
+
+
+@pytest.fixture
+def harbour() -> Harbour:
+    return Yard()
+
+
+async def surveys(people: SitDown, site: Server, api: Client, *ships: str) -> Person:
+    """Somebody whose answer has a call for each ship, all of which run in the background."""
+    calls = [tool_use("survey", {"ship": ship}, f"call-{ship}") for ship in ships]
+    ada = await people(
+        site.url, await use(api, site.scripts.model(message_of(*calls), message_of(text("That is all."))))
+    )
+    await ada.say("Survey them")
+    for ship in ships:
+        await expect(card(ada, ship).locator(".news")).to_have_text(f"below the waterline of the {ship}")
+        await expect(card(ada, ship).locator(".where")).to_have_text("In the background")
+    return ada
+
+
+def card(person: Person, ship: str) -> Locator:
+    return person.page.locator(".card", has_text=f'"{ship}"')
+
+
+async def test_a_stop_is_that_of_one_call_in_all_tabs(
+    people: SitDown, site: Server, api: Client, harbour: Yard
+) -> None:
+    ada = await surveys(people, site, api, "Anna", "Berta", "Clara")
+    listed = ada.page.locator(f'#chats [data-chat="{ada.chat}"] .jobs')
+    await expect(listed).to_have_text("3 running")
+    await expect(ada.page.get_by_role("img", name="Answering")).to_have_count(1)  # it waits for no person
+    await expect(ada.page.locator(".turn.assistant .stage")).to_have_text("3 calls in the background")
+    other = await new_tab(ada.context, f"{site.url}/#{ada.chat}")  # it has missed all reports, as a reload has
+    for tab in (other, ada):
+        await expect(card(tab, "Berta").locator(".news")).to_have_text("below the waterline of the Berta")
+        await expect(card(tab, "Berta").get_by_role("timer")).to_have_text(re.compile(r"\d+:\d\d"))
+    await card(other, "Berta").get_by_role("button", name="Stop this call of survey").focus()
+    await other.page.keyboard.press("Enter")
+    for tab in (ada, other):
+        await expect(card(tab, "Berta")).to_have_attribute("data-state", "stopped")
+        await expect(card(tab, "Berta").locator(".job")).to_be_hidden()
+        await expect(card(tab, "Anna").locator(".job")).to_be_visible()
+    await expect(listed).to_have_text("2 running")
+    await ada.reload()
+    await expect(card(ada, "Clara").locator(".where")).to_have_text("In the background")
+    for event in harbour.done.values():
+        event.set()
+    for tab in (ada, other):
+        await tab.sees_end()
+        await expect(card(tab, "Anna")).to_have_attribute("data-state", "done")
+    await expect(listed).to_have_count(0)
+    await ada.sees_what_is_stored(api)
+    assert other.troubles() == []
+
+
+async def test_the_page_catches_up_with_jobs_after_its_connection_was_lost(
+    people: SitDown, site: Server, api: Client, harbour: Yard
+) -> None:
+    ada = await surveys(people, site, api, "Anna", "Berta")
+    ada.expects("ERR_INTERNET_DISCONNECTED", "ERR_NETWORK_CHANGED")
+    await ada.context.set_offline(True)
+    turn = (await api.json("GET", f"/api/chats/{ada.chat}/turns"))["turns"][-1]
+    await api.json("POST", f"/api/chats/{ada.chat}/turns/{turn['id']}/calls/call-Anna/cancel", 202)
+    await ada.context.set_offline(False)
+    await expect(card(ada, "Anna")).to_have_attribute("data-state", "stopped")
+    await expect(ada.page.locator("#chats .jobs")).to_have_text("1 running")
+    harbour.done["Berta"].set()
+    await ada.sees_end()

@@ -1,0 +1,178 @@
+"""Tasks of MCP servers in the background: a job keeps the id of the task, and a crash does not repeat the call."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.extensions.mcp.test_tasks import MODULE, TIMING, Tasking, listening
+from tests.support.harness import Asked, Harness, Replica, results_of
+from tests.support.http_client import Client
+from tests.support.http_server import serving
+from tests.support.openapi_document import Document
+from tests.support.server_process import Server, free_port
+from turnstream.engine.tool_gate import OUTCOME_UNKNOWN
+from turnstream.extensions.mcp.declared import McpServer
+from turnstream.extensions.mcp.servers import McpServers
+from turnstream.llm.scripted import Reply, ScriptedProvider, message_of, text, tool_use
+from turnstream.tools.policy import Policy
+from turnstream.tools.toolset import Toolset
+
+
+@asynccontextmanager
+async def background(folder: Path) -> AsyncIterator[Tasking]:
+    port = free_port()
+    declared = McpServer("tasks", url=f"http://127.0.0.1:{port}/mcp", policy=Policy(background=True))
+    async with listening(MODULE, folder, port), McpServers([declared], TIMING) as servers:
+        yield Tasking(servers, folder)
+
+
+def provider(tool: str) -> ScriptedProvider:
+    return ScriptedProvider([message_of(tool_use(f"tasks__{tool}", {}, "a")), answer()])
+
+
+def answer() -> Reply:
+    return message_of(text("Done."))
+
+
+async def until(met: Callable[[], object]) -> None:
+    while not met():  # noqa: ASYNC110, files of another process have no event
+        await asyncio.sleep(0.01)
+
+
+async def in_state(harness: Harness, asked: Asked, state: str) -> None:
+    while [job.state for job in (await harness.turn(asked)).jobs] != [state]:  # noqa: ASYNC110, rows have no event
+        await asyncio.sleep(0.01)
+
+
+async def begun(harness: Harness, replica: Replica, tasks: Tasking) -> Asked:
+    asked = await harness.ask(tools=tasks.servers.tools().values())
+    replica.worker.wake()
+    return asked
+
+
+async def test_a_job_polls_a_task_and_keeps_its_id(harness: Harness, tmp_path: Path) -> None:
+    async with background(tmp_path) as tasks:
+        toolset = Toolset([], sources=[tasks.servers])
+        async with harness.replica(provider("work"), toolset=toolset, listens=True) as replica:
+            asked = await begun(harness, replica, tasks)
+            turn = await harness.finish(replica, asked)
+    assert results_of(turn)["a"].text == "work done"
+    assert len(tasks.effects()) == 1
+
+
+@pytest.mark.parametrize(
+    ("tool", "place", "text"),
+    [
+        ("slow_call", "call", OUTCOME_UNKNOWN),
+        ("wait", "handle", "wait done"),
+        ("slow_poll", "poll", "slow_poll done"),
+    ],
+)
+async def test_after_a_crash_a_task_is_polled_on_and_its_call_is_not_made_again(
+    harness: Harness, tool: str, place: str, text: str, tmp_path: Path
+) -> None:
+    async with background(tmp_path) as tasks:
+        toolset = Toolset([], sources=[tasks.servers])
+        async with harness.replica(provider(tool), toolset=toolset, listens=True) as first:
+            asked = await begun(harness, first, tasks)
+            match place:
+                case "call":
+                    await until(tasks.effects)
+                case "handle":
+                    await in_state(harness, asked, "detached")
+                    assert [job.kind for job in (await harness.turn(asked)).jobs] == ["mcp_task"]
+                case _:
+                    await until((tmp_path / "polled").exists)
+            await first.kill()
+            (tmp_path / "release").touch()
+            answers = ScriptedProvider([answer()])
+            async with harness.replica(answers, toolset=toolset, listens=True) as second:
+                await second.queue.take_over([first.queue.replica])
+                second.jobs.receive("jobs")
+                turn = await harness.finish(second, asked)
+    assert results_of(turn)["a"].text == text
+    assert [effect["method"] for effect in tasks.effects()] == ["tools/call"]
+
+
+async def test_every_end_of_a_task_is_the_outcome_of_its_job(harness: Harness, tmp_path: Path) -> None:
+    ends = {
+        "fail": "The MCP server tasks failed to do the task: Tool execution failed. API rate limit exceeded",
+        "odd": "The MCP server tasks sent a state of its task that the protocol does not have.",
+        "plain": "plain done",
+    }
+    async with background(tmp_path) as tasks:
+        toolset = Toolset([], sources=[tasks.servers])
+        calls = message_of(*(tool_use(f"tasks__{tool}", {}, tool) for tool in ends))
+        async with harness.replica(ScriptedProvider([calls, answer()]), toolset=toolset, listens=True) as replica:
+            asked = await begun(harness, replica, tasks)
+            turn = await harness.finish(replica, asked)
+    assert {id: block.text for id, block in results_of(turn).items()} == ends
+    assert len(tasks.effects("tools/call")) == 2
+
+
+async def test_a_cancelled_turn_cancels_its_task(shared_database_url: str, document: Document, tmp_path: Path) -> None:
+    async with background(tmp_path) as tasks:
+        toolset = Toolset([], sources=[tasks.servers])
+        async with serving(shared_database_url, toolset) as server, Client(server.url, document) as client:
+            model = server.scripts.model(message_of(tool_use("tasks__wait", {}, "a")), answer())
+            turn = await client.say(await client.chat(), model=model)
+            await until(lambda: tasks.effects("tools/call"))
+            while [job["state"] for job in (await client.json("GET", turn.url))["jobs"]] != ["detached"]:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            await client.json("POST", f"{turn.url}/cancel", 202)
+            await until(lambda: tasks.effects("tasks/cancel"))
+    assert [effect["method"] for effect in tasks.effects()] == ["tools/call", "tasks/cancel"]
+
+
+# --- processes that are killed ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("tool", "place", "text"),
+    [
+        ("slow_call", "call", OUTCOME_UNKNOWN),
+        ("wait", "handle", "wait done"),
+        ("slow_poll", "poll", "slow_poll done"),
+        ("ask", "input required", 'ask done {"question 1": {"action": "decline"}}'),
+        ("wait", "end", "wait done"),
+    ],
+)
+@pytest.mark.timeout(120)
+async def test_a_killed_server_takes_its_tasks_up_again(
+    database_url: str, document: Document, tool: str, place: str, text: str, tmp_path: Path
+) -> None:
+    port = free_port()
+    file = tmp_path / "tools.toml"
+    file.write_text(f'[mcp.tasks]\nurl = "http://127.0.0.1:{port}/mcp"\nbackground = true\n')
+    server = Server(database_url, tmp_path, {"TURNSTREAM_TOOLS_FILE": str(file)})
+    release = tmp_path / "release"
+    async with listening(MODULE, tmp_path, port), Client(server.url, document) as client:
+        tasks = Tasking(McpServers([]), tmp_path)
+        await server.start()
+        try:
+            turn = await client.say(await client.chat(), f"/call tasks__{tool} {{}}")
+            match place:
+                case "call":
+                    await until(tasks.effects)
+                case "poll":
+                    await until((tmp_path / "polled").exists)
+                case "input required":
+                    await until(lambda: tasks.effects("tasks/update"))
+                case _:
+                    while [job["state"] for job in (await client.json("GET", turn.url))["jobs"]] != ["detached"]:  # noqa: ASYNC110
+                        await asyncio.sleep(0.01)
+            if place == "end":
+                release.touch()
+            await server.kill()
+            release.touch()
+            await server.start()
+            await client.events(turn.stream_url)
+            blocks = (await client.json("GET", turn.url))["blocks"]
+        finally:
+            await server.close()
+    assert [block["text"] for block in blocks if block["type"] == "tool_result"] == [text]
+    assert len(tasks.effects("tools/call")) == 1
+    assert len(tasks.effects("tasks/cancel")) == 0

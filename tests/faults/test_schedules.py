@@ -1,0 +1,89 @@
+"""A schedule with a tick per second on three servers that are killed in turns, and paused: every tick exactly once.
+
+SCHEDULE_SECONDS makes it longer: 600 with FULL_TESTS is the long run.
+"""
+
+import asyncio
+import os
+import signal
+from collections import Counter
+from datetime import datetime, timedelta
+from itertools import cycle, pairwise
+from pathlib import Path
+
+import asyncpg
+import pytest
+
+from tests.faults.model import Call, Step, model_api
+from tests.faults.replicas import Replica, replicas_with
+from tests.support.http_client import Client
+
+_SECONDS = float(os.environ.get("SCHEDULE_SECONDS", "12"))
+_SETTINGS = {"TURNSTREAM_SCHEDULE_INTERVAL": "1", "TURNSTREAM_LEASE": "2"}
+
+
+def _answer(_: Call) -> list[Step]:
+    return ["At noon."]
+
+
+async def _ticked(connection: asyncpg.Connection, until: datetime) -> None:
+    """Waits until the run of the tick `until` has ended, and all before it."""
+    while True:
+        row = await connection.fetchrow(
+            "SELECT count(*) FILTER (WHERE state <> 'ended' AND tick <= $1) AS open, max(tick) AS last"
+            " FROM schedule_runs",
+            until,
+        )
+        assert row is not None
+        if row["open"] == 0 and row["last"] is not None and row["last"] >= until:
+            return
+        await asyncio.sleep(0.1)
+
+
+def _signal(replica: Replica, number: signal.Signals) -> None:
+    os.kill(replica.pid, number)
+
+
+@pytest.mark.extensions("schedules")
+@pytest.mark.timeout(120 + 3 * _SECONDS)
+async def test_every_tick_is_run_exactly_once_while_servers_are_killed_and_paused(
+    database_url: str, tmp_path: Path
+) -> None:
+    async with model_api(_answer) as model, replicas_with(database_url, tmp_path, model, *[_SETTINGS] * 3) as three:
+        connection = await asyncpg.connect(database_url)
+        ask = {"blocks": [{"type": "text", "text": "When is the tide high?"}]}
+        async with Client(three[0].url) as client:
+            body = {"name": "tides", "request": ask, "every": 1, "grace": 86_400}
+            created = await client.post("/api/schedules", json=body)
+            assert created.status_code == 201, created.text
+        first = datetime.fromisoformat(created.json()["next_at"])
+        await _ticked(connection, first)
+        begin = await connection.fetchval("SELECT clock_timestamp()")
+        for number, replica in enumerate(cycle(three)):
+            now = await connection.fetchval("SELECT clock_timestamp()")
+            if now - begin > timedelta(seconds=_SECONDS):
+                break
+            if number % 4 == 3:  # all at once, for longer than a lease
+                for each in three:
+                    _signal(each, signal.SIGSTOP)
+                await connection.fetchval("SELECT pg_sleep($1)", _SECONDS / 4)
+                for each in three:
+                    _signal(each, signal.SIGCONT)
+            else:
+                await replica.restart(signal.SIGKILL)
+        last = await connection.fetchval("SELECT clock_timestamp()")
+        await _ticked(connection, last - timedelta(seconds=1))
+        async with Client(three[0].url) as client:
+            assert (await client.delete(f"/api/schedules/{created.json()['id']}")).status_code == 200
+        # Counted from the turns, which are not the schedule's own rows.
+        keys = await connection.fetch(
+            "SELECT split_part(key, '/', 3)::timestamptz AS tick, turn_id FROM idempotency_keys"
+            " WHERE key LIKE 'schedule/%' ORDER BY 1"
+        )
+        posted = await connection.fetchval("SELECT count(*) FROM turns WHERE role = 'assistant'")
+        await connection.close()
+    ticks = [row["tick"] for row in keys]
+    assert ticks[0] == first
+    assert {after - before for before, after in pairwise(ticks)} == {timedelta(seconds=1)}
+    assert max(Counter(row["turn_id"] for row in keys).values()) == 1
+    assert posted == len(ticks) >= _SECONDS
