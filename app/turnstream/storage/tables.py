@@ -79,7 +79,7 @@ owner_keys = Table(
     _now(),
     CheckConstraint("octet_length(master) = 8", name="master_is_an_id"),
     Index(None, "master"),
-    info=owned("owner", "local", closed=True),
+    info=owned("owner", "credential", closed=True),
 )
 
 # The audit trail. Triggers write of tokens, approvals and grants (`audit_token`, …). It outlasts its owners.
