@@ -288,7 +288,7 @@ async def _secrets(settings: Settings, extensions: Sequence[Extension], database
             text = f"none is encrypted while the replica {replica} lacks the master key: give it to all replicas"
             found.append(("note", text))
         if keys is not None and (others := (await keys.counts()).others - lost) > 0:
-            text = f"an earlier master key wraps the keys of {others} owners: run `turnstream keys rotate`"
+            text = f"an earlier master key wraps the keys of {others} owners: keep it in TURNSTREAM_MASTER_KEY"
             found.append(("note", text))
     if tried[0].status != "ok":
         return tried
