@@ -75,7 +75,7 @@ async def open_toolset(
     async with AsyncExitStack() as stack:
         with errors_collected(problems):
             if settings.file is not None:
-                tables = {kind.name: kind.table for kind in kinds}
+                tables = {kind.name: kind.table for kind in kinds if kind.table is not None}
                 declarations = read_declarations(settings.file, settings.environment, tables)
         for kind in kinds:
             with errors_collected(problems):
@@ -99,6 +99,7 @@ async def open_toolset(
                 outputs=merged(*(each.outputs for each in loaded), outputs or Outputs()),
                 sources=[source for each in loaded for source in each.sources],
                 declared=next((each.declared for each in loaded if each.declared is not None), None),
+                offers=[each.offer for each in loaded if each.offer is not None],
                 max_request_tools=settings.max_request_tools,
                 reserved=True,
             )
