@@ -113,7 +113,7 @@ def source_kinds(settings: Settings, extensions: Sequence[Extension]) -> Sequenc
     """The kinds of the extensions. Kinds of installed extensions that are not among them refuse their tables."""
     kinds = {kind.name: kind for extension in extensions for kind in extension.tool_sources(settings)}
     for extension in left_out(extensions):
-        for kind in extension.tool_sources(settings):
+        for kind in (kind for kind in extension.tool_sources(settings) if kind.table is not None):
             kinds.setdefault(kind.name, SourceKind(kind.name, _AnyTable, partial(_refuse, kind.name, extension)))
     return list(kinds.values())
 

@@ -10,7 +10,6 @@ from turnstream.tools.declared.tables import PolicyTable
 from turnstream.tools.outputs import Outputs
 from turnstream.tools.tool import Tool, ToolSource
 
-
 # Changes the tools of a request before it is stored. Applied again to its own result, it changes nothing.
 Offer = Callable[[TurnRequest], TurnRequest]
 
@@ -18,8 +17,8 @@ Offer = Callable[[TurnRequest], TurnRequest]
 @dataclass(frozen=True, slots=True)
 class LoadedTools:
     """`sources` list more tools, which come and go; the names of these begin with one of `prefixes`. `declared`
-    makes the tool of a spec that came with a request, or raises ValueError. `offer` decides which tools of a request the
-    model sees. `connections` are open while the toolset is used.
+    makes the tool of a spec that came with a request, or raises ValueError. `offer` decides which tools of a request
+    the model sees. `connections` are open while the toolset is used.
     """
 
     tools: Sequence[Tool] = ()
@@ -33,8 +32,9 @@ class LoadedTools:
 
 @dataclass(frozen=True, slots=True)
 class SourceKind:
-    """A kind of tool source. Its tables in the tools file are `[name.NAME]`, with the keys of `table`; None for a kind without tables. `make` gets the
-    content of the file and connects to nothing. It raises ConfigError with all sentences at once.
+    """A kind of tool source. Its tables in the tools file are `[name.NAME]`, with the keys of `table`; None for
+    a kind without tables. `make` gets the content of the file and connects to nothing. It raises ConfigError with all
+    sentences at once.
     """
 
     name: str

@@ -45,7 +45,7 @@ def test_for_some_models_the_provider_searches() -> None:
     search, *marks = request.provider_tools
     assert search == '{"type": "tool_search_tool_bm25_20251119", "name": "tool_search_tool_bm25"}'
     assert marks == [
-        '{"name": "mail__%s", "defer_loading": true}' % each for each in ("send", "list", "delete", "move")
+        f'{{"name": "mail__{each}", "defer_loading": true}}' for each in ("send", "list", "delete", "move")
     ]
 
 

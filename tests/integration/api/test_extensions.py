@@ -190,6 +190,7 @@ KINDS = [
     (extension.name, kind.name)
     for extension in installed().values()
     for kind in extension.tool_sources(Settings(_env_file=None))
+    if kind.table is not None
 ]
 APIS = [
     (extension.name, api.name)

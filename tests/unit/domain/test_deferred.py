@@ -1,11 +1,13 @@
 """Calls of the generic tool as calls of the tools that they name."""
 
+from uuid import UUID
+
 import pytest
 
 from turnstream.domain.blocks import Block
-from turnstream.domain.deferred import CALL_TOOL, as_named, input_of
+from turnstream.domain.deferred import CALL_TOOL, as_named, input_of, with_named_calls
 from turnstream.domain.kinds import TEXT, TOOL_USE
-from turnstream.domain.turns import ToolSpec
+from turnstream.domain.turns import ToolSpec, Turn, TurnRequest
 
 TOOLS = (
     ToolSpec("bake", "", "{}", deferred=True),
@@ -43,7 +45,7 @@ def test_a_call_is_one_of_the_tool_that_it_names_with_its_input(text: str, name:
         "[]",
         '{"input": {}}',
         '{"name": 1}',
-        *('{"name": "%s"}' % n for n in ("x", "theirs", "output", CALL_TOOL)),
+        *(f'{{"name": "{name}"}}' for name in ("x", "theirs", "output", CALL_TOOL)),
     ],
 )
 def test_a_call_that_names_no_tool_of_this_server_stays_as_it_is(text: str) -> None:
@@ -56,3 +58,20 @@ def test_only_calls_of_the_generic_tool_are_read() -> None:
     for other in (call(text, name="ring"), call(text, type=TEXT)):
         assert as_named(other, TOOLS) == other
     assert input_of(call(text, name="ring"), "ring") == text
+
+
+def turn_with(tools: tuple[ToolSpec, ...] | None) -> Turn:
+    request = None if tools is None else TurnRequest("m", tools=tools)
+    calls = (call('{"name": "ring"}'), call("{", name="ring"))
+    return Turn(UUID(int=1), UUID(int=2), None, "assistant", "running", request=request, blocks=calls)
+
+
+@pytest.mark.parametrize("tools", [None, (), TOOLS[1:]])
+def test_a_turn_without_deferred_tools_is_not_changed(tools: tuple[ToolSpec, ...] | None) -> None:
+    turn = turn_with(tools)
+    assert with_named_calls(turn) is turn
+
+
+def test_the_calls_of_a_turn_with_deferred_tools_are_those_of_the_named_tools() -> None:
+    named = with_named_calls(turn_with(TOOLS))
+    assert [(block.name, block.text) for block in named.blocks] == [("ring", "{}"), ("ring", "{")]

@@ -15,10 +15,11 @@ from turnstream.domain.turns import ToolSpec
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+|[^\W\d_a-zA-Z]+")
 _ENDINGS = ("ations", "ation", "ings", "ing", "ies", "ied", "ers", "er", "ed", "es", "s", "e", "y")
 _LEAST_STEM = 3
-_NO_MEANING = frozenset(
+_WITHOUT_MEANING = (
     "a an and any are as at be by can do does for from how i if in into is it me my of on one or our please so some"
-    " that the their them then this to up us use user want we what when where which who with would you your tool".split()
+    " that the their them then this to up us use user want we what when where which who with would you your tool"
 )
+_NO_MEANING = frozenset(_WITHOUT_MEANING.split())
 # Verbs that names of tools use for one thing.
 _ALIKE = (
     "add create insert make new open register",
