@@ -79,7 +79,7 @@ class Deferral:
     def offer(self, request: TurnRequest) -> TurnRequest:
         request = _undone(request)
         deferred = [spec for spec in request.tools if self._may_defer(spec, request)]
-        if not self._is_large(request.tools) or not deferred or _searches(request.provider_tools):
+        if not self._is_large(request.tools) or not deferred or _searches(request):
             return request
         names = {spec.name for spec in deferred}
         if request.model in self.by_provider:
@@ -103,18 +103,28 @@ class Deferral:
 
 def _undone(request: TurnRequest) -> TurnRequest:
     """The request without what an earlier deferral has added: the tools of a request come from the turn before it."""
-    marks = {_mark_of(spec) for spec in request.tools} | {_SEARCH_OF_PROVIDER}
-    tools = tuple(replace(spec, deferred=False) for spec in request.tools if spec.name not in _OWN)
-    return replace(request, tools=tools, provider_tools=tuple(t for t in request.provider_tools if t not in marks))
+    tools = tuple(replace(spec, deferred=False) for spec in request.tools if not _is_own(spec))
+    provider = request.provider_tools
+    if _SEARCH_OF_PROVIDER in provider:
+        added = {_SEARCH_OF_PROVIDER, *map(_mark_of, tools)}
+        provider = tuple(each for each in provider if each not in added)
+    return replace(request, tools=tools, provider_tools=provider)
+
+
+def _is_own(spec: ToolSpec) -> bool:
+    """Whether it is one of the two tools, and not another one of that name. Only the description differs."""
+    own = _OWN.get(spec.name)
+    return own is not None and replace(spec, description=own.spec.description) == own.spec
 
 
 def _mark_of(spec: ToolSpec) -> str:
     return json.dumps({"name": spec.name, "defer_loading": True})
 
 
-def _searches(definitions: Sequence[str]) -> bool:
-    """Whether the request already has a search of the provider's, or names its tools to it."""
-    return any('"tool_search' in each or '"defer_loading"' in each for each in definitions)
+def _searches(request: TurnRequest) -> bool:
+    """Whether the request has a search already: of the provider, or other tools with the names of the two."""
+    named = any(spec.name in _OWN for spec in request.tools)
+    return named or any('"tool_search' in each or '"defer_loading"' in each for each in request.provider_tools)
 
 
 def _size(specs: Sequence[ToolSpec]) -> int:

@@ -102,7 +102,7 @@ def ranked(specs: Sequence[ToolSpec], query: str, most: int) -> list[ToolSpec]:
     """
     terms = _terms(query)
     weights = [_weights(spec) for spec in specs]
-    mean = sum(each.total() for each in weights) / max(1, len(weights))
+    mean = sum(each.total() for each in weights) / max(1, len(weights)) or 1
     having = Counter(word for each in weights for word in each if word in terms)
     rare = {word: math.log(1 + (len(specs) - count + 0.5) / (count + 0.5)) for word, count in having.items()}
     scores = []
