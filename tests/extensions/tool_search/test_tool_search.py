@@ -104,6 +104,8 @@ async def test_the_tools_of_all_requests_are_the_same_few_and_a_found_tool_is_ca
     found = results(turn)
     assert "garden_water_0: Waters plants at a place." in found["f"]
     assert '"place"' in found["f"]
+    assert found["f"].count("Schema of its input") == 2
+    assert "search by the name for a definition: garden_water_" in found["f"]
     assert (found["a"], found["b"]) == ("watered door", "rang")
     assert "ring may be called 1 times" in found["c"]
     follow = {**post(model), "parent_id": turn["id"]}

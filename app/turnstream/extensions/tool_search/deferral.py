@@ -17,6 +17,7 @@ from turnstream.kit.offload import offload
 from turnstream.tools.tool import Outcome, Tool, ToolContext, tool
 
 _MOST_FOUND = 20
+_MORE_NAMES = 15  # of further tools, without their definitions
 _LEAST_GROUP = 3  # tools with a common prefix that get a line of their own
 _MOST_LINES = 40
 _MOST_NAMES = 4  # of a line
@@ -32,11 +33,13 @@ async def find_tools(
 ) -> Outcome:
     """Finds tools and returns their definitions."""
     deferred = [spec for spec in context.offered if spec.deferred]
-    found = await offload(10 * _size(deferred), ranked, deferred, query, count)
+    found = await offload(10 * _size(deferred), ranked, deferred, query, count + _MORE_NAMES)
     if not found:
         return Outcome(f"No tool has a word of {query!r}. Search by other words, or for the thing it works with.")
     told = [f"Call them with {CALL_TOOL}, by `name`, with an `input` by their schema."]
-    told += [f"{spec.name}: {spec.description}\nSchema of its input: {spec.input_schema}" for spec in found]
+    told += [f"{spec.name}: {spec.description}\nSchema of its input: {spec.input_schema}" for spec in found[:count]]
+    if more := found[count:]:
+        told.append(f"Less likely; search by the name for a definition: {', '.join(spec.name for spec in more)}")
     return Outcome("\n\n".join(told))
 
 
