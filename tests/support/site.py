@@ -1,5 +1,5 @@
-"""The documentation as a site (`make site`): the pages of this repository, in four kinds, as `.site/html` with a search that runs
-in the browser. A broken link or anchor is an error.
+"""The documentation as a site (`make site`): the pages of this repository in four kinds, with a search that runs in the
+browser. A broken link or anchor is an error.
 """
 
 import re
@@ -20,7 +20,7 @@ VERSION: Final = version("turnstream")
 
 # Each page once, in the order of the navigation. The decisions follow the last kind by themselves.
 KINDS: Final = {
-    "Tutorial": ("docs/quickstart.md",),
+    "Tutorials": ("docs/quickstart.md", "docs/tutorial.md"),
     "How-to guides": (
         "docs/install.md",
         "docs/tools.md",
