@@ -5,12 +5,12 @@ browser. A broken link or anchor is an error.
 import re
 import shutil
 import sys
+from functools import partial
 from importlib.metadata import version
 from os.path import relpath
 from pathlib import Path
 from typing import Final
 
-from pygments.lexers import TextLexer, TypeScriptLexer
 from sphinx.application import Sphinx
 
 from tests.support.pages import PAGES, ROOT
@@ -85,6 +85,8 @@ KINDS: Final = {
 }
 
 _LINK = re.compile(r"(\]\()(?!https?:)([^)#]+)(#[^)]*)?\)")
+_HIGHLIGHTED_AS = {"jsx": "typescript", "mermaid": "text"}  # by Pygments
+_LANGUAGE = re.compile(r"^```(jsx|mermaid)$", re.MULTILINE)
 _SETTINGS = {
     "project": "turnstream",
     "version": VERSION,
@@ -111,8 +113,8 @@ def copy_pages(target: Path) -> None:
     """Writes the pages and what they link to, in the folders that they have here. The README is the first page."""
     everything = kinds()
     for page in [ROOT / "README.md", *(page for pages in everything.values() for page in pages)]:
-        text = _LINK.sub(lambda match, page=page: _link(match, page, target), page.read_text(encoding="utf-8"))
-        _write(target / _name(page), text)
+        text = _LINK.sub(partial(_link, page=page, target=target), page.read_text(encoding="utf-8"))
+        _write(target / _name(page), _LANGUAGE.sub(lambda match: f"```{_HIGHLIGHTED_AS[match[1]]}", text))
     trees = (
         f"\n```{{toctree}}\n:hidden:\n:caption: {kind}\n\n" + "\n".join(map(_name, pages)) + "\n```\n"
         for kind, pages in everything.items()
@@ -125,7 +127,7 @@ def _name(page: Path) -> str:
     return "index.md" if page == ROOT / "README.md" else str(page.relative_to(ROOT))
 
 
-def _link(match: re.Match[str], page: Path, target: Path) -> str:
+def _link(match: re.Match[str], *, page: Path, target: Path) -> str:
     file = (page.parent / match[2]).resolve()
     if file.suffix != ".md":
         (target / _name(file)).parent.mkdir(parents=True, exist_ok=True)
@@ -184,8 +186,6 @@ def render(source: Path, html: Path) -> None:
         warning=sys.stderr,
         warningiserror=True,
     )
-    app.add_lexer("jsx", TypeScriptLexer)
-    app.add_lexer("mermaid", TextLexer)
     app.build()
     if app.statuscode:
         raise SystemExit("The site was not built: the warnings above name the pages.")
