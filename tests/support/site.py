@@ -51,8 +51,10 @@ KINDS: Final = {
         "docs/monitoring.md",
         "docs/admin.md",
         "docs/repair.md",
+        "docs/troubleshooting.md",
         "docs/runbooks.md",
         "docs/data.md",
+        "docs/capacity.md",
         "docs/scaling.md",
         "app/turnstream_lab/README.md",
         "app/turnstream_conformance/README.md",
@@ -73,6 +75,7 @@ KINDS: Final = {
         "docs/changelog.md",
     ),
     "Explanation": (
+        "docs/comparison.md",
         "docs/architecture.md",
         "docs/life-of-a-turn.md",
         "docs/security.md",
