@@ -116,7 +116,7 @@ class Reply:
                 self._delta(changes[0])
             elif changes:
                 await self._record_changes(changes)
-            if self._clock.tick:
+            if self._clock.tick and not self._recorder.view.unjoined:
                 await self._clock.wait_for_tick()
             stall.wait()
 
