@@ -275,11 +275,12 @@ class Executor:
         """Calls the model of the route, or the `chosen` one, once. Raises BudgetSpent where the plan or a budget of the
         family has no room.
         """
+        if self._context.spending.limits_models or self._context.spending.reached is not None:
+            await self._reserve(chosen or self._route.model)
+        # After the plan, whose reservation returns those of the turn that are open.
         if (root := family_of(self.turn)) is not None:
             request_charge = self._charge_of_request(chosen or self._route.model)
             await self._context.spending.take_of_family(root, self.turn, request_charge)
-        if self._context.spending.limits_models or self._context.spending.reached is not None:
-            await self._reserve(chosen or self._route.model)
         with self._route.call() if chosen is None else self._models.call(chosen, self._context.owner) as provider:
             opened = await self._models.openings.enter()
             request = await self._requests.build(self.turn, step, chosen or self._route.model)
