@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 
 
 class Replica(Server):
-    command = (sys.executable, "-m", "tests.faults.replica")
+    command: Sequence[str | Path] = (sys.executable, "-m", "tests.faults.replica")
 
     @property
     def address(self) -> str:
