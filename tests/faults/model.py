@@ -77,7 +77,7 @@ class Model:
             while True:
                 path, body = await _read(reader)
                 if path.startswith("/effect"):
-                    await self._take_effect(writer, body["word"])
+                    await self._take_effect(writer, body.get("input", body)["word"])  # of an HTTP tool, or of `act`
                 else:
                     await self._answer(writer, body)
         self._tasks.discard(task)

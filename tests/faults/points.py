@@ -6,7 +6,9 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from turnstream.domain.limits import FamilyUse
 from turnstream.storage.database import Database, Row, Statement
+from turnstream.storage.owners.accounts import Accounts
 from turnstream.storage.runs import jobs, journal, queue, record
 
 # Everything that is committed while a turn runs, but for leases.
@@ -60,3 +62,12 @@ class Points:
             return result
 
         Database.rows = watched  # type: ignore[method-assign, assignment]
+        take = Accounts.take_of_family
+
+        async def watched_take(accounts: Accounts, *request: Any) -> FamilyUse:
+            self.reach("before take_of_family")
+            used = await take(accounts, *request)
+            self.reach("after take_of_family")
+            return used
+
+        Accounts.take_of_family = watched_take  # type: ignore[method-assign, assignment]

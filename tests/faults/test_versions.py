@@ -5,14 +5,15 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import pytest
 
-from tests.faults.model import model_api
+from tests.faults.model import Model, model_api
 from tests.faults.replicas import ROOT, Replica, replica_with
 from tests.faults.two_versions import KINDS, Version, script, two_versions
 from tests.faults.version_before import NoHistory, VersionBefore, unpack_version_before
-from tests.support.http_client import Client
+from tests.support.http_client import Client, Json, said, turn_url
 from tests.support.owner_rows import rows_of
 from turnstream.storage.migrations import downgrade_in_thread, newest_revision, present_revision
 
@@ -91,6 +92,59 @@ async def test_a_deploy_is_taken_back_while_turns_run_on_the_version_before(
         await it.end(*KINDS, allowed_at="new")
         await it.check_lists()
         await it.check_all()
+
+
+@pytest.mark.extensions("agents", "http_tools")
+@pytest.mark.parametrize(("victim", "survivor"), [("old", "new"), ("new", "old")])
+async def test_families_with_a_budget_that_two_versions_run_end_by_it_and_their_calls_run_once(
+    before: VersionBefore, empty_database_url: str, tmp_path: Path, victim: Version, survivor: Version
+) -> None:
+    """The version before counts what agents use for each of them alone."""
+    budget = 90  # tokens, of which each round uses fifteen
+
+    def tools(model: Model) -> str:
+        return f"""
+            [agents.scout]
+            description = "Scouts."
+            prompt = "Scout."
+            tools = ["act"]
+
+            [http.act]
+            description = "Acts."
+            url = "{model.url}/effect"
+            internal = true
+            input_schema = {{ type = "object", properties = {{ word = {{ type = "string" }} }} }}
+        """
+
+    async with two_versions(before, empty_database_url, tmp_path, tools) as it:
+        it.model.open("effect")
+
+        async def post(at: Version, words: str) -> Json:
+            asked = {**said(f"leads {words}"), "limits": {"budget_tokens": budget}}
+            return cast("Json", await it.clients[at].json("POST", "/api/turns", 201, json=asked))
+
+        posted = [await post("old", "before the migration")]
+        await it.model.until_reached("scouts", 1)
+        await it.replicas["new"].start()
+        posted += [await post("old", "after it, at the old version"), await post("new", "after it, at the new version")]
+        await it.model.until_reached("scouts", 3)
+        await it.replicas[victim].kill()
+        posted.append(await post(survivor, "after the kill"))
+        it.model.open("scouts")
+        client = it.clients[survivor]
+        ends = []
+        for each in posted:
+            await client.events(each["stream_url"])
+            turn = await client.json("GET", turn_url(each["assistant_turn"]))
+            (child,) = [block["data"] for block in turn["blocks"] if block["type"] == "tool_result"]
+            agent = await client.json("GET", f"/api/chats/{child['chat']}/turns/{child['turn']}")
+            assert (agent["status"], agent["error"]["type"]) == ("error", "budget")
+            assert (turn["error"] or {"type": "budget"})["type"] == "budget"
+            ends.append((turn["status"], sum((*turn["usage"].values(), *agent["usage"].values()))))
+        assert all(budget <= used <= 2 * budget for _, used in ends)
+        if survivor == "new":
+            assert ends[-1] == ("error", budget), "the last family was of this version alone"
+        assert set(it.model.effects.values()) == {1}
 
 
 @dataclass(frozen=True)

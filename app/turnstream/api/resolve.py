@@ -12,15 +12,12 @@ from turnstream.api.schemas.requests import ChatSettings, LimitsIn, Params, Turn
 from turnstream.api.schemas.tools import ClientToolIn, HttpToolIn, ProviderToolIn, ToolIn
 from turnstream.api.secret_headers import unmasked
 from turnstream.domain.chats import Chat
-from turnstream.domain.compaction import EDITS
 from turnstream.domain.errors import RequestRefused
-from turnstream.domain.output import is_of_an_object, schema_for_model
-from turnstream.domain.rounds import Prices
+from turnstream.domain.output import is_of_an_object
 from turnstream.domain.turns import HttpCall, Limits, OutputSpec, ToolSpec, TurnRequest
-from turnstream.kit.strict_schema import is_strict
+from turnstream.llm.models.abilities import prices_of, within_abilities
 from turnstream.llm.models.catalog import Model, Models
 from turnstream.llm.parameters import AllowedParams
-from turnstream.tools.outputs import output_tools
 from turnstream.tools.schemas import InputSchema, SchemaRoom
 from turnstream.tools.toolset import Toolset
 from turnstream.tracing import TRACING
@@ -309,63 +306,18 @@ class Resolver:
         return spec
 
     def _within(self, model: Model, request: TurnRequest, output: OutputSpec | None) -> TurnRequest:
-        """The request with its output, within the abilities of the model: nothing is spent on a call that must fail."""
-        if output is not None:
-            request = self._structured(request, output)
-        # An unknown model is not assumed to support edits by the provider.
-        known = model.can or () if request.limits.compaction == "provider" else ()
-        edits = tuple(edit for edit in EDITS if edit in known)
-        prices = self._prices(request.model, request.limits)
-        limits = replace(request.limits, context_window=model.context_window, provider_edits=edits, prices=prices)
-        request = replace(request, limits=limits)
-        if (request.tools or request.provider_tools) and not model.supports("tools"):
-            raise RequestRefused(f"`tools` must be left out: model {model.id} does not support tools.", field="tools")
-        return self.toolset.offered(request)
-
-    def _prices(self, model: str, limits: Limits) -> Mapping[str, Prices]:
-        """The prices of the models that the turn may use, frozen with its budget. A model without prices has none;
-        where the turn itself asked for the budget, that is refused.
-        """
-        if limits.budget_cost is None:
-            return {}
-        known = {name: self.models.prices(name) for name in (model, *self.models.fallbacks(model))}
-        if limits.budget_cost != self.defaults.limits.budget_cost:
-            for name, prices in known.items():
-                if prices is None:
-                    detail = f"`limits.budget_cost` must be left out: model {name} has no prices here."
-                    raise RequestRefused(detail, field="limits.budget_cost")
-        return {name: prices for name, prices in known.items() if prices is not None}
-
-    def _structured(self, request: TurnRequest, output: OutputSpec) -> TurnRequest:
-        """Adds the tools by which the model submits its output, if it needs any. Attempts are counted instead of tool
-        rounds. Half an output has no value, so an output in text is rewritten after an interruption.
-        """
-        output = replace(output, native=self._is_native(request, output))
-        tools = output_tools(output)
-        taken = {spec.name for spec in request.tools}
-        taken |= {msgspec.json.decode(tool).get("name") for tool in request.provider_tools}
-        for spec in tools:
-            if spec.name in taken:
-                field = "output.name" if spec.role == "output" else "output.submit_name"
-                detail = f"`{field}` must be another name: this turn has another tool {spec.name}."
-                raise RequestRefused(detail, field=field)
-            taken.add(spec.name)
-        most = output.max_attempts * output.max_iterations
+        """The request with its output, within the abilities of the model and what the operator allows."""
+        most = 0 if output is None else output.max_attempts * output.max_iterations
         if self.allowed.output_calls is not None and most > self.allowed.output_calls:
             detail = "`output.max_attempts` times `output.max_iterations` must be at most"
             raise RequestRefused(f"{detail} {self.allowed.output_calls:,} model calls.", field="output.max_attempts")
-        recovery = "retry" if output.native else request.limits.recovery
-        limits = replace(request.limits, max_rounds=most, recovery=recovery)
-        return replace(request, tools=(*request.tools, *tools), output=output, limits=limits)
-
-    def _is_native(self, request: TurnRequest, output: OutputSpec) -> bool:
-        """Drafts need tools, and the provider's own tools cite sources, which have no place in JSON."""
-        own_format = (request.params.get("output_config") or {}).get("format") or request.params.get("response_format")
-        if output.handler is not None or request.provider_tools or own_format:
-            return False
-        return is_strict(msgspec.json.decode(schema_for_model(output))) and self.models.all_support(
-            request.model, "structured_output"
-        )
+        budget = request.limits.budget_cost
+        if budget is not None and budget != self.defaults.limits.budget_cost:
+            for name, prices in prices_of(self.models, request.model).items():
+                if prices is None:
+                    detail = f"`limits.budget_cost` must be left out: model {name} has no prices here."
+                    raise RequestRefused(detail, field="limits.budget_cost")
+        return self.toolset.offered(within_abilities(self.models, model, request, output))
 
 
 def _names_things(value: Any) -> bool:

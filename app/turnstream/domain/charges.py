@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
+from uuid import UUID
 
 from turnstream.domain.assembly import ASSEMBLED
 from turnstream.domain.rounds import BilledTokens, Prices, Round, billed_tokens
@@ -32,6 +33,11 @@ def charges_of(rounds: Iterable[Round], turn: Turn) -> Sequence[Charge]:
         for round in rounds
         if round.stop_reason != ASSEMBLED
     ]
+
+
+def root_of(turn: Turn) -> UUID | None:
+    """The turn at the root of the family that the turn was made for; None if it was not made for another one."""
+    return None if turn.request is None else turn.request.root_turn
 
 
 def call_of(round: Round) -> str:

@@ -9,7 +9,7 @@ from turnstream.domain.blocks import CUT_SHORT, REJECTED, Block
 from turnstream.domain.history import COMPACTED
 from turnstream.domain.kinds import TEXT, TOOL_RESULT, USER_TEXT, VERDICT
 from turnstream.domain.rounds import Round
-from turnstream.domain.turns import OutputSpec, ToolRole, Turn, TurnError
+from turnstream.domain.turns import OutputSpec, ToolRole, ToolSpec, Turn, TurnError
 
 Failure = Literal[
     "max_attempts",
@@ -48,6 +48,10 @@ _CUT_OFF: dict[str | None, Failure] = {
     "model_context_window_exceeded": "model_context_window_exceeded",
 }
 _AT_ONCE = frozenset({"submit_before_output", *_CUT_OFF})
+_GIVE = "Give the final output. Call this once you have all that you need; it ends your work."
+_DRAFT = "Give a draft of the output. You are told what becomes of it, and may call this again with a better one."
+_SUBMIT = "Submit your last draft as the final output. Call this when you are satisfied with it; it ends your work."
+_NO_ARGUMENTS = '{"type":"object","properties":{},"additionalProperties":false}'
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +135,20 @@ def schema_for_model(spec: OutputSpec) -> str:
     root = {name: inner.pop(name) for name in _OF_THE_ROOT if name in inner}
     members = {"properties": {VALUE: inner}, "required": [VALUE], "additionalProperties": False}
     return json.dumps({**root, "type": "object", **members}, ensure_ascii=False)
+
+
+def output_tools(spec: OutputSpec) -> tuple[ToolSpec, ...]:
+    """The tools by which a model gives its output; none when the provider enforces the schema."""
+    if spec.native:
+        return ()
+    if spec.handler is None:
+        description = spec.description or _GIVE
+        return (ToolSpec(spec.name, description, schema_for_model(spec), retry_safe=True, role="output"),)
+    draft, submit = spec.description or _DRAFT, spec.submit_description or _SUBMIT
+    return (
+        ToolSpec(spec.name, draft, schema_for_model(spec), retry_safe=True, role="output"),
+        ToolSpec(spec.submit_name, submit, _NO_ARGUMENTS, retry_safe=True, role="submit"),
+    )
 
 
 def _with_moved_references(schema: Any) -> Any:

@@ -15,6 +15,7 @@ from turnstream.domain.jobs import Job
 from turnstream.domain.kinds import SERVER_CALLS, TEXT, THOUGHTS, TOOL_RESULT, USER_TEXT, kind_of
 from turnstream.domain.limits import (
     BUDGET,
+    FamilyUse,
     budget_sentence,
     calls_are_spent,
     calls_over_limit,
@@ -123,28 +124,34 @@ Step = CallModel | Shorten | Compact | RunTools | JudgeOutput | AwaitClient | Ap
 
 
 def next_step(
-    turn: Turn, ancestors: Sequence[Turn] = (), tokens: int | None = None, now: datetime | None = None
+    turn: Turn,
+    ancestors: Sequence[Turn] = (),
+    tokens: int | None = None,
+    now: datetime | None = None,
+    family: FamilyUse | None = None,
 ) -> Step:
     """The next step of an assistant turn that has no unsettled round. `ancestors` are the turns before it, from the
-    root. `tokens` is the size of the next request, where it was counted; `now` the time, for the budget of seconds.
+    root. `tokens` is the size of the next request, where it was counted; `now` the time, for the budget of seconds;
+    `family` what the turn's family has used of its budgets.
     """
-    step = _within_budget(_next_step(turn), turn, now)
+    step = _within_budget(_next_step(turn), turn, now, family)
     if isinstance(step, CallModel) and not is_paused(turn):
         return compaction_step(step.round, [*ancestors, turn], tokens=tokens) or step
     return step
 
 
-def _within_budget(step: Step, turn: Turn, now: datetime | None) -> Step:
+def _within_budget(step: Step, turn: Turn, now: datetime | None, family: FamilyUse | None) -> Step:
     """The step, or the end of a turn that has no budget left for it. An output that was handed over is judged."""
-    if not isinstance(step, CallModel | RunTools) or (spent := spent_budget(turn, now)) is None:
+    if not isinstance(step, CallModel | RunTools) or (spent := spent_budget(turn, now, family)) is None:
         return step
+    sentence = budget_sentence(spent, family)
     if isinstance(step, CallModel):
-        return Fail(BUDGET, budget_sentence(spent), asdict(spent))
+        return Fail(BUDGET, sentence, asdict(spent))
     counted = {call.key for call in counted_calls(turn)}
     refused = tuple(call for call in step.calls if call.key in counted)
     if step.refusal is not None or not refused:
         return step
-    return RunTools(refused, f"This call was not run: the turn's budget is used up. {budget_sentence(spent)}")
+    return RunTools(refused, f"This call was not run: the turn's budget is used up. {sentence}")
 
 
 def compaction_step(

@@ -139,7 +139,8 @@ class TurnRequest:
     definitions are JSON text and passed on unchanged. `record` asks for a recording of the model calls. `plan` is the
     owner's, where the credentials of the request name one. `labels` are the client's, for itself. `trace` is the span
     that made the turn, as a header `traceparent`; None if nothing is traced. `documents` is how the paths of all
-    documents begin that the turn's tools may read: empty for every document, None for none.
+    documents begin that the turn's tools may read: empty for every document, None for none. `root_turn` is the root of
+    the family that the turn was made for: its budgets of tokens and cost are those of the family.
     """
 
     model: str
@@ -154,6 +155,7 @@ class TurnRequest:
     labels: Mapping[str, str] = field(default_factory=dict)
     trace: str | None = None
     documents: str | None = ""
+    root_turn: UUID | None = None
 
     @property
     def defined_tools(self) -> tuple[ToolSpec, ...]:

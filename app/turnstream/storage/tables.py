@@ -332,7 +332,10 @@ charges = Table(
     Column("output_tokens", BigInteger, nullable=False),
     Column("cost", Numeric),
     Column("charged_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    # Of a turn that was made for another one: the root of the family, whose budgets they share.
+    Column("root_turn", Uuid),
     CheckConstraint("kind IN ('round', 'summary', 'title')", name="kind"),
+    Index("ix_charges_root_turn", "root_turn", postgresql_where=literal_column("root_turn IS NOT NULL")),
     Index("ix_charges_owner_charged_at", "owner", "charged_at"),
     Index("ix_charges_charged_at", "charged_at", postgresql_using="brin", postgresql_with={"autosummarize": "on"}),
     info=owned("owner", "state"),
@@ -368,6 +371,7 @@ reservations = Table(
     Column("request_tokens", BigInteger),
     Column("request_cost", Numeric),
     Column("reserved_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    Column("root_turn", Uuid),
     Index(None, "turn_id"),
     Index(None, "owner"),
     info=owned("owner"),

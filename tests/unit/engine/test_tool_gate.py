@@ -13,6 +13,7 @@ from turnstream.domain.asks import Ask, AskAnswer, AskKind, Grant, digest_of
 from turnstream.domain.blocks import Block, CallKey
 from turnstream.domain.jobs import Job
 from turnstream.domain.kinds import TEXT
+from turnstream.domain.output import output_tools
 from turnstream.domain.turns import Limits, OutputSpec, ToolSpec, Turn, TurnRequest
 from turnstream.engine.tool_gate import (
     OUTCOME_UNKNOWN,
@@ -28,7 +29,7 @@ from turnstream.engine.tool_gate import (
     with_approval,
     with_grants,
 )
-from turnstream.tools.outputs import as_call, output_tools
+from turnstream.tools.outputs import as_call
 from turnstream.tools.tool import File, Outcome, tool
 from turnstream.tools.toolset import Toolset
 

@@ -18,7 +18,7 @@ import structlog
 
 from turnstream.domain.asks import Ask, AskAnswer, Steer
 from turnstream.domain.blocks import Block, CallState, PreliminaryOutput
-from turnstream.domain.charges import charges_of
+from turnstream.domain.charges import charges_of, root_of
 from turnstream.domain.errors import ClaimLost
 from turnstream.domain.jobs import JobKind
 from turnstream.domain.kinds import TOOL_RESULT, USER_TEXT
@@ -583,14 +583,14 @@ class Records:
                 steers=[from_json(block.notes)["steer"] for block in turn.blocks if block.type == USER_TEXT],
                 **self._columns(turn.rounds),
                 **columns_of(turn.blocks),
-                **columns_of_charges(charges_of(done, turn)),
+                **columns_of_charges(charges_of(done, turn), root_of(turn)),
                 **_columns_of_asks(turn.asks),
                 **_ledger_of(running),
                 **_columns_of_jobs(jobs, runs=1),  # a runner may have begun them
             )
 
     def _sealed(self, round: Round, turn: Turn) -> dict[str, object]:
-        return {**self._columns([round]), **columns_of_charges(charges_of([round], turn))}
+        return {**self._columns([round]), **columns_of_charges(charges_of([round], turn), root_of(turn))}
 
     def _columns(self, rounds: Sequence[Round]) -> dict[str, Sequence[object]]:
         return columns_of_rounds([self._turn] * len(rounds), rounds)
