@@ -200,7 +200,6 @@ WRONG: dict[str, list[Row]] = {
     "ck_browser_tokens_hash_is_sha256": [{**BROWSER_TOKEN, "id": USER, "hash": b"secret"}],
     "ck_browser_tokens_turn_has_chat": [{**BROWSER_TOKEN, "id": USER, "turn_id": ASSISTANT}],
     "pk_charges": [CHARGE],
-    "ck_charges_kind": [{**CHARGE, "call": "2.1", "kind": "tip"}],
     "pk_accounts": [ACCOUNT],
     "pk_reservations": [RESERVATION],
     "pk_moves": [{"owner": "eve", "cell": "07", "state": "arrived"}],
