@@ -1,6 +1,7 @@
 """Refusals and failures in Anthropic's form, by whose status its SDKs choose the class of their error."""
 
 from datetime import datetime
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -48,9 +49,11 @@ class ThreadRefused(NotFound):
         self.error_code = error_code
 
 
-def error_json(type: str, message: str, request: str | None = None, error_code: str | None = None) -> Json:
+def error_json(
+    type: str, message: str, request: str | None = None, error_code: str | None = None, **members: Any
+) -> Json:
     details = {"details": {"error_code": error_code}} if error_code else {}
-    return {"type": "error", "error": {"type": type, "message": message, **details}, "request_id": request}
+    return {"type": "error", "error": {"type": type, "message": message, **details, **members}, "request_id": request}
 
 
 def text_of(error: RequestRefused) -> str:
