@@ -255,7 +255,7 @@ CREATE TABLE uploads (
     media_type text NOT NULL,
     content bytea NOT NULL,
     created_at timestamp with time zone DEFAULT now() NOT NULL,
-    name text,
+    file_name text,
     purpose text,
     CONSTRAINT pk_uploads PRIMARY KEY (id),
     CONSTRAINT uq_uploads_owner_digest UNIQUE (owner, digest),

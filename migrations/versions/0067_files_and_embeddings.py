@@ -16,7 +16,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    op.add_column("uploads", sa.Column("name", sa.Text(), nullable=True))
+    op.add_column("uploads", sa.Column("file_name", sa.Text(), nullable=True))
     op.add_column("uploads", sa.Column("purpose", sa.Text(), nullable=True))
     op.drop_constraint(op.f("ck_charges_kind"), "charges", type_="check")
     op.alter_column("charges", "chat_id", existing_type=sa.Uuid(), nullable=True)
@@ -28,4 +28,4 @@ def downgrade() -> None:
     op.alter_column("charges", "chat_id", existing_type=sa.Uuid(), nullable=False)
     op.create_check_constraint(op.f("ck_charges_kind"), "charges", "kind IN ('round', 'summary', 'title')")
     op.drop_column("uploads", "purpose")
-    op.drop_column("uploads", "name")
+    op.drop_column("uploads", "file_name")

@@ -844,7 +844,7 @@ uploads = Table(
     Column("media_type", Text, nullable=False),
     Column("content", LargeBinary, nullable=False),
     _now(),
-    Column("name", Text),
+    Column("file_name", Text),
     Column("purpose", Text),
     UniqueConstraint("owner", "digest"),
     CheckConstraint("octet_length(digest) = 32", name="digest_is_sha256"),

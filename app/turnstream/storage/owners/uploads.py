@@ -17,11 +17,12 @@ from turnstream.storage.rows import MAY_NAME_UPLOADS, OPEN_STATUSES
 
 PUT_UPLOAD = Statement(
     """
-    INSERT INTO uploads (id, owner, digest, media_type, content, name, purpose)
-    VALUES (:id, :owner, :digest, :media_type, :content, CAST(:name AS text), CAST(:purpose AS text))
+    INSERT INTO uploads (id, owner, digest, media_type, content, file_name, purpose)
+    VALUES (:id, :owner, :digest, :media_type, :content, CAST(:file_name AS text), CAST(:purpose AS text))
     ON CONFLICT (owner, digest) DO UPDATE SET media_type = EXCLUDED.media_type, created_at = now(),
-        name = coalesce(EXCLUDED.name, uploads.name), purpose = coalesce(EXCLUDED.purpose, uploads.purpose)
-    RETURNING id, media_type, length(content) AS size, name, purpose, id = :id AS created
+        file_name = coalesce(EXCLUDED.file_name, uploads.file_name),
+        purpose = coalesce(EXCLUDED.purpose, uploads.purpose)
+    RETURNING id, media_type, length(content) AS size, file_name, purpose, id = :id AS created
     """
 )
 # One file of an owner is put after the other, so that two do not take the same room.
@@ -34,14 +35,14 @@ COUNT_OTHERS = Statement(
 )
 DESCRIBE_UPLOADS = Statement(
     """
-    SELECT id, media_type, length(content) AS size, name, purpose, false AS created FROM uploads
+    SELECT id, media_type, length(content) AS size, file_name, purpose, false AS created FROM uploads
     WHERE owner = :owner AND id = ANY(CAST(:ids AS uuid[]))
     """
 )
 # An owner has as many as the plan allows; the order of ids is that of their creation.
 LIST_UPLOADS = Statement(
     """
-    SELECT id, media_type, length(content) AS size, name, purpose, false AS created FROM uploads
+    SELECT id, media_type, length(content) AS size, file_name, purpose, false AS created FROM uploads
     WHERE owner = :owner AND (CAST(:purpose AS text) IS NULL OR coalesce(purpose, :usual) = :purpose)
       AND (CAST(:after AS uuid) IS NULL OR CASE WHEN :descending THEN id < :after ELSE id > :after END)
     ORDER BY CASE WHEN :descending THEN id END DESC, id LIMIT :most
@@ -186,7 +187,7 @@ class Uploads:
             digest=await _digest(content),
             media_type=media_type,
             content=content,
-            name=name,
+            file_name=name,
             purpose=purpose,
         )
         assert row is not None
@@ -283,4 +284,4 @@ class Uploads:
 
 
 def _upload(row: Row) -> Upload:
-    return Upload(row["id"], row["media_type"], row["size"], row["created"], row["name"], row["purpose"])
+    return Upload(row["id"], row["media_type"], row["size"], row["created"], row["file_name"], row["purpose"])
