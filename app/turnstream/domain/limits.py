@@ -99,7 +99,12 @@ def spent_budget(turn: Turn, now: datetime | None) -> ReachedLimit | None:
 
 def budget_sentence(spent: ReachedLimit) -> str:
     what = {"budget_tokens": "tokens", "budget_cost": "in cost", "budget_seconds": "seconds"}[spent.name]
-    return f"The turn has used {spent.used:,} {what}, and its `limits.{spent.name}` is {spent.limit:,}."
+    return f"The turn has used {figure(spent.used)} {what}, and its `limits.{spent.name}` is {figure(spent.limit)}."
+
+
+def figure(amount: float) -> str:
+    """An amount as text: a whole one has no decimals."""
+    return f"{int(amount):,}" if amount == int(amount) else f"{amount:,}"
 
 
 def _cost(turn: Turn) -> float:

@@ -1,7 +1,7 @@
 """Refusals and failures in Anthropic's form, by whose status its SDKs choose the class of their error."""
 
+from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -50,10 +50,15 @@ class ThreadRefused(NotFound):
 
 
 def error_json(
-    type: str, message: str, request: str | None = None, error_code: str | None = None, **members: Any
+    type: str,
+    message: str,
+    request: str | None = None,
+    error_code: str | None = None,
+    wait: Mapping[str, float] | None = None,
 ) -> Json:
     details = {"details": {"error_code": error_code}} if error_code else {}
-    return {"type": "error", "error": {"type": type, "message": message, **details, **members}, "request_id": request}
+    error = {"type": type, "message": message, **details, **(wait or {})}
+    return {"type": "error", "error": error, "request_id": request}
 
 
 def text_of(error: RequestRefused) -> str:
