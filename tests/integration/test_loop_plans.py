@@ -21,7 +21,7 @@ from turnstream.llm.provider import Provider
 from turnstream.llm.scripted import Pause, ScriptedProvider, message_of, text, tool_use
 from turnstream.storage.chats.chats import Chats
 from turnstream.storage.database import Statement
-from turnstream.storage.owners.accounts import Accounts
+from turnstream.storage.owners.accounts import Accounts, CallPlace
 from turnstream.tools.policy import Summarise
 from turnstream.tools.tool import tool
 
@@ -193,7 +193,7 @@ async def test_reservations_that_nobody_settles_are_swept(harness: Harness) -> N
     accounts, plan = Accounts(harness.database), Plan("small", {"tokens_per_day": 100})
     asked = await harness.turn(await harness.ask())
     request = charge_of_request("round", "1.1", "scripted", 30, PRICES["scripted"])
-    assert await accounts.reserve(OWNER, plan, asked, request, 70, 0.0) is None
+    assert await accounts.reserve(OWNER, plan, CallPlace.of(asked), request, 70, 0.0) is None
     assert await swept(accounts.sweep()) == 0
     await harness.database.rows(AGE)
     assert await swept(accounts.sweep()) == 1

@@ -204,7 +204,6 @@ WRONG: dict[str, list[Row]] = {
     "pk_owner_keys": [OWNER_KEY],
     "ck_owner_keys_master_is_an_id": [{**OWNER_KEY, "owner": "eve", "master": b"x"}],
     "pk_charges": [CHARGE],
-    "ck_charges_kind": [{**CHARGE, "call": "2.1", "kind": "tip"}],
     "pk_accounts": [ACCOUNT],
     "pk_reservations": [RESERVATION],
     "pk_moves": [{"owner": "eve", "cell": "07", "state": "arrived"}],

@@ -179,9 +179,17 @@ async def _upload(
     raise RequestRefused(f"`{field}` must hold the bytes of one of {kinds}.", field=field)
 
 
-async def store_upload(services: Services, owner: str, media_type: str, content: bytes) -> Upload:
+async def store_upload(
+    services: Services,
+    owner: str,
+    media_type: str,
+    content: bytes,
+    name: str | None = None,
+    purpose: str | None = None,
+) -> Upload:
     """Raises TooMany where the owner's plan has no room for the file."""
-    stored = await services.storage.uploads.put_within(owner, media_type, content, services.plans.of(owner))
+    plan = services.plans.of(owner)
+    stored = await services.storage.uploads.put_within(owner, media_type, content, plan, name, purpose)
     if isinstance(stored, Upload):
         return stored
     what = "bytes of files" if stored.name == "upload_bytes" else "files"

@@ -45,7 +45,8 @@ _STOP_TIMEOUT = 10.0  # seconds
 @dataclass(frozen=True, slots=True)
 class History:
     """So many exchanges that took place elsewhere. `load` stores their files, and returns them. `goes_on`: they end
-    with results of calls, from which the model goes on without a message: the user turn behind them is empty.
+    with results of calls or a text, from which the model goes on without a message: the user turn behind them is
+    empty.
     """
 
     exchanges: int
@@ -87,14 +88,31 @@ async def post_in_new_chat(
         compose = _Composer(services, new, await user_blocks(new.blocks, chat.owner, services), key)
         if not past and (begun := await _begin(services, Position(chat, new=True), compose)):
             return begun
-        message, most_queued = compose(chat, None), services.plans.of(chat.owner).queued_turns
+        most_queued = services.plans.of(chat.owner).queued_turns
         async with services.storage.exchanges.in_new_chat(chat, key, most_queued) as draft:
-            place = await behind(draft, past, message.request)
-            written = () if history is not None and history.goes_on else message.blocks
-            exchange = await place.create(written, message.request, message.title)
+            exchange = await _write_behind(draft, past, compose, goes_on=history is not None and history.goes_on)
     except (KeyTaken, RequestRefused) as error:
         return await _made_before(services, chat.owner, key, error)
     _notify(services, chat.owner, exchange)
+    return exchange
+
+
+async def post_behind(
+    services: Services, new: NewTurn, target: Target, key: IdempotencyKey | None, history: History
+) -> Exchange:
+    """The same behind a `history` that is recorded at the target, which must not be busy."""
+    new, owner = with_fixed(new), target.owner
+    try:
+        position = await services.storage.exchanges.position(target)
+        await admit(services, owner, new, history.exchanges)
+        past = await history.load()
+        compose = _Composer(services, new, await user_blocks(new.blocks, owner, services), key)
+        most_queued = services.plans.of(owner).queued_turns
+        async with services.storage.exchanges.after(target, key, position, most_queued) as draft:
+            exchange = await _write_behind(draft, past, compose, goes_on=history.goes_on)
+    except (KeyTaken, RequestRefused) as error:
+        return await _made_before(services, owner, key, error)
+    _notify(services, owner, exchange)
     return exchange
 
 
@@ -232,6 +250,12 @@ async def _queue(services: Services, target: Target, read: Position, compose: _C
         exchange = replace(exchange, assistant_turn=turn)
     _notify(services, target.owner, exchange)
     return exchange
+
+
+async def _write_behind(draft: Draft, past: Sequence[PastExchange], compose: _Composer, *, goes_on: bool) -> Exchange:
+    message = compose(draft.chat, draft.before)
+    place = await behind(draft, past, message.request)
+    return await place.create(() if goes_on else message.blocks, message.request, message.title)
 
 
 async def _steer(draft: Draft, new: NewTurn) -> Exchange:

@@ -299,10 +299,7 @@ class Resolver:
             submit_name=output.submit_name,
             submit_description=output.submit_description,
         )
-        try:
-            self.toolset.outputs.check(spec)
-        except ValueError as error:
-            raise RequestRefused(str(error), field="output") from None
+        self.toolset.outputs.check(spec)
         return spec
 
     def _within(self, model: Model, request: TurnRequest, output: OutputSpec | None) -> TurnRequest:

@@ -125,7 +125,12 @@ def budget_sentence(spent: ReachedLimit, family: FamilyUse | None = None) -> str
     what = {"budget_tokens": "tokens", "budget_cost": "in cost", "budget_seconds": "seconds"}[spent.name]
     of_family = family is not None and spent.name != "budget_seconds"
     whose = "The turn and its family have" if of_family else "The turn has"
-    return f"{whose} used {spent.used:,} {what}, and its `limits.{spent.name}` is {spent.limit:,}."
+    return f"{whose} used {figure(spent.used)} {what}, and its `limits.{spent.name}` is {figure(spent.limit)}."
+
+
+def figure(amount: float) -> str:
+    """An amount as text: a whole one has no decimals."""
+    return f"{int(amount):,}" if amount == int(amount) else f"{amount:,}"
 
 
 def _cost(turn: Turn) -> float:

@@ -179,6 +179,11 @@ class TurnError:
     def retry_after(self) -> float | None:
         return self.details.get("retry_after") if self.details else None
 
+    @property
+    def wait(self) -> Mapping[str, float]:
+        """`retry_after` as a member of an error's JSON, if the provider asks for it."""
+        return {} if self.retry_after is None else {"retry_after": self.retry_after}
+
 
 @dataclass(frozen=True, slots=True)
 class Turn:

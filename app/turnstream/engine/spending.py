@@ -11,7 +11,7 @@ from turnstream.domain.plans import Plan
 from turnstream.domain.rounds import Prices
 from turnstream.domain.turns import Turn
 from turnstream.storage.database import retry_while_unavailable
-from turnstream.storage.owners.accounts import Accounts
+from turnstream.storage.owners.accounts import Accounts, CallPlace
 
 # Tokens of a reply whose length neither its parameters nor its model limit.
 _LONGEST_REPLY = 32_000
@@ -53,7 +53,7 @@ class Spending:
         if self.reached is None and self._held != (request.call, request.model):
             if self._held is not None or not self._reserved:
                 await self.close(turn)  # what this run, or an earlier attempt, has not used
-            reserved = (self._owner, self.plan, turn, request, tokens, cost)
+            reserved = (self._owner, self.plan, CallPlace.of(turn), request, tokens, cost)
             refusal = await retry_while_unavailable(lambda: self._accounts.reserve(*reserved))
             self._reserved, self._held = True, (request.call, request.model)
             self.reached = refusal.reached if refusal else None

@@ -10,7 +10,7 @@ from uuid import UUID
 import structlog
 
 from turnstream.domain.blocks import CallKey
-from turnstream.domain.errors import MODEL_NOT_AVAILABLE, ClaimLost, PermanentError
+from turnstream.domain.errors import MODEL_NOT_AVAILABLE, ClaimLost, PermanentError, RequestRefused
 from turnstream.domain.history import without_withdrawn
 from turnstream.domain.plans import Plans
 from turnstream.domain.turns import Status, Turn, TurnError, TurnRequest
@@ -173,8 +173,8 @@ class TurnRun:
                 self._services.toolset.outputs.find(request.output)
         except PermanentError as error:
             return error.message if error.type == MODEL_NOT_AVAILABLE else None
-        except ValueError as error:
-            return str(error)
+        except RequestRefused as error:
+            return error.detail
         lacking = self._services.toolset.lacking(request.tools)
         return f"there are no such tools: {', '.join(lacking)}" if lacking else None
 

@@ -10,6 +10,7 @@ import structlog
 from pydantic_core import from_json
 
 from turnstream.domain.blocks import Block
+from turnstream.domain.errors import RequestRefused
 from turnstream.domain.output import VALUE, schema_for_model
 from turnstream.domain.turns import OutputSpec, ToolRole
 from turnstream.tools.running.tries import is_cancelled
@@ -41,18 +42,22 @@ class Outputs:
     timeout: float = 30.0
 
     def check(self, spec: OutputSpec) -> None:
-        """Raises ValueError for a schema that is not valid, or a name that is not registered."""
-        InputSchema.checked(schema_for_model(spec))
+        """Raises RequestRefused for a schema that is not valid, or a name that is not registered."""
+        try:
+            InputSchema.checked(schema_for_model(spec))
+        except ValueError as error:
+            raise RequestRefused(str(error), field="output.schema") from None
         self.find(spec)
 
     def find(self, spec: OutputSpec) -> None:
-        """Raises ValueError for a name that is not registered."""
+        """Raises RequestRefused for a name that is not registered."""
         for kind, name, known in (
             ("validator", spec.validator, self.validators),
             ("handler", spec.handler, self.handlers),
         ):
             if name is not None and name not in known:
-                raise ValueError(f"there is no {kind} {name!r}; the {kind}s are: {', '.join(known) or 'none'}")
+                detail = f"there is no {kind} {name!r}; the {kind}s are: {', '.join(known) or 'none'}"
+                raise RequestRefused(detail, field=f"output.{kind}")
 
     async def settle(self, role: ToolRole, spec: OutputSpec, draft: str | None, context: ToolContext) -> Outcome:
         """The outcome of a call of an output tool. `draft` is JSON text; None when there is nothing to submit."""

@@ -338,6 +338,18 @@ async def test_a_model_with_prefill_continues_an_answer(server: Server, client: 
     assert json.loads(render(asked))["messages"][-1]["role"] == "assistant"
 
 
+async def test_a_continued_answer_stays_in_its_chat(server: Server, api: Client, client: AsyncAnthropic) -> None:
+    provider = ScriptedProvider([message_of(text(words)) for words in ("It is", " blue.", "Yes.")])
+    server.scripts.offers.append(ProviderModels(provider, [Model("prefilled-here", prefill=True)]))
+    given: Any = {"model": "prefilled-here", "max_tokens": 9}
+    await client.messages.create(**given, messages=[user("Go")])
+    await client.messages.create(**given, messages=[user("Go"), assistant("It is")])
+    await client.messages.create(**given, messages=[user("Go"), assistant("It is blue."), user("Sure?")])
+    sent = [(message.role, [block.text for block in message.blocks]) for message in provider.requests[2].messages]
+    assert sent == [("user", ["Go"]), ("assistant", ["It is", " blue."]), ("user", ["Sure?"])]
+    assert len((await api.json("GET", "/api/chats"))["chats"]) == 1
+
+
 @pytest.mark.parametrize(
     ("type", "status", "given"),
     [

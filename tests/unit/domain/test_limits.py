@@ -120,7 +120,7 @@ def used(limits: Limits, *blocks: Block, asks: tuple[Ask, ...] = ()) -> Turn:
         (Limits(budget_cost=0.0002, prices={"model": Prices(1.0, 10.0)}), 0.00029, "has used 0.00029 in cost"),
         (Limits(budget_cost=0.0003, prices={"model": Prices(1.0, 10.0)}), None, ""),
         (Limits(budget_cost=0.0003), None, ""),
-        (Limits(budget_seconds=60), 61.0, "has used 61.0 seconds"),
+        (Limits(budget_seconds=60), 61.0, "has used 61 seconds"),
         (Limits(budget_seconds=62), None, ""),
     ],
 )

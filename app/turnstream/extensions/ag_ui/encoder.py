@@ -247,10 +247,11 @@ class RunEncoder:
 
     def _end(self, end: TurnEnd) -> Iterator[Json]:
         turn = self._now()
-        about = {"turnstream": {"turn": self._turn.id, "status": end.status, "stop_reason": end.stop_reason}}
+        about: Json = {"turnstream": {"turn": self._turn.id, "status": end.status, "stop_reason": end.stop_reason}}
         usage = {"usage": [self._usage(end)], "metadata": about}
         if end.error is not None:
             yield from self._end_open()
+            about["turnstream"].update(end.error.wait)
             yield {"type": "RUN_ERROR", "message": end.error.message, "code": end.error.type, **usage}
             return
         output = output_of(turn)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
 
-from turnstream.domain.errors import ConfigError
+from turnstream.domain.errors import ConfigError, RequestRefused
 from turnstream.domain.output import is_of_an_object
 from turnstream.domain.turns import OutputSpec, ToolSpec
 from turnstream.extensions.agents.context import ALL_FILES, KINDS_OF_BLOCKS, TEXTS, ContextTurns
@@ -124,7 +124,7 @@ def bind(toolset: Toolset, children: "Children") -> bool:
             field = "output"
             if (output := output_spec(tool.agent)) is not None:
                 toolset.outputs.check(output)
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, RequestRefused) as error:
             raise ConfigError(f"The agent {tool.spec.name}: `{field}`: {error}") from None
         tool.place.children = children
     return bool(found)

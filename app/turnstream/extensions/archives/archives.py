@@ -155,8 +155,8 @@ PUT_UPLOAD_AS_IT_WAS = Statement(
     WITH same AS (
         SELECT id FROM uploads WHERE owner = :owner AND digest = :digest
     ), made AS (
-        INSERT INTO uploads (id, owner, digest, media_type, content, created_at)
-        SELECT id, :owner, :digest, media_type, :content, created_at
+        INSERT INTO uploads (id, owner, digest, media_type, content, created_at, file_name, purpose)
+        SELECT id, :owner, :digest, media_type, :content, created_at, file_name, purpose
         FROM json_populate_record(NULL::uploads, CAST(:line AS json)) WHERE NOT EXISTS (SELECT FROM same)
         ON CONFLICT (id) DO NOTHING RETURNING id
     )

@@ -47,6 +47,8 @@ GO_ON = (
     "Your reply was cut off, and what you have written stands. Begin with its last few words, exactly as they are, and"
     " go on from there. Do not begin anew, and say nothing about the interruption."
 )
+# For a fallback that does not continue a text which its client has begun. No seam is looked for there.
+GO_ON_FROM_BEGUN = "Your reply was begun for you. Go on behind its last word, and repeat nothing of it."
 SUMMARISED = "The conversation so far, in a summary:\n\n"
 SUMMARISE = (
     "The conversation above has become too long. It will be replaced by a summary, which is all that you will know of"
@@ -160,6 +162,9 @@ def _build(
         else:
             key = (model, tuple(valid), same_frames[then], earlier_results_of(request), may_use_tools)
             entries += known.get(turn, key, make)
+    is_fallback = request is not None and model != request.model
+    if is_fallback and entries[-1][0] == "assistant" and _is_prefilled(path, len(path) - 1):
+        entries.append(("user", Block(0, 0, 0, TEXT, GO_ON_FROM_BEGUN)))
     return group_by_role(drop_last_thoughts(entries))
 
 
@@ -293,7 +298,7 @@ def _user_words(turn: Turn, round: int) -> list[RoleBlock]:
 def is_added(text: str) -> bool:
     """True for a text that is sent as the user's and was not written by one."""
     named = (part.partition("{")[0] for part in (ROUNDS_LEFT, ONE_ROUND_LEFT, NO_ROUND_LEFT))
-    return text in {GO_ON, GIVEN_UP} or text.startswith(tuple(named))
+    return text in {GO_ON, GO_ON_FROM_BEGUN, GIVEN_UP} or text.startswith(tuple(named))
 
 
 def _rounds_left(turn: Turn, round: int) -> Sequence[RoleBlock]:

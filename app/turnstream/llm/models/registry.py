@@ -181,6 +181,8 @@ def _check_references(found: _File, models: Mapping[str, tuple[str, Model]], api
                 f"`refuses` of [models.{id}] must name parameters of [providers.{provider}]"
                 f" ({', '.join(known_params)}), not {name!r}."
             )
+        if model.prefill and not apis[table.api].prefills:
+            raise ConfigError(f"`prefill` of [models.{id}] must be left out: {table.api} does not continue an answer.")
         for fallback in model.fallbacks:
             if fallback not in models:
                 raise ConfigError(

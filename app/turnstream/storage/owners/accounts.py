@@ -194,6 +194,19 @@ _STEP = 100  # reservations that a sweep reads at once
 
 
 @dataclass(frozen=True, slots=True)
+class CallPlace:
+    """The turn of a model call, or an id of its own if the call has no turn; its chat and attempt."""
+
+    turn: UUID
+    chat: UUID | None = None
+    attempt: int = 0
+
+    @classmethod
+    def of(cls, turn: Turn) -> "CallPlace":
+        return cls(turn.id, turn.chat_id, turn.attempt)
+
+
+@dataclass(frozen=True, slots=True)
 class Refusal:
     """The rate that leaves no room, at the time of the database. `passing`: reservations fill it, which may come back
     before the period is over.
@@ -228,10 +241,10 @@ class Accounts:
         return await self._take(TAKE, owner, plan, {"calls": count}, sets_turns=False, running_turns=None)
 
     async def reserve(
-        self, owner: str, plan: Plan, turn: Turn, request: Charge, tokens: int, cost: float
+        self, owner: str, plan: Plan, place: CallPlace, request: Charge, tokens: int, cost: float
     ) -> Refusal | None:
-        """Reserves what a model call of the turn may use at most; `request` is what it is charged without a reply. A
-        repeated write reserves again, until the call is settled.
+        """Reserves what a model call may use at most; `request` is what it is charged without a reply. A repeated
+        write reserves again, until the call is settled.
         """
         adding = {"tokens": tokens, "cost": cost}
         return await self._take(
@@ -239,9 +252,9 @@ class Accounts:
             owner,
             plan,
             adding,
-            turn=turn.id,
-            attempt=turn.attempt,
-            chat=turn.chat_id,
+            turn=place.turn,
+            attempt=place.attempt,
+            chat=place.chat,
             kind=request.kind,
             call=request.call,
             model=request.model,
