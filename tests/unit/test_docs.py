@@ -292,6 +292,14 @@ def test_files_that_are_named_exist(page: Path) -> None:
     assert [path for path in named if not (ROOT / path).exists()] == []
 
 
+@pytest.mark.parametrize("page", ["architecture", "contributing"])
+def test_paths_below_the_server_exist(page: str) -> None:
+    named = re.findall(r"`([a-z_]+/[\w/.]+)`", (ROOT / f"docs/{page}.md").read_text(encoding="utf-8"))
+    assert len(named) > 30
+    roots = (ROOT, ROOT / "app/turnstream")
+    assert [path for path in named if not any((root / path).exists() for root in roots)] == []
+
+
 def test_every_page_can_be_found_from_the_readme() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert [page.name for page in PAGES[1:] if page.parent.name == "docs" and f"docs/{page.name}" not in readme] == []
