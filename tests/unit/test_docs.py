@@ -38,7 +38,7 @@ FAULTS = (ROOT / "tests/faults/README.md").read_text(encoding="utf-8")
 STATES = (ROOT / "docs/states.md").read_text(encoding="utf-8")
 
 _CODE = re.compile(r"`(\w+)`")
-_TEST = re.compile(r"`(tests/[\w/]+\.py)?::(\w+)`")
+TESTS = tomllib.loads((ROOT / "tests/promises.toml").read_text(encoding="utf-8"))
 
 
 def rows_after(page: str, heading: str) -> list[list[str]]:
@@ -85,23 +85,26 @@ def test_every_must_has_a_number() -> None:
 
 
 def test_every_promise_names_tests_that_exist() -> None:
-    listed = tomllib.loads((ROOT / "tests/promises.toml").read_text(encoding="utf-8"))
+    listed = TESTS["protocol"]
     assert list(listed) == list(promises())
     assert [number for number, tests in listed.items() if not tests] == []
-    named = [test for tests in listed.values() for test in tests]
-    assert [test for test in named if not _exists(*test.split("::"))] == []
+    assert [test for tests in listed.values() for test in tests if not _exists(test)] == []
 
 
 def test_each_job_of_each_dialect_names_a_test_that_exists() -> None:
-    rows = rows_after(DIALECTS, "What each can do, and a test that shows it:")
-    cells = [cell for row in rows for cell in row[1:] if cell != "none"]
-    named = [_TEST.fullmatch(cell) for cell in cells]
-    assert named
-    missing = [cell for cell, match in zip(cells, named, strict=True) if match is None or not _exists(*match.groups())]
-    assert not missing
+    heading = "What each can do ([tests](../tests/promises.toml)):"
+    dialects = ["AI SDK", "AG-UI", "OpenAI", "Anthropic"]
+    assert f"| job | {' | '.join(dialects)} |" in DIALECTS
+    able = {
+        job: [dialect for dialect, cell in zip(dialects, cells, strict=True) if cell == "yes"]
+        for job, *cells in rows_after(DIALECTS, heading)
+    }
+    assert able == {job: list(tests) for job, tests in TESTS["dialects"].items()}
+    assert [test for tests in TESTS["dialects"].values() for test in tests.values() if not _exists(test)] == []
 
 
-def _exists(file: str, test: str) -> bool:
+def _exists(name: str) -> bool:
+    file, test = name.split("::")
     return (ROOT / file).is_file() and test.startswith("test_") and test in functions_in(ROOT / file)
 
 
