@@ -251,7 +251,11 @@ CHECKED = {
         for heading in ("An answer", "Events", "Approvals")
     },
     ("app/turnstream_client/README.md", "The client in Python", "sh"): PYTHON,
-    ("docs/quickstart.md", "In the terminal", "text"): "a screen; tests/acceptance/test_terminal_approvals.py reads it",
+    (
+        "app/turnstream_terminal/README.md",
+        "Approvals",
+        "text",
+    ): "a screen; tests/acceptance/test_terminal_approvals.py reads it",
     ("app/turnstream_lab/README.md", "The demo", "sh"): REPLAY,
     ("app/turnstream_lab/README.md", "The demo", "text"): REPLAY,
     ("app/turnstream_lab/README.md", "Record", "sh"): REPLAY,
