@@ -205,7 +205,8 @@ async def test_a_restricted_credential_makes_no_schedule(own: Server) -> None:
     ],
 )
 async def test_a_schedule_keeps_no_secret(client: httpx2.AsyncClient, secret: Any, field: str) -> None:
-    body = {**BODY, "request": {**BODY["request"], **secret}}
+    request: Any = BODY["request"]
+    body = {**BODY, "request": {**request, **secret}}
     answer = await client.post("/api/schedules", json=body)
     assert answer.status_code == 422
     assert answer.json()["errors"][0]["field"] == field
