@@ -151,7 +151,8 @@ _ASIDE = {"bad_count", "breaker_open", "no_summary"}
 def test_troubleshooting_has_every_type_of_a_failed_turn() -> None:
     page = (ROOT / "docs/troubleshooting.md").read_text(encoding="utf-8")
     told = {type for types, _, _ in rows_after(page, "## A turn failed") for type in _CODE.findall(types)}
-    modules = [*(ROOT / "app/turnstream/engine").glob("*.py"), *(ROOT / "app/turnstream/llm/transport").glob("*.py")]
+    folders = ("engine", "llm/transport", "tools")
+    modules = [path for folder in folders for path in (ROOT / "app/turnstream" / folder).glob("*.py")]
     made = {
         node.args[0].value
         for module in modules

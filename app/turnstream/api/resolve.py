@@ -10,7 +10,7 @@ import msgspec
 from turnstream.api.parameters import ParamRules
 from turnstream.api.schemas.requests import ChatSettings, LimitsIn, Params, TurnOptions
 from turnstream.api.schemas.tools import ClientToolIn, HttpToolIn, ProviderToolIn, ToolIn
-from turnstream.api.secret_headers import unmasked
+from turnstream.api.secret_headers import unmasked, unmasked_params
 from turnstream.domain.chats import Chat
 from turnstream.domain.errors import RequestRefused
 from turnstream.domain.output import is_of_an_object
@@ -117,6 +117,7 @@ class Resolver:
         the provider cached and signed, so a deploy that changes the server's defaults leaves a chat as it is.
         """
         settings = ChatSettings.model_validate(chat.settings)
+        own_params = unmasked_params(options.params, _given(settings.params), "params")
         inherited = before.model if before else self.defaults.model
         model = self._model(options.model or settings.model or inherited)
         if options.tools is None and settings.tools is not None:
@@ -136,7 +137,7 @@ class Resolver:
         request = TurnRequest(
             model=model.id,
             system=system or None,
-            params=self._params(model, options.params, _given(settings.params), tools),
+            params=self._params(model, own_params, _given(settings.params), tools),
             tools=tools.specs,
             limits=self._limits(self.defaults.limits, settings.limits, options.limits),
             provider_tools=tools.provider,
@@ -153,7 +154,7 @@ class Resolver:
         request = TurnRequest(
             model=model.id,
             system=before.system if options.system_prompt is None else options.system_prompt or None,
-            params=self._params(model, options.params, before.params, tools),
+            params=self._params(model, unmasked_params(options.params, {}, "params"), before.params, tools),
             tools=tools.specs,
             limits=self._limits(before.limits, None, options.limits),
             provider_tools=tools.provider,
@@ -191,7 +192,8 @@ class Resolver:
             except RequestRefused as error:
                 raise RequestRefused(error.detail, field=f"{field}.model") from None
             if changes.params is not None:
-                merged["params"] = self.params.checked(model, changes.params.given, f"{field}.params")
+                params = unmasked_params(changes.params, stored.get("params") or {}, f"{field}.params")
+                merged["params"] = self.params.checked(model, _given(params), f"{field}.params")
         self._check_limits(changes.limits, f"{field}.limits")
         for member in ("params", "limits"):
             if sent.get(member) is not None:

@@ -131,6 +131,11 @@ def departed_name(owner: str, cell: str) -> str:
     return f"{owner} (moved to {cell})"
 
 
+def owner_before_move(name: str) -> str:
+    """Returns the owner whose rows a move keeps under this name; any other name as it is."""
+    return _OF_A_MOVE.sub("", name)
+
+
 def known_scopes(names: Collection[str]) -> frozenset[Scope]:
     """The scopes among `names`; a later version may know others."""
     return frozenset(scope for scope in SCOPES if scope in names)

@@ -59,6 +59,7 @@ from turnstream.kit.text import sentence
 from turnstream.llm.conversation.summaries import as_summary
 from turnstream.storage.database import retry_while_unavailable
 from turnstream.telemetry import PROVIDER_FIRST_DELTA_SECONDS
+from turnstream.tools.sealed_requests import opened_request
 from turnstream.tools.tool import Outcome
 
 log = structlog.get_logger(__name__)
@@ -76,7 +77,13 @@ class Executor:
         self._recorder = context.recorder
         self._tool_runs = tool_runs
         self._models = models
-        self._requests = Requests(context.ancestors, context.entries, context.uploads, models.policy.fitting)
+        self._requests = Requests(
+            context.ancestors,
+            context.entries,
+            context.uploads,
+            models.policy.fitting,
+            partial(opened_request, owner=context.owner, open_headers=context.open_headers),
+        )
         self._token_counter = TokenCounts(context.ancestors, self._requests)
         self._route = ModelRoute(models, self.request.model, context.owner)
         self._reply: Reply | None = None

@@ -14,6 +14,7 @@ from turnstream.storage.chats.turns import Turns
 from turnstream.storage.owners.charges import Charges
 from turnstream.storage.owners.uploads import Uploads
 from turnstream.storage.tool_cache import ToolCache
+from turnstream.tools.toolset import OpenHeaders
 from turnstream.tracing import Span
 
 
@@ -22,7 +23,7 @@ class TurnContext:
     """The objects that the parts of a run share. `recorder` has the claimed turn. `ancestors` are the turns before it
     on its path. `entries` are the messages that earlier requests have made of these turns. `updated` is set when
     a user has written rows that the run has not read yet. `notify_owner` wakes the readers of the owner's feed. `span`
-    traces the run.
+    traces the run. `open_headers` decrypts what the owner's requests have encrypted, if this server has a master key.
     """
 
     owner: str
@@ -39,6 +40,7 @@ class TurnContext:
     updated: asyncio.Event
     notify_owner: Callable[[str], None]
     span: Span
+    open_headers: OpenHeaders | None
 
     async def call_hooks(self, event: HookEvent) -> None:
         """Calls the hooks for `event`, and counts failed ones on the turn."""

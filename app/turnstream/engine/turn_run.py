@@ -135,6 +135,7 @@ class TurnRun:
                 updated=self.updated,
                 notify_owner=services.notify_owner,
                 span=span,
+                open_headers=services.toolset.open_headers,
             )
             tool_runs = ToolRuns(context, services.toolset, services.models, services.side_calls, started_before)
             executor = self._executor = Executor(context, tool_runs, services.models)

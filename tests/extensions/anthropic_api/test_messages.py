@@ -11,10 +11,14 @@ from anthropic import AsyncAnthropic, beta_async_tool
 
 from tests.support.http_client import Client
 from tests.support.http_server import Server, pausing, serving
+from tests.support.owner_rows import rows_of
 from tests.support.pictures import PIXEL
 from turnstream.domain.errors import AccountRefused, PermanentError, TransientError
+from turnstream.kit.sealing import SEALED, new_master_key
+from turnstream.llm.anthropic.parameters import PARAMETERS
 from turnstream.llm.anthropic.render import render, render_count
 from turnstream.llm.models.catalog import Model, ProviderModels
+from turnstream.llm.parameters import COMMON
 from turnstream.llm.provider import BlockClosed, BlockOpened, MessageDelta, MessageEnded, ModelRequest
 from turnstream.llm.scripted import Pause, ScriptedProvider, message_of, text, thinking, tool_use
 from turnstream.tools.tool import tool
@@ -572,6 +576,26 @@ async def test_results_with_other_tools_get_an_answer_with_these(
         ["tool_result"],
     ]
     assert (await api.json("GET", "/api/waiting"))["calls"] == []
+
+
+async def test_results_with_the_same_credentials_let_the_turn_go_on(database_url: str) -> None:
+    """They are encrypted in the turn, and plain in the request."""
+    provider = ScriptedProvider([message_of(tool_use("look", {}, "c1")), message_of(text("Blue."))])
+    parameters = (*COMMON, *(each for each in PARAMETERS if each.name == "mcp_servers"))
+    offers = [ProviderModels(provider, ["m"], (), parameters)]
+    servers = [{"type": "url", "url": "https://crm.test/mcp", "name": "crm", "authorization_token": "tok"}]
+    async with serving(database_url, offers=offers, master_key=new_master_key(), params_allow="mcp_servers") as server:
+        key = await server.token("ada")
+        async with AsyncAnthropic(base_url=server.url, api_key=key, max_retries=0) as client:
+            given: Any = {"model": "m", "max_tokens": 9, "tools": [LOOK], "extra_body": {"mcp_servers": servers}}
+            made = await client.messages.create(messages=[user("Colour?")], **given)
+            messages = [user("Colour?"), assistant(made.content), user([result("c1", "water")])]
+            made = await client.messages.create(messages=messages, **given)
+            assert made.content[0].to_dict()["text"] == "Blue."
+        rows = await rows_of(database_url)
+    assert len(rows["turns"]) == 2
+    assert SEALED in json.dumps(rows["turns"])
+    assert [request.params["mcp_servers"] for request in provider.requests] == [servers, servers]
 
 
 async def test_members_of_tools_and_tools_that_anthropic_defines_reach_its_models(

@@ -19,6 +19,7 @@ from turnstream.api.dialects.histories import (
 )
 from turnstream.api.dialects.results import last_ask, part_behind, still_waiting, store_results, was_answered_so
 from turnstream.api.exchange import cancel_turn, post_in_new_chat, post_message
+from turnstream.api.sealed_headers import sealed
 from turnstream.api.services import Services
 from turnstream.domain.errors import RequestRefused
 from turnstream.domain.identity import Identity
@@ -126,7 +127,8 @@ class MessagePosting:
         """Whether the turn goes on with what this request asks for. Some clients change tools between two calls."""
         assert turn.request is not None
         chat = await self.services.storage.chats.get(self.identity.owner, turn.chat_id)
-        new = with_fixed(new_turn(self.options, [NO_MESSAGE]))
+        # Its secrets are encrypted as those of the turn, so that equal ones are equal.
+        new = await sealed(self.services, self.identity.owner, with_fixed(new_turn(self.options, [NO_MESSAGE])))
         return _essence(self.services.resolver.resolve(new, chat, turn.request)) == _essence(turn.request)
 
 

@@ -19,7 +19,7 @@ import msgspec
 
 from turnstream.domain.errors import ConfigError, StatementRefused
 from turnstream.domain.identity import Identity
-from turnstream.domain.secret_headers import masked_settings, masked_tool
+from turnstream.domain.secret_headers import masked_definition, masked_settings
 from turnstream.storage import tables
 from turnstream.storage.database import LONG, Database, Statement, Transaction
 from turnstream.storage.ownership import Path, ownership_of
@@ -279,14 +279,17 @@ class OwnerExport:
 
 
 def _masked(line: str) -> str:
-    """The row of a chat or a turn without the values of the headers of its HTTP tools."""
-    if '"headers"' not in line:
+    """The row of a chat or a turn without the secrets of its tools."""
+    if "headers" not in line and "authorization" not in line:
         return line
     row = json.loads(line)
     if row.get("settings"):
         row["settings"] = masked_settings(row["settings"])
-    elif row.get("request") and row["request"].get("tools"):
-        row["request"]["tools"] = list(map(masked_tool, row["request"]["tools"]))
+    elif request := row.get("request"):
+        row["request"] = masked_settings(request)
+        if definitions := request.get("provider_tools"):
+            masked = [masked_definition(json.loads(each)) for each in definitions]
+            row["request"]["provider_tools"] = [json.dumps(each, ensure_ascii=False) for each in masked]
     else:
         return line
     return json.dumps(row, ensure_ascii=False)

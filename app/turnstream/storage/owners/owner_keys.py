@@ -1,12 +1,13 @@
-"""The keys of owners, by which their secrets in rows are encrypted, and the change of the master key.
+"""The keys of owners, by which their secrets in rows are encrypted.
 
 No key is kept in memory: each use reads the row, so that a key that an erasure has deleted is used by no replica.
 """
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from turnstream.domain.errors import Conflict
+from turnstream.domain.identity import owner_before_move
 from turnstream.domain.secret_headers import needs_sealing
 from turnstream.kit.sealing import CannotOpen, MasterKeys, OwnerKey, is_sealed, new_owner_key
 from turnstream.storage.database import LONG, Database, Statement, retry_while_unavailable
@@ -32,14 +33,6 @@ CREATE_OWNER_KEY = Statement(
     SELECT 1 AS done
     """
 )
-# By the primary key: keys that were wrapped anew leave no gap in the order, and a command that was cut off begins with
-# the first one that is left.
-GET_KEYS_OF_OTHERS = Statement(
-    """
-    SELECT owner, wrapped FROM owner_keys WHERE master <> :master AND owner > :behind ORDER BY owner LIMIT :most
-    """,
-    timeout=LONG,
-)
 REWRAP = Statement(
     """
     UPDATE owner_keys SET master = :master, wrapped = :wrapped WHERE owner = :owner AND wrapped = :before
@@ -50,8 +43,6 @@ COUNT_KEYS = Statement(
     "SELECT count(*) AS every, count(*) FILTER (WHERE master <> :master) AS others FROM owner_keys", timeout=LONG
 )
 
-_STEP = 100
-
 
 @dataclass(frozen=True, slots=True)
 class KeyCounts:
@@ -59,14 +50,6 @@ class KeyCounts:
 
     every: int
     others: int
-
-
-@dataclass(frozen=True, slots=True)
-class RotationStep:
-    """How many keys a step has wrapped by the first master key; and owners whose key no master key here unwraps."""
-
-    rewrapped: int
-    failed: tuple[str, ...] = ()
 
 
 async def count_lost_keys(database: Database, masters: MasterKeys | None) -> int:
@@ -88,12 +71,12 @@ class OwnerKeys:
     async def find(self, owner: str) -> OwnerKey | None:
         """None for an owner without a key, or whose key was erased. Raises CannotOpen."""
         row = await self._database.row(GET_OWNER_KEY, owner=owner)
-        return None if row is None else OwnerKey(self._masters.unwrap(owner, row["wrapped"]))
+        return None if row is None else OwnerKey(self._masters.unwrap(owner_before_move(owner), row["wrapped"]))
 
     async def find_or_create(self, owner: str) -> OwnerKey:
         """Raises CannotOpen."""
         while (key := await self.find(owner)) is None:
-            wrapped = self._masters.wrap(owner, new_owner_key())
+            wrapped = self._masters.wrap(owner_before_move(owner), new_owner_key())
             await self._database.rows(CREATE_OWNER_KEY, owner=owner, master=self._masters.first, wrapped=wrapped)
         return key
 
@@ -134,23 +117,3 @@ class OwnerKeys:
     async def counts(self) -> KeyCounts:
         row = await self._database.row(COUNT_KEYS, master=self._masters.first)
         return KeyCounts(0, 0) if row is None else KeyCounts(row["every"], row["others"])
-
-    async def rotate(self) -> AsyncGenerator[RotationStep, None]:
-        """Wraps each key by the first master key. Servers may work meanwhile if they have both master keys. What was
-        cut off is done by the next call.
-        """
-        behind, first = "", self._masters.first
-        while rows := await self._database.rows(GET_KEYS_OF_OTHERS, master=first, behind=behind, most=_STEP):
-            done, failed = 0, list[str]()
-            for row in rows:
-                owner, before = row["owner"], row["wrapped"]
-                try:
-                    wrapped = self._masters.wrap(owner, self._masters.unwrap(owner, before))
-                except CannotOpen:
-                    failed.append(owner)
-                    continue
-                done += len(
-                    await self._database.rows(REWRAP, owner=owner, master=first, wrapped=wrapped, before=before)
-                )
-            yield RotationStep(done, tuple(failed))
-            behind = rows[-1]["owner"]
