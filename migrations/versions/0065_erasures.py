@@ -1,13 +1,13 @@
 """erasures: requests of owners to erase everything of theirs
 
-Revision: 0060, after: 0059
+Revision: 0065, after: 0064
 """
 
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0060"
-down_revision = "0059"
+revision = "0065"
+down_revision = "0064"
 branch_labels = None
 depends_on = None
 
