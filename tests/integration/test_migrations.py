@@ -343,6 +343,7 @@ NO_VACUUM_OF_THEIR_OWN = {
         "deleted_chats",
         "deleted_turns",
         "documents",
+        "erasures",
         "grants",
         "idempotency_keys",
     ),

@@ -97,6 +97,17 @@ audit = Table(
     info=owned("owner", "trail", closed=True),
 )
 
+# Requests of owners to erase everything of theirs. If one is due, a replica claims it until `claimed_until`.
+erasures = Table(
+    "erasures",
+    metadata,
+    Column("owner", Text, primary_key=True),
+    _now(),
+    Column("due_at", DateTime(timezone=True), nullable=False),
+    Column("claimed_until", DateTime(timezone=True)),
+    info=owned("owner", "state", closed=True),
+)
+
 # Short-lived tokens, which go with the stored token that was exchanged for them.
 browser_tokens = Table(
     "browser_tokens",

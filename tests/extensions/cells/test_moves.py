@@ -24,6 +24,7 @@ from turnstream.storage.chats.turns import CANCEL_TURN
 from turnstream.storage.database import Database, Statement, connect
 from turnstream.storage.migrations import newest_revision
 from turnstream.storage.owners.documents import Documents
+from turnstream.storage.owners.erasure import erase_owner
 from turnstream.storage.owners.owner_keys import KeyCounts, OwnerKeys
 from turnstream.storage.owners.owners import Owners
 from turnstream.storage.owners.tokens import Tokens
@@ -148,9 +149,7 @@ def test_every_column_of_a_table_that_is_copied_ahead_is_copied_and_what_may_cha
 async def test_what_stays_behind_is_erased_like_an_owner(cells: Cells) -> None:
     await cells.move().run()
     for owner in (DEPARTED, OWNER):
-        await Owners(cells.harness.database).delete_tokens(owner)
-        async for _ in Owners(cells.harness.database).erase(owner):
-            pass
+        await erase_owner(cells.harness.database, owner, lambda _turn: 0, 0)
     rest = await cells.here()
     assert of_the_owner(rest).keys() <= {"deleted_chats"}
     assert await Moves(cells.harness.database).all() == {}
