@@ -594,8 +594,8 @@ asks = Table(
     Column("approvers", ARRAY(Text)),
     # Approval links that were signed until then answer nothing.
     Column("links_revoked_at", DateTime(timezone=True)),
-    CheckConstraint("kind IN ('client', 'approval', 'elicitation')", name="kind"),
-    CheckConstraint("(kind = 'elicitation') = (question IS NOT NULL)", name="elicitation_has_question"),
+    CheckConstraint("kind IN ('client', 'approval', 'elicitation', 'sign_in')", name="kind"),
+    CheckConstraint("(kind IN ('elicitation', 'sign_in')) = (question IS NOT NULL)", name="question"),
     CheckConstraint("(answer IS NULL) = (answered_at IS NULL)", name="answer_has_time"),
     Index("ix_asks_open", "turn_id", postgresql_where=literal_column("answer IS NULL")),
     Index("ix_asks_expiry", "expires_at", postgresql_where=literal_column("answer IS NULL")),
