@@ -1,0 +1,409 @@
+"""The OAuth 2.1 of MCP servers: discovery of the issuer, registration, and requests for tokens.
+
+Nothing here is trusted but the address of the server, which the operator gave. Redirects are not followed, answers have
+a bound, and what an issuer sends must be what it was asked for.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+from urllib.parse import quote, urlencode, urlsplit
+
+import httpx2
+from mcp.client.auth import OAuthFlowError, OAuthRegistrationError, PKCEParameters
+from mcp.client.auth.utils import (
+    build_oauth_authorization_server_metadata_discovery_urls,
+    build_protected_resource_metadata_discovery_urls,
+    create_client_registration_request,
+    extract_field_from_www_auth,
+    get_client_metadata_scopes,
+    handle_registration_response,
+    issuers_match,
+    validate_authorization_response_iss,
+)
+from mcp.shared.auth import OAuthClientMetadata, OAuthMetadata, OAuthToken, ProtectedResourceMetadata
+from mcp.shared.auth_utils import check_resource_allowed, resource_url_from_server_url
+from pydantic import AnyUrl
+
+from turnstream.extensions.mcp.declared import McpServer
+
+_TIMEOUT: Final = httpx2.Timeout(10)
+_MOST_BYTES: Final = 1_000_000  # of an answer
+_MOST_TOKEN: Final = 32_768  # characters
+_MOST_REASON: Final = 300  # characters of an issuer's words
+_GRANTS: Final = ["authorization_code", "refresh_token"]
+_ACCEPT: Final = {"Accept": "application/json"}
+# A request without a token, whose refusal names the metadata of the server.
+_PROBE: Final = {
+    "jsonrpc": "2.0",
+    "id": 1,
+    "method": "initialize",
+    "params": {
+        "protocolVersion": "2025-06-18",
+        "capabilities": {},
+        "clientInfo": {"name": "turnstream", "version": "1"},
+    },
+}
+
+
+class SignInFailed(Exception):
+    """A sign-in cannot be begun or completed. The text is a sentence for the person."""
+
+
+class TokensRefused(Exception):
+    """The issuer does not accept the refresh token any more."""
+
+
+class IssuerUnavailable(Exception):
+    """The issuer gave no answer, or one that is none. The tokens may still be good."""
+
+
+@dataclass(frozen=True, slots=True)
+class Challenge:
+    """The refusal of an MCP server: the scopes that it names, and where its metadata are."""
+
+    scopes: tuple[str, ...] = ()
+    metadata_url: str | None = None
+
+
+def challenge_of(response: httpx2.Response) -> Challenge | None:
+    """None for an answer that no sign-in would change."""
+    error = extract_field_from_www_auth(response, "error")
+    if response.status_code != 401 and not (response.status_code == 403 and error == "insufficient_scope"):
+        return None
+    scope = extract_field_from_www_auth(response, "scope") or ""
+    return Challenge(tuple(scope.split()), extract_field_from_www_auth(response, "resource_metadata"))
+
+
+@dataclass(frozen=True, slots=True)
+class OAuthClient:
+    """What the issuer knows this server as. `method` is how the client authenticates at the token endpoint."""
+
+    id: str
+    secret: str | None = None
+    method: str = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class Issuer:
+    """The issuer of an MCP server, as it was discovered for one sign-in. `resource` is what tokens are good for."""
+
+    metadata: OAuthMetadata
+    resource: str
+    scopes: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        return str(self.metadata.issuer)
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """What the callback needs of a sign-in that has begun. It is stored sealed. `cookie` is a digest."""
+
+    metadata: dict[str, Any]
+    client: OAuthClient
+    resource: str
+    scopes: tuple[str, ...]
+    verifier: str
+    redirect_uri: str
+    cookie: str
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """The tokens of an owner for one server, and all that is needed to use, refresh and revoke them. Stored sealed."""
+
+    access_token: str
+    refresh_token: str | None
+    expires_in: int | None
+    scopes: tuple[str, ...]
+    issuer: str
+    token_endpoint: str
+    revocation_endpoint: str | None
+    client: OAuthClient
+    resource: str
+
+
+class OAuth:
+    """The requests of one process. `base` is the public address of this server. Holds a client until `close`."""
+
+    def __init__(self, base: str) -> None:
+        self.base = base
+        self._http = httpx2.AsyncClient(timeout=_TIMEOUT, follow_redirects=False)
+
+    async def close(self) -> None:
+        await self._http.aclose()
+
+    @property
+    def redirect_uri(self) -> str:
+        return f"{self.base}/sign-in/callback"
+
+    @property
+    def document_url(self) -> str:
+        """The address of the client metadata document, which is the id of the client where an issuer reads it."""
+        return f"{self.base}/sign-in/client.json"
+
+    def client_metadata(self) -> OAuthClientMetadata:
+        return OAuthClientMetadata(
+            redirect_uris=[AnyUrl(self.redirect_uri)],
+            token_endpoint_auth_method="none",
+            grant_types=_GRANTS,
+            application_type="web" if self.base.startswith("https:") else "native",
+            client_name="turnstream",
+        )
+
+    # --- discovery ---------------------------------------------------------------------------------------------------
+
+    async def discover(self, server: McpServer, wanted: Sequence[str]) -> Issuer:
+        """Finds the issuer of a server. `wanted` are scopes that the server has asked for. Raises SignInFailed."""
+        assert server.url is not None
+        challenge = await self._probe(server.url)
+        protected = await self._resource_metadata(server.url, challenge.metadata_url)
+        resource = resource_url_from_server_url(server.url)
+        if protected is not None:
+            if not check_resource_allowed(resource, str(protected.resource)):
+                raise SignInFailed(f"The metadata of {server.name} are about another server: {protected.resource}.")
+            resource = str(protected.resource)
+        issuer = None if protected is None else str(protected.authorization_servers[0])
+        metadata = await self._issuer_metadata(server, issuer)
+        scopes = tuple(server.scopes) or tuple(wanted) or challenge.scopes
+        if not scopes:
+            scopes = tuple((get_client_metadata_scopes(None, protected, metadata, _GRANTS) or "").split())
+        return Issuer(metadata, resource, scopes)
+
+    async def _probe(self, url: str) -> Challenge:
+        headers = {"Accept": "application/json, text/event-stream"}
+        response = await self._send(httpx2.Request("POST", url, json=_PROBE, headers=headers), body=False)
+        return challenge_of(response) or Challenge()
+
+    async def _resource_metadata(self, url: str, named: str | None) -> ProtectedResourceMetadata | None:
+        """None for a server from before RFC 9728. Metadata at another host than the server's are not read."""
+        here = urlsplit(url)
+        for address in build_protected_resource_metadata_discovery_urls(named, url):
+            there = urlsplit(address)
+            if (there.scheme, there.netloc) != (here.scheme, here.netloc):
+                continue
+            response = await self._send(httpx2.Request("GET", address, headers=_ACCEPT))
+            if response.status_code == 200:
+                try:
+                    return ProtectedResourceMetadata.model_validate_json(response.content)
+                except ValueError:
+                    continue
+        return None
+
+    async def _issuer_metadata(self, server: McpServer, issuer: str | None) -> OAuthMetadata:
+        assert server.url is not None
+        if issuer is not None:
+            self._check_address(server, "issuer", issuer)
+        for address in build_oauth_authorization_server_metadata_discovery_urls(issuer, server.url):
+            response = await self._send(httpx2.Request("GET", address, headers=_ACCEPT))
+            if response.status_code != 200:
+                continue
+            try:
+                metadata = OAuthMetadata.model_validate_json(response.content)
+            except ValueError:
+                continue
+            if issuer is not None and not issuers_match(str(metadata.issuer), issuer):
+                raise SignInFailed(f"The issuer of {server.name} names itself {metadata.issuer}, and not {issuer}.")
+            if "S256" not in (metadata.code_challenge_methods_supported or ()):
+                raise SignInFailed(f"The issuer {metadata.issuer} does not offer PKCE with S256, which is required.")
+            for name in ("authorization_endpoint", "token_endpoint", "registration_endpoint", "revocation_endpoint"):
+                if (endpoint := getattr(metadata, name)) is not None:
+                    self._check_address(server, name, str(endpoint))
+            return metadata
+        raise SignInFailed(f"{server.name} names no issuer whose metadata can be read.")
+
+    def _check_address(self, server: McpServer, name: str, address: str) -> None:
+        """Tokens and codes go over TLS, unless the server itself is reached without."""
+        assert server.url is not None
+        scheme = urlsplit(address).scheme
+        if scheme != "https" and not (scheme == "http" and urlsplit(server.url).scheme == "http"):
+            raise SignInFailed(f"The {name} of {server.name} must be an address with https, not {address[:200]}.")
+
+    # --- the flow ----------------------------------------------------------------------------------------------------
+
+    async def client_for(self, server: McpServer, issuer: Issuer) -> OAuthClient:
+        """The client of the settings, the metadata document, or one that is registered now. Raises SignInFailed."""
+        metadata = issuer.metadata
+        if server.client_id is not None:
+            return OAuthClient(server.client_id, server.client_secret, _method_of(metadata, server.client_secret))
+        if metadata.client_id_metadata_document_supported and self.base.startswith("https:"):
+            return OAuthClient(self.document_url)
+        if metadata.registration_endpoint is None:
+            raise SignInFailed(
+                f"The issuer {issuer.name} registers no clients: the operator must set `client_id` for {server.name}."
+            )
+        sent = self.client_metadata().model_copy(update={"scope": " ".join(issuer.scopes) or None})
+        response = await self._send(create_client_registration_request(metadata, sent, issuer.name))
+        try:
+            known = await handle_registration_response(response)
+        except OAuthRegistrationError as error:
+            raise SignInFailed(f"The issuer {issuer.name} refused to register a client: {_short(str(error))}") from None
+        secret = known.client_secret
+        method = known.token_endpoint_auth_method or _method_of(metadata, secret)
+        return OAuthClient(known.client_id, secret, "none" if secret is None else method)
+
+    def begin(self, issuer: Issuer, client: OAuthClient, state: str, cookie: str) -> tuple[str, Pending]:
+        """The address at which the person consents, and what the callback needs."""
+        proof = PKCEParameters.generate()
+        query = {
+            "response_type": "code",
+            "client_id": client.id,
+            "redirect_uri": self.redirect_uri,
+            "state": state,
+            "code_challenge": proof.code_challenge,
+            "code_challenge_method": "S256",
+            "resource": issuer.resource,
+        }
+        if issuer.scopes:
+            query["scope"] = " ".join(issuer.scopes)
+        if "offline_access" in issuer.scopes:  # OpenID Connect requires it for a refresh token
+            query["prompt"] = "consent"
+        address = str(issuer.metadata.authorization_endpoint)
+        url = f"{address}{'&' if urlsplit(address).query else '?'}{urlencode(query)}"
+        metadata = issuer.metadata.model_dump(mode="json", exclude_none=True)
+        verifier, resource = proof.code_verifier, issuer.resource
+        return url, Pending(metadata, client, resource, issuer.scopes, verifier, self.redirect_uri, cookie)
+
+    async def complete(self, pending: Pending, code: str, iss: str | None) -> Grant:
+        """Exchanges the code of a callback. Raises SignInFailed."""
+        metadata = OAuthMetadata.model_validate(pending.metadata)
+        try:
+            validate_authorization_response_iss(iss, metadata)
+        except OAuthFlowError:
+            raise SignInFailed(f"The answer is not of the issuer {metadata.issuer}, which was asked.") from None
+        form = {
+            "grant_type": "authorization_code",
+            "code": code,
+            "redirect_uri": pending.redirect_uri,
+            "code_verifier": pending.verifier,
+            "resource": pending.resource,
+        }
+        try:
+            token = await self._token(str(metadata.token_endpoint), form, pending.client)
+        except TokensRefused as error:
+            raise SignInFailed(f"The issuer {metadata.issuer} refused the code: {error}") from None
+        except IssuerUnavailable as error:
+            raise SignInFailed(str(error)) from None
+        revocation = metadata.revocation_endpoint
+        return Grant(
+            access_token=token.access_token,
+            refresh_token=token.refresh_token,
+            expires_in=token.expires_in,
+            scopes=pending.scopes if token.scope is None else tuple(token.scope.split()),
+            issuer=str(metadata.issuer),
+            token_endpoint=str(metadata.token_endpoint),
+            revocation_endpoint=None if revocation is None else str(revocation),
+            client=pending.client,
+            resource=pending.resource,
+        )
+
+    async def refresh(self, grant: Grant) -> Grant:
+        """The grant with new tokens. Raises TokensRefused, and IssuerUnavailable."""
+        if grant.refresh_token is None:
+            raise TokensRefused("There is no refresh token.")
+        form = {"grant_type": "refresh_token", "refresh_token": grant.refresh_token, "resource": grant.resource}
+        token = await self._token(grant.token_endpoint, form, grant.client)
+        return replace(
+            grant,
+            access_token=token.access_token,
+            refresh_token=token.refresh_token or grant.refresh_token,
+            expires_in=token.expires_in,
+            scopes=grant.scopes if token.scope is None else tuple(token.scope.split()),
+        )
+
+    async def revoke(self, grant: Grant) -> bool:
+        """Revokes the tokens at the issuer (RFC 7009). False if it offers no revocation, or did not confirm it."""
+        if grant.revocation_endpoint is None:
+            return False
+        done = True
+        for kind, token in (("refresh_token", grant.refresh_token), ("access_token", grant.access_token)):
+            if token is not None:
+                form = {"token": token, "token_type_hint": kind}
+                try:
+                    response = await self._post(grant.revocation_endpoint, form, grant.client)
+                except SignInFailed:
+                    return False
+                done = done and response.status_code == 200
+        return done
+
+    async def _token(self, url: str, form: Mapping[str, str], client: OAuthClient) -> OAuthToken:
+        try:
+            response = await self._post(url, form, client)
+        except SignInFailed as error:
+            raise IssuerUnavailable(str(error)) from None
+        if response.status_code in {400, 401, 403}:
+            raise TokensRefused(_error_of(response))
+        if response.status_code != 200:
+            raise IssuerUnavailable(f"{_host(url)} answered with status {response.status_code}.")
+        try:
+            token = OAuthToken.model_validate_json(response.content)
+        except ValueError:
+            raise IssuerUnavailable(f"{_host(url)} sent an answer that has no tokens.") from None
+        if max(len(token.access_token), len(token.refresh_token or "")) > _MOST_TOKEN:
+            raise IssuerUnavailable(f"{_host(url)} sent a token of more than {_MOST_TOKEN:,} characters.")
+        return token
+
+    async def _post(self, url: str, form: Mapping[str, str], client: OAuthClient) -> httpx2.Response:
+        sent, auth = dict(form), None
+        if client.secret is not None and client.method == "client_secret_basic":
+            auth = httpx2.BasicAuth(quote(client.id, safe=""), quote(client.secret, safe=""))  # RFC 6749, 2.3.1
+        else:
+            sent["client_id"] = client.id
+            if client.secret is not None:
+                sent["client_secret"] = client.secret
+        request = self._http.build_request("POST", url, data=sent, headers=_ACCEPT)
+        return await self._send(request, auth)
+
+    async def _send(
+        self, request: httpx2.Request, auth: httpx2.Auth | None = None, *, body: bool = True
+    ) -> httpx2.Response:
+        """Raises SignInFailed without an answer, or for one that is too long."""
+        host = _host(str(request.url))
+        try:
+            response = await self._http.send(request, auth=auth, stream=True)
+            try:
+                content = bytearray()
+                async for piece in response.aiter_bytes() if body else _nothing():
+                    content += piece
+                    if len(content) > _MOST_BYTES:
+                        raise SignInFailed(f"{host} sent more than {_MOST_BYTES:,} bytes.")
+            finally:
+                await response.aclose()
+        except (httpx2.HTTPError, httpx2.InvalidURL, OSError) as error:
+            raise SignInFailed(f"{host} cannot be reached ({type(error).__name__}).") from None
+        headers = {name: value for name, value in response.headers.items() if name != "content-encoding"}
+        return httpx2.Response(response.status_code, headers=headers, content=bytes(content), request=request)
+
+
+async def _nothing():  # type: ignore[no-untyped-def]
+    for piece in ():
+        yield piece
+
+
+def _method_of(metadata: OAuthMetadata, secret: str | None) -> str:
+    """How a client with a secret authenticates, where its registration does not say so: RFC 8414 names the default."""
+    offered = metadata.token_endpoint_auth_methods_supported or ["client_secret_basic"]
+    if secret is None:
+        return "none"
+    return "client_secret_basic" if "client_secret_basic" in offered else "client_secret_post"
+
+
+def _error_of(response: httpx2.Response) -> str:
+    try:
+        answer = json.loads(response.content)
+        words = [str(answer[name]) for name in ("error", "error_description") if answer.get(name)]
+    except (ValueError, AttributeError):
+        words = []
+    return _short(": ".join(words) or f"status {response.status_code}")
+
+
+def _short(words: str) -> str:
+    words = words[:_MOST_REASON].strip()
+    return words if words.endswith((".", "!", "?")) else f"{words}."
+
+
+def _host(url: str) -> str:
+    return urlsplit(url).netloc or "the address"
