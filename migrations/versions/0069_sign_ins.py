@@ -30,9 +30,7 @@ def upgrade() -> None:
         sa.Column("state", sa.LargeBinary(), nullable=True),
         sa.Column("pending", sa.Text(), nullable=True),
         sa.Column("pending_until", sa.DateTime(timezone=True), nullable=True),
-        sa.CheckConstraint(
-            "(tokens IS NULL) = (signed_in_at IS NULL)", name=op.f("ck_sign_ins_tokens_have_time")
-        ),
+        sa.CheckConstraint("(tokens IS NULL) = (signed_in_at IS NULL)", name=op.f("ck_sign_ins_tokens_have_time")),
         sa.CheckConstraint("num_nulls(state, pending, pending_until) IN (0, 3)", name=op.f("ck_sign_ins_pending")),
         sa.PrimaryKeyConstraint("owner", "server", name=op.f("pk_sign_ins")),
     )

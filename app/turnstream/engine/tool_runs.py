@@ -376,7 +376,10 @@ class ToolRuns:
     def _question_of(self, call: Block, kind: AskKind, question: Mapping[str, Any], seconds: float | None) -> Ask:
         self._questions += 1
         attempt = self._recorder.turn.attempt
-        id, text = elicitation_id(call.tool_use_id or "", attempt, self._questions), json.dumps(question, ensure_ascii=False)
+        id, text = (
+            elicitation_id(call.tool_use_id or "", attempt, self._questions),
+            json.dumps(question, ensure_ascii=False),
+        )
         return Ask(
             round=call.round,
             tool_use_id=id,

@@ -19,6 +19,10 @@ class McpTable(PolicyTable):
     cwd: str | None = None
     url: str | None = None
     headers: dict[str, str] = Field(default_factory=dict)
+    auth: Literal["oauth"] | None = None
+    client_id: str | None = None
+    client_secret: str | None = None
+    scopes: list[str] = Field(default_factory=list)
     prefix: str = ""
     tools: list[str] | None = None
     read_only: list[str] = Field(default_factory=list)
@@ -35,6 +39,17 @@ class McpTable(PolicyTable):
             raise ValueError(f"a server with a `{kind}` takes no `{key}`: remove one of them")
         return self
 
+    @model_validator(mode="after")
+    def _check_auth(self) -> Self:
+        if self.auth is None:
+            for key in sorted({"client_id", "client_secret", "scopes"} & self.model_fields_set):
+                raise ValueError(f'`{key}` needs `auth = "oauth"`')
+        elif self.url is None:
+            raise ValueError("`auth` needs a `url`: a process has the credentials of its `env`")
+        elif self.client_secret is not None and self.client_id is None:
+            raise ValueError("`client_secret` needs a `client_id`")
+        return self
+
 
 @dataclass(frozen=True, slots=True)
 class McpServer:
@@ -44,6 +59,8 @@ class McpServer:
     `read_only` and `policies` are those of the server, without the prefix. `trusted`: hints that a tool is read-only or
     idempotent are taken as true. A question of the server waits `elicitation` seconds for a person; None: it may not
     ask. `env` and `headers` hold secrets: environment variables are filled in already.
+    With `oauth` each owner signs in, and calls are made with the owner's token, `headers` list the tools. Without a
+    `client_id` the client is known by its metadata document or registered. `scopes` take the place of the server's.
     """
 
     name: str
@@ -53,6 +70,10 @@ class McpServer:
     cwd: str | None = None
     url: str | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
+    oauth: bool = False
+    client_id: str | None = None
+    client_secret: str | None = field(default=None, repr=False)
+    scopes: tuple[str, ...] = ()
     prefix: str = ""
     tools: tuple[str, ...] | None = None
     read_only: frozenset[str] = frozenset()
@@ -83,6 +104,10 @@ def _server_of(declarations: Declarations, name: str, table: McpTable) -> McpSer
         cwd=table.cwd,
         url=None if table.url is None else declarations.fill("url", table.url),
         headers=declarations.fill_all("headers", table.headers),
+        oauth=table.auth == "oauth",
+        client_id=None if table.client_id is None else declarations.fill("client_id", table.client_id),
+        client_secret=None if table.client_secret is None else declarations.fill("client_secret", table.client_secret),
+        scopes=tuple(table.scopes),
         prefix=table.prefix,
         tools=None if table.tools is None else tuple(table.tools),
         read_only=frozenset(table.read_only),
@@ -99,4 +124,7 @@ def _server_of(declarations: Declarations, name: str, table: McpTable) -> McpSer
         options = {**table.options(), **own, **named.get(tool, {})}
         with errors_named(f"policy.{tool}", ValueError):
             policies[tool] = Policy(**options)
+    for policy in (server.policy, *policies.values()):
+        if server.oauth and policy.background:
+            raise ValueError('`background` and `auth = "oauth"` exclude each other: a job cannot wait for a sign-in')
     return replace(server, policies=policies)

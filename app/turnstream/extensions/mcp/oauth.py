@@ -61,19 +61,26 @@ class IssuerUnavailable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Challenge:
-    """The refusal of an MCP server: the scopes that it names, and where its metadata are."""
+    """The refusal of an MCP server: the scopes that it names, and where its metadata are. `insufficient`: the token is
+    good, but for less.
+    """
 
     scopes: tuple[str, ...] = ()
     metadata_url: str | None = None
+    insufficient: bool = False
 
 
 def challenge_of(response: httpx2.Response) -> Challenge | None:
     """None for an answer that no sign-in would change."""
-    error = extract_field_from_www_auth(response, "error")
-    if response.status_code != 401 and not (response.status_code == 403 and error == "insufficient_scope"):
+    insufficient = response.status_code == 403 and _field(response, "error") == "insufficient_scope"
+    if response.status_code != 401 and not insufficient:
         return None
-    scope = extract_field_from_www_auth(response, "scope") or ""
-    return Challenge(tuple(scope.split()), extract_field_from_www_auth(response, "resource_metadata"))
+    return Challenge(
+        tuple((_field(response, "scope") or "").split()), _field(response, "resource_metadata"), insufficient
+    )
+
+
+_field: Final = extract_field_from_www_auth
 
 
 @dataclass(frozen=True, slots=True)
@@ -366,21 +373,17 @@ class OAuth:
             response = await self._http.send(request, auth=auth, stream=True)
             try:
                 content = bytearray()
-                async for piece in response.aiter_bytes() if body else _nothing():
-                    content += piece
-                    if len(content) > _MOST_BYTES:
-                        raise SignInFailed(f"{host} sent more than {_MOST_BYTES:,} bytes.")
+                if body:
+                    async for piece in response.aiter_bytes():
+                        content += piece
+                        if len(content) > _MOST_BYTES:
+                            raise SignInFailed(f"{host} sent more than {_MOST_BYTES:,} bytes.")
             finally:
                 await response.aclose()
         except (httpx2.HTTPError, httpx2.InvalidURL, OSError) as error:
             raise SignInFailed(f"{host} cannot be reached ({type(error).__name__}).") from None
         headers = {name: value for name, value in response.headers.items() if name != "content-encoding"}
         return httpx2.Response(response.status_code, headers=headers, content=bytes(content), request=request)
-
-
-async def _nothing():  # type: ignore[no-untyped-def]
-    for piece in ():
-        yield piece
 
 
 def _method_of(metadata: OAuthMetadata, secret: str | None) -> str:

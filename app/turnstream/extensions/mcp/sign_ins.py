@@ -22,7 +22,15 @@ import structlog
 from turnstream.engine.recorder import to_the_end
 from turnstream.engine.tool_gate import SIGNED_IN
 from turnstream.extensions.mcp.declared import McpServer
-from turnstream.extensions.mcp.oauth import Grant, Issuer, IssuerUnavailable, OAuth, Pending, SignInFailed, TokensRefused
+from turnstream.extensions.mcp.oauth import (
+    Grant,
+    Issuer,
+    IssuerUnavailable,
+    OAuth,
+    Pending,
+    SignInFailed,
+    TokensRefused,
+)
 from turnstream.kit.clock import CLOCK
 from turnstream.kit.sealing import CannotOpen
 from turnstream.storage.database import Database, Row, Statement, Transaction
@@ -153,6 +161,7 @@ class Token:
 
     access: str
     version: int
+    scopes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +252,7 @@ class SignIns:
         if stored is None:  # the owner has signed out or in meanwhile
             await self.oauth.revoke(new)
             return await self.token(owner, server)
-        return Token(new.access_token, stored["version"])
+        return Token(new.access_token, stored["version"], new.scopes)
 
     async def _token_of(self, row: Row, server: McpServer) -> Token | None:
         try:
@@ -251,7 +260,7 @@ class SignIns:
         except CannotOpen as error:  # the operator has changed the address of the server, or a key is gone
             log.warning("mcp.tokens_unreadable", server=server.name, owner=row["owner"], error=str(error))
             return None
-        return Token(grant.access_token, row["version"])
+        return Token(grant.access_token, row["version"], grant.scopes)
 
     def ask(self, owner: str, turn: UUID, server: McpServer, scopes: Collection[str], seen: int | None) -> SignIn:
         """What a call needs that cannot be made. `seen` is the version of the token that was refused."""
