@@ -252,7 +252,9 @@ async def office() -> AsyncIterator[Office]:
 
 @asynccontextmanager
 async def _listening(app: ASGIApp, port: int) -> AsyncIterator[None]:
-    config = uvicorn.Config(app, host="127.0.0.1", port=port, log_config=None, lifespan="on", timeout_graceful_shutdown=1)
+    config = uvicorn.Config(
+        app, host="127.0.0.1", port=port, log_config=None, lifespan="on", timeout_graceful_shutdown=1
+    )
     server = uvicorn.Server(config)
     up = asyncio.Event()
     startup = server.startup

@@ -1,12 +1,13 @@
 """Sign-ins per user: a call waits for the consent of its owner, and is made with the owner's tokens."""
 
 import asyncio
+import signal
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from uuid import UUID
 
 import httpx2
 import pytest
@@ -16,10 +17,14 @@ from tests.extensions.mcp.oauth_issuer import LIST_TOKEN, Calendar, OAuthIssuer,
 from tests.support.http_client import Client, Said
 from tests.support.http_server import Server, serving
 from tests.support.openapi_document import Document
+from tests.support.server_process import Server as Process
+from turnstream.engine.tool_gate import OUTCOME_UNKNOWN
 from turnstream.extensions.mcp.declared import McpServer
 from turnstream.extensions.mcp.servers import McpServers, McpTiming
 from turnstream.kit.sealing import new_master_key
 from turnstream.llm.scripted import message_of, text, tool_use
+from turnstream.storage.database import Statement
+from turnstream.storage.owners.owners import Owners
 from turnstream.tools.toolset import Toolset
 
 BASE = "http://turnstream.test"  # what links begin with; the browser of a test knows where that is
@@ -46,7 +51,9 @@ class Desk:
         """A turn that calls tools of the calendar."""
         client = client or self.client
         names = calls or (("a", "events"),)
-        reply = message_of(*(tool_use(f"calendar__{name}", {"guest": "bob"} if name == "invite" else {}, id) for id, name in names))
+        reply = message_of(
+            *(tool_use(f"calendar__{name}", {"guest": "bob"} if name == "invite" else {}, id) for id, name in names)
+        )
         return await client.say(await client.chat(), model=self.server.scripts.model(reply, message_of(text("Done."))))
 
 
@@ -56,16 +63,12 @@ def declared(calendar: Calendar, **more: Any) -> McpServer:
 
 
 @asynccontextmanager
-async def desk_at(
-    database_url: str, document: Document, place: Office, key: str, **more: Any
-) -> AsyncIterator[Desk]:
+async def desk_at(database_url: str, document: Document, place: Office, key: str, **more: Any) -> AsyncIterator[Desk]:
     async with AsyncExitStack() as stack:
         timing = McpTiming(connect_timeout=60)
         servers = await stack.enter_async_context(McpServers([declared(place.calendar, **more)], timing))
         toolset = Toolset([], sources=[servers])
-        server = await stack.enter_async_context(
-            serving(database_url, toolset, sign_in_url=BASE, master_key=key)
-        )
+        server = await stack.enter_async_context(serving(database_url, toolset, sign_in_url=BASE, master_key=key))
         client = await stack.enter_async_context(Client(server.url, document))
         yield Desk(server, client, place, document)
 
@@ -179,3 +182,304 @@ async def test_a_call_waits_for_the_consent_of_its_owner_and_is_made_then(desk: 
     )
     assert await results(client, await desk.ask()) == {"a": "events of ada"}, "nobody is asked twice"
     assert LIST_TOKEN not in desk.calendar.seen
+
+
+async def test_one_sign_in_answers_all_calls_of_the_owner_and_no_call_of_another(desk: Desk, browser: Browser) -> None:
+    tokens = [await desk.server.token(owner) for owner in ("ada", "bob")]
+    async with (
+        Client(desk.server.url, desk.document, tokens[0]) as ada,
+        Client(desk.server.url, desk.document, tokens[1]) as bob,
+    ):
+        first = await desk.ask(ada, ("a", "events"), ("b", "events"))
+        second, others = await desk.ask(ada, ("a", "invite")), await desk.ask(bob)
+        for client, turn in ((ada, first), (ada, second), (bob, others)):
+            await until_waiting(client, turn)
+        link = (await ada.json("GET", first.url))["actions"][0]["input"]["url"]
+        assert (await browser.sign_in(link)).status_code == 200
+        assert await results(ada, first) == {"a": "events of ada", "b": "events of ada"}
+        assert await results(ada, second) == {"a": "ada has invited bob"}
+        assert await status(bob, others) == "waiting"
+        assert (await bob.json("GET", "/api/sign-ins"))["sign_ins"] == []
+        await bob.json("DELETE", "/api/sign-ins/calendar", 404)
+
+        desk.issuer.subject = "bob"
+        theirs = await waiting(bob, others)
+        assert (await browser.sign_in(theirs["input"]["url"])).status_code == 200
+        assert await results(bob, others) == {"a": "events of bob"}
+        assert await results(ada, await desk.ask(ada)) == {"a": "events of ada"}
+
+
+async def test_a_person_may_decline_or_say_something_else(desk: Desk, browser: Browser) -> None:
+    client, turn = desk.client, await desk.ask()
+    action = await waiting(client, turn)
+    ids = {"tool_use_id": "a", "input_digest": action["input_digest"]}
+    wrong = {"type": "approve", **ids}
+    await client.json("POST", f"{turn.url}/actions", 422, json={"actions": [wrong]})
+    declined = {"type": "answer", **ids, "action": "decline"}
+    await client.json("POST", f"{turn.url}/actions", 202, json={"actions": [declined]})
+    assert await results(client, turn) == {"a": "This call was not run: The user did not sign in."}
+    refused = await browser.open(action["input"]["url"])
+    assert (refused.status_code, "has its answer already" in refused.text) == (409, True)
+    assert desk.calendar.calls == 0
+
+
+async def test_an_accepted_ask_without_a_sign_in_asks_again(desk: Desk) -> None:
+    client, turn = desk.client, await desk.ask()
+    action = await waiting(client, turn)
+    accepted = {"type": "answer", "tool_use_id": "a", "input_digest": action["input_digest"], "action": "accept"}
+    await client.json("POST", f"{turn.url}/actions", 202, json={"actions": [accepted]})
+    while not (actions := (await client.json("GET", turn.url))["actions"]) or actions == [action]:
+        await asyncio.sleep(0.02)
+    assert [each["type"] for each in actions] == ["sign_in"]
+    assert desk.calendar.calls == 0
+
+
+async def test_a_sign_out_deletes_the_tokens_here_and_at_the_issuer(desk: Desk, browser: Browser) -> None:
+    client, turn = desk.client, await desk.ask()
+    await browser.sign_in((await waiting(client, turn))["input"]["url"])
+    await results(client, turn)
+    (family,) = desk.issuer.families
+    assert await client.json("DELETE", "/api/sign-ins/calendar") == {"revoked": "calendar", "at_issuer": True}
+    assert desk.issuer.revocations == [family.refresh[-1], family.access[-1]]
+    assert family.revoked
+    await client.json("DELETE", "/api/sign-ins/calendar", 404)
+    again = await desk.ask()
+    assert (await waiting(client, again))["type"] == "sign_in"
+
+
+# --- states and codes ------------------------------------------------------------------------------------------------
+
+
+async def refused_callback(browser: Browser, url: str, words: str) -> None:
+    answer = await browser.open(url)
+    assert (answer.status_code, words in answer.text) == (400, True), answer.text
+
+
+async def test_a_callback_that_is_forged_stolen_late_or_repeated_changes_nothing(desk: Desk, browser: Browser) -> None:
+    client, turn = desk.client, await desk.ask()
+    link = (await waiting(client, turn))["input"]["url"]
+    callback = f"{BASE}/sign-in/callback"
+    await refused_callback(browser, f"{callback}?state=forged&code=x&iss={desk.issuer.url}", "never was")
+    await refused_callback(browser, f"{callback}?code=x", "must have `state`")
+    await refused_callback(browser, f"{callback}?state=a%00&code=x", "not valid")
+
+    stolen = await browser.consent(link)
+    async with Browser(desk.server.url) as thief:
+        await refused_callback(thief, stolen, "another browser")
+    await refused_callback(browser, stolen.replace("iss=http", "iss=https"), "not of the issuer")
+    await refused_callback(browser, stolen, "completed before")  # a wrong answer uses the state up
+
+    late = await browser.consent(link)
+    await desk.server.services.storage.database.rows(EXPIRE_PENDING)
+    await refused_callback(browser, late, "ten minutes")
+
+    desk.issuer.subject = None
+    await refused_callback(browser, await browser.consent(link), "access_denied")
+    desk.issuer.subject = "ada"
+    older = await browser.consent(link)
+    newer = await browser.consent(link)
+    await refused_callback(browser, older, "begun again")
+    assert await status(client, turn) == "waiting"
+    assert desk.issuer.families == []
+    assert (await browser.open(newer)).status_code == 200
+    assert await results(client, turn) == {"a": "events of ada"}
+    await refused_callback(browser, newer, "completed before")
+    assert len(desk.issuer.families) == 1
+
+
+EXPIRE_PENDING = Statement("UPDATE sign_ins SET pending_until = now() - interval '1 second' RETURNING owner")
+
+
+async def test_a_link_that_was_changed_opens_nothing(desk: Desk, browser: Browser) -> None:
+    turn = await desk.ask()
+    link = (await waiting(desk.client, turn))["input"]["url"]
+    for wrong in (f"{link[:-1]}{'A' if link[-1] != 'A' else 'B'}", link.replace(turn.assistant["id"], turn.user["id"])):
+        answer = await browser.open(wrong)
+        assert (answer.status_code, "incomplete or was changed" in answer.text) == (404, True)
+    assert (await browser.open(f"{BASE}/sign-in/x/y")).status_code == 404
+    assert "sandbox" not in (headers := (await browser.open(link)).headers)
+    assert headers["cache-control"] == "no-store"
+    assert "frame-ancestors 'none'" in headers["content-security-policy"]
+
+
+# --- tokens ----------------------------------------------------------------------------------------------------------
+
+
+async def test_two_replicas_refresh_a_token_once(database_url: str, document: Document, place: Office) -> None:
+    key = new_master_key()
+    async with (
+        desk_at(database_url, document, place, key) as one,
+        desk_at(database_url, document, place, key) as two,
+        Browser(one.server.url) as browser,
+    ):
+        first = await one.ask()
+        place.issuer.expires_in = 0  # each call needs a new one
+        await browser.sign_in((await waiting(one.client, first))["input"]["url"])
+        place.issuer.hold = asyncio.Event()
+        place.issuer.expires_in = 3600
+        turns = [(one, await one.ask()), (two, await two.ask()), (one, await one.ask())]
+        await place.issuer.holding.wait()
+        for each, turn in turns:
+            await until_started(each, turn)
+        place.issuer.hold.set()
+        for each, turn in ((one, first), *turns):
+            assert await results(each.client, turn) == {"a": "events of ada"}
+    assert (place.issuer.refreshes, place.issuer.refused) == (1, [])
+
+
+async def until_started(desk: Desk, turn: Said) -> None:
+    """Until the call is in the ledger."""
+    while not await desk.server.services.storage.database.rows(GET_STARTED, turn=UUID(turn.assistant["id"])):
+        await asyncio.sleep(0.02)
+
+
+GET_STARTED = Statement("SELECT FROM tool_calls WHERE turn_id = :turn")
+
+
+async def signed_in(desk: Desk, browser: Browser) -> None:
+    turn = await desk.ask()
+    await browser.sign_in((await waiting(desk.client, turn))["input"]["url"])
+    assert await results(desk.client, turn) == {"a": "events of ada"}
+
+
+async def test_a_token_that_the_server_refuses_is_refreshed_and_the_call_is_made_once(
+    desk: Desk, browser: Browser
+) -> None:
+    await signed_in(desk, browser)
+    (family,) = desk.issuer.families
+    family.access.append("rotated elsewhere")
+    turn = await desk.ask(None, ("a", "invite"))
+    assert await results(desk.client, turn) == {"a": "ada has invited bob"}
+    assert (desk.issuer.refreshes, desk.calendar.calls) == (1, 2)
+
+
+async def test_tokens_that_the_issuer_has_revoked_are_asked_for_again(desk: Desk, browser: Browser) -> None:
+    await signed_in(desk, browser)
+    desk.issuer.end_sessions()
+    turn = await desk.ask(None, ("a", "invite"))
+    link = (await waiting(desk.client, turn))["input"]["url"]
+    assert (await desk.client.json("GET", "/api/sign-ins"))["sign_ins"] == []
+    await browser.sign_in(link)
+    assert await results(desk.client, turn) == {"a": "ada has invited bob"}
+    assert desk.calendar.calls == 2
+
+
+async def test_an_issuer_that_is_away_costs_the_call_and_not_the_sign_in(desk: Desk, browser: Browser) -> None:
+    await signed_in(desk, browser)
+    desk.issuer.is_away = True
+    (family,) = desk.issuer.families
+    family.access.append("rotated elsewhere")
+    (words,) = (await results(desk.client, await desk.ask())).values()
+    assert "cannot be renewed now" in words
+    desk.issuer.is_away = False
+    assert await results(desk.client, await desk.ask()) == {"a": "events of ada"}
+
+
+async def test_tokens_are_sealed_and_gone_with_their_owner(desk: Desk, browser: Browser) -> None:
+    await signed_in(desk, browser)
+    (family,) = desk.issuer.families
+    database = desk.server.services.storage.database
+    (row,) = await database.rows(GET_ROWS)
+    assert not any(secret in row["line"] for secret in (*family.access, *family.refresh, family.client))
+    async for _ in Owners(database).erase("local"):
+        pass
+    assert await database.rows(GET_ROWS) == []
+
+
+GET_ROWS = Statement("SELECT CAST(sign_ins AS text) AS line FROM sign_ins")
+
+
+async def test_a_sign_in_that_comes_before_the_ask_is_stored_answers_it(desk: Desk, browser: Browser) -> None:
+    earlier = await desk.ask()
+    link = (await waiting(desk.client, earlier))["input"]["url"]
+    callback, database = await browser.consent(link), desk.server.services.storage.database
+    await database.rows(SLOW_ASKS)
+    await database.rows(SLOW_TRIGGER)
+    async with database.transaction() as connection:
+        await connection.rows(HOLD_ASKS)
+        turn = await desk.ask()
+        while not (await database.rows(GET_HELD))[0]["number"]:
+            await asyncio.sleep(0.02)
+        assert (await browser.open(callback)).status_code == 200
+        assert await results(desk.client, earlier) == {"a": "events of ada"}
+    assert await results(desk.client, turn) == {"a": "events of ada"}
+
+
+SLOW_ASKS = Statement(
+    """
+    CREATE FUNCTION slow_ask() RETURNS trigger LANGUAGE plpgsql AS
+    'BEGIN PERFORM pg_advisory_xact_lock(4711); RETURN NEW; END'
+    """
+)
+SLOW_TRIGGER = Statement("CREATE TRIGGER slow_ask BEFORE INSERT ON asks FOR EACH ROW EXECUTE FUNCTION slow_ask()")
+HOLD_ASKS = Statement("SELECT pg_advisory_xact_lock(4711)")
+GET_HELD = Statement(
+    "SELECT count(*) AS number FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND objid = 4711"
+)
+
+
+# --- a server that is killed ------------------------------------------------------------------------------------------
+
+
+async def test_a_kill_between_consent_and_continuation_loses_nothing(
+    database_url: str, document: Document, place: Office, tmp_path: Path
+) -> None:
+    tools = tmp_path / "tools.toml"
+    tools.write_text(
+        f"""
+        [mcp.calendar]
+        url = "{place.calendar.url}"
+        auth = "oauth"
+        headers = {{ Authorization = "Bearer {LIST_TOKEN}" }}
+        """
+    )
+    settings = {
+        "TURNSTREAM_TOOLS_FILE": str(tools),
+        "TURNSTREAM_SIGN_IN_URL": BASE,
+        "TURNSTREAM_MASTER_KEY": new_master_key(),
+        "TURNSTREAM_MODEL": "demo",
+    }
+    server = Process(database_url, tmp_path, settings)
+    await server.start()
+    try:
+        async with Client(server.url, document) as client, Browser(server.url) as browser:
+            turn = await client.say(await client.chat(), '/call calendar__invite {"guest": "bob"}')
+            link = (await waiting(client, turn))["input"]["url"]
+            await until_waiting(client, turn)
+            await server.restart(signal.SIGKILL)
+            callback = await browser.consent(link)
+            await server.restart(signal.SIGKILL)
+            assert (await browser.open(callback)).status_code == 200
+            await server.restart(signal.SIGKILL)  # whatever the turn does by now
+            (words,) = (await results(client, turn)).values()
+            assert words in {"ada has invited bob", OUTCOME_UNKNOWN}
+            assert place.calendar.calls <= 1
+            again = await client.say(await client.chat(), "/call calendar__events {}")
+            assert list((await results(client, again)).values()) == ["events of ada"]
+    finally:
+        await server.close()
+
+
+# --- servers and issuers that lie ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"issuer": "http://evil.example"}, "names itself"),
+        ({"code_challenge_methods_supported": ["plain"]}, "PKCE"),
+        ({"code_challenge_methods_supported": None}, "PKCE"),
+        ({"token_endpoint": "ftp://127.0.0.1/token"}, "names no issuer"),
+        ({"registration_endpoint": None}, "must set `client_id`"),
+    ],
+)
+async def test_an_issuer_that_cannot_be_trusted_is_not_signed_in_to(
+    desk: Desk, browser: Browser, changed: Mapping[str, Any], words: str
+) -> None:
+    link = (await waiting(desk.client, await desk.ask()))["input"]["url"]
+    metadata = {**desk.issuer.metadata, **changed}
+    desk.issuer.metadata = {name: value for name, value in metadata.items() if value is not None}
+    answer = await browser.open(link)
+    if answer.status_code == 200:
+        answer = await browser.open(link, "POST")
+    assert (answer.status_code, words in answer.text) == (502, True), answer.text
