@@ -140,8 +140,8 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class SignIn:
-    """The person must sign in to `server`, with these `scopes`, before a call can be made. `url` leads there; None where
-    the call cannot wait. `recheck` answers the ask at once where the sign-in came before it.
+    """The person must sign in to `server`, with these `scopes`, before a call can be made. `url` leads there. `recheck`
+    answers the ask at once if the sign-in came before it.
     """
 
     server: str

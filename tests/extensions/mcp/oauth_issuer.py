@@ -136,7 +136,8 @@ class OAuthIssuer:
                     self.holding.set()
                     await self.hold.wait()
                 return self._refresh(form)
-        return self._refuse("unsupported_grant_type")
+            case _:
+                return self._refuse("unsupported_grant_type")
 
     def _exchange(self, form: dict[str, str]) -> Response:
         query, issued = self.codes.pop(form.get("code", ""), ({}, None))

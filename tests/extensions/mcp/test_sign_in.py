@@ -144,7 +144,7 @@ async def status(client: Client, turn: Said) -> str:
 
 
 async def until_waiting(client: Client, turn: Said) -> None:
-    while await status(client, turn) != "waiting":
+    while await status(client, turn) != "waiting":  # noqa: ASYNC110, rows have no event
         await asyncio.sleep(0.02)
 
 
@@ -171,8 +171,7 @@ async def test_a_call_waits_for_the_consent_of_its_owner_and_is_made_then(desk: 
     done = await browser.sign_in(link)
     assert (done.status_code, "signed in to calendar" in done.text) == (200, True)
     assert await results(client, turn) == {"a": "events of ada"}
-    (query, _), *_ = [*desk.issuer.codes.values()] or [({}, None)]
-    assert query == {}, "each code is used"
+    assert desk.issuer.codes == {}, "each code is used"
 
     (shown,) = (await client.json("GET", "/api/sign-ins"))["sign_ins"]
     assert (shown["server"], shown["issuer"], shown["scopes"]) == (
@@ -228,7 +227,7 @@ async def test_an_accepted_ask_without_a_sign_in_asks_again(desk: Desk) -> None:
     action = await waiting(client, turn)
     accepted = {"type": "answer", "tool_use_id": "a", "input_digest": action["input_digest"], "action": "accept"}
     await client.json("POST", f"{turn.url}/actions", 202, json={"actions": [accepted]})
-    while not (actions := (await client.json("GET", turn.url))["actions"]) or actions == [action]:
+    while not (actions := (await client.json("GET", turn.url))["actions"]) or actions == [action]:  # noqa: ASYNC110, rows have no event
         await asyncio.sleep(0.02)
     assert [each["type"] for each in actions] == ["sign_in"]
     assert desk.calendar.calls == 0
@@ -329,7 +328,7 @@ async def test_two_replicas_refresh_a_token_once(database_url: str, document: Do
 
 async def until_started(desk: Desk, turn: Said) -> None:
     """Until the call is in the ledger."""
-    while not await desk.server.services.storage.database.rows(GET_STARTED, turn=UUID(turn.assistant["id"])):
+    while not await desk.server.services.storage.database.rows(GET_STARTED, turn=UUID(turn.assistant["id"])):  # noqa: ASYNC110, rows have no event
         await asyncio.sleep(0.02)
 
 
@@ -398,7 +397,7 @@ async def test_a_sign_in_that_comes_before_the_ask_is_stored_answers_it(desk: De
     async with database.transaction() as connection:
         await connection.rows(HOLD_ASKS)
         turn = await desk.ask()
-        while not (await database.rows(GET_HELD))[0]["number"]:
+        while not (await database.rows(GET_HELD))[0]["number"]:  # noqa: ASYNC110, rows have no event
             await asyncio.sleep(0.02)
         assert (await browser.open(callback)).status_code == 200
         assert await results(desk.client, earlier) == {"a": "events of ada"}

@@ -155,7 +155,7 @@ class OAuth:
     def client_metadata(self) -> OAuthClientMetadata:
         return OAuthClientMetadata(
             redirect_uris=[AnyUrl(self.redirect_uri)],
-            token_endpoint_auth_method="none",
+            token_endpoint_auth_method="none",  # noqa: S106
             grant_types=_GRANTS,
             application_type="web" if self.base.startswith("https:") else "native",
             client_name="turnstream",
