@@ -1,13 +1,18 @@
 """Keys of owners: made once, erased for good, wrapped anew while servers work."""
 
 import asyncio
+from itertools import count
 
 import pytest
 
 from tests.support.harness import Harness
-from turnstream.kit.sealing import CannotOpen, MasterKeys, new_master_key
+from turnstream.domain.errors import Conflict
+from turnstream.kit.ids import new_id
+from turnstream.kit.sealing import CannotOpen, MasterKeys, is_sealed, new_master_key
+from turnstream.storage.database import Statement
 from turnstream.storage.owners.owner_keys import KeyCounts, OwnerKeys
 from turnstream.storage.owners.owners import Owners
+from turnstream.storage.runs.queue import Queue
 
 
 async def test_replicas_that_need_a_key_at_once_share_one(harness: Harness) -> None:
@@ -31,6 +36,35 @@ async def test_after_an_erasure_no_key_opens_what_was_sealed(harness: Harness) -
     for key in (other, again):
         with pytest.raises(CannotOpen):
             key.open(sealed, "place")
+
+
+async def test_nothing_is_encrypted_while_a_live_replica_cannot_decrypt_it(harness: Harness) -> None:
+    old, new = new_master_key(), new_master_key()
+    masters = MasterKeys.read(f"{new} {old}")
+    keys, strict = OwnerKeys(harness.database, masters), OwnerKeys(harness.database, masters, required=True)
+    plain, sessions = {"authorization": "Bearer secret"}, count(1)
+
+    def queue(address: str, *ids: bytes) -> Queue:
+        return Queue(harness.database, new_id(), address, session=next(sessions), master_keys=ids)
+
+    await queue("new", *masters.ids).renew_lease(60)
+    lacking = {"old": MasterKeys.read(old).ids, "none": ()}
+    for address, ids in lacking.items():
+        other = queue(address, *ids)
+        await other.renew_lease(60)
+        assert await keys.replica_without_key() == address
+        assert await keys.sealed_headers("ada", "https://x.test", plain) == plain
+        with pytest.raises(Conflict, match=f"while the replica {address} lacks the master key"):
+            await strict.sealed_headers("ada", "https://x.test", plain)
+        await other.leave()
+    before = queue("before")
+    await before.renew_lease(-250)  # it may still live, cut off from Postgres
+    await harness.database.rows(
+        Statement("UPDATE replicas SET master_keys = NULL WHERE address = 'before' RETURNING id")
+    )
+    assert await keys.sealed_headers("ada", "https://x.test", plain) == plain
+    await before.leave()
+    assert is_sealed((await strict.sealed_headers("ada", "https://x.test", plain))["authorization"])
 
 
 async def test_a_rotation_that_was_cut_off_goes_on_while_others_read(harness: Harness) -> None:

@@ -23,11 +23,11 @@ _HOW = "`openssl rand -base64 32` makes one; all replicas need the same"
 def master_keys(settings: Settings, extensions: Sequence[Extension] | None = None) -> MasterKeys | None:
     """None if DATABASE_URL names a database and no setting a key. Raises ConfigError."""
     if settings.master_key is not None:
-        return _read("TURNSTREAM_MASTER_KEY", settings.master_key.get_secret_value())
+        return read_master_keys("TURNSTREAM_MASTER_KEY", settings.master_key.get_secret_value())
     if settings.database_url is None:
         file = own_database(settings, extensions).master_key_file
         if file is not None:
-            return _read(str(file), _text_of(file))
+            return read_master_keys(str(file), _text_of(file))
     if settings.require_encryption:
         raise ConfigError(f"TURNSTREAM_MASTER_KEY must be set, because TURNSTREAM_REQUIRE_ENCRYPTION is: {_HOW}.")
     return None
@@ -60,7 +60,8 @@ def _text_of(file: Path) -> str:
         draft.unlink(missing_ok=True)
 
 
-def _read(name: str, text: str) -> MasterKeys:
+def read_master_keys(name: str, text: str) -> MasterKeys:
+    """Raises ConfigError."""
     try:
         return MasterKeys.read(text)
     except ValueError as error:

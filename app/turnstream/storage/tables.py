@@ -79,7 +79,7 @@ owner_keys = Table(
     _now(),
     CheckConstraint("octet_length(master) = 8", name="master_is_an_id"),
     Index(None, "master"),
-    info=owned("owner", "local", closed=True),
+    info=owned("owner", "credential", closed=True),
 )
 
 # Sign-ins of owners to MCP servers, and those that have begun. `tokens` and `pending` are sealed. `version` counts the

@@ -3,6 +3,7 @@
 import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from typing import Any
 
 import asyncpg
@@ -11,12 +12,22 @@ import pytest
 
 from tests.extensions.http_tools.test_http_tools import Service
 from tests.extensions.http_tools.test_http_tools import serving as serving_tools
+from tests.integration.api.test_waiting import answer, decision, finished, until_asked
+from tests.support.http_client import Client
 from tests.support.http_server import Server, serving
+from tests.support.openapi_document import Document
 from tests.support.owner_rows import rows_of
+from turnstream.domain.turns import ToolSpec
+from turnstream.extensions.http_tools.addresses import Allowed
+from turnstream.extensions.http_tools.request_tools import RequestToolRules
+from turnstream.extensions.http_tools.tool import HttpTools
 from turnstream.kit.sealing import SEALED, CannotOpen, MasterKeys, new_master_key
 from turnstream.llm.scripted import Reply, message_of, text, tool_use
 from turnstream.storage.owners.owner_keys import OwnerKeys
 from turnstream.storage.owners.owners import Owners
+from turnstream.tools.policy import Policy
+from turnstream.tools.tool import Tool
+from turnstream.tools.toolset import Toolset
 
 SECRET = "Bearer 5f0c-quite-a-secret"
 CALL = [*message_of(tool_use("weather", {"city": "Oslo"}, "toolu_1"))]
@@ -118,6 +129,51 @@ async def test_a_server_without_the_master_key_calls_nobody(database_url: str, s
             shown = await client.get(f"/api/chats/{chat}/turns/{turn}")
             assert "cannot be decrypted" in shown.text
     assert sent(service) == [SECRET]
+
+
+async def test_while_a_replica_has_no_master_key_the_secret_is_plain_and_both_send_it(
+    database_url: str, service: Service
+) -> None:
+    """As when the key is given to one replica after the other."""
+    async with (
+        served(database_url, new_master_key()) as one,
+        served(database_url, None) as other,
+        await client_of(one) as client,
+    ):
+        chat, _ = await ended(client, "/api/turns", message(one, CALL, DONE, tools=[weather(service)]))
+        async with httpx2.AsyncClient(base_url=other.url, headers=client.headers, timeout=60) as elsewhere:
+            await ended(elsewhere, f"/api/chats/{chat}/turns", message(other, CALL, DONE))
+    assert sent(service) == [SECRET] * 2
+    assert SEALED not in json.dumps(await rows_of(database_url))
+
+
+async def test_a_grant_holds_when_the_headers_of_its_tool_are_encrypted(
+    database_url: str, service: Service, document: Document
+) -> None:
+    allowed = Allowed.of(["127.0.0.1"])
+    async with HttpTools(Allowed(), request_tools=RequestToolRules(allowed)) as http:
+
+        def asked_about(spec: ToolSpec) -> Tool:
+            return replace(http.request_tool(spec), policy=Policy(approval="always"))
+
+        body, url = {"tools": [weather(service)]}, "/api/chats"
+        for key, asks in ((None, True), (new_master_key(), False)):
+            toolset = Toolset([], declared=asked_about)
+            async with (
+                serving(database_url, toolset, master_key=key) as server,
+                Client(server.url, document, await server.token("ada")) as client,
+            ):
+                if asks:
+                    url = await client.chat()
+                turn = await client.say(url, **message(server, CALL, DONE, **body))
+                if asks:
+                    (call,) = (await until_asked(client, turn)).data["calls"]
+                    await answer(client, turn, decision("approve", call, remember={"scope": "chat"}))
+                shown = await finished(client, turn)
+            (result,) = (block for block in shown["blocks"] if block["type"] == "tool_result")
+            assert result["notes"]["approval"]["decision"] == ("approve" if asks else "remembered")
+    assert sent(service) == [SECRET] * 2
+    assert SEALED in json.dumps(await rows_of(database_url))
 
 
 @pytest.mark.parametrize("value", [f"{SEALED}AAAA", f"{SEALED}"])
