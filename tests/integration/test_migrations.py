@@ -346,7 +346,16 @@ NO_VACUUM_OF_THEIR_OWN = {
         "grants",
         "idempotency_keys",
     ),
-    *("moves", "search_backlog", "search_chats", "search_documents", "search_owners", "search_segments", "signing_key"),
+    *(
+        "moves",
+        "search_backlog",
+        "search_chats",
+        "search_documents",
+        "search_owners",
+        "search_segments",
+        "signing_key",
+        "sign_ins",
+    ),
     *(
         "steers",
         "sweeps",

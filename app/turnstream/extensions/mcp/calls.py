@@ -17,8 +17,8 @@ from turnstream.api.http.endpoint import Endpoint
 from turnstream.api.services import as_id, identity_of, services_and_owner, services_of
 from turnstream.api.views import json_response
 from turnstream.domain.errors import NotFound, Unauthorized
-from turnstream.extensions.mcp.oauth import Issuer, SignInFailed
-from turnstream.extensions.mcp.sign_ins import LinkedAsk, SignIns, list_sign_ins
+from turnstream.extensions.mcp.oauth import McpIssuer, SignInFailed
+from turnstream.extensions.mcp.sign_ins import LinkedAsk, SignIns, delete_sign_in, list_sign_ins
 from turnstream.kit.text import unstorable
 
 _COOKIE: Final = "turnstream_sign_in"
@@ -91,12 +91,12 @@ async def get_sign_ins(request: Request) -> Response:
 
 async def revoke_sign_in(request: Request) -> Response:
     services, owner = services_and_owner(request)
-    server, sign_ins = request.path_params["server"], services.states.get("mcp")
-    confirmed = None
-    if isinstance(sign_ins, SignIns) and not unstorable(server):
-        confirmed = await sign_ins.revoke(owner, server, identity_of(request).actor)
-    if confirmed is None:
+    server, sign_ins, tokens = request.path_params["server"], services.states.get("mcp"), None
+    if not unstorable(server):
+        tokens = await delete_sign_in(services.storage.database, owner, server, identity_of(request).actor)
+    if tokens is None:
         raise NotFound(f"There is no sign-in to a server {server!r}.")
+    confirmed = isinstance(sign_ins, SignIns) and await sign_ins.revoke(owner, server, tokens)
     return json_response(SignedOut(revoked=server, at_issuer=confirmed))
 
 
@@ -131,7 +131,7 @@ async def _linked(request: Request) -> Response:
     return response
 
 
-async def _opened(request: Request) -> tuple[SignIns, LinkedAsk, Issuer]:
+async def _opened(request: Request) -> tuple[SignIns, LinkedAsk, McpIssuer]:
     """The ask of the link, and the issuer of its server. Raises _PageRefused."""
     sign_ins, turn = _sign_ins(request), as_id(request.path_params["turn"])
     secret = request.path_params["secret"]
@@ -162,7 +162,7 @@ async def _check_person(request: Request, ask: LinkedAsk) -> None:
         raise _PageRefused(403, f"You are {identity.owner} here. This sign-in is for another person.")
 
 
-def _consent(ask: LinkedAsk, issuer: Issuer) -> Response:
+def _consent(ask: LinkedAsk, issuer: McpIssuer) -> Response:
     where = urlsplit(str(issuer.metadata.authorization_endpoint))
     scopes = "".join(f"<li>{escape(scope)}</li>" for scope in issuer.scopes) or "<li>as the issuer decides</li>"
     body = (

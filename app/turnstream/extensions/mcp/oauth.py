@@ -93,7 +93,7 @@ class OAuthClient:
 
 
 @dataclass(frozen=True, slots=True)
-class Issuer:
+class McpIssuer:
     """The issuer of an MCP server, as it was discovered for one sign-in. `resource` is what tokens are good for."""
 
     metadata: OAuthMetadata
@@ -119,7 +119,7 @@ class Pending:
 
 
 @dataclass(frozen=True, slots=True)
-class Grant:
+class OAuthTokens:
     """The tokens of an owner for one server, and all that is needed to use, refresh and revoke them. Stored sealed."""
 
     access_token: str
@@ -163,7 +163,7 @@ class OAuth:
 
     # --- discovery ---------------------------------------------------------------------------------------------------
 
-    async def discover(self, server: McpServer, wanted: Sequence[str]) -> Issuer:
+    async def discover(self, server: McpServer, wanted: Sequence[str]) -> McpIssuer:
         """Finds the issuer of a server. `wanted` are scopes that the server has asked for. Raises SignInFailed."""
         assert server.url is not None
         challenge = await self._probe(server.url)
@@ -178,7 +178,7 @@ class OAuth:
         scopes = tuple(server.scopes) or tuple(wanted) or challenge.scopes
         if not scopes:
             scopes = tuple((get_client_metadata_scopes(None, protected, metadata, _GRANTS) or "").split())
-        return Issuer(metadata, resource, scopes)
+        return McpIssuer(metadata, resource, scopes)
 
     async def _probe(self, url: str) -> Challenge:
         headers = {"Accept": "application/json, text/event-stream"}
@@ -231,7 +231,7 @@ class OAuth:
 
     # --- the flow ----------------------------------------------------------------------------------------------------
 
-    async def client_for(self, server: McpServer, issuer: Issuer) -> OAuthClient:
+    async def client_for(self, server: McpServer, issuer: McpIssuer) -> OAuthClient:
         """The client of the settings, the metadata document, or one that is registered now. Raises SignInFailed."""
         metadata = issuer.metadata
         if server.client_id is not None:
@@ -252,7 +252,7 @@ class OAuth:
         method = known.token_endpoint_auth_method or _method_of(metadata, secret)
         return OAuthClient(known.client_id, secret, "none" if secret is None else method)
 
-    def begin(self, issuer: Issuer, client: OAuthClient, state: str, cookie: str) -> tuple[str, Pending]:
+    def begin(self, issuer: McpIssuer, client: OAuthClient, state: str, cookie: str) -> tuple[str, Pending]:
         """The address at which the person consents, and what the callback needs."""
         proof = PKCEParameters.generate()
         query = {
@@ -274,7 +274,7 @@ class OAuth:
         verifier, resource = proof.code_verifier, issuer.resource
         return url, Pending(metadata, client, resource, issuer.scopes, verifier, self.redirect_uri, cookie)
 
-    async def complete(self, pending: Pending, code: str, iss: str | None) -> Grant:
+    async def complete(self, pending: Pending, code: str, iss: str | None) -> OAuthTokens:
         """Exchanges the code of a callback. Raises SignInFailed."""
         metadata = OAuthMetadata.model_validate(pending.metadata)
         try:
@@ -295,7 +295,7 @@ class OAuth:
         except IssuerUnavailable as error:
             raise SignInFailed(str(error)) from None
         revocation = metadata.revocation_endpoint
-        return Grant(
+        return OAuthTokens(
             access_token=token.access_token,
             refresh_token=token.refresh_token,
             expires_in=token.expires_in,
@@ -307,7 +307,7 @@ class OAuth:
             resource=pending.resource,
         )
 
-    async def refresh(self, grant: Grant) -> Grant:
+    async def refresh(self, grant: OAuthTokens) -> OAuthTokens:
         """The grant with new tokens. Raises TokensRefused, and IssuerUnavailable."""
         if grant.refresh_token is None:
             raise TokensRefused("There is no refresh token.")
@@ -321,7 +321,7 @@ class OAuth:
             scopes=grant.scopes if token.scope is None else tuple(token.scope.split()),
         )
 
-    async def revoke(self, grant: Grant) -> bool:
+    async def revoke(self, grant: OAuthTokens) -> bool:
         """Revokes the tokens at the issuer (RFC 7009). False if it offers no revocation, or did not confirm it."""
         if grant.revocation_endpoint is None:
             return False

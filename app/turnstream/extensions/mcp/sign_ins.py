@@ -23,10 +23,10 @@ from turnstream.engine.recorder import to_the_end
 from turnstream.engine.tool_gate import SIGNED_IN
 from turnstream.extensions.mcp.declared import McpServer
 from turnstream.extensions.mcp.oauth import (
-    Grant,
-    Issuer,
     IssuerUnavailable,
+    McpIssuer,
     OAuth,
+    OAuthTokens,
     Pending,
     SignInFailed,
     TokensRefused,
@@ -235,7 +235,7 @@ class SignIns:
         owner = row["owner"]
         named = {"owner": owner, "server": server.name, "version": row["version"]}
         try:
-            grant = await self._opened(owner, server, row["tokens"], Grant)
+            grant = await self._opened(owner, server, row["tokens"], OAuthTokens)
             new = await self.oauth.refresh(grant)
         except IssuerUnavailable as error:
             await self._database.row(GIVE_UP_REFRESH, **named)
@@ -256,7 +256,7 @@ class SignIns:
 
     async def _token_of(self, row: Row, server: McpServer) -> Token | None:
         try:
-            grant = await self._opened(row["owner"], server, row["tokens"], Grant)
+            grant = await self._opened(row["owner"], server, row["tokens"], OAuthTokens)
         except CannotOpen as error:  # the operator has changed the address of the server, or a key is gone
             log.warning("mcp.tokens_unreadable", server=server.name, owner=row["owner"], error=str(error))
             return None
@@ -292,7 +292,7 @@ class SignIns:
             over = "The call does not wait for a sign-in any more."
         return LinkedAsk(row["owner"], question["server"], tuple(question["scopes"]), over)
 
-    async def begin(self, owner: str, server: McpServer, issuer: Issuer, cookie: str) -> str:
+    async def begin(self, owner: str, server: McpServer, issuer: McpIssuer, cookie: str) -> str:
         """Begins a sign-in: returns the address at which the person consents. A sign-in of the owner to this server
         that was begun before ends. Raises SignInFailed.
         """
@@ -336,7 +336,7 @@ class SignIns:
         log.info("mcp.signed_in", server=server.name, owner=owner)
         return server.name
 
-    async def _store(self, owner: str, server: McpServer, grant: Grant) -> None:
+    async def _store(self, owner: str, server: McpServer, grant: OAuthTokens) -> None:
         """The tokens and the answers in one transaction: a crash loses both, or none."""
         values = {
             "issuer": grant.issuer,
@@ -358,20 +358,13 @@ class SignIns:
 
     # --- for owners --------------------------------------------------------------------------------------------------
 
-    async def revoke(self, owner: str, name: str, actor: str | None) -> bool | None:
-        """Deletes the tokens, and revokes them at the issuer. Returns whether the issuer has confirmed that; None where
-        there was no sign-in.
-        """
-        async with self._database.transaction() as connection:
-            row = await connection.row(DELETE_SIGN_IN, owner=owner, server=name)
-            if row is None or row["tokens"] is None:
-                return None
-            await _note(connection, "sign_in.revoked", owner, name, row["issuer"], row["scopes"], actor)
+    async def revoke(self, owner: str, name: str, tokens: str) -> bool:
+        """Revokes deleted tokens at the issuer. Returns whether it has confirmed that."""
         server = self.servers.get(name)
         if server is None:
             return False
         try:
-            grant = await self._opened(owner, server, row["tokens"], Grant)
+            grant = await self._opened(owner, server, tokens, OAuthTokens)
         except CannotOpen:
             return False
         return await self.oauth.revoke(grant)
@@ -393,6 +386,19 @@ async def list_sign_ins(database: Database, owner: str) -> Sequence[SignInRow]:
     return [SignInRow(**{**dict(row), "scopes": tuple(row["scopes"] or ())}) for row in rows]
 
 
+async def delete_sign_in(database: Database, owner: str, server: str, actor: str | None) -> str | None:
+    """Deletes a sign-in, also to a server that the operator has removed. Returns the tokens, sealed; None if there were
+    none.
+    """
+    async with database.transaction() as connection:
+        row = await connection.row(DELETE_SIGN_IN, owner=owner, server=server)
+        if row is None or row["tokens"] is None:
+            return None
+        await _note(connection, "sign_in.revoked", owner, server, row["issuer"], row["scopes"], actor)
+    tokens: str = row["tokens"]
+    return tokens
+
+
 async def _note(
     connection: Transaction,
     kind: str,
@@ -406,7 +412,7 @@ async def _note(
     await connection.rows(NOTE, kind=kind, owner=owner, actor=actor, details=[to_json(detail)])
 
 
-def _end_of(grant: Grant) -> datetime | None:
+def _end_of(grant: OAuthTokens) -> datetime | None:
     return None if grant.expires_in is None else CLOCK.now() + timedelta(seconds=max(0, grant.expires_in))
 
 
