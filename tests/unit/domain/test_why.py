@@ -26,7 +26,7 @@ UNTAKEN = "which is due, and no replica has taken it for"
     ("turn", "sentences"),
     [
         (
-            replace(QUEUED, status="waiting", asks=[SIGN_IN]),
+            replace(QUEUED, status="waiting", asks=(SIGN_IN,)),
             ["It waits for a sign-in to the server of events, 2 minutes by now."],
         ),
         (QUEUED, ["It is the next in the queue, 70 seconds by now; no replica has claimed it yet."]),
