@@ -378,8 +378,9 @@ class ToolRuns:
         expiry = self._toolset.policy(call.name or "", self._request.tools).approval_expiry
         ask = self._question_of(call, "sign_in", sign_in.question, expiry)
         await self._recorder.ask_to_sign_in(call, ask)
+        self._in_ledger.discard(call.key)  # the next run of the call may come in this attempt
         self._report_wait([ask])
-        await sign_in.recheck()
+        await retry_while_unavailable(sign_in.recheck)
 
     def _question_of(self, call: Block, kind: AskKind, question: Mapping[str, Any], seconds: float | None) -> Ask:
         self._questions += 1

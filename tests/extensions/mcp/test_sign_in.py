@@ -1,6 +1,7 @@
 """Sign-ins per user: a call waits for the consent of its owner, and is made with the owner's tokens."""
 
 import asyncio
+import re
 import signal
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -113,11 +114,16 @@ class Browser(httpx2.AsyncClient):
             self._kept = set_cookie.partition(";")[0]
         return answer
 
-    async def consent(self, link: str) -> str:
-        """From the link to the consent. Returns the address of the callback."""
+    async def proceed(self, link: str) -> httpx2.Response:
+        """Presses the button of the page of a link."""
         shown = await self.open(link)
         assert shown.status_code == 200, shown.text
-        there = await self.open(link, "POST")
+        (action,) = re.findall(r'<form method="post" action="([^"]+)">', shown.text)
+        return await self.open(f"{link}{action}", "POST")
+
+    async def consent(self, link: str) -> str:
+        """From the link to the consent. Returns the address of the callback."""
+        there = await self.proceed(link)
         assert there.status_code == 303, there.text
         back = await self.open(there.headers["location"])
         assert back.status_code == 302, back.text
@@ -480,5 +486,5 @@ async def test_an_issuer_that_cannot_be_trusted_is_not_signed_in_to(
     desk.issuer.metadata = {name: value for name, value in metadata.items() if value is not None}
     answer = await browser.open(link)
     if answer.status_code == 200:
-        answer = await browser.open(link, "POST")
+        answer = await browser.proceed(link)
     assert (answer.status_code, words in answer.text) == (502, True), answer.text

@@ -1,7 +1,9 @@
 """The calls of sign-ins, and the pages of a person who signs in: the server and its scopes first, then the issuer."""
 
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
+from hashlib import sha256
 from html import escape
 from secrets import token_urlsafe
 from typing import Annotated, Final
@@ -22,7 +24,8 @@ from turnstream.extensions.mcp.sign_ins import LinkedAsk, SignIns, delete_sign_i
 from turnstream.kit.text import unstorable
 
 _COOKIE: Final = "turnstream_sign_in"
-_COOKIE_AGE: Final = 600  # seconds
+_COOKIE_AGE: Final = 1200  # seconds: the page of the link, and then ten minutes at the issuer
+_COOKIE_VALUE: Final = re.compile(r"[\w-]{43}", re.ASCII)
 _LONGEST: Final = 4096  # characters of a parameter of the callback
 _AGAIN: Final = "You can open the link again."
 _HEADERS: Final = {
@@ -115,20 +118,36 @@ def _page_of(title: str, handler: Callable[[Request], Awaitable[Response]]) -> C
 
 async def _linked(request: Request) -> Response:
     sign_ins, ask, issuer = await _opened(request)
-    if request.method == "GET":
-        return _consent(ask, issuer)
-    cookie = token_urlsafe(32)
-    try:
-        url = await sign_ins.begin(ask.owner, sign_ins.servers[ask.server], issuer, cookie)
-    except SignInFailed as failed:
-        raise _PageRefused(502, str(failed)) from None
-    response = RedirectResponse(url, 303, _HEADERS)
-    is_secure, path = sign_ins.oauth.base.startswith("https:"), urlsplit(sign_ins.oauth.base).path
+    name, cookie = _cookie_of(request, sign_ins)
+    if request.method == "POST" and cookie is None:
+        # A form of another site is sent without it: nobody can be led past the page.
+        raise _PageRefused(403, "The page of the link was not opened in this browser, or cookies are off.")
+    if request.method == "POST" and request.query_params.get("seen") == _digest_of(issuer):
+        try:
+            url = await sign_ins.begin(ask.owner, sign_ins.servers[ask.server], issuer, cookie or "")
+        except SignInFailed as failed:
+            raise _PageRefused(502, str(failed)) from None
+        return RedirectResponse(url, 303, _HEADERS)
+    response = _consent(ask, issuer, changed=request.method == "POST")
     # Lax: the issuer sends the browser back from another site.
+    is_secure = sign_ins.oauth.base.startswith("https:")
     response.set_cookie(
-        _COOKIE, cookie, _COOKIE_AGE, path=f"{path}/sign-in", secure=is_secure, httponly=True, samesite="lax"
+        name, cookie or token_urlsafe(32), _COOKIE_AGE, path="/", secure=is_secure, httponly=True, samesite="lax"
     )
     return response
+
+
+def _cookie_of(request: Request, sign_ins: SignIns) -> tuple[str, str | None]:
+    """The name and the value of the cookie. Over https no neighbour of the host can set it: its name says so."""
+    name = f"__Host-{_COOKIE}" if sign_ins.oauth.base.startswith("https:") else _COOKIE
+    value = request.cookies.get(name, "")
+    return name, value if _COOKIE_VALUE.fullmatch(value) else None
+
+
+def _digest_of(issuer: McpIssuer) -> str:
+    """Of what the page shows: a server that names more scopes, or another issuer, to the form is shown again."""
+    shown = [issuer.name, str(issuer.metadata.authorization_endpoint), issuer.resource, *issuer.scopes]
+    return sha256("\n".join(shown).encode()).hexdigest()
 
 
 async def _opened(request: Request) -> tuple[SignIns, LinkedAsk, McpIssuer]:
@@ -162,16 +181,16 @@ async def _check_person(request: Request, ask: LinkedAsk) -> None:
         raise _PageRefused(403, f"You are {identity.owner} here. This sign-in is for another person.")
 
 
-def _consent(ask: LinkedAsk, issuer: McpIssuer) -> Response:
+def _consent(ask: LinkedAsk, issuer: McpIssuer, *, changed: bool) -> Response:
     where = urlsplit(str(issuer.metadata.authorization_endpoint))
     scopes = "".join(f"<li>{escape(scope)}</li>" for scope in issuer.scopes) or "<li>as the issuer decides</li>"
     body = (
-        f"<p>Tools of <strong>{escape(ask.server)}</strong> are to be used for <strong>{escape(ask.owner)}</strong>."
+        f"{'<p><strong>This has changed since it was shown.</strong></p>' if changed else ''}<p>Tools of <strong>{escape(ask.server)}</strong> are to be used for <strong>{escape(ask.owner)}</strong>."
         " Go on only if that is you.</p>"
         f"<dl><dt>Server</dt><dd>{escape(ask.server)} ({escape(issuer.resource)})</dd>"
-        f"<dt>You sign in at</dt><dd>{escape(where.netloc)}</dd>"
+        f"<dt>You sign in at</dt><dd>{escape(where.netloc)}</dd><dt>Issuer</dt><dd>{escape(issuer.name)}</dd>"
         f"<dt>Scopes</dt><dd><ul>{scopes}</ul></dd></dl>"
-        '<form method="post"><button>Continue</button></form>'
+        f'<form method="post" action="?seen={_digest_of(issuer)}"><button>Continue</button></form>'
         "<p>You can sign out at any time. To refuse, close this page and decline in the chat.</p>"
     )
     # The form is redirected to the issuer, which browsers count as a part of the form.
@@ -186,14 +205,12 @@ async def _callback(request: Request) -> Response:
     state, code, error = given["state"], given["code"], given["error"]
     if state is None or (code is None) == (error is None):
         raise _PageRefused(400, f"The address must have `state`, and either `code` or `error`. {_AGAIN}")
-    cookie = request.cookies.get(_COOKIE, "")
+    _, cookie = _cookie_of(request, sign_ins)
     try:
-        server = await sign_ins.complete(state, cookie, given["iss"], code, error)
+        server = await sign_ins.complete(state, cookie or "", given["iss"], code, error)
     except SignInFailed as failed:
         raise _PageRefused(400, f"{failed} {_AGAIN}") from None
-    response = _page(f"You are signed in to {server}", "<p>The chat goes on. You can close this page.</p>")
-    response.delete_cookie(_COOKIE, path=f"{urlsplit(sign_ins.oauth.base).path}/sign-in")
-    return response
+    return _page(f"You are signed in to {server}", "<p>The chat goes on. You can close this page.</p>")
 
 
 async def _client_document(request: Request) -> Response:

@@ -1,5 +1,6 @@
 """MCP servers as the operator declares them: the tables `[mcp.NAME]` of the tools file."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -20,6 +21,7 @@ class McpTable(PolicyTable):
     url: str | None = None
     headers: dict[str, str] = Field(default_factory=dict)
     auth: Literal["oauth"] | None = None
+    issuer: str | None = None
     client_id: str | None = None
     client_secret: str | None = None
     scopes: list[str] = Field(default_factory=list)
@@ -42,7 +44,7 @@ class McpTable(PolicyTable):
     @model_validator(mode="after")
     def _check_auth(self) -> Self:
         if self.auth is None:
-            for key in sorted({"client_id", "client_secret", "scopes"} & self.model_fields_set):
+            for key in sorted({"issuer", "client_id", "client_secret", "scopes"} & self.model_fields_set):
                 raise ValueError(f'`{key}` needs `auth = "oauth"`')
         elif self.url is None:
             raise ValueError("`auth` needs a `url`: a process has the credentials of its `env`")
@@ -61,6 +63,7 @@ class McpServer:
     ask. `env` and `headers` hold secrets: environment variables are filled in already.
     With `oauth` each owner signs in, and calls are made with the owner's token, `headers` list the tools. Without a
     `client_id` the client is known by its metadata document or registered. `scopes` take the place of the server's.
+    `issuer` is the only one that may give tokens; without it the server names one, which must have a public address.
     """
 
     name: str
@@ -71,6 +74,7 @@ class McpServer:
     url: str | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
     oauth: bool = False
+    issuer: str | None = None
     client_id: str | None = None
     client_secret: str | None = field(default=None, repr=False)
     scopes: tuple[str, ...] = ()
@@ -105,6 +109,7 @@ def _server_of(declarations: Declarations, name: str, table: McpTable) -> McpSer
         url=None if table.url is None else declarations.fill("url", table.url),
         headers=declarations.fill_all("headers", table.headers),
         oauth=table.auth == "oauth",
+        issuer=None if table.issuer is None else declarations.fill("issuer", table.issuer),
         client_id=None if table.client_id is None else declarations.fill("client_id", table.client_id),
         client_secret=None if table.client_secret is None else declarations.fill("client_secret", table.client_secret),
         scopes=tuple(table.scopes),
@@ -115,6 +120,8 @@ def _server_of(declarations: Declarations, name: str, table: McpTable) -> McpSer
         elicitation=None if table.elicitation is False else table.elicitation,
         policy=Policy(**table.options()),
     )
+    if server.issuer is not None and not re.match(r"https?://[^/?#@\s]+", server.issuer):
+        raise ValueError("`issuer` must be an address such as https://login.example.com")
     prefix, policies = server.name_prefix, {}
     named = {name.removeprefix(prefix): each for name, each in declarations.policies.items() if name.startswith(prefix)}
     for tool in {**table.policy, **named}:

@@ -1,16 +1,20 @@
 """The OAuth 2.1 of MCP servers: discovery of the issuer, registration, and requests for tokens.
 
-Nothing here is trusted but the address of the server, which the operator gave. Redirects are not followed, answers have
-a bound, and what an issuer sends must be what it was asked for.
+Nothing here is trusted but the addresses that the operator gave: no request reaches another internal address. Redirects
+are not followed, answers have a bound in size and time, and what an issuer sends must be what it was asked for.
 """
 
+import asyncio
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+import re
+from base64 import b64encode
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 from urllib.parse import quote, urlencode, urlsplit
 
 import httpx2
+from aiohttp import ClientConnectorError, ClientError, ClientSession, ClientTimeout, DummyCookieJar, TCPConnector
 from mcp.client.auth import OAuthFlowError, OAuthRegistrationError, PKCEParameters
 from mcp.client.auth.utils import (
     build_oauth_authorization_server_metadata_discovery_urls,
@@ -25,12 +29,18 @@ from mcp.client.auth.utils import (
 from mcp.shared.auth import OAuthClientMetadata, OAuthMetadata, OAuthToken, ProtectedResourceMetadata
 from mcp.shared.auth_utils import check_resource_allowed, resource_url_from_server_url
 from pydantic import AnyUrl
+from yarl import URL
 
 from turnstream.extensions.mcp.declared import McpServer
+from turnstream.tools.addresses import AddressRefused, Allowed, UrlRefused
 
-_TIMEOUT: Final = httpx2.Timeout(10)
+_TIMEOUT: Final = 20.0  # seconds for an answer, to its end. The lease of a refresh is longer
 _MOST_BYTES: Final = 1_000_000  # of an answer
-_MOST_TOKEN: Final = 32_768  # characters
+_CHUNK: Final = 65_536
+_TOKEN: Final = re.compile(r"[\x21-\x7e]{1,32768}")  # what a header can hold (RFC 6750)
+_SCOPE: Final = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]{1,200}")  # RFC 6749, 3.3
+_MOST_SCOPES: Final = 100
+_LONGEST_LIFE: Final = 10 * 365 * 86_400  # seconds of a token
 _MOST_REASON: Final = 300  # characters of an issuer's words
 _GRANTS: Final = ["authorization_code", "refresh_token"]
 _ACCEPT: Final = {"Accept": "application/json"}
@@ -75,12 +85,16 @@ def challenge_of(response: httpx2.Response) -> Challenge | None:
     insufficient = response.status_code == 403 and _field(response, "error") == "insufficient_scope"
     if response.status_code != 401 and not insufficient:
         return None
-    return Challenge(
-        tuple((_field(response, "scope") or "").split()), _field(response, "resource_metadata"), insufficient
-    )
+    scopes = scopes_of((_field(response, "scope") or "").split())
+    return Challenge(scopes, _field(response, "resource_metadata"), insufficient)
 
 
 _field: Final = extract_field_from_www_auth
+
+
+def scopes_of(words: Iterable[str]) -> tuple[str, ...]:
+    """The words that are scopes, each once, and not too many of them."""
+    return tuple(dict.fromkeys(word for word in words if _SCOPE.fullmatch(word)))[:_MOST_SCOPES]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +102,7 @@ class OAuthClient:
     """What the issuer knows this server as. `method` is how the client authenticates at the token endpoint."""
 
     id: str
-    secret: str | None = None
+    secret: str | None = field(default=None, repr=False)
     method: str = "none"
 
 
@@ -113,7 +127,7 @@ class Pending:
     client: OAuthClient
     resource: str
     scopes: tuple[str, ...]
-    verifier: str
+    verifier: str = field(repr=False)
     redirect_uri: str
     cookie: str
 
@@ -122,8 +136,8 @@ class Pending:
 class OAuthTokens:
     """The tokens of an owner for one server, and all that is needed to use, refresh and revoke them. Stored sealed."""
 
-    access_token: str
-    refresh_token: str | None
+    access_token: str = field(repr=False)
+    refresh_token: str | None = field(repr=False)
     expires_in: int | None
     scopes: tuple[str, ...]
     issuer: str
@@ -134,14 +148,15 @@ class OAuthTokens:
 
 
 class OAuth:
-    """The requests of one process. `base` is the public address of this server. Holds a client until `close`."""
+    """The requests of one process. `base` is the public address of this server. Holds connections until `close`."""
 
     def __init__(self, base: str) -> None:
         self.base = base
-        self._http = httpx2.AsyncClient(timeout=_TIMEOUT, follow_redirects=False)
+        self._sessions: dict[bool, ClientSession] = {}
 
     async def close(self) -> None:
-        await self._http.aclose()
+        for session in self._sessions.values():
+            await session.close()
 
     @property
     def redirect_uri(self) -> str:
@@ -166,33 +181,34 @@ class OAuth:
     async def discover(self, server: McpServer, wanted: Sequence[str]) -> McpIssuer:
         """Finds the issuer of a server. `wanted` are scopes that the server has asked for. Raises SignInFailed."""
         assert server.url is not None
-        challenge = await self._probe(server.url)
-        protected = await self._resource_metadata(server.url, challenge.metadata_url)
+        challenge = await self._probe(server, server.url)
+        protected = await self._resource_metadata(server, server.url, challenge.metadata_url)
         resource = resource_url_from_server_url(server.url)
         if protected is not None:
             if not check_resource_allowed(resource, str(protected.resource)):
                 raise SignInFailed(f"The metadata of {server.name} are about another server: {protected.resource}.")
             resource = str(protected.resource)
-        issuer = None if protected is None else str(protected.authorization_servers[0])
-        metadata = await self._issuer_metadata(server, issuer)
+        metadata = await self._issuer_metadata(server, _issuer_of(server, protected))
         scopes = tuple(server.scopes) or tuple(wanted) or challenge.scopes
         if not scopes:
-            scopes = tuple((get_client_metadata_scopes(None, protected, metadata, _GRANTS) or "").split())
+            scopes = scopes_of((get_client_metadata_scopes(None, protected, metadata, _GRANTS) or "").split())
         return McpIssuer(metadata, resource, scopes)
 
-    async def _probe(self, url: str) -> Challenge:
+    async def _probe(self, server: McpServer, url: str) -> Challenge:
         headers = {"Accept": "application/json, text/event-stream"}
-        response = await self._send(httpx2.Request("POST", url, json=_PROBE, headers=headers), body=False)
+        response = await self._send(server, httpx2.Request("POST", url, json=_PROBE, headers=headers), body=False)
         return challenge_of(response) or Challenge()
 
-    async def _resource_metadata(self, url: str, named: str | None) -> ProtectedResourceMetadata | None:
+    async def _resource_metadata(
+        self, server: McpServer, url: str, named: str | None
+    ) -> ProtectedResourceMetadata | None:
         """None for a server from before RFC 9728. Metadata at another host than the server's are not read."""
         here = urlsplit(url)
         for address in build_protected_resource_metadata_discovery_urls(named, url):
             there = urlsplit(address)
             if (there.scheme, there.netloc) != (here.scheme, here.netloc):
                 continue
-            response = await self._send(httpx2.Request("GET", address, headers=_ACCEPT))
+            response = await self._send(server, httpx2.Request("GET", address, headers=_ACCEPT))
             if response.status_code == 200:
                 try:
                     return ProtectedResourceMetadata.model_validate_json(response.content)
@@ -203,31 +219,26 @@ class OAuth:
     async def _issuer_metadata(self, server: McpServer, issuer: str | None) -> OAuthMetadata:
         assert server.url is not None
         if issuer is not None:
-            self._check_address(server, "issuer", issuer)
+            _check_address(server, "issuer", issuer)
+        # Without metadata of the resource the server is its own issuer.
+        expected = issuer or _origin(server.url)
         for address in build_oauth_authorization_server_metadata_discovery_urls(issuer, server.url):
-            response = await self._send(httpx2.Request("GET", address, headers=_ACCEPT))
+            response = await self._send(server, httpx2.Request("GET", address, headers=_ACCEPT))
             if response.status_code != 200:
                 continue
             try:
                 metadata = OAuthMetadata.model_validate_json(response.content)
             except ValueError:
                 continue
-            if issuer is not None and not issuers_match(str(metadata.issuer), issuer):
-                raise SignInFailed(f"The issuer of {server.name} names itself {metadata.issuer}, and not {issuer}.")
+            if not issuers_match(str(metadata.issuer), expected):
+                raise SignInFailed(f"The issuer of {server.name} names itself {metadata.issuer}, and not {expected}.")
             if "S256" not in (metadata.code_challenge_methods_supported or ()):
                 raise SignInFailed(f"The issuer {metadata.issuer} does not offer PKCE with S256, which is required.")
             for name in ("authorization_endpoint", "token_endpoint", "registration_endpoint", "revocation_endpoint"):
                 if (endpoint := getattr(metadata, name)) is not None:
-                    self._check_address(server, name, str(endpoint))
+                    _check_address(server, name, str(endpoint))
             return metadata
         raise SignInFailed(f"{server.name} names no issuer whose metadata can be read.")
-
-    def _check_address(self, server: McpServer, name: str, address: str) -> None:
-        """Tokens and codes go over TLS, unless the server itself is reached without."""
-        assert server.url is not None
-        scheme = urlsplit(address).scheme
-        if scheme != "https" and not (scheme == "http" and urlsplit(server.url).scheme == "http"):
-            raise SignInFailed(f"The {name} of {server.name} must be an address with https, not {address[:200]}.")
 
     # --- the flow ----------------------------------------------------------------------------------------------------
 
@@ -243,7 +254,7 @@ class OAuth:
                 f"The issuer {issuer.name} registers no clients: the operator must set `client_id` for {server.name}."
             )
         sent = self.client_metadata().model_copy(update={"scope": " ".join(issuer.scopes) or None})
-        response = await self._send(create_client_registration_request(metadata, sent, issuer.name))
+        response = await self._send(server, create_client_registration_request(metadata, sent, issuer.name))
         try:
             known = await handle_registration_response(response)
         except OAuthRegistrationError as error:
@@ -274,7 +285,7 @@ class OAuth:
         verifier, resource = proof.code_verifier, issuer.resource
         return url, Pending(metadata, client, resource, issuer.scopes, verifier, self.redirect_uri, cookie)
 
-    async def complete(self, pending: Pending, code: str, iss: str | None) -> OAuthTokens:
+    async def complete(self, server: McpServer, pending: Pending, code: str, iss: str | None) -> OAuthTokens:
         """Exchanges the code of a callback. Raises SignInFailed."""
         metadata = OAuthMetadata.model_validate(pending.metadata)
         try:
@@ -289,7 +300,7 @@ class OAuth:
             "resource": pending.resource,
         }
         try:
-            token = await self._token(str(metadata.token_endpoint), form, pending.client)
+            token = await self._token(server, str(metadata.token_endpoint), form, pending.client)
         except TokensRefused as error:
             raise SignInFailed(f"The issuer {metadata.issuer} refused the code: {error}") from None
         except IssuerUnavailable as error:
@@ -299,7 +310,7 @@ class OAuth:
             access_token=token.access_token,
             refresh_token=token.refresh_token,
             expires_in=token.expires_in,
-            scopes=pending.scopes if token.scope is None else tuple(token.scope.split()),
+            scopes=pending.scopes if token.scope is None else scopes_of(token.scope.split()),
             issuer=str(metadata.issuer),
             token_endpoint=str(metadata.token_endpoint),
             revocation_endpoint=None if revocation is None else str(revocation),
@@ -307,21 +318,23 @@ class OAuth:
             resource=pending.resource,
         )
 
-    async def refresh(self, grant: OAuthTokens) -> OAuthTokens:
+    async def refresh(self, server: McpServer, grant: OAuthTokens) -> OAuthTokens:
         """The grant with new tokens. Raises TokensRefused, and IssuerUnavailable."""
-        if grant.refresh_token is None:
+        if (used := grant.refresh_token) is None:
             raise TokensRefused("There is no refresh token.")
-        form = {"grant_type": "refresh_token", "refresh_token": grant.refresh_token, "resource": grant.resource}
-        token = await self._token(grant.token_endpoint, form, grant.client)
+        if grant.client.id == server.client_id:  # the operator may have changed the secret
+            grant = replace(grant, client=replace(grant.client, secret=server.client_secret))
+        form = {"grant_type": "refresh_token", "refresh_token": used, "resource": grant.resource}
+        token = await self._token(server, grant.token_endpoint, form, grant.client)
         return replace(
             grant,
             access_token=token.access_token,
-            refresh_token=token.refresh_token or grant.refresh_token,
+            refresh_token=token.refresh_token or used,
             expires_in=token.expires_in,
-            scopes=grant.scopes if token.scope is None else tuple(token.scope.split()),
+            scopes=grant.scopes if token.scope is None else scopes_of(token.scope.split()),
         )
 
-    async def revoke(self, grant: OAuthTokens) -> bool:
+    async def revoke(self, server: McpServer, grant: OAuthTokens) -> bool:
         """Revokes the tokens at the issuer (RFC 7009). False if it offers no revocation, or did not confirm it."""
         if grant.revocation_endpoint is None:
             return False
@@ -330,60 +343,120 @@ class OAuth:
             if token is not None:
                 form = {"token": token, "token_type_hint": kind}
                 try:
-                    response = await self._post(grant.revocation_endpoint, form, grant.client)
+                    response = await self._post(server, grant.revocation_endpoint, form, grant.client)
                 except SignInFailed:
                     return False
                 done = done and response.status_code == 200
         return done
 
-    async def _token(self, url: str, form: Mapping[str, str], client: OAuthClient) -> OAuthToken:
+    async def _token(self, server: McpServer, url: str, form: Mapping[str, str], client: OAuthClient) -> OAuthToken:
         try:
-            response = await self._post(url, form, client)
+            response = await self._post(server, url, form, client)
         except SignInFailed as error:
             raise IssuerUnavailable(str(error)) from None
-        if response.status_code in {400, 401, 403}:
-            raise TokensRefused(_error_of(response))
+        if response.status_code in {400, 401, 403} and (reason := _error_of(response)) is not None:
+            for name in ("code", "refresh_token", "code_verifier"):
+                reason = reason.replace(form.get(name) or "\0", "…")  # an issuer may repeat what it was sent
+            raise TokensRefused(_short(reason))
         if response.status_code != 200:
             raise IssuerUnavailable(f"{_host(url)} answered with status {response.status_code}.")
         try:
             token = OAuthToken.model_validate_json(response.content)
         except ValueError:
             raise IssuerUnavailable(f"{_host(url)} sent an answer that has no tokens.") from None
-        if max(len(token.access_token), len(token.refresh_token or "")) > _MOST_TOKEN:
-            raise IssuerUnavailable(f"{_host(url)} sent a token of more than {_MOST_TOKEN:,} characters.")
-        return token
+        if not all(_TOKEN.fullmatch(each) for each in (token.access_token, token.refresh_token) if each is not None):
+            raise IssuerUnavailable(f"{_host(url)} sent a token that is too long, or that no header can hold.")
+        life = None if token.expires_in is None else min(max(0, token.expires_in), _LONGEST_LIFE)
+        return token.model_copy(update={"expires_in": life})
 
-    async def _post(self, url: str, form: Mapping[str, str], client: OAuthClient) -> httpx2.Response:
-        sent, auth = dict(form), None
+    async def _post(self, server: McpServer, url: str, form: Mapping[str, str], client: OAuthClient) -> httpx2.Response:
+        sent, headers = dict(form), dict(_ACCEPT)
         if client.secret is not None and client.method == "client_secret_basic":
-            auth = httpx2.BasicAuth(quote(client.id, safe=""), quote(client.secret, safe=""))  # RFC 6749, 2.3.1
+            pair = f"{quote(client.id, safe='')}:{quote(client.secret, safe='')}"  # RFC 6749, 2.3.1
+            headers["Authorization"] = f"Basic {b64encode(pair.encode()).decode()}"
         else:
             sent["client_id"] = client.id
             if client.secret is not None:
                 sent["client_secret"] = client.secret
-        request = self._http.build_request("POST", url, data=sent, headers=_ACCEPT)
-        return await self._send(request, auth)
+        return await self._send(server, httpx2.Request("POST", url, data=sent, headers=headers))
 
-    async def _send(
-        self, request: httpx2.Request, auth: httpx2.Auth | None = None, *, body: bool = True
-    ) -> httpx2.Response:
-        """Raises SignInFailed without an answer, or for one that is too long."""
-        host = _host(str(request.url))
+    async def _send(self, server: McpServer, request: httpx2.Request, *, body: bool = True) -> httpx2.Response:
+        """Raises SignInFailed without an answer, for one that is too long, and for an internal address."""
+        url, host = URL(str(request.url), encoded=True), _host(str(request.url))
+        session = self._session(is_free=_allowed(server).allows_host(url.host or ""))
         try:
-            response = await self._http.send(request, auth=auth, stream=True)
-            try:
+            async with (
+                asyncio.timeout(_TIMEOUT),
+                session.request(
+                    request.method, url, data=request.content, headers=request.headers, allow_redirects=False
+                ) as response,
+            ):
                 content = bytearray()
                 if body:
-                    async for piece in response.aiter_bytes():
+                    async for piece in response.content.iter_chunked(_CHUNK):
                         content += piece
                         if len(content) > _MOST_BYTES:
                             raise SignInFailed(f"{host} sent more than {_MOST_BYTES:,} bytes.")
-            finally:
-                await response.aclose()
-        except (httpx2.HTTPError, httpx2.InvalidURL, OSError) as error:
+                else:
+                    response.close()
+        except ClientConnectorError as error:
+            refused = isinstance(error.os_error, AddressRefused)
+            reason = "its address is internal; see `issuer`" if refused else type(error).__name__
+            raise SignInFailed(f"{host} cannot be reached ({reason}).") from None
+        except (ClientError, ValueError, OSError) as error:  # its message may hold an address with secrets
             raise SignInFailed(f"{host} cannot be reached ({type(error).__name__}).") from None
-        headers = {name: value for name, value in response.headers.items() if name != "content-encoding"}
-        return httpx2.Response(response.status_code, headers=headers, content=bytes(content), request=request)
+        headers = {name: value for name, value in response.headers.items() if name.lower() != "content-encoding"}
+        return httpx2.Response(response.status, headers=headers, content=bytes(content), request=request)
+
+    def _session(self, *, is_free: bool) -> ClientSession:
+        """Two pools: a connection to a host that the operator named is not checked, and must not be reused for others.
+        The address is checked behind the lookup, so a name cannot change it in between.
+        """
+        if (session := self._sessions.get(is_free)) is None:
+            guard: Mapping[str, Any] = {} if is_free else {"socket_factory": Allowed().open_socket}
+            session = ClientSession(
+                connector=TCPConnector(**guard),
+                cookie_jar=DummyCookieJar(),
+                timeout=ClientTimeout(total=None),
+                headers={"user-agent": "turnstream"},
+            )
+            self._sessions[is_free] = session
+        return session
+
+
+def _issuer_of(server: McpServer, protected: ProtectedResourceMetadata | None) -> str | None:
+    """The issuer of the settings, or the first that the server names. None for a server that names none."""
+    named = [] if protected is None else [str(each) for each in protected.authorization_servers]
+    if server.issuer is None:
+        return named[0] if named else None
+    if named and not any(issuers_match(each, server.issuer) for each in named):
+        raise SignInFailed(f"{server.name} names the issuer {named[0][:200]}, and not {server.issuer} of the settings.")
+    return server.issuer
+
+
+def _allowed(server: McpServer) -> Allowed:
+    """The hosts of the server and of its issuer in the settings may be internal."""
+    allowed = Allowed()
+    for address in (server.url, server.issuer):
+        if address is not None and (host := urlsplit(address).hostname) is not None:
+            allowed = allowed.with_host(host)
+    return allowed
+
+
+def _check_address(server: McpServer, name: str, address: str) -> None:
+    """Tokens and codes go over TLS, unless the server itself is reached without."""
+    assert server.url is not None
+    try:
+        _allowed(server).check(URL(address))
+        if urlsplit(address).scheme != "https" and urlsplit(server.url).scheme != "http":
+            raise UrlRefused("the URL must begin with https://")
+    except ValueError as error:
+        raise SignInFailed(f"The {name} of {server.name} is refused: {error}. It is {address[:200]}.") from None
+
+
+def _origin(url: str) -> str:
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc}"
 
 
 def _method_of(metadata: OAuthMetadata, secret: str | None) -> str:
@@ -394,13 +467,15 @@ def _method_of(metadata: OAuthMetadata, secret: str | None) -> str:
     return "client_secret_basic" if "client_secret_basic" in offered else "client_secret_post"
 
 
-def _error_of(response: httpx2.Response) -> str:
+def _error_of(response: httpx2.Response) -> str | None:
+    """The words of an issuer that refuses. None for the answer of something else, a proxy for example."""
     try:
         answer = json.loads(response.content)
-        words = [str(answer[name]) for name in ("error", "error_description") if answer.get(name)]
-    except (ValueError, AttributeError):
-        words = []
-    return _short(": ".join(words) or f"status {response.status_code}")
+    except ValueError:
+        return None
+    if not isinstance(answer, dict) or not isinstance(answer.get("error"), str):
+        return None
+    return ": ".join(str(answer[name]) for name in ("error", "error_description") if answer.get(name))
 
 
 def _short(words: str) -> str:

@@ -7,8 +7,9 @@ takes the row for a while, and the others wait for its new version.
 import asyncio
 import random
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import partial
 from hashlib import sha256
 from hmac import compare_digest
 from secrets import token_urlsafe
@@ -33,7 +34,7 @@ from turnstream.extensions.mcp.oauth import (
 )
 from turnstream.kit.clock import CLOCK
 from turnstream.kit.sealing import CannotOpen
-from turnstream.storage.database import Database, Row, Statement, Transaction
+from turnstream.storage.database import Database, Row, Statement, Transaction, retry_while_unavailable
 from turnstream.storage.owners.audit import NOTE
 from turnstream.storage.owners.owner_keys import OwnerKeys
 from turnstream.storage.rows import OPEN_STATUSES, to_json
@@ -44,7 +45,7 @@ from turnstream.tools.tool import SignIn, ToolUnavailable
 log = structlog.get_logger(__name__)
 
 _PENDING: Final = timedelta(minutes=10)  # between the page of the link and the callback
-_LEASE: Final = timedelta(seconds=30)  # of the replica that refreshes: longer than its request may take
+_LEASE: Final = timedelta(seconds=30)  # of the replica that refreshes: longer than its request to the issuer may take
 _WAIT: Final = 40.0  # seconds for another replica to refresh
 _LOOK: Final = 0.1  # seconds between two looks at the row that it has
 _EARLY: Final = timedelta(seconds=30)  # before their end, tokens are refreshed
@@ -159,7 +160,7 @@ _ANSWER: Final = to_json({"kind": "result", "text": to_json(SIGNED_IN)})
 class Token:
     """An access token of an owner. `version` tells a refreshed one apart."""
 
-    access: str
+    access: str = field(repr=False)
     version: int
     scopes: tuple[str, ...] = ()
 
@@ -234,42 +235,60 @@ class SignIns:
     async def _refresh(self, row: Row, server: McpServer) -> Token | None:
         owner = row["owner"]
         named = {"owner": owner, "server": server.name, "version": row["version"]}
+        grant = await self._grant_of(row, server)
+        if grant is None:
+            await self._write(GIVE_UP_REFRESH, **named)
+            return None
         try:
-            grant = await self._opened(owner, server, row["tokens"], OAuthTokens)
-            new = await self.oauth.refresh(grant)
+            new = await self.oauth.refresh(server, grant)
         except IssuerUnavailable as error:
-            await self._database.row(GIVE_UP_REFRESH, **named)
+            await self._write(GIVE_UP_REFRESH, **named)
             log.warning("mcp.refresh_failed", server=server.name, owner=owner, error=str(error)[:_MOST_REASON])
             raise ToolUnavailable(f"The sign-in to {server.name} cannot be renewed now. Try again later.") from error
-        except (TokensRefused, CannotOpen) as error:
-            await self._database.row(FORGET_TOKENS, **named)
+        except TokensRefused as error:
+            await self._write(FORGET_TOKENS, **named)
             log.warning("mcp.refresh_refused", server=server.name, owner=owner, error=str(error)[:_MOST_REASON])
             return None
         tokens = await self._sealed(owner, server, new)
-        stored = await self._database.row(
-            STORE_REFRESHED, **named, tokens=tokens, scopes=list(new.scopes), expires_at=_end_of(new)
-        )
-        if stored is None:  # the owner has signed out or in meanwhile
-            await self.oauth.revoke(new)
-            return await self.token(owner, server)
-        return Token(new.access_token, stored["version"], new.scopes)
+        ends, scopes = _end_of(new), list(new.scopes)
+        stored = await self._write(STORE_REFRESHED, **named, tokens=tokens, scopes=scopes, expires_at=ends)
+        if stored is not None:
+            return Token(new.access_token, stored["version"], new.scopes)
+        # The owner has signed out meanwhile, or in; or the answer of the write was lost. Tokens of a row that is there
+        # are not revoked: those of its next version may be of the same consent.
+        found = await self._database.row(GET_SIGN_IN, owner=owner, server=server.name)
+        if found is None or found["tokens"] is None:
+            await self.oauth.revoke(server, new)
+            return None
+        return await self._token_of(found, server)
+
+    async def _write(self, statement: Statement, **values: Any) -> Row | None:
+        """The issuer accepts a refresh token once: what has become of it is written when Postgres is there again."""
+        return await retry_while_unavailable(partial(self._database.row, statement, **values))
 
     async def _token_of(self, row: Row, server: McpServer) -> Token | None:
+        grant = await self._grant_of(row, server)
+        return None if grant is None else Token(grant.access_token, row["version"], grant.scopes)
+
+    async def _grant_of(self, row: Row, server: McpServer) -> OAuthTokens | None:
+        """None after a change of the server's address, or without the key. The tokens stay: both may come back."""
         try:
-            grant = await self._opened(row["owner"], server, row["tokens"], OAuthTokens)
-        except CannotOpen as error:  # the operator has changed the address of the server, or a key is gone
+            return await self._opened(row["owner"], server, row["tokens"], OAuthTokens)
+        except CannotOpen as error:
             log.warning("mcp.tokens_unreadable", server=server.name, owner=row["owner"], error=str(error))
             return None
-        return Token(grant.access_token, row["version"], grant.scopes)
 
     def ask(self, owner: str, turn: UUID, server: McpServer, scopes: Collection[str], seen: int | None) -> SignIn:
         """What a call needs that cannot be made. `seen` is the version of the token that was refused."""
 
         async def recheck() -> None:
             row = await self._database.row(GET_SIGN_IN, owner=owner, server=server.name)
-            if row is not None and row["tokens"] is not None and row["version"] != seen:
-                async with self._database.transaction() as connection:
-                    await self._answer(connection, owner, server.name)
+            if row is None or row["tokens"] is None or row["version"] == seen:
+                return
+            if await self._token_of(row, server) is None:  # the call would ask again, and for ever
+                return
+            async with self._database.transaction() as connection:
+                await self._answer(connection, owner, server.name)
 
         url = f"{self.oauth.base}/sign-in/{turn}/{token_urlsafe(32)}"
         return SignIn(server.name, tuple(scopes) or tuple(server.scopes), url, recheck)
@@ -331,7 +350,7 @@ class SignIns:
             raise SignInFailed("More than ten minutes have passed since this sign-in was begun.")
         if code is None:
             raise SignInFailed(f"The issuer gave no access: {(error or 'no reason')[:_MOST_REASON]}.")
-        grant = await self.oauth.complete(pending, code, iss)
+        grant = await self.oauth.complete(server, pending, code, iss)
         await self._store(owner, server, grant)
         log.info("mcp.signed_in", server=server.name, owner=owner)
         return server.name
@@ -367,7 +386,7 @@ class SignIns:
             grant = await self._opened(owner, server, tokens, OAuthTokens)
         except CannotOpen:
             return False
-        return await self.oauth.revoke(grant)
+        return await self.oauth.revoke(server, grant)
 
     async def _sealed(self, owner: str, server: McpServer, value: object) -> str:
         key = await self._keys.find_or_create(owner)
