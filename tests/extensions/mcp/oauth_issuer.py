@@ -7,7 +7,7 @@ that rotate: a second use of one revokes all tokens of its family.
 
 import asyncio
 from base64 import urlsafe_b64encode
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -25,10 +25,11 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tests.support.server_process import free_port
 
+_PROTECTED = "/.well-known/oauth-protected-resource"
 LIST_TOKEN = "operator-token"  # lists tools, and is no owner's
 
 
@@ -60,7 +61,10 @@ class OAuthIssuer:
         self.revocations: list[str] = []
         self.hold: asyncio.Event | None = None  # refreshes wait for it
         self.holding = asyncio.Event()
+        self.refreshed = asyncio.Event()
         self.is_away = False
+        self.answer: dict[str, Any] = {}  # what takes the place of members of a token response
+        self.refusal: tuple[int, Any] | None = None  # the status and body of each token response instead
         self.metadata: dict[str, Any] = {
             "issuer": url,
             "authorization_endpoint": f"{url}/authorize",
@@ -128,6 +132,9 @@ class OAuthIssuer:
         if self.is_away:
             return Response(status_code=503)
         form = {name: str(value) for name, value in (await request.form()).items()}
+        if self.refusal is not None:
+            status, body = self.refusal
+            return JSONResponse(body(form) if callable(body) else body, status)
         match form.get("grant_type"):
             case "authorization_code":
                 return self._exchange(form)
@@ -157,6 +164,7 @@ class OAuthIssuer:
             family.revoked = True  # two parties have the same token
             return self._refuse("invalid_grant: reused")
         self.refreshes += 1
+        self.refreshed.set()
         return self._issue(family)
 
     def _issue(self, family: Issued) -> Response:
@@ -169,6 +177,7 @@ class OAuthIssuer:
                 "expires_in": self.expires_in,
                 "refresh_token": family.refresh[-1],
                 "scope": " ".join(family.scopes),
+                **self.answer,
             },
             headers={"Cache-Control": "no-store"},
         )
@@ -194,6 +203,10 @@ class Calendar:
         self.issuer = issuer
         self.seen: list[str] = []
         self.calls = 0
+        self.hold: asyncio.Event | None = None  # calls wait for it
+        self.holding = asyncio.Event()
+        self.protected: Mapping[str, Any] | Response | None = None  # what takes the place of the metadata (RFC 9728)
+        self.issuer_metadata: Mapping[str, Any] | None = None
         auth = AuthSettings(
             issuer_url=AnyHttpUrl(issuer.url),
             resource_server_url=AnyHttpUrl(self.url),
@@ -205,8 +218,23 @@ class Calendar:
         self._mcp.tool()(self.invite)
 
     @property
+    def described(self) -> dict[str, Any]:
+        """The metadata of the server (RFC 9728)."""
+        return {"resource": self.url, "authorization_servers": [self.issuer.url]}
+
+    @property
     def app(self) -> ASGIApp:
-        return self._mcp.streamable_http_app()
+        inner = self._mcp.streamable_http_app()
+
+        async def app(scope: Scope, receive: Receive, send: Send) -> None:
+            path = scope.get("path", "")
+            found = self.protected if path.startswith(_PROTECTED) else None
+            if path == "/.well-known/oauth-authorization-server":
+                found = self.issuer_metadata
+            answer = found if found is None or isinstance(found, Response) else JSONResponse(found)
+            await (answer or inner)(scope, receive, send)
+
+        return app
 
     async def verify_token(self, token: str) -> AccessToken | None:
         if token == LIST_TOKEN:
@@ -224,7 +252,11 @@ class Calendar:
 
     async def invite(self, guest: str) -> str:
         """Invites a guest."""
-        return f"{self._subject()} has invited {guest}"
+        subject = self._subject()
+        if self.hold is not None:
+            self.holding.set()
+            await self.hold.wait()
+        return f"{subject} has invited {guest}"
 
     def _subject(self) -> str | None:
         token = get_access_token()

@@ -13,6 +13,8 @@ from uuid import UUID
 import httpx2
 import pytest
 import pytest_asyncio
+from starlette.responses import RedirectResponse, Response
+from structlog.testing import capture_logs
 
 from tests.extensions.mcp.oauth_issuer import LIST_TOKEN, Calendar, OAuthIssuer, Office, office
 from tests.support.http_client import Client, Said
@@ -20,11 +22,12 @@ from tests.support.http_server import Server, serving
 from tests.support.openapi_document import Document
 from tests.support.server_process import Server as Process
 from turnstream.engine.tool_gate import OUTCOME_UNKNOWN
+from turnstream.extensions.mcp import oauth
 from turnstream.extensions.mcp.declared import McpServer
 from turnstream.extensions.mcp.servers import McpServers, McpTiming
 from turnstream.kit.sealing import new_master_key
 from turnstream.llm.scripted import message_of, text, tool_use
-from turnstream.storage.database import Statement
+from turnstream.storage.database import Statement, connect
 from turnstream.storage.owners.owners import Owners
 from turnstream.tools.toolset import Toolset
 
@@ -105,9 +108,10 @@ class Browser(httpx2.AsyncClient):
         self._server_url = server_url
         self._kept = ""
 
-    async def open(self, url: str, method: str = "GET") -> httpx2.Response:
+    async def open(self, url: str, method: str = "GET", authorization: str = "") -> httpx2.Response:
         is_ours = url.startswith(BASE)
         headers = {"Cookie": self._kept} if is_ours and self._kept else {}
+        headers |= {"Authorization": authorization} if authorization else {}
         self.cookies.clear()
         answer = await self.request(method, url.replace(BASE, self._server_url), headers=headers)
         if is_ours and (set_cookie := answer.headers.get("set-cookie")):
@@ -307,6 +311,41 @@ async def test_a_link_that_was_changed_opens_nothing(desk: Desk, browser: Browse
     assert "frame-ancestors 'none'" in headers["content-security-policy"]
 
 
+async def test_a_form_of_another_site_begins_no_sign_in(desk: Desk, browser: Browser) -> None:
+    link = (await waiting(desk.client, await desk.ask()))["input"]["url"]
+    (action,) = re.findall(r'action="([^"]+)"', (await browser.open(link)).text)
+    async with Browser(desk.server.url) as victim:  # a browser sends a Lax cookie with no form of another site
+        refused = await victim.open(f"{link}{action}", "POST")
+    assert (refused.status_code, "not opened in this browser" in refused.text) == (403, True)
+    assert await desk.server.services.storage.database.rows(GET_ROWS) == []
+    assert desk.issuer.clients == {}
+
+
+async def test_what_has_changed_since_the_page_was_shown_is_shown_again(desk: Desk, browser: Browser) -> None:
+    link = (await waiting(desk.client, await desk.ask()))["input"]["url"]
+    protected = desk.calendar.described
+    page = await browser.open(link)
+    desk.calendar.protected = {**protected, "scopes_supported": ["calendar.read", "calendar.delete"]}
+    (action,) = re.findall(r'action="([^"]+)"', page.text)
+    again = await browser.open(f"{link}{action}", "POST")
+    assert (again.status_code, "calendar.delete" in page.text) == (200, False)
+    assert "has changed" in again.text
+    assert "calendar.delete" in again.text
+    assert (await browser.proceed(link)).status_code == 303
+
+
+async def test_a_link_is_refused_where_the_browser_proves_that_the_person_is_another(
+    desk: Desk, browser: Browser
+) -> None:
+    tokens = [await desk.server.token(owner) for owner in ("ada", "bob")]
+    async with Client(desk.server.url, desk.document, tokens[0]) as ada:
+        link = (await waiting(ada, await desk.ask(ada)))["input"]["url"]
+    for method in ("GET", "POST"):
+        refused = await browser.open(link, method, f"Bearer {tokens[1]}")
+        assert (refused.status_code, "You are bob here" in refused.text) == (403, True)
+    assert (await browser.open(link, "GET", f"Bearer {tokens[0]}")).status_code == 200
+
+
 # --- tokens ----------------------------------------------------------------------------------------------------------
 
 
@@ -380,6 +419,119 @@ async def test_an_issuer_that_is_away_costs_the_call_and_not_the_sign_in(desk: D
     assert await results(desk.client, await desk.ask()) == {"a": "events of ada"}
 
 
+@pytest.mark.parametrize("refusal", [(403, "<html>blocked</html>"), (429, {}), (400, {"error": 7}), (200, {})])
+async def test_an_answer_that_is_not_the_issuers_does_not_end_a_sign_in(
+    desk: Desk, browser: Browser, refusal: tuple[int, Any]
+) -> None:
+    await signed_in(desk, browser)
+    desk.issuer.refusal = refusal
+    desk.issuer.families[0].access.append("rotated elsewhere")
+    (words,) = (await results(desk.client, await desk.ask())).values()
+    assert "cannot be renewed now" in words
+    desk.issuer.refusal = None
+    assert await results(desk.client, await desk.ask()) == {"a": "events of ada"}
+
+
+async def test_an_issuer_that_does_not_answer_is_given_up(
+    desk: Desk, browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await signed_in(desk, browser)
+    monkeypatch.setattr(oauth, "_TIMEOUT", 0.2)
+    desk.issuer.hold = asyncio.Event()
+    desk.issuer.families[0].access.append("rotated elsewhere")
+    (words,) = (await results(desk.client, await desk.ask())).values()
+    assert "cannot be renewed now" in words
+    desk.issuer.hold.set()
+
+
+@pytest.mark.parametrize(
+    ("answer", "scopes"),
+    [
+        ({"expires_in": 10**30}, ["calendar.read", "offline_access"]),
+        ({"expires_in": -5}, ["calendar.read", "offline_access"]),
+        ({"scope": 'calendar.read a\0b "x" ' + "y" * 300}, ["calendar.read"]),
+    ],
+)
+async def test_odd_members_of_a_token_response_are_harmless(
+    desk: Desk, browser: Browser, answer: Mapping[str, Any], scopes: list[str]
+) -> None:
+    desk.issuer.answer = dict(answer)
+    await signed_in(desk, browser)
+    (shown,) = (await desk.client.json("GET", "/api/sign-ins"))["sign_ins"]
+    assert shown["scopes"] == scopes
+    assert await results(desk.client, await desk.ask()) == {"a": "events of ada"}
+
+
+@pytest.mark.parametrize("token", ["two\r\nlines", "ä", "", "x" * 40_000])
+async def test_a_token_that_no_header_can_hold_is_refused(desk: Desk, browser: Browser, token: str) -> None:
+    turn = await desk.ask()
+    desk.issuer.answer = {"access_token": token}
+    await refused_callback(browser, await browser.consent((await waiting(desk.client, turn))["input"]["url"]), "token")
+    assert await status(desk.client, turn) == "waiting"
+
+
+async def test_no_token_and_no_code_is_in_a_log_or_on_a_page(desk: Desk, browser: Browser) -> None:
+    def repeated(form: Mapping[str, str]) -> dict[str, str]:
+        return {"error": "invalid_grant", "error_description": f"not {form.get('code') or form['refresh_token']}"}
+
+    with capture_logs() as logs:
+        turn = await desk.ask()
+        link = (await waiting(desk.client, turn))["input"]["url"]
+        desk.issuer.refusal = (400, repeated)
+        callback = await browser.consent(link)
+        refused = await browser.open(callback)
+        (code,) = desk.issuer.codes
+        assert (refused.status_code, code in refused.text) == (400, False)
+        assert "invalid_grant: not …" in refused.text
+        desk.issuer.refusal = None
+        assert (await browser.sign_in(link)).status_code == 200
+        await results(desk.client, turn)
+        (family,) = desk.issuer.families
+        family.access.append("rotated elsewhere")
+        desk.issuer.refusal = (400, repeated)
+        await waiting(desk.client, await desk.ask())
+    secrets = [code, *family.access, *family.refresh, link.rpartition("/")[2], callback, LIST_TOKEN]
+    assert [line for line in logs for secret in secrets if secret in str(line)] == []
+    assert [line["event"] for line in logs if line["event"].startswith("mcp.refresh")] == ["mcp.refresh_refused"]
+
+
+async def test_tokens_that_cannot_be_read_are_asked_for_once_and_stay(
+    database_url: str, document: Document, place: Office
+) -> None:
+    key = new_master_key()
+    async with desk_at(database_url, document, place, key) as desk, Browser(desk.server.url) as browser:
+        await signed_in(desk, browser)
+        database = desk.server.services.storage.database
+        await database.rows(SPOIL_TOKENS)
+        turn = await desk.ask()
+        assert (await waiting(desk.client, turn))["type"] == "sign_in"
+        await until_waiting(desk.client, turn)
+        assert len((await desk.client.json("GET", turn.url))["actions"]) == 1
+        await database.rows(SPOIL_TOKENS)  # they are as they were
+        assert await results(desk.client, await desk.ask()) == {"a": "events of ada"}
+        assert await status(desk.client, turn) == "waiting"
+
+
+SPOIL_TOKENS = Statement("UPDATE sign_ins SET tokens = reverse(tokens) RETURNING owner")
+
+
+async def test_a_token_that_was_refreshed_after_a_sign_out_is_revoked(desk: Desk, browser: Browser) -> None:
+    await signed_in(desk, browser)
+    (family,) = desk.issuer.families
+    family.access.append("rotated elsewhere")
+    desk.issuer.hold = asyncio.Event()
+    turn = await desk.ask()
+    await desk.issuer.holding.wait()
+    database = desk.server.services.storage.database
+    await database.rows(DELETE_ROWS)  # as a sign-out does whose issuer has not answered yet
+    desk.issuer.hold.set()
+    assert (await waiting(desk.client, turn))["type"] == "sign_in"
+    assert desk.issuer.revocations == [family.refresh[-1], family.access[-1]]
+
+
+DELETE_ROWS = Statement("DELETE FROM sign_ins RETURNING owner")
+
+
 async def test_tokens_are_sealed_and_gone_with_their_owner(desk: Desk, browser: Browser) -> None:
     await signed_in(desk, browser)
     (family,) = desk.issuer.families
@@ -402,12 +554,17 @@ async def test_a_sign_in_that_comes_before_the_ask_is_stored_answers_it(desk: De
     await database.rows(SLOW_TRIGGER)
     async with database.transaction() as connection:
         await connection.rows(HOLD_ASKS)
-        turn = await desk.ask()
+        turn = await desk.ask(None, ("a", "invite"))
         while not (await database.rows(GET_HELD))[0]["number"]:  # noqa: ASYNC110, rows have no event
             await asyncio.sleep(0.02)
         assert (await browser.open(callback)).status_code == 200
         assert await results(desk.client, earlier) == {"a": "events of ada"}
-    assert await results(desk.client, turn) == {"a": "events of ada"}
+        desk.calendar.hold = asyncio.Event()
+    await desk.calendar.holding.wait()
+    started = await database.rows(GET_STARTED, turn=UUID(turn.assistant["id"]))
+    assert len(started) == 1, "the ledger has the call again before it is made"
+    desk.calendar.hold.set()
+    assert await results(desk.client, turn) == {"a": "ada has invited bob"}
 
 
 SLOW_ASKS = Statement(
@@ -426,15 +583,14 @@ GET_HELD = Statement(
 # --- a server that is killed ------------------------------------------------------------------------------------------
 
 
-async def test_a_kill_between_consent_and_continuation_loses_nothing(
-    database_url: str, document: Document, place: Office, tmp_path: Path
-) -> None:
+def process_at(database_url: str, place: Office, tmp_path: Path) -> Process:
     tools = tmp_path / "tools.toml"
     tools.write_text(
         f"""
         [mcp.calendar]
         url = "{place.calendar.url}"
         auth = "oauth"
+        read_only = ["events"]
         headers = {{ Authorization = "Bearer {LIST_TOKEN}" }}
         """
     )
@@ -444,7 +600,13 @@ async def test_a_kill_between_consent_and_continuation_loses_nothing(
         "TURNSTREAM_MASTER_KEY": new_master_key(),
         "TURNSTREAM_MODEL": "demo",
     }
-    server = Process(database_url, tmp_path, settings)
+    return Process(database_url, tmp_path, settings)
+
+
+async def test_a_kill_between_consent_and_continuation_loses_nothing(
+    database_url: str, document: Document, place: Office, tmp_path: Path
+) -> None:
+    server = process_at(database_url, place, tmp_path)
     await server.start()
     try:
         async with Client(server.url, document) as client, Browser(server.url) as browser:
@@ -465,6 +627,39 @@ async def test_a_kill_between_consent_and_continuation_loses_nothing(
         await server.close()
 
 
+async def test_a_kill_in_the_middle_of_a_refresh_asks_for_a_sign_in(
+    database_url: str, document: Document, place: Office, tmp_path: Path
+) -> None:
+    server = process_at(database_url, place, tmp_path)
+    await server.start()
+    try:
+        async with Client(server.url, document) as client, Browser(server.url) as browser:
+            first = await client.say(await client.chat(), "/call calendar__events {}")
+            await browser.sign_in((await waiting(client, first))["input"]["url"])
+            assert list((await results(client, first)).values()) == ["events of ada"]
+            (family,) = place.issuer.families
+            family.access.append("rotated elsewhere")
+            place.issuer.hold = asyncio.Event()
+            turn = await client.say(await client.chat(), "/call calendar__events {}")
+            await place.issuer.holding.wait()
+            await server.kill()
+            place.issuer.hold.set()  # the issuer has used the refresh token up, and its answer reaches nobody
+            await place.issuer.refreshed.wait()
+            place.issuer.hold = None
+            async with connect(database_url, size=1) as database:
+                await database.rows(END_LEASES)  # as half a minute does
+            await server.start()
+            action = await waiting(client, turn)
+            assert place.issuer.refused == ["invalid_grant: reused"]
+            await browser.sign_in(action["input"]["url"])
+            assert list((await results(client, turn)).values()) == ["events of ada"]
+    finally:
+        await server.close()
+
+
+END_LEASES = Statement("UPDATE sign_ins SET refreshing_until = now() RETURNING owner")
+
+
 # --- servers and issuers that lie ------------------------------------------------------------------------------------
 
 
@@ -476,6 +671,12 @@ async def test_a_kill_between_consent_and_continuation_loses_nothing(
         ({"code_challenge_methods_supported": None}, "PKCE"),
         ({"token_endpoint": "ftp://127.0.0.1/token"}, "names no issuer"),
         ({"registration_endpoint": None}, "must set `client_id`"),
+        ({"token_endpoint": "https://127.0.0.2/token"}, "internal address"),
+        ({"token_endpoint": "https://169.254.169.254/latest"}, "internal address"),
+        ({"revocation_endpoint": "http://example.com/revoke"}, "must begin with https"),
+        ({"authorization_endpoint": "https://accounts.example.com@127.0.0.1/authorize"}, "must not hold a user"),
+        ({"registration_endpoint": "https://localhost/register"}, "its address is internal"),
+        ({"scopes_supported": ["x" * 500_000, "y" * 500_000]}, "sent more than"),
     ],
 )
 async def test_an_issuer_that_cannot_be_trusted_is_not_signed_in_to(
@@ -488,3 +689,48 @@ async def test_an_issuer_that_cannot_be_trusted_is_not_signed_in_to(
     if answer.status_code == 200:
         answer = await browser.proceed(link)
     assert (answer.status_code, words in answer.text) == (502, True), answer.text
+
+
+@pytest.mark.parametrize(
+    ("protected", "words"),
+    [
+        ({"authorization_servers": ["https://10.0.0.1"]}, "internal address"),
+        ({"authorization_servers": ["https://localhost:1"]}, "its address is internal"),
+        ({"authorization_servers": ["http://login.example.com"]}, "must begin with https"),
+        ({"resource": "https://other.example.com/mcp"}, "about another server"),
+        (RedirectResponse("http://127.0.0.1:1/steal"), "names no issuer"),
+        (Response(b"{}" + b" " * 1_000_001), "sent more than"),
+        (Response(b"[1]"), "names no issuer"),
+    ],
+)
+async def test_a_server_leads_to_no_internal_address_and_to_no_other_server(
+    desk: Desk, browser: Browser, protected: Response | Mapping[str, Any], words: str
+) -> None:
+    link = (await waiting(desk.client, await desk.ask()))["input"]["url"]
+    if not isinstance(protected, Response):
+        protected = {**desk.calendar.described, **protected}
+    desk.calendar.protected = protected
+    answer = await browser.open(link)
+    assert (answer.status_code, words in answer.text) == (502, True), answer.text
+
+
+async def test_the_issuer_of_the_settings_is_the_only_one(database_url: str, document: Document, place: Office) -> None:
+    pinned = place.issuer.url
+    async with (
+        desk_at(database_url, document, place, new_master_key(), issuer=pinned) as desk,
+        Browser(desk.server.url) as browser,
+    ):
+        link = (await waiting(desk.client, await desk.ask()))["input"]["url"]
+        place.calendar.protected = {**place.calendar.described, "authorization_servers": ["https://evil.example"]}
+        refused = await browser.open(link)
+        assert (refused.status_code, f"and not {pinned} of the settings" in refused.text) == (502, True)
+        place.calendar.protected = Response(status_code=404)  # a server from before RFC 9728
+        assert (await browser.sign_in(link)).status_code == 200
+
+
+async def test_a_server_without_metadata_is_its_own_issuer_and_no_other(desk: Desk, browser: Browser) -> None:
+    link = (await waiting(desk.client, await desk.ask()))["input"]["url"]
+    desk.calendar.protected = Response(status_code=404)
+    desk.calendar.issuer_metadata = desk.issuer.metadata  # it names another one, whose codes it would get
+    refused = await browser.open(link)
+    assert (refused.status_code, "names itself" in refused.text) == (502, True), refused.text

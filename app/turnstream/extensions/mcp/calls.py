@@ -184,9 +184,11 @@ async def _check_person(request: Request, ask: LinkedAsk) -> None:
 def _consent(ask: LinkedAsk, issuer: McpIssuer, *, changed: bool) -> Response:
     where = urlsplit(str(issuer.metadata.authorization_endpoint))
     scopes = "".join(f"<li>{escape(scope)}</li>" for scope in issuer.scopes) or "<li>as the issuer decides</li>"
+    news = "<p><strong>This has changed since it was shown.</strong></p>" if changed else ""
     body = (
-        f"{'<p><strong>This has changed since it was shown.</strong></p>' if changed else ''}<p>Tools of <strong>{escape(ask.server)}</strong> are to be used for <strong>{escape(ask.owner)}</strong>."
-        " Go on only if that is you.</p>"
+        f"{news}<p>Tools of <strong>{escape(ask.server)}</strong> are to be used for"
+        f" <strong>{escape(ask.owner)}</strong>. Go on"
+        " only if that is you.</p>"
         f"<dl><dt>Server</dt><dd>{escape(ask.server)} ({escape(issuer.resource)})</dd>"
         f"<dt>You sign in at</dt><dd>{escape(where.netloc)}</dd><dt>Issuer</dt><dd>{escape(issuer.name)}</dd>"
         f"<dt>Scopes</dt><dd><ul>{scopes}</ul></dd></dl>"
