@@ -17,19 +17,25 @@ from turnstream.storage.owners.owner_keys import OwnerKeys, count_lost_keys
 
 log = structlog.get_logger(__name__)
 
-_HOW = "`openssl rand -base64 32` makes one; all replicas need the same"
+HOW_TO_MAKE = "`openssl rand -base64 32` makes one; all replicas need the same"
 
 
-def master_keys(settings: Settings, extensions: Sequence[Extension] | None = None) -> MasterKeys | None:
-    """None if DATABASE_URL names a database and no setting a key. Raises ConfigError."""
+def master_keys(
+    settings: Settings, extensions: Sequence[Extension] | None = None, *, make: bool = True
+) -> MasterKeys | None:
+    """None if DATABASE_URL names a database and no setting a key, and for an embedded database that has none and gets
+    none (`make`). Raises ConfigError.
+    """
     if settings.master_key is not None:
         return read_master_keys("TURNSTREAM_MASTER_KEY", settings.master_key.get_secret_value())
     if settings.database_url is None:
         file = own_database(settings, extensions).master_key_file
-        if file is not None:
+        if file is not None and (make or file.exists()):
             return read_master_keys(str(file), _text_of(file))
     if settings.require_encryption:
-        raise ConfigError(f"TURNSTREAM_MASTER_KEY must be set, because TURNSTREAM_REQUIRE_ENCRYPTION is: {_HOW}.")
+        raise ConfigError(
+            f"TURNSTREAM_MASTER_KEY must be set, because TURNSTREAM_REQUIRE_ENCRYPTION is: {HOW_TO_MAKE}."
+        )
     return None
 
 
@@ -38,7 +44,7 @@ async def opened_owner_keys(database: Database, masters: MasterKeys | None, sett
     if lost := await count_lost_keys(database, masters):
         log.error("secrets.locked", owners=lost, remedy="set TURNSTREAM_MASTER_KEY to the keys that it had before")
     if masters is None:
-        log.warning("secrets.plain", remedy=f"set TURNSTREAM_MASTER_KEY: {_HOW}")
+        log.warning("secrets.plain", remedy=f"set TURNSTREAM_MASTER_KEY: {HOW_TO_MAKE}")
         return None
     return OwnerKeys(database, masters, required=settings.require_encryption)
 
@@ -57,7 +63,8 @@ def _text_of(file: Path) -> str:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"The file of the master key, {file}, cannot be made or read: {error}.") from None
     finally:
-        draft.unlink(missing_ok=True)
+        with suppress(OSError):
+            draft.unlink()
 
 
 def read_master_keys(name: str, text: str) -> MasterKeys:

@@ -70,9 +70,9 @@ class Toolset:
         self.outputs = outputs or Outputs()
         self.sources = sources
         self._declared = declared
+        self._offers = offers
         # Decrypts the headers of an owner's tool at a URL; raises CannotOpen.
         self.open_headers: OpenHeaders | None = None
-        self._offers = offers
         self._sizes = Sizes(max_result_chars, max_whole_chars, max_file_bytes)
         self._limiter = Limiter(
             Slots(max_parallel, reserved=reserved),

@@ -133,8 +133,7 @@ class OwnerKeys:
 
     async def counts(self) -> KeyCounts:
         row = await self._database.row(COUNT_KEYS, master=self._masters.first)
-        assert row is not None
-        return KeyCounts(row["every"], row["others"])
+        return KeyCounts(0, 0) if row is None else KeyCounts(row["every"], row["others"])
 
     async def rotate(self) -> AsyncGenerator[RotationStep, None]:
         """Wraps each key by the first master key. Servers may work meanwhile if they have both master keys. What was
