@@ -41,7 +41,7 @@ class Desk:
     server: Server
     client: Client
     office: Office
-    document: Document
+    document: Document | None
 
     @property
     def issuer(self) -> OAuthIssuer:
@@ -67,7 +67,9 @@ def declared(calendar: Calendar, **more: Any) -> McpServer:
 
 
 @asynccontextmanager
-async def desk_at(database_url: str, document: Document, place: Office, key: str, **more: Any) -> AsyncIterator[Desk]:
+async def desk_at(
+    database_url: str, document: Document | None, place: Office, key: str, **more: Any
+) -> AsyncIterator[Desk]:
     async with AsyncExitStack() as stack:
         timing = McpTiming(connect_timeout=60)
         servers = await stack.enter_async_context(McpServers([declared(place.calendar, **more)], timing))
