@@ -605,6 +605,7 @@ def process_at(database_url: str, place: Office, tmp_path: Path) -> Process:
     return Process(database_url, tmp_path, settings)
 
 
+@pytest.mark.timeout(180)
 async def test_a_kill_between_consent_and_continuation_loses_nothing(
     database_url: str, document: Document, place: Office, tmp_path: Path
 ) -> None:
@@ -629,6 +630,7 @@ async def test_a_kill_between_consent_and_continuation_loses_nothing(
         await server.close()
 
 
+@pytest.mark.timeout(180)
 async def test_a_kill_in_the_middle_of_a_refresh_asks_for_a_sign_in(
     database_url: str, document: Document, place: Office, tmp_path: Path
 ) -> None:
