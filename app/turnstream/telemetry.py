@@ -55,7 +55,9 @@ CONTINUATION_SECONDS = Histogram(
 TOOL_SECONDS = Histogram("turnstream_tool_seconds", "Duration of tool calls", ["tool"], buckets=_SECONDS)
 TOOL_OUTCOMES = Counter("turnstream_tool_outcomes", "Settled tool calls", ["tool", "outcome"])
 TOOL_POLICIES = Counter("turnstream_tool_policies", "Tool calls that needed a policy", ["tool", "policy"])
-WAITS = Counter("turnstream_waits", "Calls that began to wait for a person: client, approval or elicitation", ["kind"])
+WAITS = Counter(
+    "turnstream_waits", "Calls that began to wait for a person: client, approval, elicitation or sign_in", ["kind"]
+)
 MCP_CONNECTED = Gauge("turnstream_mcp_connected", "1 while an MCP server is connected, else 0", ["server"])
 FIRST_DELTA_SECONDS = Histogram(
     "turnstream_first_delta_seconds", "From the creation of a turn to its first delta", buckets=_SECONDS

@@ -132,6 +132,16 @@ SCHEDULE = {
     "next_at": NOW,
 }
 SCHEDULE_RUN = {"schedule_id": REPLICA, "tick": NOW, "owner": "ada", "state": "pending"}
+SIGN_IN: Row = {
+    "owner": "ada",
+    "server": "calendar",
+    "version": 1,
+    "tokens": "sealed",
+    "signed_in_at": NOW,
+    "state": b"state",
+    "pending": "sealed",
+    "pending_until": NOW,
+}
 VALID: list[tuple[str, Row]] = [
     ("chats", {"id": CHAT, "owner": "ada"}),
     ("chats", {"id": OTHER_CHAT, "owner": "ada"}),
@@ -142,6 +152,7 @@ VALID: list[tuple[str, Row]] = [
     *(("blocks", block) for block in (BLOCK, CALL, RESULT)),
     ("tool_calls", TOOL_CALL),
     ("jobs", JOB),
+    ("sign_ins", SIGN_IN),
     ("schedules", SCHEDULE),
     ("schedule_runs", SCHEDULE_RUN),
     ("asks", ASK),
@@ -227,6 +238,7 @@ WRONG: dict[str, list[Row]] = {
     "ck_tool_cache_key_is_sha256": [{**CACHED, "key": b"x"}],
     "ck_asks_elicitation_has_question": [
         {**ASK, "tool_use_id": "d", "kind": "elicitation"},
+        {**ASK, "tool_use_id": "d", "kind": "sign_in"},
         {**ASK, "tool_use_id": "d", "question": "{}"},
     ],
     "pk_documents": [DOCUMENT],
@@ -277,6 +289,10 @@ WRONG: dict[str, list[Row]] = {
     "fk_jobs_turn_id": [{**JOB, "id": USER, "turn_id": NEW}],
     "ck_jobs_outcome_has_time": [{**JOB, "id": USER, "tool_use_id": "d", "outcome": "{}"}],
     "ck_jobs_over_has_no_runner": [{**JOB, "id": USER, "tool_use_id": "d", "settled_at": NOW, "replica": REPLICA}],
+    "pk_sign_ins": [{**SIGN_IN, "state": b"other"}],
+    "ix_sign_ins_state": [{**SIGN_IN, "server": "wiki"}],
+    "ck_sign_ins_tokens_have_time": [{**SIGN_IN, "server": "wiki", "state": b"other", "tokens": None}],
+    "ck_sign_ins_pending": [{**SIGN_IN, "server": "wiki", "state": b"other", "pending": None}],
     "pk_schedules": [SCHEDULE],
     "fk_schedules_chat_id": [{**SCHEDULE, "id": USER, "chat_id": NEW}],
     "ck_schedules_one_rule": [{**SCHEDULE, "id": USER, "cron": "* * * * *"}, {**SCHEDULE, "id": USER, "every": None}],

@@ -193,7 +193,7 @@ async def _decision(
 
 
 def _elicited(action: AnswerIn, turn: Turn, field: str) -> Decision:
-    """The answer to an elicitation, checked against the schema of its question."""
+    """The answer to a question, checked against the schema of its question."""
     asked = [ask for ask in turn.asks if (ask.call_id, ask.digest) == (action.tool_use_id, action.input_digest)]
     question = parsed(asked[-1].question) if asked and asked[-1].question is not None else {}
     if action.action == "accept" and "schema" in question:

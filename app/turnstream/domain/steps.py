@@ -224,7 +224,7 @@ def _answer_calls(turn: Turn, unanswered: tuple[Block, ...], last: Round, tool_r
         return RunTools(unanswered, f"This call was not run: the limit of {limit} tool rounds is reached.")
     if last.stop_reason in _NOT_RUN:
         return RunTools(unanswered, _NOT_RUN[last.stop_reason])
-    waiting = {ask.key: ask for ask in turn.asks if ask.answer is None}
+    waiting = {(ask.round, ask.call_id): ask for ask in turn.asks if ask.holds_call}
     working = {job.key: job for job in turn.open_jobs}
     if ready := tuple(call for call in unanswered if call.key not in waiting and call.key not in working):
         return RunTools(ready)

@@ -10,7 +10,7 @@ from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, cast
 
 from msgspec.json import encode as to_json
 
-from turnstream.domain.asks import Ask, Steer
+from turnstream.domain.asks import QUESTIONS, Ask, Steer
 from turnstream.domain.blocks import ACCEPTED, REJECTED, Block, CallState, PreliminaryOutput
 from turnstream.domain.errors import ClaimLost, StatementRefused
 from turnstream.domain.events import BlockStart, Notice, preliminary_notice, progress_notice
@@ -177,7 +177,17 @@ class Recorder:
         """Stores the asks for calls of the last round."""
         await self._records.ask(asks, len(self.turn.asks) + len(self.turn.jobs) + len(asks))
         self.view.ask(asks)
-        if any(ask.kind == "elicitation" for ask in asks):
+        self._show_questions(asks)
+
+    @_write
+    async def ask_to_sign_in(self, call: Block, ask: Ask) -> None:
+        """Stores the ask of a call that was not made. The ledger forgets the call, so that a later run may make it."""
+        await self._records.ask_to_sign_in(call, ask, len(self.turn.asks) + len(self.turn.jobs) + 1)
+        self.view.ask([ask])
+        self._show_questions([ask])
+
+    def _show_questions(self, asks: Sequence[Ask]) -> None:
+        if any(ask.kind in QUESTIONS for ask in asks):
             self.view.notify_actions()
 
     async def refresh(self, refreshed: Callable[[Turn], Awaitable[Turn]]) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
@@ -13,7 +13,7 @@ from typing import Any
 
 import structlog
 
-from turnstream.domain.asks import Ask, AskAnswer, elicitation_id
+from turnstream.domain.asks import Ask, AskAnswer, AskKind, elicitation_id
 from turnstream.domain.blocks import READ_RESULT, Block, CallKey
 from turnstream.domain.deferred import NamedCalls
 from turnstream.domain.errors import ProviderError, TransientError
@@ -40,7 +40,7 @@ from turnstream.storage.tool_cache import CachedResult
 from turnstream.telemetry import WAITS
 from turnstream.tools.outputs import OUTPUT, as_call
 from turnstream.tools.policy import count_policies
-from turnstream.tools.tool import Outcome, PersonAnswer, PersonQuestion, ToolContext
+from turnstream.tools.tool import Outcome, PersonAnswer, PersonQuestion, SignIn, ToolContext
 from turnstream.tools.toolset import Toolset
 
 log = structlog.get_logger(__name__)
@@ -207,7 +207,8 @@ class ToolRuns:
         """
         spending, admitted = self._context.spending, []
         for call in calls:
-            free = self._gate.role(call) is not None or call.key in self._started_before
+            again = call.key in {(ask.round, ask.call_id) for ask in self._recorder.turn.asks if ask.kind == "sign_in"}
+            free = self._gate.role(call) is not None or call.key in self._started_before or again
             if free or await spending.count_calls(1):
                 admitted.append(call)
             else:
@@ -255,6 +256,9 @@ class ToolRuns:
                 await self._recorder.settle_calls(Settlement(call, memo))
                 return
         outcome = await self._start(call)
+        if outcome.sign_in is not None:
+            await self._ask_to_sign_in(call, outcome.sign_in)
+            return
         await self._recorder.settle_calls(Settlement(call, outcome))
         if "cached" not in outcome.notes:  # else it did not run
             await self._call_after_tool(call, outcome)
@@ -369,28 +373,42 @@ class ToolRuns:
         draft = input_json if role == "output" else self._gate.submitted_draft(call)
         return await self._toolset.outputs.settle(role, output, draft, context)
 
-    async def _ask_person(self, call: Block, question: PersonQuestion) -> PersonAnswer | None:
-        """Asks the person a question of the tool that runs, and waits for the answer. None: there was none in time."""
+    async def _ask_to_sign_in(self, call: Block, sign_in: SignIn) -> None:
+        """Lets the call wait until the person has signed in. Nobody else may: the tokens are the owner's."""
+        expiry = self._toolset.policy(call.name or "", self._request.tools).approval_expiry
+        ask = self._question_of(call, "sign_in", sign_in.question, expiry)
+        await self._recorder.ask_to_sign_in(call, ask)
+        self._in_ledger.discard(call.key)  # the next run of the call may come in this attempt
+        self._report_wait([ask])
+        await retry_while_unavailable(sign_in.recheck)
+
+    def _question_of(self, call: Block, kind: AskKind, question: Mapping[str, Any], seconds: float | None) -> Ask:
         self._questions += 1
         attempt = self._recorder.turn.attempt
-        id = elicitation_id(call.tool_use_id or "", attempt, self._questions)
+        id, text = (
+            elicitation_id(call.tool_use_id or "", attempt, self._questions),
+            json.dumps(question, ensure_ascii=False),
+        )
+        return Ask(
+            round=call.round,
+            tool_use_id=id,
+            name=call.name or "",
+            kind=kind,
+            digest=sha256(f"{id} {text}".encode()).hexdigest(),
+            attempt=attempt,
+            expires_at=None if seconds is None else CLOCK.now() + timedelta(seconds=seconds),
+            question=text,
+            approvers=self._gate.approvers(call) if kind == "elicitation" else (),
+        )
+
+    async def _ask_person(self, call: Block, question: PersonQuestion) -> PersonAnswer | None:
+        """Asks the person a question of the tool that runs, and waits for the answer. None: there was none in time."""
         asked: dict[str, Any] = {"message": question.message}
         if question.schema is not None:
             asked["schema"] = json.loads(question.schema)
         if question.url is not None:
             asked["url"] = question.url
-        text = json.dumps(asked, ensure_ascii=False)
-        ask = Ask(
-            round=call.round,
-            tool_use_id=id,
-            name=call.name or "",
-            kind="elicitation",
-            digest=sha256(f"{id} {text}".encode()).hexdigest(),
-            attempt=attempt,
-            expires_at=CLOCK.now() + timedelta(seconds=question.seconds),
-            question=text,
-            approvers=self._gate.approvers(call),
-        )
+        ask = self._question_of(call, "elicitation", asked, question.seconds)
         await self._recorder.ask([ask])
         self._report_wait([ask])
         answer = await self._answer_to(ask, perf_counter() + question.seconds)

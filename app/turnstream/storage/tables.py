@@ -82,6 +82,31 @@ owner_keys = Table(
     info=owned("owner", "credential", closed=True),
 )
 
+# Sign-ins of owners to MCP servers, and those that have begun. `tokens` and `pending` are sealed. `version` counts the
+# tokens of a row: the replica that refreshes them holds the row for a while.
+sign_ins = Table(
+    "sign_ins",
+    metadata,
+    Column("owner", Text, primary_key=True),
+    Column("server", Text, primary_key=True),
+    Column("issuer", Text),
+    Column("scopes", ARRAY(Text)),
+    Column("tokens", Text),
+    Column("expires_at", DateTime(timezone=True)),
+    Column("version", Integer, nullable=False, server_default=text("0")),
+    Column("signed_in_at", DateTime(timezone=True)),
+    Column("refreshed_at", DateTime(timezone=True)),
+    Column("refreshing_until", DateTime(timezone=True)),
+    # SHA-256 of the `state` of the request to the issuer.
+    Column("state", LargeBinary),
+    Column("pending", Text),
+    Column("pending_until", DateTime(timezone=True)),
+    CheckConstraint("(tokens IS NULL) = (signed_in_at IS NULL)", name="tokens_have_time"),
+    CheckConstraint("num_nulls(state, pending, pending_until) IN (0, 3)", name="pending"),
+    Index("ix_sign_ins_state", "state", unique=True, postgresql_where=literal_column("state IS NOT NULL")),
+    info=owned("owner", "state"),
+)
+
 # The audit trail. Triggers write of tokens, approvals and grants (`audit_token`, …). It outlasts its owners.
 audit = Table(
     "audit",
@@ -622,8 +647,8 @@ asks = Table(
     Column("approvers", ARRAY(Text)),
     # Approval links that were signed until then answer nothing.
     Column("links_revoked_at", DateTime(timezone=True)),
-    CheckConstraint("kind IN ('client', 'approval', 'elicitation')", name="kind"),
-    CheckConstraint("(kind = 'elicitation') = (question IS NOT NULL)", name="elicitation_has_question"),
+    CheckConstraint("kind IN ('client', 'approval', 'elicitation', 'sign_in')", name="kind"),
+    CheckConstraint("(kind IN ('elicitation', 'sign_in')) = (question IS NOT NULL)", name="elicitation_has_question"),
     CheckConstraint("(answer IS NULL) = (answered_at IS NULL)", name="answer_has_time"),
     Index("ix_asks_open", "turn_id", postgresql_where=literal_column("answer IS NULL")),
     Index("ix_asks_expiry", "expires_at", postgresql_where=literal_column("answer IS NULL")),

@@ -58,6 +58,7 @@ from turnstream.extensions.ai_sdk.schemas import UiRequest
 from turnstream.extensions.schedules.schemas import ScheduleIn
 from turnstream.extensions.self_service.schemas import ErasureIn
 from turnstream.llm.scripted import Pause, message_of, text, tool_use
+from turnstream.storage.database import Statement
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -139,6 +140,9 @@ class World:
             return await self.waiting(endpoint)
         if "{job}" in endpoint.path:
             return await self.detached(endpoint)
+        if "{server}" in endpoint.path:
+            await self.server.services.storage.database.rows(SIGN_IN, owner=self.api.owner)
+            return filled(endpoint, {"{server}": "calendar"})
         if "{schedule}" in endpoint.path:
             made = await self.api.json("POST", "/api/schedules", 201, json=SCHEDULE)
             return filled(endpoint, {"{schedule}": made["id"]})
@@ -281,6 +285,7 @@ def nothing_there(endpoint: Endpoint) -> str:
         "{job}": str(uuid4()),
         "{schedule}": str(uuid4()),
         "{credential}": str(uuid4()),
+        "{server}": "none",
     }
     return filled(endpoint, ids)
 
@@ -491,6 +496,12 @@ PROVOKED: dict[int, Provoke] = {
     422: wrong_field,
     429: too_many,
 }
+
+
+SIGN_IN = Statement(
+    "INSERT INTO sign_ins (owner, server, tokens, signed_in_at) VALUES (:owner, 'calendar', 'sealed', now())"
+    " ON CONFLICT DO NOTHING RETURNING owner"
+)
 
 
 @pytest_asyncio.fixture(loop_scope="session")

@@ -79,6 +79,7 @@ _TEXTS = {
     "item": "the id of an item",
     "model": "the name of a model; its slashes need not be encoded",
     "response": "the id of a response",
+    "server": "the name of an MCP server",
 }
 # By the module of the handler.
 _TAGS = {

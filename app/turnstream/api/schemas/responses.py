@@ -135,12 +135,12 @@ class ErrorOut(BaseModel):
 class WantedOut(BaseModel):
     """A call that waits: a `client` tool for its result, an `approval` for permission to run, an `elicitation` for the
     answer to a question of a tool that runs. `input` is then the question: its `message`, and the `schema` of the
-    answer, or a `url`.
+    answer, or a `url`. A `sign_in` waits until the owner has signed in at the `url` to the `server` of the tool.
     """
 
     tool_use_id: str
     name: str
-    type: Literal["client", "approval", "elicitation"]
+    type: Literal["client", "approval", "elicitation", "sign_in"]
     input: Any
     input_digest: Annotated[str, Field(description="SHA-256 of this exact call, to be sent with the decision")]
     expires_at: datetime | None
@@ -276,7 +276,7 @@ class WaitingOut(BaseModel):
     turn: UUID
     tool_use_id: str
     name: Annotated[str, Field(description="the tool")]
-    type: Literal["client", "approval", "elicitation"]
+    type: Literal["client", "approval", "elicitation", "sign_in"]
     input: Annotated[str, Field(description="the beginning of the input, as JSON text")]
     since: datetime
     expires_at: datetime | None
@@ -296,8 +296,8 @@ class ApprovalOut(BaseModel):
     turn: UUID
     tool_use_id: str
     name: Annotated[str, Field(description="the tool")]
-    type: Literal["client", "approval", "elicitation"]
-    input: Annotated[str, Field(description="JSON text; the question, where the type is `elicitation`")]
+    type: Literal["client", "approval", "elicitation", "sign_in"]
+    input: Annotated[str, Field(description="JSON text; the question, where the type is `elicitation` or `sign_in`")]
     input_digest: str
     since: datetime
     expires_at: datetime | None

@@ -40,7 +40,7 @@ from turnstream.api.schemas.requests import UiOptions
 from turnstream.api.schemas.tools import ActionsIn
 from turnstream.api.services import Services, count_writes, identity_of, path_for, services_and_owner
 from turnstream.api.views import json_response
-from turnstream.domain.asks import Ask, AskAnswer
+from turnstream.domain.asks import QUESTIONS, Ask, AskAnswer
 from turnstream.domain.errors import RequestRefused
 from turnstream.domain.identity import Identity
 from turnstream.domain.turns import Turn
@@ -258,7 +258,7 @@ def _action(turn: Turn, entry: AgUiResumeIn) -> dict[str, Any]:
     assert found is not None
     payload = entry.payload if isinstance(entry.payload, dict) else {"approved": entry.payload is True}
     about = {"tool_use_id": found[0], "input_digest": digest}
-    if any(ask.kind == "elicitation" and ask.digest == digest for ask in turn.asks):
+    if any(ask.kind in QUESTIONS and ask.digest == digest for ask in turn.asks):
         if entry.status == "cancelled":
             return {"type": "answer", **about, "action": "cancel"}
         return {"type": "answer", **about, "action": "accept", "content": payload}

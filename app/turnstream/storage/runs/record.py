@@ -251,6 +251,16 @@ _ASK = """
     )
 """
 ASK = Statement(f"{_fence()}, {_ASK} SELECT whole FROM held")
+# The call was refused before it was made: the ledger forgets it.
+ASK_TO_SIGN_IN = Statement(
+    f"""
+    {_fence()}, {_ASK}, forgotten AS (
+        DELETE FROM tool_calls USING fenced
+        WHERE turn_id = fenced.id AND round = :round AND tool_use_id = :tool_use_id AND state = 'started'
+    )
+    SELECT whole FROM held
+    """
+)
 
 # WAIT and END_TURN put the turn back into the queue where something has arrived that the run does not know of. Each may
 # be written again when its answer was lost, so it takes a turn in the statuses that it writes, too. A turn that is
@@ -485,6 +495,12 @@ class Records:
     async def ask(self, asks: Sequence[Ask], asked: int) -> None:
         """Stores the asks of one round. `asked` is the number of asks and jobs of the turn, these included."""
         await self._write(ASK, **_columns_of_asks(asks), asked=asked)
+
+    async def ask_to_sign_in(self, call: Block, ask: Ask, asked: int) -> None:
+        """Stores the ask of a call that was started and not made."""
+        named = {"round": call.round, "tool_use_id": call.tool_use_id}
+        await self._write(ASK_TO_SIGN_IN, **_columns_of_asks([ask]), **named, asked=asked)
+        self._started = [each for each in self._started if each.key != call.key]
 
     async def start_jobs(self, jobs: Sequence[NewJob], asked: int) -> None:
         """Stores the jobs of calls. `asked` is the number of asks and jobs of the turn, these included."""

@@ -46,7 +46,10 @@ export interface components {
         ActionsIn: {
             actions: (components["schemas"]["ResultIn"] | components["schemas"]["ApproveIn"] | components["schemas"]["DenyIn"] | components["schemas"]["AnswerIn"])[];
         };
-        /** @description The answer to an elicitation. `content` meets the schema of the question; it is sent to the tool. */
+        /**
+         * @description The answer to a question. `content` meets its schema, and is sent to the tool. `accept` to a `sign_in` makes the
+         *     call again, as the sign-in itself does.
+         */
         AnswerIn: {
             /**
              * @description discriminator enum property added by openapi-typescript
@@ -1502,7 +1505,7 @@ export interface components {
             /** @description the tool */
             name: string;
             /** @enum {string} */
-            type: "client" | "approval" | "elicitation";
+            type: "client" | "approval" | "elicitation" | "sign_in";
             /** @description the beginning of the input, as JSON text */
             input: string;
             /** Format: date-time */
@@ -1519,13 +1522,13 @@ export interface components {
         /**
          * @description A call that waits: a `client` tool for its result, an `approval` for permission to run, an `elicitation` for the
          *     answer to a question of a tool that runs. `input` is then the question: its `message`, and the `schema` of the
-         *     answer, or a `url`.
+         *     answer, or a `url`. A `sign_in` waits until the owner has signed in at the `url` to the `server` of the tool.
          */
         WantedOut: {
             tool_use_id: string;
             name: string;
             /** @enum {string} */
-            type: "client" | "approval" | "elicitation";
+            type: "client" | "approval" | "elicitation" | "sign_in";
             input: unknown;
             /** @description SHA-256 of this exact call, to be sent with the decision */
             input_digest: string;

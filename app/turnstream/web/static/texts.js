@@ -296,6 +296,9 @@ export const TEXTS = {
     send: 'Send',
     failed: 'It failed',
     answer: 'Answer',
+    wantsSignIn: (server) => ` needs your sign-in to ${server}:`,
+    signIn: (server) => `Sign in to ${server}`,
+    scopes: (scopes) => `Scopes: ${scopes}`,
   },
   export: {
     question: '## You',
