@@ -93,7 +93,7 @@ async def test_a_mask_for_another_server_is_refused(database_url: str, document:
         assert refused["errors"][0]["field"] == "params.mcp_servers.0.authorization_token"
 
 
-@pytest.mark.parametrize("other", [None, new_master_key()])
+@pytest.mark.parametrize("other", [None, new_master_key()], ids=["no key", "another key"])
 async def test_without_the_key_no_model_is_called(database_url: str, document: Document, other: str | None) -> None:
     provider = provider_of_model()
     async with served(database_url, new_master_key(), provider) as server, await client_of(server, document) as client:

@@ -69,6 +69,7 @@ def test_the_key_of_an_owner_is_none_of_another() -> None:
         (b64encode(token_bytes(16)).decode(), "key 1 must have 32 bytes, not 16"),
         (f"{b64encode(token_bytes(32)).decode()},c2hvcnQ=", "key 2 must have 32 bytes, not 5"),
     ],
+    ids=["none", "no base64", "short", "second short"],  # the same in each process of a run
 )
 def test_a_wrong_master_key_is_named_and_not_shown(text: str, says: str) -> None:
     with pytest.raises(ValueError, match=says) as error:
