@@ -1,4 +1,5 @@
 """The runner of jobs: claims those that are due, runs them, and stops them when their turn does not want them any more.
+It delivers the reports of those that are over.
 
 A kind of job is what runs the call. The runner has the rest: claims, fences, reports, crashes, and the end.
 """
@@ -17,6 +18,7 @@ from turnstream.domain.jobs import RESULT_PATH, digest_of_token, new_token
 from turnstream.domain.plans import Plans
 from turnstream.engine.preliminary import fitted_output
 from turnstream.engine.recorder import to_the_end
+from turnstream.engine.reports import ReportDelivery
 from turnstream.engine.tool_call import measured, with_files_stored
 from turnstream.engine.tool_gate import UNKNOWN_END, JobEnd
 from turnstream.kit.signals import Signals
@@ -159,9 +161,18 @@ class JobRunner:
     jobs have `grace_period` seconds to end.
     """
 
-    def __init__(self, jobs: Jobs, kind: JobKind, most: int, poll_interval: float, grace_period: float) -> None:
+    def __init__(
+        self,
+        jobs: Jobs,
+        kind: JobKind,
+        reports: ReportDelivery,
+        most: int,
+        poll_interval: float,
+        grace_period: float,
+    ) -> None:
         self._jobs = jobs
         self._kind = kind
+        self._reports = reports
         self._most = most
         self._poll_interval = poll_interval
         self._grace_period = grace_period
@@ -202,6 +213,7 @@ class JobRunner:
         try:
             if reports := [report for each in self._running.values() if (report := each.report())]:
                 await self._jobs.store_progress(reports)
+            await self._reports.deliver()
             if self._running or self._in_doubt:
                 await self._compare_with_rows()
             while not self._draining and (free := self._most - len(self._running)) > 0:

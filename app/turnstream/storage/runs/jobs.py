@@ -16,11 +16,14 @@ from turnstream.storage.rows import OPEN_STATUSES, TOOLS, from_json, requests_fr
 from turnstream.storage.runs.queue import QUEUED, UPDATED
 from turnstream.storage.runs.session import CHANNEL, JOBS
 
-# The turn of a job that goes on: it is open, nobody has cancelled it, and its owner is not held.
+# The owner of a turn, which the row of an open one has.
+_OWNER = "coalesce(turns.queue_owner, (SELECT chats.owner FROM chats WHERE chats.id = turns.chat_id))"
+# A job goes on while its turn is open, nobody has cancelled that, and its owner is not held. One that reports goes on
+# after the end of its turn.
 _GOES_ON = f"""
-    turns.status IN {OPEN_STATUSES} AND NOT turns.cancel_requested AND NOT EXISTS (
-        SELECT FROM moves WHERE moves.owner = turns.queue_owner AND held_until > now()
-    )
+    CASE WHEN turns.status IN {OPEN_STATUSES} THEN NOT turns.cancel_requested
+        ELSE jobs.reports AND turns.status <> 'cancelled' END
+    AND NOT EXISTS (SELECT FROM moves WHERE moves.owner = {_OWNER} AND held_until > now())
 """
 # The owner with the fewest running jobs comes first. Here an owner gets at most half of the room that its own jobs
 # leave, so that a slot is left for another one, however long jobs take. A job whose time is up is claimed without its
@@ -28,7 +31,7 @@ _GOES_ON = f"""
 CLAIM_JOBS = Statement(
     f"""
     WITH unsettled AS (
-        SELECT jobs.id, due_at, jobs.replica, turns.queue_owner AS owner, holder.id IS NOT NULL AS runs,
+        SELECT jobs.id, due_at, jobs.replica, {_OWNER} AS owner, holder.id IS NOT NULL AS runs,
             {_GOES_ON} AND (
                 due_at <= now() AND jobs.name = ANY(CAST(:names AS text[])) OR deadline <= now()
             ) AS wanted
@@ -54,7 +57,7 @@ CLAIM_JOBS = Statement(
     WHERE jobs.id = chosen.id AND turns.id = turn_id
     RETURNING jobs.id, turn_id, round, tool_use_id, name, kind, input, deadline, checkpoint, handle,
         jobs.attempt, progress,
-        chat_id, queue_owner AS owner, request, {TOOLS} AS tools
+        chat_id, {_OWNER} AS owner, request, {TOOLS} AS tools
     """
 )
 # What this replica holds by its rows, and whether it goes on.
@@ -120,7 +123,8 @@ STORE_PROGRESS = Statement(
       AND tool_calls.tool_use_id = stored.tool_use_id AND state = 'started' AND output IS NOT NULL
     """
 )
-# The turn is locked first, as its own writes do. A turn that waits is queued; one that runs reads the outcome.
+# The turn is locked first, as its own writes do. A turn that waits is queued; one that runs reads the outcome. It does
+# not learn of a job that reports: the runners are notified, and deliver the report.
 SETTLE_JOB = Statement(
     f"""
     WITH turn AS (
@@ -128,14 +132,15 @@ SETTLE_JOB = Statement(
     ), settled AS (
         UPDATE jobs SET outcome = CAST(:outcome AS json), settled_at = now(), replica = NULL FROM turn
         WHERE jobs.id = :job AND turn_id = turn.id AND jobs.attempt = :job_attempt AND settled_at IS NULL
-        RETURNING turn_id
+        RETURNING turn_id, reports
     ), arrived AS (
         UPDATE turns
         SET arrivals = arrivals + 1, status = CASE WHEN status = 'waiting' THEN 'queued' ELSE status END
-        WHERE id IN (SELECT turn_id FROM settled) AND status IN {OPEN_STATUSES}
+        WHERE id IN (SELECT turn_id FROM settled WHERE NOT reports) AND status IN {OPEN_STATUSES}
         RETURNING id, status
     )
     SELECT pg_notify({CHANNEL}, CASE status WHEN 'queued' THEN '{QUEUED}' ELSE '{UPDATED} ' || id END) FROM arrived
+    UNION ALL SELECT pg_notify({CHANNEL}, '{JOBS}') FROM settled WHERE reports
     """
 )
 

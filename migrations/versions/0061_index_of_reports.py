@@ -1,0 +1,27 @@
+"""index of reports: outcomes of jobs that are to be delivered
+
+Revision: 0061, after: 0060
+"""
+
+import sqlalchemy as sa
+from alembic import op
+
+from turnstream.storage.index_build import create_index_concurrently
+
+revision = "0061"
+down_revision = "0060"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    create_index_concurrently(
+        "ix_jobs_undelivered",
+        "jobs",
+        ["settled_at"],
+        postgresql_where=sa.text("reports AND settled_at IS NOT NULL AND delivery IS NULL"),
+    )
+
+
+def downgrade() -> None:
+    op.drop_index("ix_jobs_undelivered", table_name="jobs")
