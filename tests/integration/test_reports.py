@@ -11,7 +11,7 @@ import pytest
 from tests.support.harness import OWNER, Asked, Harness, results_of
 from turnstream.domain.blocks import Block
 from turnstream.domain.jobs import digest_of_token
-from turnstream.domain.kinds import REPORT, TEXT
+from turnstream.domain.kinds import REPORT, TEXT, TOOL_RESULT
 from turnstream.domain.turns import Turn
 from turnstream.engine.reports import STARTED
 from turnstream.kit.ids import new_id
@@ -20,7 +20,7 @@ from turnstream.llm.scripted import Pause, Reply, ScriptedProvider, message_of, 
 from turnstream.storage.chats.exchanges import Exchanges, Target
 from turnstream.storage.chats.job_results import JobResults, PutResult
 from turnstream.storage.chats.job_stops import JobStops
-from turnstream.storage.chats.queued import ChatQueue
+from turnstream.storage.chats.queued import QueuedMessages
 from turnstream.storage.chats.turns import Turns
 from turnstream.storage.runs.queue import Queue
 from turnstream.tools.tool import Detached, File, Outcome, ResultAddress, ToolContext, tool, tools_of
@@ -35,6 +35,12 @@ class Works:
     between: Pause = field(default_factory=Pause)
     stopped: asyncio.Event = field(default_factory=asyncio.Event)
     addresses: list[ResultAddress] = field(default_factory=list)
+    leave: asyncio.Queue[str] = field(default_factory=asyncio.Queue)
+
+    @tool(background=True, reports=True)
+    async def dig_on(self) -> str:
+        """Dig on, when there is leave."""
+        return await self.leave.get()
 
     @tool(background=True, reports=True)
     async def dig(self, where: str) -> str:
@@ -102,12 +108,18 @@ async def newest(harness: Harness, asked: Asked, status: str, but: Asked | None 
     while True:
         async with harness.database.transaction() as connection:
             row = await connection._raw.fetchrow(
-                "SELECT id, status FROM turns WHERE chat_id = $1 AND role = 'assistant' ORDER BY created_at DESC LIMIT 1",
+                "SELECT id, status FROM turns WHERE chat_id = $1 AND role = 'assistant'"
+                " ORDER BY created_at DESC LIMIT 1",
                 asked.chat,
             )
         if row["status"] == status and (but is None or row["id"] != but.turn):
             return await turns.get(OWNER, asked.chat, row["id"])
         await asyncio.sleep(0.01)
+
+
+async def queue_of(harness: Harness, asked: Asked) -> list[str]:
+    entries = await QueuedMessages(harness.database, harness.database).of_chat(OWNER, asked.chat)
+    return [block.text for entry in entries for block in entry.blocks]
 
 
 def reports_of(turn: Turn) -> list[tuple[int, str]]:
@@ -128,7 +140,9 @@ async def test_an_idle_branch_gets_a_turn_that_begins_with_the_report(harness: H
     provider = ScriptedProvider([calls(DIG), said("It is under way."), said("There is a hole.")])
     async with harness.replica(provider, tools_of(works), listens=True) as replica:
         asked = await harness.ask(tools=tools_of(works))
-        first = await harness.finish(replica, asked)
+        await harness.finish(replica, asked)
+        await works.pause.reached.wait()
+        first = await harness.turn(asked)
         assert (first.status, results_of(first)["a"].text) == ("complete", STARTED)
         assert [(job.state, job.delivery) for job in first.jobs] == [("running", None)]
         works.pause.go.set()
@@ -179,7 +193,7 @@ async def test_a_report_answers_no_ask_and_waits_for_its_answer(
         replica.worker.wake()
         turn = await newest(harness, asked, "waiting")
         assert ([ask.answer for ask in turn.asks], len(turn.steers)) == ([None], 1)
-        assert await ChatQueue(harness.database).entries(OWNER, asked.chat) == []
+        assert await queue_of(harness, asked) == []
         await replica.cancel(asked)
         turn = await harness.finish(replica, asked)
     assert reports_of(turn) == [(2, "a hole in Rome")]
@@ -265,9 +279,7 @@ async def test_a_report_is_delivered_behind_a_message_that_has_not_begun(harness
             )
             works.pause.go.set()
             third = await newest(harness, asked, "queued", later)
-            assert [entry.blocks[0].text for entry in await ChatQueue(harness.database).entries(OWNER, asked.chat)] == [
-                "How is the weather?"
-            ]
+            assert await queue_of(harness, asked) == ["How is the weather?"]
             await locker.connection.execute("UPDATE turns SET declined_until = NULL, declined = NULL")
         replica.worker.wake()
         third = await newest(harness, asked, "complete", later)
@@ -315,17 +327,21 @@ async def test_beside_a_replica_that_knows_no_reports_the_turn_waits(
 async def test_after_ten_turns_in_a_row_that_reports_have_started_the_turn_waits(
     harness: Harness, works: Works
 ) -> None:
-    works.pause.go.set()
-    provider = ScriptedProvider([reply for _ in range(12) for reply in (calls(DIG), said("Again."))])
-    async with harness.replica(provider, tools_of(works), listens=True) as replica:
-        asked = await harness.ask(tools=tools_of(works))
+    def answer(request: ModelRequest) -> Reply:
+        is_started = request.messages[-1].blocks[-1].type == TOOL_RESULT
+        return said("Again.") if is_started else calls(("dig_on", "a"))
+
+    async with harness.replica(ScriptedProvider(answer), tools_of(works), listens=True) as replica:
+        last = asked = await harness.ask(tools=tools_of(works))
         replica.worker.wake()
-        while True:
-            turn = await newest(harness, asked, "complete")
-            if results_of(turn)["a"].text == "a hole in Rome":
-                break
-    assert works.done == ["Rome"] * 11
-    assert len(provider.requests) == 22
+        for _ in range(10):
+            turn = await newest(harness, asked, "complete", None if last is asked else last)
+            last = Asked(asked.chat, turn.id)
+            works.leave.put_nowait("dug")
+        await newest(harness, asked, "waiting", last)
+        works.leave.put_nowait("dug")
+        turn = await newest(harness, asked, "complete", last)
+    assert (results_of(turn)["a"].text, reports_of(turn)) == ("dug", [(0, "dug")])
 
 
 async def test_two_replicas_deliver_a_report_once(
