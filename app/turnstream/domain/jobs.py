@@ -103,3 +103,16 @@ class Job:
             "progress": self.progress,
             "child": None if self.child is None else asdict(self.child),
         }
+
+    def report(self) -> Mapping[str, Any]:
+        """What readers of the turn see of a job that reports."""
+        return {
+            "job": self.id,
+            "tool_use_id": self.tool_use_id,
+            "name": self.name,
+            "state": "settled" if self.settled else self.state,
+            "progress": self.progress,
+            "delivery": self.delivery,
+            "turn": self.delivered_to,
+            "round": self.delivered_round,
+        }
