@@ -176,6 +176,8 @@ async def test_after_a_kill_at_any_point_of_a_report_it_is_delivered_once(
     stage: Stage, record_property: Callable[[str, object], None]
 ) -> None:
     stage.fork_server.environment["FAULTS_BACKGROUND"] = "reports"
+    stage.fork_server.environment["FAULTS_PACE"] = "0.01"  # without it the model waits for readers, and there are none
+    stage.fork_server.environment["TURNSTREAM_POLL_INTERVAL"] = "1"  # a successor finds what was to be notified
     seen = stage.folder / "seen"
     turn = await stage.ask("continue")
     await until_reported(stage, turn, FAULTS_SEEN=str(seen))
