@@ -8,7 +8,7 @@ from typing import Any
 
 from turnstream.domain.asks import Steer
 from turnstream.domain.blocks import Block
-from turnstream.storage.chats.reports import DELIVER_REPORT, DeliveredReport, Report, Reports
+from turnstream.storage.chats.reports import DELIVER_REPORT, DeliveredReport, JobReport, Reports
 from turnstream.storage.database import Database, Row, Statement, Transaction
 from turnstream.storage.runs import jobs, journal, queue, record
 
@@ -78,7 +78,7 @@ class Points:
             self.reach(f"after {IN_TRANSACTIONS[statement]}")
             return result
 
-        async def delivered(reports: Reports, report: Report, block: Block) -> DeliveredReport | None:
+        async def delivered(reports: Reports, report: JobReport, block: Block) -> DeliveredReport | None:
             result = await deliver(reports, report, block)
             self.reach("report delivered")
             return result

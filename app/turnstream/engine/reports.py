@@ -12,7 +12,7 @@ from turnstream.domain.errors import StatementRefused
 from turnstream.domain.kinds import REPORT
 from turnstream.domain.results import result_as_text
 from turnstream.engine.tool_gate import UNKNOWN_END, end_of
-from turnstream.storage.chats.reports import Report, Reports
+from turnstream.storage.chats.reports import JobReport, Reports
 from turnstream.storage.rows import to_json
 from turnstream.telemetry import REPORTS_DELIVERED
 from turnstream.tools.tool import RETURNED_NOTHING
@@ -53,7 +53,7 @@ class ReportDelivery:
             log.info("report.delivered", job=str(report.id), delivery=delivered.delivery, turn=str(delivered.turn))
             self._notify(report.owner, report.chat)
 
-    def _block_of(self, report: Report) -> Block:
+    def _block_of(self, report: JobReport) -> Block:
         """The report as the turn that gets it will have it. `data` tells readers of which call it is."""
         end = UNKNOWN_END if report.outcome is None else end_of(report.outcome)
         round, call = report.call

@@ -92,7 +92,7 @@ MAY_REPORT = Statement(
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class JobReport:
     """The outcome of the job `id`, as the JSON text of its row, which is to be delivered. `turn` made the call, with
     `request`. None where commits were lost.
     """
@@ -129,12 +129,12 @@ class Reports:
         """Ends the jobs of turns that were cancelled. Returns their ids."""
         return [row["id"] for row in await self._database.rows(DISCARD_REPORTS)]
 
-    async def undelivered(self, most: int) -> Sequence[Report]:
+    async def undelivered(self, most: int) -> Sequence[JobReport]:
         """Up to `most` reports that wait, the oldest first."""
         rows = await self._database.rows(GET_REPORTS, most=most)
         requests = requests_from(rows)
         return [
-            Report(
+            JobReport(
                 row["id"],
                 row["owner"],
                 row["chat_id"],
@@ -147,7 +147,7 @@ class Reports:
             for row in rows
         ]
 
-    async def deliver(self, report: Report, block: Block) -> DeliveredReport | None:
+    async def deliver(self, report: JobReport, block: Block) -> DeliveredReport | None:
         """Gives the report to the branch of its turn, as `block`. None where another replica has, or the chat is gone.
 
         A turn that has never run takes none: its message can still be withdrawn, and the report would go with it.
