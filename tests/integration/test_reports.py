@@ -64,6 +64,7 @@ class Works:
     @tool(background=True, reports=True)
     async def draw(self) -> list[str | File]:
         """Draw."""
+        await self.pause.go.wait()
         return ["A picture:", File(PNG)]
 
     @tool()
@@ -304,6 +305,7 @@ async def test_files_of_a_report_are_named(harness: Harness, works: Works) -> No
     async with harness.replica(provider, tools_of(works), listens=True) as replica:
         asked = await harness.ask(tools=tools_of(works))
         await harness.finish(replica, asked)
+        works.pause.go.set()
         second = await newest(harness, asked, "complete", asked)
     assert reports_of(second)[0][1].startswith("A picture:\n[A file of the type image")
 
