@@ -21,7 +21,7 @@ from turnstream.storage.chats.exchanges import Exchanges, Target
 from turnstream.storage.chats.job_results import JobResults, PutResult
 from turnstream.storage.chats.job_stops import JobStops
 from turnstream.storage.chats.queued import QueuedMessages
-from turnstream.storage.chats.turns import Turns
+from turnstream.storage.chats.turns import ToolResults, Turns
 from turnstream.storage.runs.queue import Queue
 from turnstream.tools.tool import Detached, File, Outcome, ResultAddress, ToolContext, tool, tools_of
 
@@ -233,6 +233,9 @@ async def test_a_result_from_elsewhere_is_delivered_after_the_end_of_the_turn(ha
     (block,) = (block for block in second.blocks if block.type == REPORT)
     assert block.text.startswith("x" * 1000 + "\n\n[The result was cut here")
     assert '"data":{"way":1}' in (block.data or "")
+    results = ToolResults(harness.database)  # the model is told to read on by the id of the call
+    assert await results.whole(second.id, "a") == "x" * 5000
+    assert await results.of_turn(OWNER, asked.chat, asked.turn, "a") == "x" * 5000
 
 
 async def test_the_owner_stops_a_call_of_a_turn_that_has_ended(harness: Harness, works: Works) -> None:
