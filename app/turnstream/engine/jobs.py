@@ -140,6 +140,7 @@ class ToolJobs:
             progress=running.progress,
             preliminary=running.show,
             documents=request.documents,
+            offered=request.tools,
             checkpoint=running.checkpoint,
             checkpointed=job.checkpointed,
             deadline=job.deadline,

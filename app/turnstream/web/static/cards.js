@@ -12,6 +12,15 @@ const { cards: texts } = TEXTS
 
 const MAX_SHOWN = 20_000 // characters of an input or a result; a button shows the rest
 
+/** The tool that a call of the generic tool names. */
+function namedIn(text) {
+  try {
+    return JSON.parse(text).name
+  } catch {
+    return undefined
+  }
+}
+
 export class Card {
   /**
    * `ask` returns the form for a call that waits for a person, `wholeResult` reads a result that was cut, `readUpload` a file;
@@ -66,6 +75,7 @@ export class Card {
     this.resultBlock = result
     const state = stateOf(call, result, action, running)
     if (this.element.dataset.state !== state) this.#show(state)
+    if (call.name === 'call_tool' && !call.open) setText(this.name, unmasked(namedIn(call.text) ?? call.name))
     setText(this.brief, call.open ? ending(call.text) : call.text.slice(0, 200) || '{}')
     setText(this.status, statusOf(state, result, progress ?? job?.progress))
     this.job.update(state === 'running' ? job : undefined)
