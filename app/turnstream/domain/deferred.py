@@ -3,42 +3,52 @@ through one generic tool. So the tools of all requests of a chat are the same te
 """
 
 import json
-from collections.abc import Sequence
 from dataclasses import replace
 
-from turnstream.domain.blocks import Block
-from turnstream.domain.turns import ToolSpec, Turn
+from turnstream.domain.blocks import Block, CallKey
+from turnstream.domain.turns import Turn, TurnRequest
 
 FIND_TOOLS = "find_tools"
 CALL_TOOL = "call_tool"
 
 
-def as_named(call: Block, tools: Sequence[ToolSpec]) -> Block:
-    """A call of the generic tool as one of the tool that it names, with its name and its input. A call that names no
-    tool of this server is returned as it is; the generic tool then says what is wrong.
+class NamedCalls:
+    """Reads calls of the generic tool as calls of the tools that they name. Where the request defers no tool, a tool of
+    that name is another one, and no call is changed. Each call is read once: its input may be long.
     """
-    if call.name != CALL_TOOL or not call.is_call:
-        return call
-    name, input = _named_in(call.text)
-    spec = next((spec for spec in tools if spec.name == name), None)
-    if spec is None or spec.client or spec.role is not None or spec.name in {FIND_TOOLS, CALL_TOOL}:
-        return call
-    return replace(call, name=spec.name, text=input)
+
+    def __init__(self, request: TurnRequest | None) -> None:
+        tools = request.tools if request else ()
+        self._tools = {spec.name: spec for spec in tools} if any(spec.deferred for spec in tools) else {}
+        self._read: dict[CallKey, tuple[Block, Block]] = {}
+
+    def call(self, call: Block) -> Block:
+        """The call with the name and the input of the named tool. One that names no tool of this server is returned as
+        it is; the generic tool then says what is wrong.
+        """
+        if not self._tools or call.name != CALL_TOOL or not call.is_call:
+            return call
+        read = self._read.get(call.key)
+        if read is None or read[0] is not call:
+            read = self._read[call.key] = call, self._as_named(call)
+        return read[1]
+
+    def turn(self, turn: Turn) -> Turn:
+        return replace(turn, blocks=tuple(map(self.call, turn.blocks))) if self._tools else turn
+
+    def _as_named(self, call: Block) -> Block:
+        name, input = _named_in(call.text)
+        spec = self._tools.get(name) if isinstance(name, str) else None
+        if spec is None or spec.client or spec.role is not None or spec.name in {FIND_TOOLS, CALL_TOOL}:
+            return call
+        return replace(call, name=spec.name, text=input)
 
 
 def input_of(call: Block, name: str) -> str:
-    """The input of a call, as one of the tool `name`, which an ask has for it."""
+    """The input of the call for the tool `name`, which is that of the ask for the call."""
     if call.name != CALL_TOOL or name == CALL_TOOL:
         return call.text
     return _named_in(call.text)[1]
-
-
-def with_named_calls(turn: Turn) -> Turn:
-    """The turn with its calls as those of the tools that they name."""
-    tools = turn.request.tools if turn.request else ()
-    if not any(spec.deferred for spec in tools):
-        return turn
-    return replace(turn, blocks=tuple(as_named(block, tools) for block in turn.blocks))
 
 
 def _named_in(text: str) -> tuple[object, str]:

@@ -155,6 +155,11 @@ class TurnRequest:
     trace: str | None = None
     documents: str | None = ""
 
+    @property
+    def defined_tools(self) -> tuple[ToolSpec, ...]:
+        """The tools whose definitions are in the requests of the model."""
+        return tuple(spec for spec in self.tools if not spec.deferred)
+
 
 @dataclass(frozen=True, slots=True)
 class TurnError:

@@ -15,7 +15,7 @@ import structlog
 
 from turnstream.domain.asks import Ask, AskAnswer, elicitation_id
 from turnstream.domain.blocks import READ_RESULT, Block, CallKey
-from turnstream.domain.deferred import as_named, with_named_calls
+from turnstream.domain.deferred import NamedCalls
 from turnstream.domain.errors import ProviderError, TransientError
 from turnstream.domain.kinds import TEXT
 from turnstream.domain.output import attempt_of
@@ -68,6 +68,7 @@ class ToolRuns:
         self._models = models
         self._side_calls = side_calls
         self._started_before = started_before
+        self._named = NamedCalls(context.recorder.turn.request)
         self._tasks: dict[CallKey, asyncio.Task[Outcome]] = {}
         self._begun: dict[CallKey, tuple[str, float]] = {}  # names of the tools, and when by perf_counter
         self._in_ledger: set[CallKey] = set()
@@ -80,7 +81,7 @@ class ToolRuns:
         return self._gate_of(self._recorder.turn)
 
     def _gate_of(self, turn: Turn) -> ToolGate:
-        return ToolGate(with_named_calls(turn), self._toolset, self._started_before, self._tasks.keys())
+        return ToolGate(self._named.turn(turn), self._toolset, self._started_before, self._tasks.keys())
 
     @property
     def _request(self) -> TurnRequest:
@@ -97,7 +98,7 @@ class ToolRuns:
         """Starts a call whose block has just closed, if its tool only reads. Its outcome is stored after the seal.
         Calls that a plan limits wait for the seal, since they are counted first.
         """
-        call = as_named(block, self._request.tools)
+        call = self._named.call(block)
         if not self._context.spending.limits_calls and self._gate.may_start_early(call):
             self._start(call)
 
@@ -105,7 +106,7 @@ class ToolRuns:
         """The `calls` of a round, where nothing but their entry in the ledger comes between its seal and their start;
         else none. `sealed` is the turn as it will be. They must be started next, or be settled.
         """
-        gate, named = self._gate_of(sealed), [as_named(call, self._request.tools) for call in calls]
+        gate, named = self._gate_of(sealed), [*map(self._named.call, calls)]
         if self._context.spending.limits_calls or gate.asks(named, CLOCK.now()):
             return ()
         if not all(isinstance(gate.decide(call), RunCall) for call in named):
@@ -115,7 +116,7 @@ class ToolRuns:
 
     async def answer(self, calls: Sequence[Block], refusal: str | None) -> None:
         """Gives every call of a round its result, or asks a person for it."""
-        calls = [as_named(call, self._request.tools) for call in calls]
+        calls = [*map(self._named.call, calls)]
         if refusal is None and (asks := self._gate.asks(calls, CLOCK.now())):
             if any(ask.tool_digest is not None for ask in asks):
                 find = partial(self._context.grants.of_chat, self._recorder.turn.chat_id)

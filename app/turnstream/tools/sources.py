@@ -4,21 +4,18 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 
-from turnstream.domain.turns import ToolSpec, TurnRequest
+from turnstream.domain.turns import ToolSpec
 from turnstream.tools.declared.declarations import Declarations
 from turnstream.tools.declared.tables import PolicyTable
 from turnstream.tools.outputs import Outputs
-from turnstream.tools.tool import Tool, ToolSource
-
-# Changes the tools of a request before it is stored. Applied again to its own result, it changes nothing.
-Offer = Callable[[TurnRequest], TurnRequest]
+from turnstream.tools.tool import Offer, Tool, ToolSource
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedTools:
     """`sources` list more tools, which come and go; the names of these begin with one of `prefixes`. `declared`
-    makes the tool of a spec that came with a request, or raises ValueError. `offer` decides which tools of a request
-    the model sees. `connections` are open while the toolset is used.
+    makes the tool of a spec that came with a request, or raises ValueError. `offer` decides which tools of a
+    request are deferred. `connections` are open while the toolset is used.
     """
 
     tools: Sequence[Tool] = ()

@@ -9,7 +9,7 @@ from inspect import cleandoc, getattr_static, iscoroutinefunction
 from typing import Any, Literal, ParamSpec, Protocol, cast, overload, runtime_checkable
 from uuid import UUID
 
-from turnstream.domain.turns import ToolSpec
+from turnstream.domain.turns import ToolSpec, TurnRequest
 from turnstream.tools.arguments import Arguments, BadArguments, split_docstring
 from turnstream.tools.policy import Policy, policy_of
 from turnstream.tools.serialize import serialize
@@ -267,6 +267,10 @@ class FunctionTool:
 
     def _text(self, result: object) -> str:
         return result if isinstance(result, str) else serialize(result, self.policy.results)
+
+
+# Changes the tools of a request before it is stored. Its result does not change if it is called again.
+Offer = Callable[[TurnRequest], TurnRequest]
 
 
 class ToolSource(Protocol):

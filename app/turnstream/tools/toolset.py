@@ -23,7 +23,7 @@ from turnstream.tools.running.limiter import Limiter
 from turnstream.tools.running.slots import Slots
 from turnstream.tools.running.tries import Backoff, short_backoff
 from turnstream.tools.serialize import serialize
-from turnstream.tools.tool import Outcome, Tool, ToolContext, ToolSource
+from turnstream.tools.tool import Offer, Outcome, Tool, ToolContext, ToolSource
 
 log = structlog.get_logger(__name__)
 
@@ -49,7 +49,7 @@ class Toolset:
         outputs: Outputs | None = None,
         sources: Sequence[ToolSource] = (),
         declared: Callable[[ToolSpec], Tool] | None = None,
-        offers: Sequence[Callable[[TurnRequest], TurnRequest]] = (),
+        offers: Sequence[Offer] = (),
         max_request_tools: int = 16,
         reserved: bool = False,
         max_whole_chars: int = 5_000_000,
@@ -110,7 +110,7 @@ class Toolset:
         return [name for name in own if name not in tools]
 
     def offered(self, request: TurnRequest) -> TurnRequest:
-        """The request with the tools that the model sees marked, and the others deferred."""
+        """The request as it is stored: some of its tools may be deferred."""
         for offer in self._offers:
             request = offer(request)
         return request

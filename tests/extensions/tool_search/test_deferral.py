@@ -32,7 +32,7 @@ def test_tools_of_clients_outputs_and_those_that_are_kept_or_chosen_stay() -> No
 
 
 @pytest.mark.parametrize("deferral", [DEFERRAL, Deferral(None, 10), Deferral(3, None, by_provider=["m"])])
-def test_the_tools_of_a_request_may_be_those_of_a_deferred_one(deferral: Deferral) -> None:
+def test_a_deferral_of_its_own_result_changes_nothing(deferral: Deferral) -> None:
     once = deferral.offer(REQUEST)
     assert once != REQUEST
     assert deferral.offer(once) == once
@@ -55,7 +55,14 @@ def test_for_some_models_the_provider_searches() -> None:
 )
 def test_a_request_that_searches_by_itself_is_left_alone(definition: str) -> None:
     request = replace(REQUEST, provider_tools=(definition,))
-    assert DEFERRAL.offer(request).tools == REQUEST.tools
+    assert DEFERRAL.offer(request) == request
+
+
+@pytest.mark.parametrize("name", [FIND_TOOLS, CALL_TOOL])
+@pytest.mark.parametrize("spec", [ToolSpec("", "", "{}", client=True), ToolSpec("", "Theirs.", "{}")])
+def test_a_request_with_another_tool_of_these_names_is_left_alone(spec: ToolSpec, name: str) -> None:
+    request = replace(REQUEST, tools=(*REQUEST.tools, replace(spec, name=name)))
+    assert DEFERRAL.offer(request) == request
 
 
 @pytest.mark.parametrize(
@@ -82,6 +89,7 @@ def test_a_tool_is_found_by_words_of_its_name_description_and_parameters(query: 
     ]
     assert ranked(specs, query, 3)[0].name == best
     assert ranked([], query, 3) == []
+    assert ranked([ToolSpec("_", "", "{}")], query, 3) == []
 
 
 @pytest.mark.parametrize(

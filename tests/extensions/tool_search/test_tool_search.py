@@ -1,6 +1,5 @@
 """A search among many tools: what requests hold, and that calls through the search are calls of the tools."""
 
-import asyncio
 import json
 from collections.abc import AsyncIterator
 from typing import Any
@@ -76,13 +75,14 @@ async def ended(api: Client, exchange: dict[str, Any]) -> dict[str, Any]:
     return dict(await api.json("GET", f"/api/chats/{answer['chat_id']}/turns/{answer['id']}"))
 
 
-async def waiting(api: Client, path: str, call: str) -> dict[str, Any]:
+async def waiting(api: Client, exchange: dict[str, Any], call: str) -> dict[str, Any]:
     """The turn when it waits for an answer about `call`."""
-    while True:
-        turn = await api.json("GET", path)
-        if any(action["tool_use_id"] == call for action in turn["actions"]):
-            return dict(turn)
-        await asyncio.sleep(0.01)
+    async with api.follow(exchange["stream_url"]) as events:
+        async for event in events:
+            if event.name == "action_required" and any(a["tool_use_id"] == call for a in event.data["calls"]):
+                break
+    answer = exchange["assistant_turn"]
+    return dict(await api.json("GET", f"/api/chats/{answer['chat_id']}/turns/{answer['id']}"))
 
 
 def results(turn: dict[str, Any]) -> dict[str, str]:
@@ -104,6 +104,8 @@ async def test_the_tools_of_all_requests_are_the_same_few_and_a_found_tool_is_ca
     found = results(turn)
     assert "garden_water_0: Waters plants at a place." in found["f"]
     assert '"place"' in found["f"]
+    assert found["f"].count("Schema of its input") == 2
+    assert "search by the name for a definition: garden_water_" in found["f"]
     assert (found["a"], found["b"]) == ("watered door", "rang")
     assert "ring may be called 1 times" in found["c"]
     follow = {**post(model), "parent_id": turn["id"]}
@@ -130,8 +132,7 @@ async def test_an_approval_is_one_of_the_named_tool_with_its_own_input(server: S
     exchange = await api.json("POST", "/api/turns", 201, json=post(model))
     answer = exchange["assistant_turn"]
     path = f"/api/chats/{answer['chat_id']}/turns/{answer['id']}"
-    await waiting(api, path, "a")
-    (action,) = (await api.json("GET", path))["actions"]
+    (action,) = (await waiting(api, exchange, "a"))["actions"]
     assert (action["name"], action["input"]) == ("pay_bill", {"euros": 3})
     approve = {"type": "approve", "tool_use_id": "a", "input_digest": action["input_digest"]}
     refused = await api.json("POST", f"{path}/actions", 422, json={"actions": [{**approve, "input": {"euros": "x"}}]})
@@ -139,7 +140,7 @@ async def test_an_approval_is_one_of_the_named_tool_with_its_own_input(server: S
     remember = {"scope": "chat", "when": {"euros": {"maximum": 100}}}
     body = {"actions": [{**approve, "input": {"euros": 5, "to": "Ada"}, "remember": remember}]}
     await api.json("POST", f"{path}/actions", 202, json=body)
-    turn = await waiting(api, path, "c")
+    turn = await waiting(api, exchange, "c")
     assert results(turn)["a"].endswith("paid 5 to Ada")
     assert results(turn)["b"] == "paid 4 to nobody"  # remembered
     (action,) = turn["actions"]
@@ -171,3 +172,20 @@ async def test_a_request_with_few_tools_has_them_all(server: Server, api: Client
     model, provider = server.scripts.provider(message_of(text("Done.")))
     await ended(api, await api.json("POST", "/api/turns", 201, json=post(model, tools=["ring", "bake"])))
     assert [[spec.name for spec in request.tools] for request in provider.requests] == [["ring", "bake"]]
+
+
+async def test_another_tool_of_the_name_is_called_as_it_is(database_url: str) -> None:
+    """A server without the search may have a tool `call_tool`: it runs, and not the one that its input names."""
+
+    @tool
+    async def call_tool(name: str) -> str:
+        """Calls."""
+        return f"called {name}"
+
+    async with serving(database_url, Toolset([call_tool, pay_bill, ring])) as server, Client(server.url) as api:
+        model, _ = server.scripts.provider(
+            message_of(tool_use(CALL_TOOL, {"name": "ring"}, "a"), tool_use(CALL_TOOL, {"name": "pay_bill"}, "b")),
+            message_of(text("Done.")),
+        )
+        turn = await ended(api, await api.json("POST", "/api/turns", 201, json=post(model)))
+    assert results(turn) == {"a": "called ring", "b": "called pay_bill"}

@@ -17,6 +17,7 @@ from turnstream.kit.offload import offload
 from turnstream.tools.tool import Outcome, Tool, ToolContext, tool
 
 _MOST_FOUND = 20
+_MORE_NAMES = 15  # of further tools, without their definitions
 _LEAST_GROUP = 3  # tools with a common prefix that get a line of their own
 _MOST_LINES = 40
 _MOST_NAMES = 4  # of a line
@@ -32,11 +33,13 @@ async def find_tools(
 ) -> Outcome:
     """Finds tools and returns their definitions."""
     deferred = [spec for spec in context.offered if spec.deferred]
-    found = await offload(10 * _size(deferred), ranked, deferred, query, count)
+    found = await offload(10 * _size(deferred), ranked, deferred, query, count + _MORE_NAMES)
     if not found:
         return Outcome(f"No tool has a word of {query!r}. Search by other words, or for the thing it works with.")
     told = [f"Call them with {CALL_TOOL}, by `name`, with an `input` by their schema."]
-    told += [f"{spec.name}: {spec.description}\nSchema of its input: {spec.input_schema}" for spec in found]
+    told += [f"{spec.name}: {spec.description}\nSchema of its input: {spec.input_schema}" for spec in found[:count]]
+    if more := found[count:]:
+        told.append(f"Less likely; search by the name for a definition: {', '.join(spec.name for spec in more)}")
     return Outcome("\n\n".join(told))
 
 
@@ -79,7 +82,7 @@ class Deferral:
     def offer(self, request: TurnRequest) -> TurnRequest:
         request = _undone(request)
         deferred = [spec for spec in request.tools if self._may_defer(spec, request)]
-        if not self._is_large(request.tools) or not deferred or _searches(request.provider_tools):
+        if not self._is_large(request.tools) or not deferred or _searches(request):
             return request
         names = {spec.name for spec in deferred}
         if request.model in self.by_provider:
@@ -103,18 +106,28 @@ class Deferral:
 
 def _undone(request: TurnRequest) -> TurnRequest:
     """The request without what an earlier deferral has added: the tools of a request come from the turn before it."""
-    marks = {_mark_of(spec) for spec in request.tools} | {_SEARCH_OF_PROVIDER}
-    tools = tuple(replace(spec, deferred=False) for spec in request.tools if spec.name not in _OWN)
-    return replace(request, tools=tools, provider_tools=tuple(t for t in request.provider_tools if t not in marks))
+    tools = tuple(replace(spec, deferred=False) for spec in request.tools if not _is_own(spec))
+    provider = request.provider_tools
+    if _SEARCH_OF_PROVIDER in provider:
+        added = {_SEARCH_OF_PROVIDER, *map(_mark_of, tools)}
+        provider = tuple(each for each in provider if each not in added)
+    return replace(request, tools=tools, provider_tools=provider)
+
+
+def _is_own(spec: ToolSpec) -> bool:
+    """Whether it is one of the two tools, and not another one of that name. Only the description differs."""
+    own = _OWN.get(spec.name)
+    return own is not None and replace(spec, description=own.spec.description) == own.spec
 
 
 def _mark_of(spec: ToolSpec) -> str:
     return json.dumps({"name": spec.name, "defer_loading": True})
 
 
-def _searches(definitions: Sequence[str]) -> bool:
-    """Whether the request already has a search of the provider's, or names its tools to it."""
-    return any('"tool_search' in each or '"defer_loading"' in each for each in definitions)
+def _searches(request: TurnRequest) -> bool:
+    """Whether the request has a search already: of the provider, or other tools with the names of the two."""
+    named = any(spec.name in _OWN for spec in request.tools)
+    return named or any('"tool_search' in each or '"defer_loading"' in each for each in request.provider_tools)
 
 
 def _size(specs: Sequence[ToolSpec]) -> int:
