@@ -2,7 +2,10 @@
 
 Revision: 0060, after: 0059
 
-A job reports only while no replica of the version before lives: such a replica would send a report as the user's words.
+A job reports only while no replica of the version before lives: such a replica would send a report to a provider as it
+is, and be refused. So a downgrade leaves no report: one that a turn has or waits for becomes a message of the user with the
+line that the model gets, one that is not delivered becomes the result of its call, and a job that is not over ends as
+unknown.
 """
 
 import sqlalchemy as sa
@@ -23,7 +26,49 @@ def upgrade() -> None:
     op.add_column("replicas", sa.Column("knows_reports", sa.Boolean(), server_default=sa.text("false"), nullable=False))
 
 
+# The line before a report in a model request, as this version writes it.
+_AS_MESSAGE = """
+    format('[Result of the call %s of the tool %s, which ran in the background. The tool has returned it%s;'
+        || ' the user has not written it.]' || E'\\n\\n%s',
+        about->>'tool_use_id', about->>'name', CASE WHEN about->>'is_error' = 'true' THEN ' as an error' ELSE '' END, said)
+"""
+_UNKNOWN = "The server stopped while this call was running. Find out whether it took effect before you call again."
+_MOST = 20_000  # characters of a result that no limit has cut yet
+
+
 def downgrade() -> None:
+    op.execute(
+        f"""
+        UPDATE blocks SET type = 'user_text', data = NULL, text = {_AS_MESSAGE}
+        FROM (SELECT turn_id, index, data AS about, text AS said FROM blocks WHERE type = 'report') AS report
+        WHERE blocks.turn_id = report.turn_id AND blocks.index = report.index
+        """
+    )
+    op.execute(
+        f"""
+        UPDATE steers SET blocks = json_build_array(
+            (block::jsonb - 'data' || jsonb_build_object('type', 'user_text', 'text', {_AS_MESSAGE}))
+        )
+        FROM (
+            SELECT id, blocks->0 AS block, CAST(blocks->0->>'data' AS json) AS about, blocks->0->>'text' AS said
+            FROM steers WHERE is_report
+        ) AS report
+        WHERE steers.id = report.id
+        """
+    )
+    op.execute(
+        f"""
+        UPDATE blocks SET data = NULL,
+            client_data = CASE WHEN outcome #>> '{{outcome,data}}' IS NOT NULL THEN outcome #> '{{outcome,data}}' END,
+            text = coalesce(left(said, {_MOST}), '{_UNKNOWN}'), whole = coalesce(outcome #>> '{{outcome,whole}}',
+                CASE WHEN length(said) > {_MOST} THEN said END),
+            is_error = outcome IS NULL OR outcome #>> '{{outcome,is_error}}' = 'true'
+        FROM (SELECT *, outcome #>> '{{outcome,text}}' AS said FROM jobs WHERE reports AND delivery IS NULL) AS job
+        WHERE blocks.turn_id = job.turn_id AND blocks.round = job.round AND blocks.tool_use_id = job.tool_use_id
+            AND type = 'tool_result'
+        """
+    )
+    op.execute("UPDATE jobs SET settled_at = now(), replica = NULL WHERE reports AND settled_at IS NULL")
     op.drop_column("replicas", "knows_reports")
     op.drop_column("steers", "is_report")
     op.drop_column("jobs", "delivered_round")

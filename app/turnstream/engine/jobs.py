@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Collection
 from contextlib import AbstractContextManager, suppress
 from functools import partial
 from typing import Any, Final, Protocol
+from uuid import UUID
 
 import structlog
 from structlog.contextvars import bound_contextvars
@@ -214,28 +215,33 @@ class JobRunner:
         try:
             if reports := [report for each in self._running.values() if (report := each.report())]:
                 await self._jobs.store_progress(reports)
-            await self._reports.deliver()
             if self._running or self._in_doubt:
                 await self._compare_with_rows()
-            while not self._draining and (free := self._most - len(self._running)) > 0:
+            while True:
+                free = 0 if self._draining else self._most - len(self._running)
                 self._in_doubt = True
-                claimed = await self._jobs.claim(free, self._kind.names)
+                claimed, reports_wait = await self._jobs.claim(free, self._kind.names)
                 self._in_doubt = False
                 for job in claimed:
                     self._start(group, job)
-                if not claimed:
+                delivered = reports_wait and await self._reports.deliver()
+                if not claimed and not delivered:
                     break
         except StorageError as error:
             log.error("jobs.unavailable", error=str(error))
 
     async def _compare_with_rows(self) -> None:
         """Stops jobs that are over, and gives back those that this replica has claimed without knowing it."""
-        held = await self._jobs.held()
+        held, deleted = await self._jobs.held(), list[UUID]()
         for id, running in self._running.items():
             if held.get(id) != running.job.attempt and not running.stopped:
                 running.stopped = True  # a second cancellation would cut its end short
                 log.info("job.stopped", job=str(id), tool=running.job.job.name)
                 running.task.cancel()
+                if running.job.job.reports and id not in held:
+                    deleted.append(id)
+        if deleted:
+            await self._reports.note_deleted(deleted)
         if unrun := {id for id, attempt in held.items() if attempt is None or id not in self._running}:
             await self._jobs.release(unrun)
 

@@ -1,6 +1,6 @@
 """The delivery of reports: outcomes of jobs that their turn did not wait for."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Final
 from uuid import UUID
@@ -8,7 +8,7 @@ from uuid import UUID
 import structlog
 
 from turnstream.domain.blocks import Block
-from turnstream.domain.errors import StatementRefused
+from turnstream.domain.errors import StorageUnavailable
 from turnstream.domain.kinds import REPORT
 from turnstream.domain.results import result_as_text
 from turnstream.engine.tool_gate import UNKNOWN_END, end_of
@@ -35,23 +35,42 @@ class ReportDelivery:
         self._reports = reports
         self._toolset = toolset
         self._notify = notify
+        self._failed: set[UUID] = set()  # by a bug: another replica may do better, or the next start
 
-    async def deliver(self) -> None:
-        """Delivers the reports that wait. What another replica delivers is left to it."""
-        for job in await self._reports.discard():
-            REPORTS_DELIVERED.labels("discarded").inc()
-            log.info("report.discarded", job=str(job))
-        for report in await self._reports.undelivered(_AT_ONCE):
+    async def deliver(self) -> bool:
+        """Delivers reports that wait, and returns whether it has changed any. What another replica delivers is left to
+        it.
+        """
+        discarded = await self._reports.discard()
+        self._note_discarded(discarded, "cancelled")
+        reports = await self._reports.undelivered(_AT_ONCE, self._failed)
+        for report in reports:
             try:
                 delivered = await self._reports.deliver(report, self._block_of(report))
-            except StatementRefused:
+            except StorageUnavailable:
+                raise
+            except Exception:  # the runner of all jobs must not end by one report
+                self._failed.add(report.id)
                 log.exception("report.failed", job=str(report.id))
                 continue
             if delivered is None:
                 continue
+            if delivered.turn is None:
+                self._note_discarded([report.id], "deleted")
+                continue
             REPORTS_DELIVERED.labels(delivered.delivery).inc()
             log.info("report.delivered", job=str(report.id), delivery=delivered.delivery, turn=str(delivered.turn))
             self._notify(report.owner, report.chat)
+        return bool(discarded or reports)
+
+    async def note_deleted(self, jobs: Collection[UUID]) -> None:
+        """Notes which of these jobs are gone with their turns: no row has it."""
+        self._note_discarded(await self._reports.deleted(jobs), "deleted")
+
+    def _note_discarded(self, jobs: Collection[UUID], reason: str) -> None:
+        for job in jobs:
+            REPORTS_DELIVERED.labels("discarded").inc()
+            log.info("report.discarded", job=str(job), reason=reason)
 
     def _block_of(self, report: JobReport) -> Block:
         """The report as the turn that gets it will have it. `data` tells readers of which call it is."""

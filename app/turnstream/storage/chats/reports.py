@@ -5,7 +5,7 @@ new one. The steer has the id of the job. The row of the job changes in the same
 once, whatever dies in between.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -36,8 +36,15 @@ GET_REPORTS = Statement(
         request, {TOOLS} AS tools
     FROM jobs JOIN turns ON turns.id = turn_id JOIN chats ON chats.id = chat_id
     WHERE reports AND jobs.settled_at IS NOT NULL AND delivery IS NULL AND turns.status <> 'cancelled'
+      AND jobs.id <> ALL(CAST(:but AS uuid[]))
       AND NOT EXISTS (SELECT FROM moves WHERE moves.owner = chats.owner AND held_until > now())
     ORDER BY jobs.settled_at LIMIT CAST(:most AS int)
+    """
+)
+GET_DELETED = Statement(
+    """
+    SELECT id FROM unnest(CAST(:jobs AS uuid[])) AS known (id)
+    WHERE NOT EXISTS (SELECT FROM jobs WHERE jobs.id = known.id)
     """
 )
 # The chat is locked: of two replicas the second one finds the report delivered.
@@ -109,10 +116,13 @@ class JobReport:
 
 @dataclass(frozen=True, slots=True)
 class DeliveredReport:
-    """How and to which turn a report was delivered."""
+    """How and to which turn a report was delivered; to none if the turn of the call is deleted."""
 
     delivery: Delivery
-    turn: UUID
+    turn: UUID | None
+
+
+_OF_DELETED_TURN = DeliveredReport("discarded", None)
 
 
 class Reports:
@@ -129,9 +139,13 @@ class Reports:
         """Ends the jobs of turns that were cancelled. Returns their ids."""
         return [row["id"] for row in await self._database.rows(DISCARD_REPORTS)]
 
-    async def undelivered(self, most: int) -> Sequence[JobReport]:
-        """Up to `most` reports that wait, the oldest first."""
-        rows = await self._database.rows(GET_REPORTS, most=most)
+    async def deleted(self, jobs: Collection[UUID]) -> Sequence[UUID]:
+        """Those of these jobs that have no row any more."""
+        return [row["id"] for row in await self._database.rows(GET_DELETED, jobs=list(jobs))]
+
+    async def undelivered(self, most: int, but: Collection[UUID]) -> Sequence[JobReport]:
+        """Up to `most` reports that wait, the oldest first, without those of the jobs `but`."""
+        rows = await self._database.rows(GET_REPORTS, most=most, but=list(but))
         requests = requests_from(rows)
         return [
             JobReport(
@@ -148,14 +162,16 @@ class Reports:
         ]
 
     async def deliver(self, report: JobReport, block: Block) -> DeliveredReport | None:
-        """Gives the report to the branch of its turn, as `block`. None where another replica has, or the chat is gone.
+        """Gives the report to the branch of its turn, as `block`. None where another replica has.
 
         A turn that has never run takes none: its message can still be withdrawn, and the report would go with it.
         """
         try:
             async with self._exchanges.locked(report.owner, report.chat) as (connection, chat):
                 leaf = await connection.row(GET_LEAF, chat=chat.id, turn=report.turn)
-                if leaf is None or await connection.row(LOCK_REPORT, job=report.id) is None:
+                if leaf is None:
+                    return _OF_DELETED_TURN
+                if await connection.row(LOCK_REPORT, job=report.id) is None:
                     return None
                 place = await placement(connection, Target(report.owner, chat.id, leaf["id"], "steer"))
                 steerable = [turn for turn in place.steerable if turn.attempt > 0]
@@ -176,4 +192,4 @@ class Reports:
                 )
                 return delivered
         except NotFound:
-            return None
+            return _OF_DELETED_TURN

@@ -27,14 +27,15 @@ _GOES_ON = f"""
 """
 # The owner with the fewest running jobs comes first. Here an owner gets at most half of the room that its own jobs
 # leave, so that a slot is left for another one, however long jobs take. A job whose time is up is claimed without its
-# tool too, so that it ends.
+# tool too, so that it ends. Each look of a runner sends this: so it finds the reports that wait, too, and there is a row
+# without a claimed job.
 CLAIM_JOBS = Statement(
     f"""
     WITH unsettled AS (
         SELECT jobs.id, due_at, jobs.replica, {_OWNER} AS owner, holder.id IS NOT NULL AS runs,
             {_GOES_ON} AND (
                 due_at <= now() AND jobs.name = ANY(CAST(:names AS text[])) OR deadline <= now()
-            ) AS wanted
+            ) AS wanted, jobs.reports AND turns.status = 'cancelled' AS discarded
         FROM jobs JOIN turns ON turns.id = turn_id LEFT JOIN replicas AS holder ON holder.id = jobs.replica
         WHERE jobs.settled_at IS NULL
     ), shares AS (
@@ -51,13 +52,18 @@ CLAIM_JOBS = Statement(
           AND NOT EXISTS (SELECT FROM replicas WHERE replicas.id = jobs.replica)
         ORDER BY running + place, ranked.due_at, jobs.id
         FOR UPDATE OF jobs SKIP LOCKED LIMIT (CAST(:free AS int) + 1) / 2
+    ), claimed AS (
+        UPDATE jobs SET replica = :replica, attempt = jobs.attempt + 1, started_at = now()
+        FROM chosen, turns
+        WHERE jobs.id = chosen.id AND turns.id = turn_id
+        RETURNING jobs.id, turn_id, round, tool_use_id, name, kind, input, deadline, checkpoint, handle,
+            jobs.attempt, progress, reports,
+            chat_id, {_OWNER} AS owner, request, {TOOLS} AS tools
     )
-    UPDATE jobs SET replica = :replica, attempt = jobs.attempt + 1, started_at = now()
-    FROM chosen, turns
-    WHERE jobs.id = chosen.id AND turns.id = turn_id
-    RETURNING jobs.id, turn_id, round, tool_use_id, name, kind, input, deadline, checkpoint, handle,
-        jobs.attempt, progress,
-        chat_id, {_OWNER} AS owner, request, {TOOLS} AS tools
+    SELECT claimed.*, EXISTS (SELECT FROM unsettled WHERE discarded) OR EXISTS (
+        SELECT FROM jobs WHERE reports AND settled_at IS NOT NULL AND delivery IS NULL
+    ) AS reports_wait
+    FROM (SELECT) AS always LEFT JOIN claimed ON true
     """
 )
 # What this replica holds by its rows, and whether it goes on.
@@ -193,11 +199,14 @@ class Jobs:
         self._database = database
         self._replica = replica
 
-    async def claim(self, free: int, names: Collection[str]) -> Sequence[ClaimedJob]:
-        """Claims due jobs of the tools `names`, for a part of `free` slots."""
+    async def claim(self, free: int, names: Collection[str]) -> tuple[Sequence[ClaimedJob], bool]:
+        """Claims due jobs of the tools `names`, for a part of `free` slots. Also returns whether reports wait for their
+        delivery.
+        """
         rows = await self._database.rows(CLAIM_JOBS, replica=self._replica, free=free, names=list(names))
-        requests = requests_from(rows)
-        return [_claimed(row, requests[row["request"], row["tools"]]) for row in rows]
+        claimed = [row for row in rows if row["id"] is not None]
+        requests = requests_from(claimed)
+        return [_claimed(row, requests[row["request"], row["tools"]]) for row in claimed], rows[0]["reports_wait"]
 
     async def held(self) -> Mapping[UUID, int | None]:
         """The jobs that this replica holds by its rows, with their attempt; None where the job is to stop."""
@@ -251,7 +260,7 @@ class Jobs:
 
 
 def _claimed(row: Row, request: TurnRequest) -> ClaimedJob:
-    job = Job(row["id"], row["round"], row["tool_use_id"], row["name"], row["kind"], row["progress"])
+    job = Job(row["id"], row["round"], row["tool_use_id"], row["name"], row["kind"], row["progress"], reports=row["reports"])
     return ClaimedJob(
         job=job,
         turn=row["turn_id"],
