@@ -51,7 +51,7 @@ def downgrade() -> None:
         )
         FROM (
             SELECT id, blocks->0 AS block, CAST(blocks->0->>'data' AS json) AS about, blocks->0->>'text' AS said
-            FROM steers WHERE is_report
+            FROM steers WHERE is_report AND taken_at IS NULL
         ) AS report
         WHERE steers.id = report.id
         """

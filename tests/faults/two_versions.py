@@ -42,6 +42,10 @@ def script(call: Call) -> Iterable[Step]:
             return ("I act: ", Use("act", {"word": call.words}))
         case "agrees" | "asks":
             return ("I ask: ", Use("ask", {}))
+        case "digs" if call.words.endswith("and asks"):
+            return (Use("dig", {"word": call.words}), Use("ask", {}))
+        case "digs":
+            return (Use("dig", {"word": call.words}),)
         case _:
             return ("I am calm.",)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import asyncpg
 import pytest
+from structlog.testing import capture_logs
 
 from tests.support.harness import OWNER, Asked, Harness, results_of
 from turnstream.domain.blocks import Block
@@ -297,10 +298,32 @@ async def test_a_deleted_chat_takes_its_reports_with_it(
     async with harness.replica(provider, tools_of(works), listens=True) as replica:
         await harness.finish(replica, await harness.ask(tools=tools_of(works)))
         await works.pause.reached.wait()
+        job = await rows.fetchval("SELECT id FROM jobs")
         await rows.execute("DELETE FROM chats")
-        replica.jobs.receive("jobs")
-        await works.stopped.wait()
+        with capture_logs() as logs:
+            replica.jobs.receive("jobs")
+            while "report.discarded" not in [each["event"] for each in logs]:  # noqa: ASYNC110, a log has no event
+                await asyncio.sleep(0.01)
+    assert works.stopped.is_set()
+    noted = [(each["job"], each["reason"]) for each in logs if each["event"] == "report.discarded"]
+    assert noted == [(str(job), "deleted")]
     assert await rows.fetchval("SELECT count(*) FROM jobs") == 0
+
+
+async def test_a_report_that_cannot_be_delivered_stops_no_other(
+    harness: Harness, works: Works, rows: "asyncpg.Connection[Any]"
+) -> None:
+    provider = ScriptedProvider([calls(("send", "a"), ("dig_on", "b")), said("It is under way."), said("Dug.")])
+    async with harness.replica(provider, tools_of(works), listens=True) as replica:
+        asked = await harness.ask(tools=tools_of(works))
+        await harness.finish(replica, asked)
+        await works.pause.reached.wait()
+        await rows.execute("UPDATE jobs SET outcome = '[]', settled_at = now(), replica = NULL WHERE name = 'send'")
+        with capture_logs() as logs:
+            works.leave.put_nowait("dug")
+            second = await newest(harness, asked, "complete", asked)
+    assert reports_of(second) == [(0, "dug")]
+    assert [each["event"] for each in logs].count("report.failed") == 1
 
 
 async def test_files_of_a_report_are_named(harness: Harness, works: Works) -> None:

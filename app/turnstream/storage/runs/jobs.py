@@ -260,7 +260,9 @@ class Jobs:
 
 
 def _claimed(row: Row, request: TurnRequest) -> ClaimedJob:
-    job = Job(row["id"], row["round"], row["tool_use_id"], row["name"], row["kind"], row["progress"], reports=row["reports"])
+    job = Job(
+        row["id"], row["round"], row["tool_use_id"], row["name"], row["kind"], row["progress"], reports=row["reports"]
+    )
     return ClaimedJob(
         job=job,
         turn=row["turn_id"],
