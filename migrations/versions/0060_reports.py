@@ -26,44 +26,42 @@ def upgrade() -> None:
     op.add_column("replicas", sa.Column("knows_reports", sa.Boolean(), server_default=sa.text("false"), nullable=False))
 
 
-# The line before a report in a model request, as this version writes it.
-_AS_MESSAGE = """
-    format('[Result of the call %s of the tool %s, which ran in the background. The tool has returned it%s;'
-        || ' the user has not written it.]' || E'\\n\\n%s',
-        about->>'tool_use_id', about->>'name', CASE WHEN about->>'is_error' = 'true' THEN ' as an error' ELSE '' END, said)
-"""
-_UNKNOWN = "The server stopped while this call was running. Find out whether it took effect before you call again."
-_MOST = 20_000  # characters of a result that no limit has cut yet
-
-
 def downgrade() -> None:
+    # With the line that this version writes before a report in a model request.
     op.execute(
-        f"""
-        UPDATE blocks SET type = 'user_text', data = NULL, text = {_AS_MESSAGE}
-        FROM (SELECT turn_id, index, data AS about, text AS said FROM blocks WHERE type = 'report') AS report
-        WHERE blocks.turn_id = report.turn_id AND blocks.index = report.index
+        """
+        CREATE FUNCTION pg_temp.as_message(report json, said text) RETURNS text LANGUAGE sql AS $$
+            SELECT format('[Result of the call %s of the tool %s, which ran in the background. The tool has returned it%s;'
+                    || ' the user has not written it.]' || E'\\n\\n%s',
+                report->>'tool_use_id', report->>'name',
+                CASE WHEN report->>'is_error' = 'true' THEN ' as an error' ELSE '' END, said)
+        $$
         """
     )
     op.execute(
-        f"""
+        "UPDATE blocks SET type = 'user_text', data = NULL, text = pg_temp.as_message(data, text) WHERE type = 'report'"
+    )
+    op.execute(
+        """
         UPDATE steers SET blocks = json_build_array(
-            (block::jsonb - 'data' || jsonb_build_object('type', 'user_text', 'text', {_AS_MESSAGE}))
+            CAST(blocks->0 AS jsonb) - 'data' || jsonb_build_object(
+                'type', 'user_text',
+                'text', pg_temp.as_message(CAST(blocks->0->>'data' AS json), blocks->0->>'text')
+            )
         )
-        FROM (
-            SELECT id, blocks->0 AS block, CAST(blocks->0->>'data' AS json) AS about, blocks->0->>'text' AS said
-            FROM steers WHERE is_report AND taken_at IS NULL
-        ) AS report
-        WHERE steers.id = report.id
+        WHERE is_report AND taken_at IS NULL
         """
     )
+    # An outcome from elsewhere is not cut yet. Without one, it is unknown.
     op.execute(
-        f"""
+        """
         UPDATE blocks SET data = NULL,
-            client_data = CASE WHEN outcome #>> '{{outcome,data}}' IS NOT NULL THEN outcome #> '{{outcome,data}}' END,
-            text = coalesce(left(said, {_MOST}), '{_UNKNOWN}'), whole = coalesce(outcome #>> '{{outcome,whole}}',
-                CASE WHEN length(said) > {_MOST} THEN said END),
-            is_error = outcome IS NULL OR outcome #>> '{{outcome,is_error}}' = 'true'
-        FROM (SELECT *, outcome #>> '{{outcome,text}}' AS said FROM jobs WHERE reports AND delivery IS NULL) AS job
+            client_data = CASE WHEN outcome #>> '{outcome,data}' IS NOT NULL THEN outcome #> '{outcome,data}' END,
+            text = coalesce(left(said, 20000),
+                'The server stopped while this call was running. Find out whether it took effect before you call again.'),
+            whole = coalesce(outcome #>> '{outcome,whole}', CASE WHEN length(said) > 20000 THEN said END),
+            is_error = outcome IS NULL OR outcome #>> '{outcome,is_error}' = 'true'
+        FROM (SELECT *, outcome #>> '{outcome,text}' AS said FROM jobs WHERE reports AND delivery IS NULL) AS job
         WHERE blocks.turn_id = job.turn_id AND blocks.round = job.round AND blocks.tool_use_id = job.tool_use_id
             AND type = 'tool_result'
         """

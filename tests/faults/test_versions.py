@@ -97,8 +97,8 @@ async def test_a_deploy_is_taken_back_while_turns_run_on_the_version_before(
 
 
 _REPORTED = (
-    "[Result of the call {call} of the tool dig, which ran in the background. The tool has returned it; the user has not"
-    " written it.]\n\nok"
+    "[Result of the call {call} of the tool dig, which ran in the background. The tool has returned it;"
+    " the user has not written it.]\n\nok"
 )
 
 
@@ -173,7 +173,7 @@ async def until_status(client: Client, url: str, status: str) -> Json:
 
 
 async def until_delivered(client: Client, url: str) -> Json:
-    while (report := (await client.json("GET", url))["reports"][0])["delivery"] is None:
+    while (report := (await client.json("GET", url))["reports"][0])["delivery"] is None:  # noqa: ASYNC110, as above
         await asyncio.sleep(0.05)
     found: Json = report
     return found

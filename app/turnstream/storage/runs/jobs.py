@@ -27,7 +27,7 @@ _GOES_ON = f"""
 """
 # The owner with the fewest running jobs comes first. Here an owner gets at most half of the room that its own jobs
 # leave, so that a slot is left for another one, however long jobs take. A job whose time is up is claimed without its
-# tool too, so that it ends. Each look of a runner sends this: so it finds the reports that wait, too, and there is a row
+# tool too, so that it ends. Each look of a runner sends this, so it also finds out whether reports wait: there is a row
 # without a claimed job.
 CLAIM_JOBS = Statement(
     f"""
