@@ -46,7 +46,7 @@ class VersionBefore:
 
 
 def unpack_version_before(folder: Path, migration: str | None = None) -> VersionBefore:
-    """The code before the migration of this name, or before the newest one. Raises NoHistory."""
+    """The code before the migration of this name, whatever its number was, or before the newest one. Raises NoHistory."""
     if _git("rev-parse", "--show-toplevel").decode().strip() != str(ROOT):
         raise NoHistory("this tree is no clone of the repository")
     with tarfile.open(fileobj=io.BytesIO(_git("archive", _commit_before(migration), "--", *_PARTS))) as archive:
@@ -79,7 +79,8 @@ def _commit_before(migration: str | None) -> str:
     """
     if migration is None and (named := os.environ.get("VERSION_BEFORE")):
         return named
-    file = max((FOLDER / "versions").glob("*.py" if migration is None else f"*_{migration}.py"))
+    files = FOLDER / "versions"
+    file = max(files.glob("*.py")) if migration is None else f":(glob){files}/????_{migration}.py"
     line = ("log", "-m", "--first-parent", "--diff-filter=A", "--no-renames", "--format=%H")
     added = _git(*line, "--", str(file)).decode().split()
     return _git("rev-parse", "--verify", f"{added[-1]}^" if added else "HEAD").decode().strip()

@@ -1,6 +1,6 @@
 """reports: outcomes of jobs that their turn does not wait for, and how they were delivered
 
-Revision: 0060, after: 0059
+Revision: 0065, after: 0064
 
 A job reports only while no replica of the version before lives: such a replica would send a report to a provider as it
 is, and be refused. So a downgrade leaves no report: one that a turn has or waits for becomes a message of the user with the
@@ -11,8 +11,8 @@ unknown.
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0060"
-down_revision = "0059"
+revision = "0065"
+down_revision = "0064"
 branch_labels = None
 depends_on = None
 

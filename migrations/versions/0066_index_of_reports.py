@@ -1,6 +1,6 @@
 """index of reports: outcomes of jobs that are to be delivered
 
-Revision: 0061, after: 0060
+Revision: 0066, after: 0065
 """
 
 import sqlalchemy as sa
@@ -8,8 +8,8 @@ from alembic import op
 
 from turnstream.storage.index_build import create_index_concurrently
 
-revision = "0061"
-down_revision = "0060"
+revision = "0066"
+down_revision = "0065"
 branch_labels = None
 depends_on = None
 
