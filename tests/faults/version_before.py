@@ -46,7 +46,7 @@ class VersionBefore:
 
 
 def unpack_version_before(folder: Path, migration: str | None = None) -> VersionBefore:
-    """The code before the migration of this name, whatever number it had, or before the newest one. Raises NoHistory."""
+    """The code before the migration of this name (numbers change), or before the newest one. Raises NoHistory."""
     if _git("rev-parse", "--show-toplevel").decode().strip() != str(ROOT):
         raise NoHistory("this tree is no clone of the repository")
     with tarfile.open(fileobj=io.BytesIO(_git("archive", _commit_before(migration), "--", *_PARTS))) as archive:
