@@ -37,6 +37,9 @@ OVERDUE_JOB_SECONDS = Gauge(
     "turnstream_overdue_job_seconds", "For how long the most overdue job has had no runner, or is behind its deadline"
 )
 JOBS_SETTLED = Counter("turnstream_jobs_settled", "Jobs that are over, by outcome; stopped: by a person", ["outcome"])
+REPORTS_DELIVERED = Counter(
+    "turnstream_reports_delivered", "Reports of jobs, by delivery: steered, started or discarded", ["delivery"]
+)
 TOOLS_RUNNING = Gauge("turnstream_tools_running", "Tool calls that run on this replica")
 STREAMS_OPEN = Gauge("turnstream_streams_open", "Open SSE streams")
 ROUNDS_PER_TURN = Histogram(

@@ -22,6 +22,7 @@ from turnstream.domain.charges import call_of
 from turnstream.domain.identity import LOCAL_OWNER
 from turnstream.domain.rounds import billed_tokens
 from turnstream.domain.turns import RecoveryPolicy, Turn
+from turnstream.engine.tool_gate import OUTCOME_UNKNOWN
 from turnstream.kit.ids import new_id
 from turnstream.storage.chats.turns import Turns
 from turnstream.storage.database import Statement
@@ -223,6 +224,92 @@ async def test_after_a_kill_around_a_model_call_a_budget_of_the_family_has_what_
         problems += [problem async for problem in problems_of_family(stage, root)]
         assert not problems, f"killed {point}: {problems}"
     record_property(f"kill points of budgets, policy {policy}", len(points))
+
+
+_OF_REPORTS = re.compile(
+    r"(before|after) (start_reports|settle_job|deliver_report|apply_steers)|report |(start|end) of (note|book)"
+)
+
+
+@pytest.mark.timeout(900)
+async def test_after_a_kill_at_any_point_of_a_report_it_is_delivered_once(
+    stage: Stage, record_property: Callable[[str, object], None]
+) -> None:
+    stage.fork_server.environment["FAULTS_BACKGROUND"] = "reports"
+    stage.fork_server.environment["FAULTS_PACE"] = "0.01"  # without it the model waits for readers, and there are none
+    stage.fork_server.environment["TURNSTREAM_POLL_INTERVAL"] = "1"  # a successor finds what was to be notified
+    seen = stage.folder / "seen"
+    turn = await stage.ask("continue")
+    await until_reported(stage, turn, FAULTS_SEEN=str(seen))
+    points = [point for point in seen.read_text().splitlines() if _OF_REPORTS.match(point)]
+    assert not [problem async for problem in problems_of_reports(stage, turn)]
+    missed = []
+    for point in points:
+        turn = await stage.ask("continue")
+        async with asyncio.timeout(_TIME_LIMIT):
+            # Which report comes first, and whether its turn still runs, is left to chance.
+            if not await until_reported(stage, turn, FAULTS_DIE_AT=point):
+                missed.append(point)
+            else:
+                await until_reported(stage, turn)
+        problems = [f"killed {point}: {problem}" async for problem in problems_of_reports(stage, turn)]
+        assert not problems, "\n".join(problems)
+    record_property("kill points of reports", f"{len(points)}, of which {len(points) - len(missed)} were reached")
+    first = [point for point in points if point.endswith(" 1")]
+    names = {point.rpartition(" ")[0] for point in first}
+    assert names >= {"after start_reports", "after settle_job", "before deliver_report", "report delivered"}
+    assert names >= {"after deliver_report", "before apply_steers", "after apply_steers", "report applied"}
+    assert not {*first} & {*missed}
+
+
+async def until_reported(stage: Stage, turn: Turn, **environment: str) -> bool:
+    """Runs a server until it dies, or all turns of the chat have ended and all reports are applied. Whether it died."""
+    server, stopped = await stage.fork_server.server(**environment), asyncio.Event()
+
+    async def watch() -> None:
+        while not await stage.connection.fetchval(_ALL_REPORTED, turn.chat_id):  # noqa: ASYNC110, rows have no event
+            await asyncio.sleep(0.01)
+        stopped.set()
+
+    watching, dying = asyncio.create_task(watch()), asyncio.create_task(server.dead.wait())
+    await asyncio.wait({watching, dying}, return_when=asyncio.FIRST_COMPLETED)
+    for task in (watching, dying):
+        task.cancel()
+    await asyncio.gather(watching, dying, return_exceptions=True)
+    died = server.dead.is_set() and not stopped.is_set()
+    await server.kill()
+    await stage.alone()
+    return died
+
+
+_ALL_REPORTED = """
+    SELECT NOT EXISTS (SELECT FROM turns WHERE chat_id = $1 AND status IN ('queued', 'running', 'waiting'))
+        AND (SELECT count(*) >= 3 AND bool_and(delivered_round IS NOT NULL) FROM jobs JOIN turns ON turns.id = turn_id
+            WHERE chat_id = $1 AND reports)
+"""
+
+
+async def problems_of_reports(stage: Stage, turn: Turn) -> AsyncIterator[str]:
+    rows = await stage.connection.fetch(
+        "SELECT jobs.*, turns.status, (SELECT count(*) FROM blocks JOIN turns AS each ON each.id = blocks.turn_id"
+        "   WHERE chat_id = $1 AND type = 'report' AND data->>'job' = jobs.id::text) AS reported,"
+        " (SELECT count(*) FROM blocks WHERE turn_id = delivered_to AND round = delivered_round"
+        "   AND type = 'report' AND data->>'job' = jobs.id::text) AS in_place"
+        " FROM jobs JOIN turns ON turns.id = jobs.turn_id WHERE chat_id = $1",
+        turn.chat_id,
+    )
+    effects = stage.effects
+    for row in rows:
+        happened = effects[f"{row['turn_id']}:{row['round']}:{row['tool_use_id']}"]
+        if (row["reported"], row["in_place"], row["status"]) != (1, 1, "complete"):
+            yield f"{row['name']} was reported {row['reported']} times, {row['in_place']} where its row says"
+        if happened > 1 and row["name"] == "note":
+            yield f"note took effect {happened} times"
+        if happened == 0 and OUTCOME_UNKNOWN not in row["outcome"]:
+            yield f"{row['name']} took no effect: {row['outcome']}"
+    unended = "SELECT id, status FROM turns WHERE chat_id = $1 AND status <> 'complete'"
+    for row in await stage.connection.fetch(unended, turn.chat_id):
+        yield f"turn {row['id']} is {row['status']}"
 
 
 @pytest.mark.timeout(900)

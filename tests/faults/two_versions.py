@@ -46,6 +46,10 @@ def script(call: Call) -> Iterable[Step]:
             return ("I ask: ", Use("ask", {}))
         case "leads":
             return (Use("scout", {"task": f"scouts for {call.words}"}),)
+        case "digs" if call.words.endswith("and asks"):
+            return (Use("dig", {"word": call.words}), Use("ask", {}))
+        case "digs":
+            return (Use("dig", {"word": call.words}),)
         case _:
             return ("I am calm.",)
 

@@ -108,6 +108,7 @@ WRITES_OF_JOBS: Mapping[str, set[tuple[JobState, JobState]]] = {
     "STOP_JOB": {(state, "settled") for state in ("due", "running", "detached")},
     "PUT_RESULT": {(state, "settled") for state in ("due", "running", "detached")},
     "SETTLE_JOBS": {(state, "stopped") for state in ("due", "running", "detached")},
+    "DISCARD_REPORTS": {(state, "stopped") for state in ("due", "running", "detached")},
 }
 WRITES_STATE_OF_JOB = re.compile(r"UPDATE jobs\s+SET\s[^;]*?\b(replica|settled_at) = ")
 PUT_JOB_INTO = """
@@ -219,7 +220,11 @@ async def test_a_statement_moves_a_job_by_its_edges_and_no_other(
     await connection.execute(
         "INSERT INTO replicas (id, address, session, lease_until) VALUES ($1, 'here', 1, now())", REPLICA
     )
-    await connection.execute(PUT_INTO, turn, "running", 1, 0, False, REPLICA)
+    if name == "DISCARD_REPORTS":
+        await connection.execute("UPDATE jobs SET reports = true")
+        await connection.execute(PUT_INTO, turn, "cancelled", 1, 0, True, REPLICA)
+    else:
+        await connection.execute(PUT_INTO, turn, "running", 1, 0, False, REPLICA)
     result = Block(0, 1, 1, "tool_result", "a hole", tool_use_id="b", name="dig")
     values = {
         **NOTHING_HELD,

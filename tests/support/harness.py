@@ -24,6 +24,7 @@ from turnstream.engine.frame_clock import FrameClock
 from turnstream.engine.hooks import Hooks
 from turnstream.engine.jobs import JobRunner, ToolJobs
 from turnstream.engine.model_route import ModelPolicy
+from turnstream.engine.reports import ReportDelivery
 from turnstream.engine.retries import RetryPolicy
 from turnstream.engine.upkeep.journal_writer import JournalWriter
 from turnstream.engine.upkeep.recovery import ReplicaMonitor
@@ -34,6 +35,7 @@ from turnstream.kit.signals import Signals
 from turnstream.llm.provider import Provider
 from turnstream.storage.chats.actions import Actions
 from turnstream.storage.chats.exchanges import Exchanges, Target
+from turnstream.storage.chats.reports import Reports
 from turnstream.storage.chats.turns import Turns
 from turnstream.storage.database import Database, Statement
 from turnstream.storage.owners.accounts import Accounts
@@ -190,7 +192,8 @@ class Harness:
         toolset = toolset or Toolset(tools, max_result_chars=1000, patience=TICK)
         worker = KillableWorker(self.database, queue, directory, provider_for, toolset, policy, clock, hooks)
         kind = ToolJobs(toolset, Uploads(self.database), policy.plans)
-        jobs = KillableRunner(Jobs(self.database, queue.replica), kind, most_jobs, policy.poll_interval, 0.0)
+        delivery = ReportDelivery(Reports(self.database), toolset, signals.changed.send)
+        jobs = KillableRunner(Jobs(self.database, queue.replica), kind, delivery, most_jobs, policy.poll_interval, 0.0)
         rounds = RoundWriter(self.database, directory, TICK)
         journaling = JournalWriter(Journal(self.database, queue.replica), directory, TICK)
         opened = asyncio.Event()

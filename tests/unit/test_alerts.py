@@ -59,6 +59,7 @@ def test_no_label_is_a_word_of_a_client() -> None:
         "status",
         "stop_reason",
         "outcome",
+        "delivery",
         "limit",
         "policy",
         "kind",

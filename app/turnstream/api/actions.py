@@ -60,14 +60,17 @@ async def act(request: Request) -> Response:
 
 
 async def cancel_call(request: Request) -> Response:
-    """Stops a call that runs in the background. A call that has its result is left as it is."""
+    """Stops a call that runs in the background. A call that has its result is left as it is, unless it is still to
+    report.
+    """
     services, owner = services_and_owner(request)
     chat, id, call = id_of(request, "chat"), id_of(request, "turn"), request.path_params["tool_use_id"]
     turn = await services.storage.turns.get(owner, chat, id)
     calls = [block.key for block in turn.blocks if block.is_call and block.tool_use_id == call]
     if not calls:
         raise NotFound(f"There is no call {call!r} in turn {id}.")
-    if not turn.ended and calls[-1] in {block.key for block in unanswered_calls(turn.blocks)}:
+    reports = any(job.key == calls[-1] and job.reports and not job.settled for job in turn.jobs)
+    if reports or (not turn.ended and calls[-1] in {block.key for block in unanswered_calls(turn.blocks)}):
         if calls[-1] not in {job.key for job in turn.jobs}:
             raise Conflict(
                 f"Call {call} does not run in the background: answer it if it waits, or cancel turn {id}.",

@@ -104,8 +104,8 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class Steer:
-    """A message of the user to a turn that is open. It becomes blocks of the turn when the turn takes it in. `stored`
-    is the JSON text as it was read: the turn takes in what the row has.
+    """A message of the user to a turn that is open, or the report of a job. It becomes blocks of the turn when the turn
+    takes it in. `stored` is the JSON text as it was read: the turn takes in what the row has.
     """
 
     id: UUID

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from turnstream.domain.blocks import CUT_SHORT, REJECTED, Block
 from turnstream.domain.history import COMPACTED
-from turnstream.domain.kinds import TEXT, TOOL_RESULT, USER_TEXT, VERDICT
+from turnstream.domain.kinds import STEERED, TEXT, TOOL_RESULT, VERDICT
 from turnstream.domain.rounds import Round
 from turnstream.domain.turns import OutputSpec, ToolRole, ToolSpec, Turn, TurnError
 
@@ -78,7 +78,7 @@ def output_progress(turn: Turn) -> OutputProgress:
     for round in turn.rounds:
         if round.sealed and round.stop_reason != COMPACTED:
             now = _after_round(replace(now, iterations=now.iterations + 1), turn, round)
-            if _of_round(turn, round, USER_TEXT):
+            if _of_round(turn, round, *STEERED):
                 now = replace(now, accepted=None, failure=None)
     return now
 
@@ -169,7 +169,7 @@ def unjudged_draft(turn: Turn) -> Block | None:
     if turn.request is None or turn.request.output is None:
         return None
     sealed = [round for round in turn.rounds if round.sealed]
-    if not sealed or _of_round(turn, sealed[-1], VERDICT) or _of_round(turn, sealed[-1], USER_TEXT):
+    if not sealed or _of_round(turn, sealed[-1], VERDICT, *STEERED):
         return None
     return _draft_of(turn, sealed[-1])
 
@@ -260,8 +260,8 @@ def _calls_of(turn: Turn, round: Round) -> list[tuple[Block, Block | None]]:
     return [(block, results.get(block.tool_use_id)) for block in mine if block.is_call]
 
 
-def _of_round(turn: Turn, round: Round, type: str) -> list[Block]:
-    return [block for block in turn.blocks if block.round == round.number and block.type == type]
+def _of_round(turn: Turn, round: Round, *types: str) -> list[Block]:
+    return [block for block in turn.blocks if block.round == round.number and block.type in types]
 
 
 def _was_cut_short(result: Block | None) -> bool:

@@ -12,7 +12,7 @@ from turnstream.domain.blocks import Block
 from turnstream.domain.compaction import compaction_needed
 from turnstream.domain.history import COMPACTED
 from turnstream.domain.jobs import Job
-from turnstream.domain.kinds import SERVER_CALLS, TEXT, THOUGHTS, TOOL_RESULT, USER_TEXT, kind_of
+from turnstream.domain.kinds import SERVER_CALLS, STEERED, TEXT, THOUGHTS, TOOL_RESULT, USER_TEXT, kind_of
 from turnstream.domain.limits import (
     BUDGET,
     FamilyUse,
@@ -99,7 +99,7 @@ class AwaitClient:
 
 @dataclass(frozen=True, slots=True)
 class ApplySteers:
-    """Make these messages of the user a part of the turn."""
+    """Make these messages of the user, and reports of jobs, a part of the turn."""
 
     steers: tuple[Steer, ...]
 
@@ -187,7 +187,7 @@ def _next_step(turn: Turn) -> Step:
     goes_on = 0 < paused <= max(limits.max_rounds, limits.max_recoveries)
     if turn.steers and not (goes_on and last.stop_reason in PAUSED):
         return ApplySteers(turn.steers)
-    steered = any(block.type == USER_TEXT and block.round == last.number for block in turn.blocks)
+    steered = any(block.type in STEERED and block.round == last.number for block in turn.blocks)
     if steered or last.stop_reason == COMPACTED:
         return _call_model(turn, last.number + 1)
     if turn.request.output is not None:

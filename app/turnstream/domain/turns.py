@@ -189,7 +189,7 @@ class TurnError:
 class Turn:
     """One turn with its rounds and blocks, as the rows hold it. `steers` are those that it has not taken in yet, and
     `preliminary` is what running tools have shown, of which the rows may be a second behind. `jobs` are those of its
-    calls, as long as it is open.
+    calls, as long as it is open; those that report for ever.
     `recoveries` counts interruptions without progress, `deaths` the deaths of processes that it may have caused.
     `arrivals` counts the answers and steers that reached it while it was open, `hook_failures` the hooks that failed.
     `forked_from` is the turn that it is a copy of. `lineage` has the numbers of its attempts, from the one that it was
@@ -229,7 +229,8 @@ class Turn:
 
     @property
     def open_jobs(self) -> tuple[Job, ...]:
-        return tuple(job for job in self.jobs if not job.settled)
+        """Those that the turn waits for."""
+        return tuple(job for job in self.jobs if not job.settled and not job.reports)
 
     @property
     def waits_for_person(self) -> bool:

@@ -1,4 +1,5 @@
 """The runner of jobs: claims those that are due, runs them, and stops them when their turn does not want them any more.
+It delivers the reports of those that are over.
 
 A kind of job is what runs the call. The runner has the rest: claims, fences, reports, crashes, and the end.
 """
@@ -8,6 +9,7 @@ from collections.abc import Awaitable, Callable, Collection
 from contextlib import AbstractContextManager, suppress
 from functools import partial
 from typing import Any, Final, Protocol
+from uuid import UUID
 
 import structlog
 from structlog.contextvars import bound_contextvars
@@ -17,6 +19,7 @@ from turnstream.domain.jobs import RESULT_PATH, digest_of_token, new_token
 from turnstream.domain.plans import Plans
 from turnstream.engine.preliminary import fitted_output
 from turnstream.engine.recorder import to_the_end
+from turnstream.engine.reports import ReportDelivery
 from turnstream.engine.tool_call import measured, with_files_stored
 from turnstream.engine.tool_gate import UNKNOWN_END, JobEnd
 from turnstream.kit.signals import Signals
@@ -160,9 +163,18 @@ class JobRunner:
     jobs have `grace_period` seconds to end.
     """
 
-    def __init__(self, jobs: Jobs, kind: JobKind, most: int, poll_interval: float, grace_period: float) -> None:
+    def __init__(
+        self,
+        jobs: Jobs,
+        kind: JobKind,
+        reports: ReportDelivery,
+        most: int,
+        poll_interval: float,
+        grace_period: float,
+    ) -> None:
         self._jobs = jobs
         self._kind = kind
+        self._reports = reports
         self._most = most
         self._poll_interval = poll_interval
         self._grace_period = grace_period
@@ -205,25 +217,31 @@ class JobRunner:
                 await self._jobs.store_progress(reports)
             if self._running or self._in_doubt:
                 await self._compare_with_rows()
-            while not self._draining and (free := self._most - len(self._running)) > 0:
+            while True:
+                free = 0 if self._draining else self._most - len(self._running)
                 self._in_doubt = True
-                claimed = await self._jobs.claim(free, self._kind.names)
+                claimed, reports_wait = await self._jobs.claim(free, self._kind.names)
                 self._in_doubt = False
                 for job in claimed:
                     self._start(group, job)
-                if not claimed:
+                delivered = reports_wait and await self._reports.deliver()
+                if not claimed and not delivered:
                     break
         except StorageError as error:
             log.error("jobs.unavailable", error=str(error))
 
     async def _compare_with_rows(self) -> None:
         """Stops jobs that are over, and gives back those that this replica has claimed without knowing it."""
-        held = await self._jobs.held()
+        held, deleted = await self._jobs.held(), list[UUID]()
         for id, running in self._running.items():
             if held.get(id) != running.job.attempt and not running.stopped:
                 running.stopped = True  # a second cancellation would cut its end short
                 log.info("job.stopped", job=str(id), tool=running.job.job.name)
                 running.task.cancel()
+                if running.job.job.reports and id not in held:
+                    deleted.append(id)
+        if deleted:
+            await self._reports.note_deleted(deleted)
         if unrun := {id for id, attempt in held.items() if attempt is None or id not in self._running}:
             await self._jobs.release(unrun)
 

@@ -43,9 +43,12 @@ class RunCall:
 
 @dataclass(frozen=True, slots=True)
 class StartJob:
-    """The call is made a job with `input_json`, which runs apart from the turn."""
+    """The call is made a job with `input_json`, which runs apart from the turn. With `reports`, the turn does not wait
+    for it.
+    """
 
     input_json: str
+    reports: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +142,8 @@ class ToolGate:
             return SettleUnrun(Outcome(TOO_MANY_CALLS.format(self._request.limits.max_calls), kind="refused"))
         if (outcome := self._known_outcome(call)) is not None:
             return SettleUnrun(outcome)
-        run = self.run_of(call)
-        return StartJob(run.input_json) if self._policy(call).background else run
+        run, policy = self.run_of(call), self._policy(call)
+        return StartJob(run.input_json, policy.reports) if policy.background else run
 
     def _without_sign_in(self, call: Block) -> Outcome | None:
         """The outcome of a call whose server wants a sign-in, where the person did not sign in."""

@@ -27,6 +27,7 @@ from turnstream.engine.metrics import count_tokens
 from turnstream.engine.model_route import ModelAccess
 from turnstream.engine.preliminary import PreliminaryOutputs
 from turnstream.engine.recorder import Settlement
+from turnstream.engine.reports import STARTED
 from turnstream.engine.side_calls import SideCalls, prompt_for
 from turnstream.engine.tool_call import measured, with_files_stored
 from turnstream.engine.tool_gate import RunCall, SettleUnrun, StartJob, ToolGate, with_approval, with_grants
@@ -156,18 +157,27 @@ class ToolRuns:
 
     async def _start_jobs(self, calls: Sequence[Block]) -> list[Block]:
         """Makes jobs of the calls of background tools. Returns the others."""
-        gate, jobs, others = self._gate, list[NewJob](), list[Block]()
+        gate, jobs, others, may_report = self._gate, list[NewJob](), list[Block](), None
         for call in calls:
             match gate.decide(call):
-                case StartJob(input_json):
+                case StartJob(input_json, reports):
+                    if reports and may_report is None:
+                        find = partial(self._context.reports.may_report, gate.turn.id)
+                        may_report = await retry_while_unavailable(find)
                     seconds = self._toolset.policy(call.name or "", self._request.tools).seconds
                     await self._context.call_hooks(BeforeTool(self._context.owner, gate.turn, call, input_json))
                     kind, deadline = self._toolset.job_kind(call.name or ""), CLOCK.now() + timedelta(seconds=seconds)
-                    jobs.append(NewJob(new_id(), call, kind, input_json, deadline))
+                    jobs.append(NewJob(new_id(), call, kind, input_json, deadline, reports and bool(may_report)))
                 case _:
                     others.append(call)
+        if waited_for := [job for job in jobs if not job.reports]:
+            await self._recorder.start_jobs(waited_for)
+        if reporting := [job for job in jobs if job.reports]:
+            started = [Settlement(job.call, Outcome(STARTED, notes={"job": str(job.id)})) for job in reporting]
+            await self._recorder.start_reports(reporting, *started)
+            for each in started:
+                await self._call_after_tool(each.call, each.outcome)
         if jobs:
-            await self._recorder.start_jobs(jobs)
             log.info("jobs.started", jobs=[str(job.id) for job in jobs], tools=[job.call.name for job in jobs])
             for job in jobs:
                 self._context.span.event("job", turnstream__job=str(job.id), gen_ai__tool__name=job.call.name)

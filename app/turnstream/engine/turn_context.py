@@ -10,6 +10,7 @@ from turnstream.engine.recorder import Recorder
 from turnstream.engine.spending import Spending
 from turnstream.llm.conversation.messages import KnownEntries
 from turnstream.storage.chats.grants import Grants
+from turnstream.storage.chats.reports import Reports
 from turnstream.storage.chats.turns import Turns
 from turnstream.storage.owners.charges import Charges
 from turnstream.storage.owners.uploads import Uploads
@@ -34,6 +35,7 @@ class TurnContext:
     turns: Turns
     uploads: Uploads
     grants: Grants
+    reports: Reports
     cache: ToolCache
     charges: Charges
     spending: Spending

@@ -28,6 +28,7 @@ from turnstream.engine.warm_paths import WarmPaths
 from turnstream.kit.clock import CLOCK
 from turnstream.llm.conversation.messages import KnownEntries
 from turnstream.storage.chats.grants import Grants
+from turnstream.storage.chats.reports import Reports
 from turnstream.storage.chats.turns import Turns
 from turnstream.storage.database import Database, retry_while_unavailable
 from turnstream.storage.owners.accounts import Accounts
@@ -129,6 +130,7 @@ class TurnRun:
                 turns=turns,
                 uploads=Uploads(storage),
                 grants=Grants(storage),
+                reports=Reports(storage),
                 cache=ToolCache(storage),
                 charges=Charges(storage),
                 spending=Spending(services.accounts, owner, plan, turn.attempt),

@@ -18,6 +18,7 @@ from turnstream.domain.errors import StorageError
 from turnstream.engine.frame_clock import FrameClock
 from turnstream.engine.jobs import JobRunner, ToolJobs
 from turnstream.engine.loop_watch import LoopWatch
+from turnstream.engine.reports import ReportDelivery
 from turnstream.engine.side_calls import SideCalls
 from turnstream.engine.upkeep.activity_reports import ActivityReports
 from turnstream.engine.upkeep.journal_writer import JournalWriter
@@ -36,6 +37,7 @@ from turnstream.setup.policies import worker_policy
 from turnstream.storage.activities import Activities
 from turnstream.storage.chats.actions import Actions
 from turnstream.storage.chats.chat_changes import ChatUpdates
+from turnstream.storage.chats.reports import Reports
 from turnstream.storage.database import Database
 from turnstream.storage.owners.accounts import Accounts
 from turnstream.storage.owners.audit import AuditTrail
@@ -106,7 +108,7 @@ async def started(parts: Parts, url: str, api: Database, process: ServerProcess 
     refusals, provider_for = RefusedLogins(AuditTrail(database)), parts.models.provider_for
     hooks = [*(hook for work in works.values() for hook in work.hooks), *parts.hooks]
     worker = Worker(database, queue, directory, provider_for, parts.toolset, policy, clock, hooks, feed.notify)
-    jobs = _job_runner(parts, policy, queue.replica)
+    jobs = _job_runner(parts, policy, queue.replica, signals)
     for part in (worker, jobs, chat_wakeups.broadcast, feed.broadcast):
         part.follow(signals)
     signals.changed.act(lambda _owner, chat: chat_wakeups.notify(chat))
@@ -134,10 +136,11 @@ async def started(parts: Parts, url: str, api: Database, process: ServerProcess 
         yield Engine(worker, directory, chat_wakeups, feed, refusals, failed, queue.replica, queue.renewals, works)
 
 
-def _job_runner(parts: Parts, policy: WorkerPolicy, replica: UUID) -> JobRunner:
+def _job_runner(parts: Parts, policy: WorkerPolicy, replica: UUID, signals: Signals) -> JobRunner:
     kind = ToolJobs(parts.toolset, Uploads(parts.database), parts.plans)
-    jobs = Jobs(parts.database, replica)
-    return JobRunner(jobs, kind, parts.settings.parallel_jobs, policy.poll_interval, policy.grace_period)
+    jobs, reports = Jobs(parts.database, replica), Reports(parts.database)
+    delivery = ReportDelivery(reports, parts.toolset, signals.changed.send)
+    return JobRunner(jobs, kind, delivery, parts.settings.parallel_jobs, policy.poll_interval, policy.grace_period)
 
 
 def _works(parts: Parts, policy: WorkerPolicy, signals: Signals) -> Mapping[str, Work]:

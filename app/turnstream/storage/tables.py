@@ -616,11 +616,21 @@ jobs = Table(
     Column("outcome", JSON),
     Column("settled_at", DateTime(timezone=True)),
     Column("token_digest", LargeBinary),  # who has the token may settle it
+    # The turn does not wait: the outcome is delivered as a report, which the turn applies as a steer with the job's id.
+    Column("reports", Boolean, nullable=False, server_default=text("false")),
+    Column("delivery", Text),
+    Column("delivered_to", Uuid),
+    Column("delivered_round", Integer),
     _now(),
     UniqueConstraint("turn_id", "round", "tool_use_id"),
     CheckConstraint("outcome IS NULL OR settled_at IS NOT NULL", name="outcome_has_time"),
     CheckConstraint("replica IS NULL OR settled_at IS NULL", name="over_has_no_runner"),
     Index("ix_jobs_unsettled", "due_at", postgresql_where=literal_column("settled_at IS NULL")),
+    Index(
+        "ix_jobs_undelivered",
+        "settled_at",
+        postgresql_where=literal_column("reports AND settled_at IS NOT NULL AND delivery IS NULL"),
+    ),
     info=owned("turn_id", "state"),
 )
 
@@ -655,7 +665,8 @@ asks = Table(
     info=owned("turn_id", "content"),
 )
 
-# A message of the user to an open turn, until the turn takes it in as blocks of its own.
+# A message of the user to an open turn, or the report of the job with its id, until the turn takes it in as blocks of
+# its own.
 steers = Table(
     "steers",
     metadata,
@@ -664,6 +675,7 @@ steers = Table(
     Column("blocks", JSON, nullable=False),
     _now(),
     Column("taken_at", DateTime(timezone=True)),
+    Column("is_report", Boolean, nullable=False, server_default=text("false")),
     Index(None, "turn_id"),
     info=owned("turn_id", "content"),
 )
@@ -849,6 +861,8 @@ replicas = Table(
     Column("edits_queue", Boolean, nullable=False, server_default=text("false")),
     # The ids of its master keys; null for a version that decrypts no secrets.
     Column("master_keys", ARRAY(LargeBinary)),
+    # False for a version that knows no reports of jobs.
+    Column("knows_reports", Boolean, nullable=False, server_default=text("false")),
     info=owned(None),
 )
 

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from turnstream.api.schemas.fields import Absent, without_defaults
 from turnstream.domain.errors import RefusalCode
 from turnstream.domain.identity import Scope
-from turnstream.domain.jobs import OpenJobState
+from turnstream.domain.jobs import Delivery, OpenJobState
 from turnstream.domain.output import Phase
 from turnstream.domain.queue import EntryKind
 from turnstream.domain.turns import Status
@@ -195,6 +195,31 @@ class JobOut(BaseModel):
     progress: Annotated[str | None, Field(description="what the tool last reported")]
 
 
+class ReportOut(BaseModel):
+    """A call that the turn did not wait for. Once it is `settled`, its outcome is delivered as a block `report`."""
+
+    job: UUID
+    tool_use_id: str
+    name: str
+    state: OpenJobState | Literal["settled"]
+    progress: Annotated[str | None, Field(description="what the tool last reported")]
+    delivery: Annotated[
+        Delivery | None,
+        Field(
+            description="`steered`: into an open turn; `started`: a turn begins with it; `discarded`: the turn of the "
+            "call was cancelled; null while it is not delivered"
+        ),
+    ]
+    turn: Annotated[UUID | None, Field(description="the turn that has the report")]
+    round: Annotated[
+        int | None,
+        Field(
+            description="the round that it stands behind; 0: before the first one; null "
+            "while the turn has not applied it"
+        ),
+    ]
+
+
 class JobResultOut(BaseModel):
     """What became of a result. One that is not `applied` has a `reason`: the job was over, or its turn has ended."""
 
@@ -225,6 +250,7 @@ class TurnOut(BaseModel):
     actions: Annotated[list[WantedOut], Field(description="the calls that wait for a person now")]
     preliminary: Annotated[list[PreliminaryOut], Field(description="what running tools have of their results so far")]
     jobs: Annotated[list[JobOut], Field(description="the calls that run in the background now")]
+    reports: Annotated[list[ReportOut], Field(description="the calls in the background that it did not wait for")]
     labels: Annotated[dict[str, str], Field(description="texts of the client, which no model receives")]
     hook_failures: Annotated[int, Field(description="calls of hooks of the program that failed")]
     degraded: Annotated[list[DegradedOut], Field(description="the policies that the turn needed")]

@@ -21,7 +21,7 @@ from turnstream.domain.blocks import Block, CallState, PreliminaryOutput
 from turnstream.domain.charges import charges_of, root_of
 from turnstream.domain.errors import ClaimLost
 from turnstream.domain.jobs import JobKind
-from turnstream.domain.kinds import TOOL_RESULT, USER_TEXT
+from turnstream.domain.kinds import STEERED, TOOL_RESULT
 from turnstream.domain.rounds import Round
 from turnstream.domain.turns import Status, Turn
 from turnstream.storage.database import Database, Row, Statement, retry_while_unavailable
@@ -192,27 +192,28 @@ VOID_ROUND = Statement(
 # jobs, are as if they had declined the turn.
 _START_JOBS = """
     jobs_started AS (
-        INSERT INTO jobs (id, turn_id, round, tool_use_id, name, kind, input, deadline, attempt)
-        SELECT j.id, fenced.id, j.round, j.tool_use_id, j.name, j.kind, j.input, j.deadline, :job_runs
+        INSERT INTO jobs (id, turn_id, round, tool_use_id, name, kind, input, deadline, attempt, reports)
+        SELECT j.id, fenced.id, j.round, j.tool_use_id, j.name, j.kind, j.input, j.deadline, :job_runs, j.reports
         FROM fenced, unnest(
             CAST(:job_ids AS uuid[]), CAST(:job_rounds AS int[]), CAST(:job_calls AS text[]),
             CAST(:job_names AS text[]), CAST(:job_kinds AS text[]), CAST(:job_inputs AS text[]),
-            CAST(:deadlines AS timestamptz[])
-        ) AS j (id, round, tool_use_id, name, kind, input, deadline)
+            CAST(:deadlines AS timestamptz[]), CAST(:job_reports AS bool[])
+        ) AS j (id, round, tool_use_id, name, kind, input, deadline, reports)
         ON CONFLICT DO NOTHING
     )
 """
-START_JOBS = Statement(
-    f"""
-    {_fence()}, started AS ({_START_CALLS}), {_START_JOBS}, counted AS (
+_COUNT_JOBS = f"""
+    counted AS (
         UPDATE turns SET asked = :asked, declined = CASE WHEN others.ids IS NULL THEN declined
             ELSE coalesce(declined, '{{}}') || others.ids END
         FROM fenced, (SELECT array_agg(id) AS ids FROM replicas WHERE NOT runs_jobs) AS others
         WHERE turns.id = fenced.id
     )
     SELECT whole, pg_notify({CHANNEL}, '{JOBS}') FROM held
-    """
-)
+"""
+START_JOBS = Statement(f"{_fence()}, started AS ({_START_CALLS}), {_START_JOBS}, {_COUNT_JOBS}")
+# The call has its result with the job. The ledger of calls has no row of it: it is never run inside the turn.
+START_REPORTS = Statement(f"{_fence()}, results AS ({INSERT_BLOCKS}), {_START_JOBS}, {_COUNT_JOBS}")
 
 START_CALLS = Statement(_fence() + f", started AS ({_START_CALLS}) SELECT whole FROM held")
 
@@ -266,12 +267,12 @@ ASK_TO_SIGN_IN = Statement(
 # be written again when its answer was lost, so it takes a turn in the statuses that it writes, too. A turn that is
 # queued by then stays queued: it may have been taken over.
 # Steers that wait to be taken in came before the asks, or they had answered them: they stand for the answers too. They
-# do not stop a job: as for a tool that runs inside the turn, they are taken in after its end.
+# do not stop a job: as for a tool that runs inside the turn, they are taken in after its end. A report answers nothing.
 WAIT = Statement(
     _fence(
         "attempt = :attempt AND status IN ('running', 'waiting', 'queued')",
         columns="""
-            id, EXISTS (SELECT FROM steers WHERE turn_id = turns.id AND taken_at IS NULL)
+            id, EXISTS (SELECT FROM steers WHERE turn_id = turns.id AND taken_at IS NULL AND NOT is_report)
             AND EXISTS (SELECT FROM asks WHERE turn_id = turns.id AND answer IS NULL) AS spoken
         """,
     )
@@ -297,6 +298,13 @@ _TAKE_STEERS = """
         WHERE steers.id = ANY(CAST(:steers AS uuid[]))
     )
 """
+# The job of a report has its id. Its row may be gone: the turn of the call can be deleted.
+_NOTE_DELIVERY = """
+    noted AS (
+        UPDATE jobs SET delivered_round = :applied_round FROM fenced
+        WHERE jobs.id = ANY(CAST(:steers AS uuid[])) AND reports
+    )
+"""
 # Only steers that are as the run has read them: they may be edited or withdrawn until then, under the lock of the turn.
 # The turn is locked in a statement before, so that this one sees the rows as they are under the lock.
 _ARE_FRESH = """(
@@ -306,7 +314,7 @@ _ARE_FRESH = """(
 ) AS fresh"""
 APPLY_STEERS = Statement(
     _fence(columns=f"id, {_ARE_FRESH}", writes="whole AND fresh")
-    + f", {_TAKE_STEERS}, applied AS ({INSERT_BLOCKS}) SELECT whole, fresh FROM held"
+    + f", {_TAKE_STEERS}, {_NOTE_DELIVERY}, applied AS ({INSERT_BLOCKS}) SELECT whole, fresh FROM held"
 )
 
 _SETTLED = (
@@ -423,13 +431,16 @@ class SettledCall:
 
 @dataclass(frozen=True, slots=True)
 class NewJob:
-    """The job of `call`, which is stopped at the `deadline`. `input` is JSON text."""
+    """The job of `call`, which is stopped at the `deadline`. `input` is JSON text. The turn does not wait for one that
+    `reports`.
+    """
 
     id: UUID
     call: Block
     kind: JobKind
     input: str
     deadline: datetime
+    reports: bool = False
 
 
 class Records:
@@ -508,6 +519,11 @@ class Records:
         await self._write(START_JOBS, **_ledger_of(calls), **_columns_of_jobs(jobs), asked=asked)
         self._jobs.extend(jobs)
 
+    async def start_reports(self, jobs: Sequence[NewJob], results: Sequence[Block], asked: int) -> None:
+        """Stores jobs that report, with the results that their calls have until then."""
+        await self._write(START_REPORTS, **columns_of(results), **_columns_of_jobs(jobs), asked=asked)
+        self._jobs.extend(jobs)
+
     async def settle_calls(self, calls: Sequence[SettledCall]) -> None:
         results = [call.result for call in calls]
         assert all(result.type == TOOL_RESULT for result in results)
@@ -522,6 +538,7 @@ class Records:
             **_fenced_by(self._known()),
             "steers": [steer.id for steer in steers],
             "stored": [steer.stored for steer in steers],
+            "applied_round": blocks[0].round if blocks else 0,
             **columns_of(blocks),
         }
         is_fresh: bool = (await self._until_whole(lambda: self._write_locked(APPLY_STEERS, values)))["fresh"]
@@ -581,7 +598,7 @@ class Records:
         turn, replica = self._known(), self._replica
         done = [round for round in turn.rounds if round.sealed or round.voided]
         settled = {block.key for block in turn.blocks if block.type == TOOL_RESULT}
-        jobs = [job for job in self._jobs if job.call.key not in settled]
+        jobs = [job for job in self._jobs if job.reports or job.call.key not in settled]
         running = [call for call in (*self._started, *(job.call for job in jobs)) if call.key not in settled]
         async with self._database.transaction() as connection:
             regained = await connection.row(
@@ -596,7 +613,7 @@ class Records:
                 turn=turn.id,
                 attempt=self.attempt,
                 asked=len(turn.asks) + len(turn.jobs),
-                steers=[from_json(block.notes)["steer"] for block in turn.blocks if block.type == USER_TEXT],
+                steers=[from_json(block.notes)["steer"] for block in turn.blocks if block.type in STEERED],
                 **self._columns(turn.rounds),
                 **columns_of(turn.blocks),
                 **columns_of_charges(charges_of(done, turn), root_of(turn)),
@@ -661,6 +678,7 @@ def _columns_of_jobs(jobs: Sequence[NewJob], runs: int = 0) -> dict[str, object]
         "job_kinds": [job.kind for job in jobs],
         "job_inputs": [job.input for job in jobs],
         "deadlines": [job.deadline for job in jobs],
+        "job_reports": [job.reports for job in jobs],
         "job_runs": runs,
     }
 

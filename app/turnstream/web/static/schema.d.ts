@@ -1132,6 +1132,22 @@ export interface components {
                 [key: string]: components["schemas"]["MemberCondition"];
             } | null;
         };
+        /** @description A call that the turn did not wait for. Once it is `settled`, its outcome is delivered as a block `report`. */
+        ReportOut: {
+            /** Format: uuid */
+            job: string;
+            tool_use_id: string;
+            name: string;
+            state: ("due" | "running" | "detached") | "settled";
+            /** @description what the tool last reported */
+            progress: string | null;
+            /** @description `steered`: into an open turn; `started`: a turn begins with it; `discarded`: the turn of the call was cancelled; null while it is not delivered */
+            delivery: ("steered" | "started" | "discarded") | null;
+            /** @description the turn that has the report */
+            turn: string | null;
+            /** @description the round that it stands behind; 0: before the first one; null while the turn has not applied it */
+            round: number | null;
+        };
         /** @description Discard the blocks from `index` on: `attempt` writes them again. */
         ResetEvent: {
             attempt: number;
@@ -1435,6 +1451,8 @@ export interface components {
             preliminary: components["schemas"]["PreliminaryOut"][];
             /** @description the calls that run in the background now */
             jobs: components["schemas"]["JobOut"][];
+            /** @description the calls in the background that it did not wait for */
+            reports: components["schemas"]["ReportOut"][];
             /** @description texts of the client, which no model receives */
             labels: {
                 [key: string]: string;

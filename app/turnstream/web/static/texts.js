@@ -365,6 +365,8 @@ export const TEXTS = {
     firstOfEach: (count, head) => `${count} characters, the first ${head} of each`,
     roundBefore: (round) => `round ${round} of an earlier answer`,
     summarised: 'The turns before were summarised',
+    reported: (name) => `Result of ${name}, from the background`,
+    reportedError: (name) => `${name} failed in the background`,
   },
   // By the path of the value. Parameters that are not here are edited as JSON.
   parameters: {
