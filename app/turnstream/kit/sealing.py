@@ -67,7 +67,7 @@ class MasterKeys:
 
 
 class OwnerKey:
-    """`context` is the place of a value, which opens there alone. `master` is the id of the master key that wraps it."""
+    """`context` is the place of a value, which opens there alone. `master` names the master key that wraps it."""
 
     def __init__(self, key: bytes, master: bytes = b"") -> None:
         self._cipher = AESSIV(key)
