@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
+import msgspec
+
 from turnstream.api.schemas.requests import ChatSettings, FixedOptions, NewTurn, Params, TurnOptions
 from turnstream.api.schemas.tools import HttpToolIn, ProviderToolIn
 from turnstream.api.services import Services
@@ -15,7 +17,8 @@ from turnstream.domain.secret_headers import (
     servers_of,
     with_credentials,
 )
-from turnstream.kit.sealing import CannotOpen
+from turnstream.domain.turns import TurnRequest
+from turnstream.kit.sealing import CannotOpen, is_sealed
 from turnstream.storage.owners.owner_keys import OwnerKeys
 
 AnyOptions = TypeVar("AnyOptions", TurnOptions, NewTurn, ChatSettings, FixedOptions)
@@ -43,6 +46,15 @@ async def sealed(services: Services, owner: str, options: AnyOptions, field: str
         each = [await _sealed_definition(keys, owner, one, f"{where}.{place}") for place, one in enumerate(servers)]
         changed["params"] = Params(**{**params, SERVERS_OF_PARAMS: each})
     return options.model_copy(update=changed)
+
+
+def has_plain_secrets(request: TurnRequest | None) -> bool:
+    if request is None:
+        return False
+    calls = [spec.http.headers for spec in request.tools if spec.http]
+    definitions = [*map(msgspec.json.decode, request.provider_tools), *servers_of(request.params)]
+    values = [value for each in (*calls, *map(credentials_of, definitions)) for value in each.values()]
+    return any(needs_sealing(value) and not is_sealed(value) for value in values)
 
 
 async def new_settings(services: Services, owner: str, sent: ChatSettings | None, field: str) -> dict[str, Any]:

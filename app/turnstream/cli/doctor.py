@@ -285,10 +285,10 @@ async def _secrets(settings: Settings, extensions: Sequence[Extension], database
                 ("note", f"those of requests are stored in plain text: set TURNSTREAM_MASTER_KEY; {HOW_TO_MAKE}")
             )
         if keys is not None and (replica := await keys.replica_without_key()):
-            text = f"none is encrypted while the replica {replica} lacks the master key: give it to all replicas"
+            text = f"some may stay plain while the replica {replica} lacks the master key: give it to all replicas"
             found.append(("note", text))
         if keys is not None and (others := (await keys.counts()).others - lost) > 0:
-            text = f"an earlier master key wraps the keys of {others} owners: keep it in TURNSTREAM_MASTER_KEY"
+            text = f"an earlier master key wraps the keys of {others} owners: keep it, or run `turnstream keys rotate`"
             found.append(("note", text))
     if tried[0].status != "ok":
         return tried

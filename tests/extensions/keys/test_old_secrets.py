@@ -159,6 +159,17 @@ async def test_secrets_from_before_are_encrypted_and_still_sent(database_url: st
     assert found_in(await rows_of(database_url)) == set()
 
 
+async def test_a_chat_that_goes_on_in_memory_copies_no_plain_secret(database_url: str, service: Service) -> None:
+    provider, key = ScriptedProvider(answer), new_master_key()
+    async with served(database_url, None, provider) as server:
+        chats, _ = await fill(server, service)
+    async with served(database_url, key, provider) as server, client_for(server, await server.token("ada")) as client:
+        await ended(client, chats[0])
+        assert "Encrypted the secrets of" in await call(database_url, key, "encrypt")
+        await ended(client, chats[0])
+    assert found_in(await rows_of(database_url)) == set()
+
+
 async def test_what_was_cut_off_is_done_by_the_next_call(database_url: str, service: Service) -> None:
     provider, masters = ScriptedProvider(answer), MasterKeys.read(new_master_key())
     async with served(database_url, None, provider) as server:

@@ -13,7 +13,7 @@ from turnstream.api.services import Services, identity_of, path_for, services_an
 from turnstream.api.views import json_response
 from turnstream.domain.chats import Chat
 from turnstream.domain.errors import Forbidden, RequestRefused
-from turnstream.domain.secret_headers import credentials_of, servers_of
+from turnstream.domain.secret_headers import credentials_of, masked_settings, servers_of
 from turnstream.extensions.schedules.rules import Rule, shortest
 from turnstream.extensions.schedules.schemas import ScheduleIn, ScheduleList, ScheduleOut, ScheduleRunOut, ScheduleRuns
 from turnstream.extensions.schedules.settings import ScheduleSettings
@@ -137,7 +137,7 @@ def _settings(services: Services) -> ScheduleSettings:
 
 def _out(row: Row) -> ScheduleOut:
     values: dict[str, Any] = {name: row[name] for name in ScheduleOut.model_fields if name not in {"chat", "request"}}
-    return ScheduleOut(chat=row["chat_id"], request=from_json(row["request"]), **values)
+    return ScheduleOut(chat=row["chat_id"], request=masked_settings(from_json(row["request"])), **values)
 
 
 def _run_out(row: Row) -> ScheduleRunOut:

@@ -12,7 +12,7 @@ from turnstream.domain.secret_headers import needs_sealing
 from turnstream.kit.sealing import CannotOpen, MasterKeys, OwnerKey, is_sealed, new_owner_key
 from turnstream.storage.database import LONG, Database, Statement, retry_while_unavailable
 
-GET_OWNER_KEY = Statement("SELECT wrapped FROM owner_keys WHERE owner = :owner")
+GET_OWNER_KEY = Statement("SELECT master, wrapped FROM owner_keys WHERE owner = :owner")
 # Replicas of the version before, and those without the key: they would send the encrypted text. As long as one may be
 # alive, nothing is encrypted.
 _CANNOT_OPEN = """
@@ -71,13 +71,16 @@ class OwnerKeys:
     async def find(self, owner: str) -> OwnerKey | None:
         """None for an owner without a key, or whose key was erased. Raises CannotOpen."""
         row = await self._database.row(GET_OWNER_KEY, owner=owner)
-        return None if row is None else OwnerKey(self._masters.unwrap(owner_before_move(owner), row["wrapped"]))
+        if row is None:
+            return None
+        return OwnerKey(self._masters.unwrap(owner_before_move(owner), row["wrapped"]), row["master"])
 
     async def find_or_create(self, owner: str) -> OwnerKey:
         """Raises CannotOpen."""
         while (key := await self.find(owner)) is None:
-            wrapped = self._masters.wrap(owner_before_move(owner), new_owner_key())
-            await self._database.rows(CREATE_OWNER_KEY, owner=owner, master=self._masters.first, wrapped=wrapped)
+            master = await self._master_of_all()
+            wrapped = self._masters.wrap(owner_before_move(owner), new_owner_key(), master)
+            await self._database.rows(CREATE_OWNER_KEY, owner=owner, master=master, wrapped=wrapped)
         return key
 
     async def sealed_headers(self, owner: str, url: str, headers: Mapping[str, str]) -> Mapping[str, str]:
@@ -90,7 +93,7 @@ class OwnerKeys:
         for name, value in headers.items():
             if is_sealed(value):
                 key.open(value, url, name)
-        if (replica := await self.replica_without_key()) is not None:
+        if (replica := await self.replica_without_key(key.master)) is not None:
             if self._required:
                 raise Conflict(
                     f"A secret cannot be encrypted while the replica {replica} lacks the master key: try again when it"
@@ -102,10 +105,19 @@ class OwnerKeys:
             for name, value in headers.items()
         }
 
-    async def replica_without_key(self) -> str | None:
-        """The address of a live replica that cannot open what is sealed here."""
-        row = await self._database.row(GET_REPLICA_WITHOUT_KEY, master=self._masters.first)
+    async def replica_without_key(self, master: bytes | None = None) -> str | None:
+        """The address of a live replica that lacks the master key, the first one without an id."""
+        row = await self._database.row(GET_REPLICA_WITHOUT_KEY, master=master or self._masters.first)
         return None if row is None else row["address"]
+
+    async def _master_of_all(self) -> bytes:
+        """The first master key that all live replicas have: while a new one is given to one replica after the other,
+        the keys of new owners are wrapped by the earlier one.
+        """
+        for master in self._masters.ids:
+            if await self.replica_without_key(master) is None:
+                return master
+        return self._masters.first
 
     async def opened_headers(self, owner: str, url: str, headers: Mapping[str, str]) -> Mapping[str, str]:
         """Raises CannotOpen. A value from before the encryption stays as it is."""
