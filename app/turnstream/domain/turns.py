@@ -132,6 +132,21 @@ class OutputSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class Preset:
+    """The parts of a request that a model name stands for, where it is the name of an agent: a listed `model` (None:
+    the default one), a system prompt, names of tools of the server, and, if they are given, the limit of rounds and the
+    output. A turn cannot have others. `description` is for people.
+    """
+
+    description: str
+    system: str
+    model: str | None = None
+    tools: tuple[str, ...] = ()
+    max_rounds: int | None = None
+    output: OutputSpec | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class TurnRequest:
     """The request of an assistant turn, frozen when the turn was created, so that a retry is the same request.
 

@@ -443,6 +443,7 @@ class ModelOut(BaseModel):
     aliases: list[str]
     fallbacks: Annotated[list[str], Field(description="the models that are tried when this one is unavailable")]
     params: Annotated[list[ParameterOut], Field(description="the parameters that turns can set for it on this server")]
+    agent: Annotated[str | None, Field(description="what it does, for an agent of this server; null for a model")]
 
 
 class ModelsOut(BaseModel):

@@ -180,8 +180,8 @@ class Children(Hooks):
         limits, params = parent.limits, without_format(parent.params)
         if agent.max_rounds is not None:
             limits = replace(limits, max_rounds=agent.max_rounds, hard_max_rounds=None)
-        model = self._context.models.check(agent.model or parent.model)
-        if model.id != parent.model:
+        model = self._context.models.behind(agent.model or parent.model)
+        if model != self._context.models.behind(parent.model):
             params = {}
         params.pop("tool_choice", None)
         request = replace(

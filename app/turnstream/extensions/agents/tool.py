@@ -9,7 +9,7 @@ from pydantic import Field
 
 from turnstream.domain.errors import ConfigError, RequestRefused
 from turnstream.domain.output import is_of_an_object
-from turnstream.domain.turns import OutputSpec, ToolSpec
+from turnstream.domain.turns import OutputSpec, Preset, ToolSpec
 from turnstream.extensions.agents.context import ALL_FILES, KINDS_OF_BLOCKS, TEXTS, ContextTurns
 from turnstream.tools.declared.declarations import Declarations
 from turnstream.tools.declared.tables import PolicyTable
@@ -38,6 +38,7 @@ class AgentTable(PolicyTable):
     output: dict[str, Any] | None = None
     context: ContextTurns = "none"
     context_blocks: list[str] = Field(default_factory=lambda: [TEXTS, ALL_FILES])
+    as_model: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,7 @@ class Agent:
     unless it is given, and so are the limits. With `output`, a JSON schema, its answer is JSON that meets the schema;
     `max_rounds` are then the model calls of one attempt at it. `context` are the turns that it is given of the
     conversation, and `context_blocks` the blocks of these: `text`, `files`, `results`, or names of tools, whose results
-    are meant.
+    are meant. With `as_model` its name is that of a model too: a turn with that model is a turn of the agent.
     """
 
     name: str
@@ -58,6 +59,7 @@ class Agent:
     output: Mapping[str, Any] | None = None
     context: ContextTurns = "none"
     context_blocks: tuple[str, ...] = (TEXTS, ALL_FILES)
+    as_model: bool = False
 
 
 @dataclass(slots=True)
@@ -77,6 +79,15 @@ class AgentTool:
     spec: ToolSpec
     policy: Policy
     place: _Place = field(default_factory=_Place)
+
+    @property
+    def preset(self) -> Preset | None:
+        """What turns have whose model is the agent; None where it is none."""
+        agent = self.agent
+        if not agent.as_model:
+            return None
+        output = output_spec(agent)
+        return Preset(agent.description, agent.prompt, agent.model, agent.tools, agent.max_rounds, output)
 
     async def __call__(self, context: ToolContext, input_json: str) -> Outcome:
         children = self.place.children
@@ -160,6 +171,7 @@ def _make(declarations: Declarations) -> LoadedTools:
             table.output,
             table.context,
             tuple(table.context_blocks),
+            table.as_model,
         )
         return agent_tool(agent, **table.options())
 
