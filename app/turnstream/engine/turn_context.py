@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from turnstream.domain.guards import Guard
 from turnstream.domain.turns import Turn
 from turnstream.engine.hooks import HookEvent, HookRunner
 from turnstream.engine.recorder import Recorder
@@ -22,7 +23,7 @@ class TurnContext:
     """The objects that the parts of a run share. `recorder` has the claimed turn. `ancestors` are the turns before it
     on its path. `entries` are the messages that earlier requests have made of these turns. `updated` is set when
     a user has written rows that the run has not read yet. `notify_owner` wakes the readers of the owner's feed. `span`
-    traces the run.
+    traces the run. `guards` are those for the owner's plan.
     """
 
     owner: str
@@ -39,6 +40,7 @@ class TurnContext:
     updated: asyncio.Event
     notify_owner: Callable[[str], None]
     span: Span
+    guards: Sequence[Guard] = ()
 
     async def call_hooks(self, event: HookEvent) -> None:
         """Calls the hooks for `event`, and counts failed ones on the turn."""
