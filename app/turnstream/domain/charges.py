@@ -8,13 +8,13 @@ from turnstream.domain.assembly import ASSEMBLED
 from turnstream.domain.rounds import BilledTokens, Prices, Round, billed_tokens
 from turnstream.domain.turns import Turn
 
-ChargeKind = Literal["round", "summary", "title"]
+ChargeKind = Literal["round", "summary", "title", "guard"]
 
 
 @dataclass(frozen=True, slots=True)
 class Charge:
-    """One model call of a turn, or beside it: the summary of a result, the title of its chat. `call` is its name within
-    the turn. `cost` is None if the prices are not known.
+    """One model call of a turn, or beside it: the summary of a result, the title of its chat, the check of a guard.
+    `call` is its name within the turn. `cost` is None if the prices are not known.
     """
 
     kind: ChargeKind

@@ -73,7 +73,7 @@ async def rule(guard: Guard, passage: Passage) -> Ruling:
         with TRACING.span(f"guard {guard.name}", turnstream__guard=guard.name, turnstream__place=passage.place) as span:
             async with asyncio.timeout(guard.timeout):
                 ruling = await guard.check(passage)
-            name = _NAMES[type(ruling)]
+            name = "pass" if isinstance(ruling, Mask) and not ruling.spans else _NAMES[type(ruling)]
             span.set(turnstream__ruling=name)
     except Exception as error:  # foreign code
         GUARD_CHECKS.labels(guard.name, passage.place, "failed").inc()

@@ -318,7 +318,7 @@ charges = Table(
     Column("output_tokens", BigInteger, nullable=False),
     Column("cost", Numeric),
     Column("charged_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
-    CheckConstraint("kind IN ('round', 'summary', 'title')", name="kind"),
+    CheckConstraint("kind IN ('round', 'summary', 'title', 'guard')", name="kind"),
     Index("ix_charges_owner_charged_at", "owner", "charged_at"),
     Index("ix_charges_charged_at", "charged_at", postgresql_using="brin", postgresql_with={"autosummarize": "on"}),
     info=owned("owner", "state"),
