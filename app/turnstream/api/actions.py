@@ -15,6 +15,7 @@ from turnstream.api.services import Services, identity_of, services_and_owner
 from turnstream.api.views import json_response, shown_turn
 from turnstream.domain.asks import AskAnswer
 from turnstream.domain.blocks import Block
+from turnstream.domain.deferred import NamedCalls
 from turnstream.domain.errors import Conflict, NotFound, RequestRefused
 from turnstream.domain.identity import Identity
 from turnstream.domain.results import joined_texts, layout_of
@@ -156,7 +157,7 @@ async def decisions_of(
 
 def _following(decisions: Sequence[Decision], turn: Turn) -> Iterator[Decision]:
     """Approvals of the other calls that wait now and that a remembered approval covers: nobody decides twice."""
-    inputs = {block.key: block.text for block in turn.blocks if block.is_call}
+    inputs = {block.key: block.text for block in NamedCalls(turn.request).turn(turn).blocks if block.is_call}
     tools = {ask.tool_use_id: (ask.name, ask.tool_digest) for ask in turn.asks if ask.tool_digest is not None}
     decided = {decision.tool_use_id for decision in decisions}
     for decision in (decision for decision in decisions if decision.remember):
@@ -209,7 +210,8 @@ def _condition(action: ApproveIn, edited: str | None, turn: Turn, field: str) ->
     if action.remember is None or action.remember.when is None:
         return None
     when = {name: condition.model_dump(exclude_unset=True) for name, condition in action.remember.when.items()}
-    texts = [block.text for block in turn.blocks if block.is_call and block.tool_use_id == action.tool_use_id]
+    calls = [block for block in NamedCalls(turn.request).turn(turn).blocks if block.is_call]
+    texts = [call.text for call in calls if call.tool_use_id == action.tool_use_id]
     if texts and not meets(when, edited or texts[-1]):
         raise RequestRefused(
             f"`{field}.remember.when` must hold for the call that is approved: each member that it names must be in the"

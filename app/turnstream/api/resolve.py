@@ -313,7 +313,7 @@ class Resolver:
         request = replace(request, limits=limits)
         if (request.tools or request.provider_tools) and not model.supports("tools"):
             raise RequestRefused(f"`tools` must be left out: model {model.id} does not support tools.", field="tools")
-        return request
+        return self.toolset.offered(request)
 
     def _prices(self, model: str, limits: Limits) -> Mapping[str, Prices]:
         """The prices of the models that the turn may use, frozen with its budget. A model without prices has none;

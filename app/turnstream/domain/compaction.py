@@ -251,7 +251,7 @@ def _guess(path: Sequence[Turn]) -> SizeEstimate:
             cut = shortening_of((place, block.round), block, shortenings)
             tokens += size_of_block(block, None if cut is None else cut.head)
     request = _request(path[-1])
-    tools = sum(len(tool.name) + len(tool.description) + len(tool.input_schema) for tool in request.tools)
+    tools = sum(len(tool.name) + len(tool.description) + len(tool.input_schema) for tool in request.defined_tools)
     tokens += tokens_of(len(request.system or "") + tools + sum(map(len, request.provider_tools)))
     return SizeEstimate(tokens, tokens)
 

@@ -12,6 +12,7 @@ from typing import Protocol, TypeVar, overload
 from turnstream.domain.asks import Ask
 from turnstream.domain.blocks import Block
 from turnstream.domain.cursor import Cursor
+from turnstream.domain.deferred import input_of
 from turnstream.domain.degraded import degraded
 from turnstream.domain.events import (
     ActionRequired,
@@ -158,13 +159,13 @@ class Marks(Sequence[Mark]):
 def required_actions_of(asks: Sequence[Ask], blocks: Sequence[Block]) -> tuple[RequiredAction, ...]:
     """The actions that these asks require, in the order of their calls."""
     by_call = {ask.key: ask for ask in asks}
-    calls = [(by_call.get(block.key), block.text) for block in blocks if block.is_call]
+    calls = [(ask, block) for block in blocks if block.is_call and (ask := by_call.get(block.key)) is not None]
     return tuple(
         RequiredAction(
-            ask.tool_use_id, ask.name, ask.kind, input, ask.digest, ask.expires_at, ask.tool_digest is not None
+            *(ask.tool_use_id, ask.name, ask.kind, input_of(call, ask.name), ask.digest, ask.expires_at),
+            can_remember=ask.tool_digest is not None,
         )
-        for ask, input in calls
-        if ask is not None
+        for ask, call in calls
     )
 
 

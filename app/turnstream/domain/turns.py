@@ -61,7 +61,8 @@ class ToolSpec:
     """A tool as the model sees it, frozen into the turn. `input_schema` is JSON text. A tool that is neither
     `read_only` nor `retry_safe` is never run twice for one call. A `client` tool is run by the client; its turn is
     cancelled when a call has waited for `expiry` seconds. A tool with `http` was declared with the request. A tool with
-    a `role` takes the output of a structured turn. The server knows any other tool by its name.
+    a `role` takes the output of a structured turn. The server knows any other tool by its name. The model does not see
+    one that is `deferred` until it finds it (turnstream.domain.deferred).
     """
 
     name: str
@@ -73,6 +74,7 @@ class ToolSpec:
     http: HttpCall | None = None
     role: ToolRole | None = None
     expiry: float | None = None
+    deferred: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +154,11 @@ class TurnRequest:
     labels: Mapping[str, str] = field(default_factory=dict)
     trace: str | None = None
     documents: str | None = ""
+
+    @property
+    def defined_tools(self) -> tuple[ToolSpec, ...]:
+        """The tools whose definitions are in the requests of the model."""
+        return tuple(spec for spec in self.tools if not spec.deferred)
 
 
 @dataclass(frozen=True, slots=True)

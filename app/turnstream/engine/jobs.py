@@ -143,6 +143,7 @@ class ToolJobs:
             progress=(lambda _: None) if silent else running.progress,
             preliminary=(lambda _: None) if silent else running.show,
             documents=request.documents,
+            offered=request.tools,
             checkpoint=running.checkpoint,
             checkpointed=job.checkpointed,
             deadline=job.deadline,

@@ -62,7 +62,7 @@ class Requests:
             messages=messages,
             system=request.system,
             params=params if model == request.model else self._params_of_fallback(model, params),
-            tools=request.tools,
+            tools=request.defined_tools,
             provider_tools=request.provider_tools,
             may_use_tools=isinstance(step, CallModel) and step.tools,
             resume_data=_resume_data(sealed),

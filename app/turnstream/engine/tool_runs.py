@@ -15,6 +15,7 @@ import structlog
 
 from turnstream.domain.asks import Ask, AskAnswer, elicitation_id
 from turnstream.domain.blocks import READ_RESULT, Block, CallKey
+from turnstream.domain.deferred import NamedCalls
 from turnstream.domain.errors import ProviderError, TransientError
 from turnstream.domain.kinds import TEXT
 from turnstream.domain.output import attempt_of
@@ -67,6 +68,7 @@ class ToolRuns:
         self._models = models
         self._side_calls = side_calls
         self._started_before = started_before
+        self._named = NamedCalls(context.recorder.turn.request)
         self._tasks: dict[CallKey, asyncio.Task[Outcome]] = {}
         self._begun: dict[CallKey, tuple[str, float]] = {}  # names of the tools, and when by perf_counter
         self._in_ledger: set[CallKey] = set()
@@ -77,7 +79,10 @@ class ToolRuns:
     @property
     def _gate(self) -> ToolGate:
         """The gate over the rows as they are now."""
-        return ToolGate(self._recorder.turn, self._toolset, self._started_before, self._tasks.keys())
+        return self._gate_of(self._recorder.turn)
+
+    def _gate_of(self, turn: Turn) -> ToolGate:
+        return ToolGate(self._named.turn(turn), self._toolset, self._started_before, self._tasks.keys())
 
     @property
     def _request(self) -> TurnRequest:
@@ -94,23 +99,25 @@ class ToolRuns:
         """Starts a call whose block has just closed, if its tool only reads. Its outcome is stored after the seal.
         Calls that a plan limits wait for the seal, since they are counted first.
         """
-        if not self._context.spending.limits_calls and self._gate.may_start_early(block):
-            self._start(block)
+        call = self._named.call(block)
+        if not self._context.spending.limits_calls and self._gate.may_start_early(call):
+            self._start(call)
 
     def ready_to_start(self, sealed: Turn, calls: Sequence[Block]) -> Sequence[Block]:
         """The `calls` of a round, where nothing but their entry in the ledger comes between its seal and their start;
         else none. `sealed` is the turn as it will be. They must be started next, or be settled.
         """
-        gate = ToolGate(sealed, self._toolset, self._started_before, self._tasks.keys())
-        if self._context.spending.limits_calls or gate.asks(calls, CLOCK.now()):
+        gate, named = self._gate_of(sealed), [*map(self._named.call, calls)]
+        if self._context.spending.limits_calls or gate.asks(named, CLOCK.now()):
             return ()
-        if not all(isinstance(gate.decide(call), RunCall) for call in calls):
+        if not all(isinstance(gate.decide(call), RunCall) for call in named):
             return ()
         self._in_ledger |= {call.key for call in calls}
         return calls
 
     async def answer(self, calls: Sequence[Block], refusal: str | None) -> None:
         """Gives every call of a round its result, or asks a person for it."""
+        calls = [*map(self._named.call, calls)]
         if refusal is None and (asks := self._gate.asks(calls, CLOCK.now())):
             if any(ask.tool_digest is not None for ask in asks):
                 find = partial(self._context.grants.of_chat, self._recorder.turn.chat_id)
@@ -343,6 +350,7 @@ class ToolRuns:
             preliminary=(lambda _: None) if self._guards else outputs.show,
             ask=partial(self._ask_person, call),
             documents=self._request.documents,
+            offered=self._request.tools,
         )
         role, output = self._gate.role(call), self._request.output
         if role is None or output is None:

@@ -75,7 +75,7 @@ async def open_toolset(
     async with AsyncExitStack() as stack:
         with errors_collected(problems):
             if settings.file is not None:
-                tables = {kind.name: kind.table for kind in kinds}
+                tables = {kind.name: kind.table for kind in kinds if kind.table is not None}
                 declarations = read_declarations(settings.file, settings.environment, tables)
         for kind in kinds:
             with errors_collected(problems):
@@ -99,6 +99,7 @@ async def open_toolset(
                 outputs=merged(*(each.outputs for each in loaded), outputs or Outputs()),
                 sources=[source for each in loaded for source in each.sources],
                 declared=next((each.declared for each in loaded if each.declared is not None), None),
+                offers=[each.offer for each in loaded if each.offer is not None],
                 max_request_tools=settings.max_request_tools,
                 reserved=True,
             )
@@ -112,7 +113,7 @@ def source_kinds(settings: Settings, extensions: Sequence[Extension]) -> Sequenc
     """The kinds of the extensions. Kinds of installed extensions that are not among them refuse their tables."""
     kinds = {kind.name: kind for extension in extensions for kind in extension.tool_sources(settings)}
     for extension in left_out(extensions):
-        for kind in extension.tool_sources(settings):
+        for kind in (kind for kind in extension.tool_sources(settings) if kind.table is not None):
             kinds.setdefault(kind.name, SourceKind(kind.name, _AnyTable, partial(_refuse, kind.name, extension)))
     return list(kinds.values())
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from hashlib import sha256
 from typing import Any, NoReturn
 
+from msgspec import to_builtins
 from msgspec.json import encode
 
 from turnstream.domain.asks import Grant
@@ -18,9 +19,16 @@ from turnstream.tools.schemas import InputSchema
 
 def digest_of_tool(frozen: ToolSpec, current: ToolSpec) -> str:
     """SHA-256 of a tool, in hexadecimal digits: as the turn has it, and as it would be run now. A tool with another
-    description, schema, URL or header is another tool.
+    description, schema, URL or header is another tool; a tool that is deferred is not.
     """
-    return sha256(encode([frozen, current])).hexdigest()
+    return sha256(encode([_compared(frozen), _compared(current)])).hexdigest()
+
+
+def _compared(spec: ToolSpec) -> dict[str, Any]:
+    """The members that digests are made of. Stored grants have digests of these alone."""
+    members: dict[str, Any] = to_builtins(spec)
+    del members["deferred"]
+    return members
 
 
 def covers(grant: Grant, tool: str, digest: str | None, input_json: str) -> bool:

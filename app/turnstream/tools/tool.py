@@ -2,14 +2,14 @@
 
 import math
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from inspect import cleandoc, getattr_static, iscoroutinefunction
 from typing import Any, Literal, ParamSpec, Protocol, cast, overload, runtime_checkable
 from uuid import UUID
 
-from turnstream.domain.turns import ToolSpec
+from turnstream.domain.turns import ToolSpec, TurnRequest
 from turnstream.tools.arguments import Arguments, BadArguments, split_docstring
 from turnstream.tools.policy import Policy, policy_of
 from turnstream.tools.serialize import serialize
@@ -100,7 +100,7 @@ class ToolContext:
     of the call does not run meanwhile. Outside of a turn there is nobody to ask.
     `documents` is how the paths of all documents begin that the call may read: empty for every document, None for none,
     as in a turn that a restricted token has asked for. A tool that reads other things of the owner should not do so
-    unless it is empty.
+    unless it is empty. `offered` are all tools of the turn.
     A background tool can `checkpoint` a JSON value. If its process dies, `checkpointed` is the last one in the next
     run of the call; else it is None. `deadline` is when the call is stopped. Of other tools nothing is kept.
     A background tool whose work goes on elsewhere returns `Detached`, or calls `detach`, and then returns anything.
@@ -117,6 +117,7 @@ class ToolContext:
     preliminary: Callable[[object], None] = lambda _content: None
     ask: AskPerson | None = None
     documents: str | None = ""
+    offered: Sequence[ToolSpec] = ()
     checkpoint: Callable[[Any], Awaitable[None]] = _keep_nothing
     checkpointed: Any = None
     deadline: datetime | None = None
@@ -266,6 +267,10 @@ class FunctionTool:
 
     def _text(self, result: object) -> str:
         return result if isinstance(result, str) else serialize(result, self.policy.results)
+
+
+# Changes the tools of a request before it is stored. Its result does not change if it is called again.
+Offer = Callable[[TurnRequest], TurnRequest]
 
 
 class ToolSource(Protocol):

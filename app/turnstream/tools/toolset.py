@@ -11,7 +11,7 @@ import structlog
 from pydantic_core import from_json
 from structlog.contextvars import bound_contextvars
 
-from turnstream.domain.turns import ToolSpec
+from turnstream.domain.turns import ToolSpec, TurnRequest
 from turnstream.kit.json_values import MOST_VALUES, has_too_many_values
 from turnstream.kit.text import storable
 from turnstream.tools.grants import digest_of_tool
@@ -23,7 +23,7 @@ from turnstream.tools.running.limiter import Limiter
 from turnstream.tools.running.slots import Slots
 from turnstream.tools.running.tries import Backoff, short_backoff
 from turnstream.tools.serialize import serialize
-from turnstream.tools.tool import Outcome, Tool, ToolContext, ToolSource
+from turnstream.tools.tool import Offer, Outcome, Tool, ToolContext, ToolSource
 
 log = structlog.get_logger(__name__)
 
@@ -37,7 +37,7 @@ class Toolset:
     requests. With `reserved`, no owner gets all of these slots. A tool that is cancelled has `patience` seconds to
     stop, and is abandoned after that. A result is cut to `max_result_chars`, and `max_whole_chars` of it are kept; each
     of its files has up to `max_file_bytes`. `sources` have more tools, which come and go. `declared` makes the tool of
-    a spec that came with a request.
+    a spec that came with a request, and `offers` change the tools of a request before it is stored.
     """
 
     def __init__(
@@ -49,6 +49,7 @@ class Toolset:
         outputs: Outputs | None = None,
         sources: Sequence[ToolSource] = (),
         declared: Callable[[ToolSpec], Tool] | None = None,
+        offers: Sequence[Offer] = (),
         max_request_tools: int = 16,
         reserved: bool = False,
         max_whole_chars: int = 5_000_000,
@@ -65,6 +66,7 @@ class Toolset:
         self.outputs = outputs or Outputs()
         self.sources = sources
         self._declared = declared
+        self._offers = offers
         self._sizes = Sizes(max_result_chars, max_whole_chars, max_file_bytes)
         self._limiter = Limiter(
             Slots(max_parallel, reserved=reserved),
@@ -106,6 +108,12 @@ class Toolset:
         tools = self._tools
         own = (spec.name for spec in specs if not spec.client and spec.http is None and spec.role is None)
         return [name for name in own if name not in tools]
+
+    def offered(self, request: TurnRequest) -> TurnRequest:
+        """The request as it is stored: some of its tools may be deferred."""
+        for offer in self._offers:
+            request = offer(request)
+        return request
 
     def check(self, spec: ToolSpec) -> None:
         """Raises ValueError for a tool that came with a request and cannot be called by this server."""

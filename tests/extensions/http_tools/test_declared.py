@@ -56,6 +56,7 @@ def read(folder: Path, text: str, environment: Mapping[str, str] = ENVIRONMENT) 
     path = folder / "tools.toml"
     path.write_text(text, encoding="utf-8")
     kind = http_tools(HttpToolsSettings(_env_file=None))
+    assert kind.table is not None
     made = kind.make(read_declarations(path, environment, {kind.name: kind.table})).tools
     return [each for each in made if isinstance(each, HttpTool)]
 

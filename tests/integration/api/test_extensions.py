@@ -190,6 +190,7 @@ KINDS = [
     (extension.name, kind.name)
     for extension in installed().values()
     for kind in extension.tool_sources(Settings(_env_file=None))
+    if kind.table is not None
 ]
 APIS = [
     (extension.name, api.name)
@@ -204,7 +205,7 @@ def test_a_table_of_an_extension_that_is_left_out_names_it(tmp_path: Path, exten
     file.write_text(f"[{kind}.a]\nkey = 1\n")
     others = [each for each in installed().values() if each.name != extension]
     kinds = source_kinds(Settings(_env_file=None), others)
-    declarations = read_declarations(file, {}, {each.name: each.table for each in kinds})
+    declarations = read_declarations(file, {}, {each.name: each.table for each in kinds if each.table})
     (left_out,) = (each for each in kinds if each.name == kind)
     with pytest.raises(ConfigError) as refused:
         left_out.make(declarations)

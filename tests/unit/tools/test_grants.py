@@ -48,6 +48,16 @@ def test_a_changed_tool_is_another_tool_whether_the_turn_or_the_server_has_the_n
     assert len(digests) == 3
 
 
+def test_the_digests_of_stored_grants_stay_valid() -> None:
+    """A new member of a tool is not in them, or each approval that is remembered is asked for once more."""
+    plain = ToolSpec("pay", "Pay.", '{"type":"object"}')
+    call = HttpCall("https://pay.example", headers={"x": "1"})
+    declared = replace(plain, read_only=True, http=call, expiry=2.5)
+    assert digest_of_tool(plain, plain) == "a54cda0527271cb7585511de672e5614bea6ec5f223f517d789cfe1d81c10a96"
+    assert digest_of_tool(declared, plain) == "ebb2d2c4da5c63e43a1a7d563c939d690fe63c3c5577705d5d30c123532d216d"
+    assert digest_of_tool(replace(plain, deferred=True), plain) == digest_of_tool(plain, plain)
+
+
 @pytest.mark.parametrize(
     ("when", "covered", "not_covered"),
     [

@@ -47,7 +47,7 @@ async def count_input(
         messages = build_messages([*path, user_turn, running])
         contents |= await services.storage.uploads.contents(upload_ids_in(messages) - contents.keys())
     sent = with_uploads(messages, contents)
-    call = ModelRequest(asked.model, sent, asked.system, asked.params, asked.tools, asked.provider_tools)
+    call = ModelRequest(asked.model, sent, asked.system, asked.params, asked.defined_tools, asked.provider_tools)
     count = await count_tokens(services.resolver.models.provider_for(asked.model), call)
     return _estimate(call, messages) if count is None else count
 

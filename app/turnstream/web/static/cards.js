@@ -12,6 +12,17 @@ const { cards: texts } = TEXTS
 
 const MAX_SHOWN = 20_000 // characters of an input or a result; a button shows the rest
 
+/** The name of a call. That of the generic tool has the name in its input behind its own. */
+function nameOf(call) {
+  if (call.name !== 'call_tool' || call.open) return call.name ?? call.type
+  try {
+    const { name } = JSON.parse(call.text)
+    return typeof name === 'string' ? `${call.name}: ${name.slice(0, 100)}` : call.name
+  } catch {
+    return call.name
+  }
+}
+
 export class Card {
   /**
    * `ask` returns the form for a call that waits for a person, `wholeResult` reads a result that was cut, `readUpload` a file;
@@ -24,7 +35,8 @@ export class Card {
     this.files = []
     this.call = call
     this.resultBlock = null
-    this.name = h('span', { class: 'name' }, unmasked(call.name ?? call.type))
+    this.name = h('span', { class: 'name' })
+    this.#showName(nameOf(call))
     this.state = h('span', { class: 'state' })
     this.time = h('span', { class: 'time' })
     this.brief = h('span', { class: 'brief', dir: 'ltr' })
@@ -66,6 +78,7 @@ export class Card {
     this.resultBlock = result
     const state = stateOf(call, result, action, running)
     if (this.element.dataset.state !== state) this.#show(state)
+    this.#showName(nameOf(call))
     setText(this.brief, call.open ? ending(call.text) : call.text.slice(0, 200) || '{}')
     setText(this.status, statusOf(state, result, progress ?? job?.progress))
     this.job.update(state === 'running' ? job : undefined)
@@ -79,6 +92,12 @@ export class Card {
     this.job.remove()
     for (const button of this.files.splice(0)) button.remove()
     this.element.remove()
+  }
+
+  #showName(name) {
+    if (this.shownName === name) return
+    this.shownName = name
+    this.name.replaceChildren(unmasked(name))
   }
 
   #show(state) {

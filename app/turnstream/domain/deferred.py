@@ -1,0 +1,60 @@
+"""Deferred tools: their definitions are not in the requests of the model, which finds them by a search and calls them
+through one generic tool. So the tools of all requests of a chat are the same text, which the provider caches.
+"""
+
+import json
+from dataclasses import replace
+
+from turnstream.domain.blocks import Block, CallKey
+from turnstream.domain.turns import Turn, TurnRequest
+
+FIND_TOOLS = "find_tools"
+CALL_TOOL = "call_tool"
+
+
+class NamedCalls:
+    """Reads calls of the generic tool as calls of the tools that they name. Where the request defers no tool, a tool of
+    that name is another one, and no call is changed. Each call is read once: its input may be long.
+    """
+
+    def __init__(self, request: TurnRequest | None) -> None:
+        tools = request.tools if request else ()
+        self._tools = {spec.name: spec for spec in tools} if any(spec.deferred for spec in tools) else {}
+        self._read: dict[CallKey, tuple[Block, Block]] = {}
+
+    def call(self, call: Block) -> Block:
+        """The call with the name and the input of the named tool. One that names no tool of this server is returned as
+        it is; the generic tool then says what is wrong.
+        """
+        if not self._tools or call.name != CALL_TOOL or not call.is_call:
+            return call
+        read = self._read.get(call.key)
+        if read is None or read[0] is not call:
+            read = self._read[call.key] = call, self._as_named(call)
+        return read[1]
+
+    def turn(self, turn: Turn) -> Turn:
+        return replace(turn, blocks=tuple(map(self.call, turn.blocks))) if self._tools else turn
+
+    def _as_named(self, call: Block) -> Block:
+        name, input = _named_in(call.text)
+        spec = self._tools.get(name) if isinstance(name, str) else None
+        if spec is None or spec.client or spec.role is not None or spec.name in {FIND_TOOLS, CALL_TOOL}:
+            return call
+        return replace(call, name=spec.name, text=input)
+
+
+def input_of(call: Block, name: str) -> str:
+    """The input of the call for the tool `name`, which is that of the ask for the call."""
+    if call.name != CALL_TOOL or name == CALL_TOOL:
+        return call.text
+    return _named_in(call.text)[1]
+
+
+def _named_in(text: str) -> tuple[object, str]:
+    """The name in the input of the generic tool, None without one, and the input for that tool as JSON."""
+    try:
+        given = json.loads(text)
+        return (given.get("name"), json.dumps(given.get("input", {}))) if isinstance(given, dict) else (None, "{}")
+    except (ValueError, RecursionError):
+        return None, "{}"
