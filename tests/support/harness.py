@@ -190,7 +190,9 @@ class Harness:
         queue = Queue(self.database, new_id(), address or str(new_id()), session, self.webhooks, extensions=["search"])
         provider_for = provider if callable(provider) else lambda _: provider
         toolset = toolset or Toolset(tools, max_result_chars=1000, patience=TICK)
-        worker = KillableWorker(self.database, queue, directory, provider_for, toolset, policy, clock, hooks, guards=guards)
+        worker = KillableWorker(
+            self.database, queue, directory, provider_for, toolset, policy, clock, hooks, guards=guards
+        )
         kind = ToolJobs(toolset, Uploads(self.database), policy.plans, guards)
         jobs = KillableRunner(Jobs(self.database, queue.replica), kind, most_jobs, policy.poll_interval, 0.0)
         rounds = RoundWriter(self.database, directory, TICK)

@@ -1,12 +1,12 @@
 """kinds of charges: the constraint of the revision before is examined
 
-Revision: 0066, after: 0065
+Revision: 0061, after: 0060
 """
 
 from alembic import op
 
-revision = "0066"
-down_revision = "0065"
+revision = "0061"
+down_revision = "0060"
 branch_labels = None
 depends_on = None
 

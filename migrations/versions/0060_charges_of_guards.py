@@ -1,6 +1,6 @@
 """charges of guards: checks of texts by a model are a kind of charges
 
-Revision: 0065, after: 0059
+Revision: 0060, after: 0059
 
 Rows that exist have one of the other kinds, so the constraint is examined by the next revision, which does not stop
 writers.
@@ -8,7 +8,7 @@ writers.
 
 from alembic import op
 
-revision = "0065"
+revision = "0060"
 down_revision = "0059"
 branch_labels = None
 depends_on = None
