@@ -34,7 +34,7 @@ GENERATED_TYPES := node_modules/.types/$(TYPES)
 JAVASCRIPT := app/turnstream/web/static/*.js tests/javascript/*.js tests/javascript/*.mjs tests/node/*.mjs eslint.config.js app/turnstream/web/packages/*/*.js
 FORMATTED := app/turnstream/web/static/protocol.d.ts app/turnstream/web/static/client.d.ts tests/node/*.mts tests/browser/*.jsx
 
-.PHONY: help run quick test cover soak live image check bench migrations schema reference lock upgrade fmt clean types vendor check-format check-lint check-types check-floors check-budget check-javascript
+.PHONY: help run quick test cover soak live image check bench migrations schema reference site lock upgrade fmt clean types vendor check-format check-lint check-types check-floors check-budget check-javascript
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -106,7 +106,7 @@ endif
 
 clean: ## remove the environment and every cache (your data stays)
 	rm -rf $(VENV) .lock-venv build dist *.egg-info .coverage .coverage.* htmlcov .hypothesis
-	rm -rf node_modules .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .reports
+	rm -rf node_modules .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .reports .site
 	find app tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # --- the environment ---------------------------------------------------------------------------------------------
@@ -157,6 +157,9 @@ schema: $(DEV) ## write migrations/schema.sql: the tables of a new database
 
 reference: $(DEV) ## write the pages of docs/reference: settings, metrics, log events, commands
 	@$(BIN)/python -m tests.support.reference
+
+site: $(DEV) ## the documentation as a site in .site/html, with a search and llms.txt; a broken link is an error
+	@$(BIN)/python -m tests.support.site
 
 lock: $(UV) ## pin what pyproject.toml asks for, keeping the pins that still hold
 	$(COMPILE) --group build --output-file requirements.lock

@@ -27,7 +27,7 @@ def main(turns: float, away: float) -> None:
 
 
 def cells(turns: float, needed: Needs) -> Iterator[str]:
-    """A row of docs/scaling.md."""
+    """A row of docs/capacity.md."""
     whole = (turns, needed.running, needed.replicas, needed.postgres_cores, needed.connections)
     yield from (f"{number:,.0f}" for number in whole)
     yield from (f"{number / GB:,.1f}" for number in (needed.wal, needed.kept))

@@ -10,7 +10,7 @@ from tests.bench.on_paper import cells
 from tests.bench.simulation import Cell, Cores, Process, Simulation
 from tests.bench.sizing import Costs, Traffic, needs, work_of
 
-PAGE = Path(__file__).parents[2] / "docs" / "scaling.md"
+PAGE = Path(__file__).parents[2] / "docs" / "capacity.md"
 
 
 @pytest.mark.parametrize("cores", [1, 4])

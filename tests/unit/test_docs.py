@@ -17,9 +17,13 @@ from turnstream.api.events import _EVENTS, EVENTS
 from turnstream.api.schemas.requests import NewTurnInNewChat
 from turnstream.config import Section, Settings, variables
 from turnstream.domain.errors import RefusalCode
+from turnstream.domain.limits import BUDGET
+from turnstream.domain.output import Failure
 from turnstream.domain.turns import ENDED, TRANSITIONS
+from turnstream.engine.metrics import _LASTING_ERRORS, _RETRY_REASONS
 from turnstream.extension import installed, sections
 from turnstream.extensions.openai.quirks import QUIRKS
+from turnstream.llm.transport.failures import TOO_LONG
 from turnstream.storage.ownership import ownership_of
 from turnstream.storage.tables import metadata
 
@@ -135,6 +139,27 @@ def test_the_table_of_the_body_of_a_turn_is_its_schema() -> None:
 def test_the_table_of_refusals_has_every_code() -> None:
     told = [code for _, codes, _ in rows_after(API, "## Refusals") for code in _CODE.findall(codes)]
     assert sorted(told) == sorted(get_args(RefusalCode))
+
+
+# Failures of a summary or of a count alone: no turn ends by them.
+_ASIDE = {"bad_count", "breaker_open", "no_summary"}
+
+
+def test_troubleshooting_has_every_type_of_a_failed_turn() -> None:
+    page = (ROOT / "docs/troubleshooting.md").read_text(encoding="utf-8")
+    told = {type for types, _, _ in rows_after(page, "## A turn failed") for type in _CODE.findall(types)}
+    modules = [*(ROOT / "app/turnstream/engine").glob("*.py"), *(ROOT / "app/turnstream/llm/transport").glob("*.py")]
+    made = {
+        node.args[0].value
+        for module in modules
+        for node in ast.walk(ast.parse(module.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id in {"PermanentError", "TransientError", "TurnError"}
+        and isinstance(node.args[0], ast.Constant)
+    }
+    assert "stall_timeout" in made
+    assert told == made - _ASIDE | _RETRY_REASONS | _LASTING_ERRORS | {BUDGET, TOO_LONG, *get_args(Failure)}
 
 
 # --- states ----------------------------------------------------------------------------------------------------------

@@ -30,6 +30,7 @@ MCP = "tests/extensions/mcp/test_declared.py::"
 DECLARED = f"{MCP}test_the_examples_of_declarations_work"
 HTTP_TOOL = "tests/extensions/http_tools/test_declared.py::test_the_example_of_the_page_prints_the_documented_text"
 BESIDE = "tests/acceptance/test_embedding.py::test_beside_the_routes_of_a_host_all_addresses_have_the_prefix"
+TUTORIAL = "tests/acceptance/test_tutorial.py::test_every_step_of_the_tutorial_prints_what_the_page_shows"
 TABLES = "tests/acceptance/test_embedding.py::test_beside_the_tables_of_a_host_it_has_a_schema_of_its_own"
 LOGS = "tests/acceptance/test_embedding.py::test_its_lines_go_through_the_logging_of_the_host"
 TOKEN = "tests/acceptance/test_pages.py::test_a_token_opens_the_stream_as_the_pages_say"
@@ -268,6 +269,12 @@ CHECKED = {
     ("docs/states.md", "A turn", "mermaid"): (
         "tests/unit/test_docs.py::test_the_diagram_of_the_states_is_the_table_of_the_code"
     ),
+    ("docs/tutorial.md", "1. The tools", "python"): TUTORIAL,
+    **{
+        ("docs/tutorial.md", heading, language): TUTORIAL
+        for heading in ("1. The tools", "2. Tokens", "3. An approval", "4. Logins", "5. Two replicas")
+        for language in ("sh", "text")
+    },
     ("docs/tools.md", "A complete example", "python"): OWN_TOOLS,
     ("docs/tools.md", "A complete example", "sh"): OWN_TOOLS,
     ("docs/runbooks.md", "A turn does not move", "sh"): RUNBOOKS,
