@@ -86,7 +86,7 @@ async def reads(harness: Harness, replica: Replica, asked: Asked, word: str) -> 
     """A client that has got this far."""
     client = Client()
     reading = asyncio.create_task(harness.follow(replica, asked, client))
-    while word not in "".join(piece.text for piece in client.blocks):
+    while word not in "".join(piece.text for piece in client.blocks):  # noqa: ASYNC110, the client has no event
         await asyncio.sleep(0)
     reading.cancel()
     await asyncio.wait({reading})
@@ -189,9 +189,9 @@ async def test_a_kill_between_release_and_retraction_leaves_nothing_of_the_block
 
 async def test_a_reply_is_continued_if_the_guard_needs_no_more_than_the_overlap(harness: Harness) -> None:
     guards = [replace(guard(mask_keys, window=0), continues=True)]
-    replies = [
+    replies: list[list[Step]] = [
         [*list(message_of(text("The key that was asked for is ", "sk-a")))[:-2], TransientError("overloaded", "Busy.")],
-        message_of(text("sk-ab, ", "no more.")),
+        [*message_of(text("sk-ab, ", "no more."))],
     ]
     async with harness.replica(ScriptedProvider(replies), guards=guards) as replica:
         turn = await harness.finish(replica, await harness.ask())
@@ -207,13 +207,10 @@ async def test_each_guard_gets_what_the_one_before_it_lets_pass(harness: Harness
         return Pass(undecided=0)
 
     await answered(harness, guard(mask_keys, window=0), guard(note, window=0, name="b"), pieces=["a sk-12 ", "b" * 40])
-    assert "".join(seen) == f"a [masked] {'b' * 40}"[: len("".join(seen))] or seen
-    assert not SECRET.search("".join(seen))
+    assert seen == ["a [masked] " + "b" * 20, "b" * 40]
 
 
 async def test_thinking_that_was_changed_is_not_sent_to_the_provider_again(harness: Harness) -> None:
-    seen = []
-
     @tool(read_only=True)
     async def look() -> str:
         """Look."""
@@ -227,7 +224,6 @@ async def test_thinking_that_was_changed_is_not_sent_to_the_provider_again(harne
     assert turn.blocks[0].text == "The key: [masked]"
     sent = [block.type for message in provider.requests[1].messages for block in message.blocks]
     assert THINKING not in sent
-    seen.append(sent)
 
 
 async def test_the_model_gets_results_of_tools_as_the_guard_lets_them_pass(harness: Harness) -> None:
@@ -313,7 +309,7 @@ async def test_messages_are_checked_before_they_are_stored() -> None:
     guards = [guard(mask_keys, "input"), guard(ruling("bad", EndTurn("No.")), "input", name="words")]
     inputs = InputGuards(guards, Plans())
     assert await inputs.check("ada", None, "use sk-12", "input") == "use [masked]"
-    with pytest.raises(MessageBlocked, match="No."):
+    with pytest.raises(MessageBlocked, match=r"No\."):
         await inputs.check("ada", None, "bad", "input")
     with pytest.raises(GuardFailed, match="could not check"):
         await InputGuards([guard(broken, "input")], Plans()).check("ada", None, "words", "input")
