@@ -14,7 +14,7 @@ from turnstream.domain.guards import EndTurn, Guard, OnFailure, Place, Replace, 
 from turnstream.extension import Context, Work
 from turnstream.extensions.guardrails.model_check import ModelCheck
 from turnstream.extensions.guardrails.patterns import CONTEXT, PatternKind, Patterns
-from turnstream.extensions.guardrails.remote import Connection, HttpCheck, ModerationCheck
+from turnstream.extensions.guardrails.remote import CheckSession, HttpCheck, ModerationCheck
 from turnstream.kit.requirements import requirement
 from turnstream.kit.signature import key_of
 from turnstream.llm.models.catalog import Models
@@ -154,13 +154,13 @@ def _sentence(problem: Any) -> str:
 
 def guards_of(declared: Sequence[Declared], context: Context) -> Work:
     """The guards, and the task that holds their connections."""
-    connection = Connection()
+    connection = CheckSession()
     guards = [_guard_of(each, context, connection) for each in declared]
     is_remote = any(each.url is not None or each.key is not None for each in declared)
     return Work(guards=guards, tasks=[connection.run] if is_remote else ())
 
 
-def _guard_of(declared: Declared, context: Context, connection: Connection) -> Guard:
+def _guard_of(declared: Declared, context: Context, connection: CheckSession) -> Guard:
     table = declared.table
     check: Patterns | HttpCheck | ModerationCheck | ModelCheck
     window, overlap = table.window, _OVERLAP if table.overlap is None else table.overlap

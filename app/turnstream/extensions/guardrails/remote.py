@@ -25,7 +25,7 @@ class CheckAnswer(Exception):
     """Another server has not answered as it should."""
 
 
-class Connection:
+class CheckSession:
     """The HTTP session of all checks, open while `run` runs."""
 
     def __init__(self) -> None:
@@ -95,7 +95,7 @@ class RulingIn(BaseModel):
 class HttpCheck:
     """A POST of the passage to `url`, signed with `secret`, if there is one."""
 
-    connection: Connection
+    connection: CheckSession
     guard: str
     url: str
     secret: str | None
@@ -136,7 +136,7 @@ class ModerationCheck:
     with them one of these, from the score `threshold` on.
     """
 
-    connection: Connection
+    connection: CheckSession
     key: str
     then: Ruling
     url: str = _MODERATION
