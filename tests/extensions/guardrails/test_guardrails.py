@@ -380,7 +380,7 @@ async def through_ag_ui(api: Client, model: str) -> str:
         "tools": [],
         "context": [],
         "state": {},
-        "forwardedProps": {"model": model},
+        "forwardedProps": {"turnstream": {"model": model}},
     }
     response = await api.post("/api/ag-ui", json=body)
     assert response.status_code == 200, response.text
@@ -433,9 +433,12 @@ async def test_every_dialect_takes_back_a_retracted_text_or_fails(database_url: 
         declared = f'[guardrails.policy]\non = ["text"]\nurl = "{checker.url}"\nwindow = 1\n'
         async with guarded(database_url, tmp_path, declared) as (server, api):
             shown = await every_dialect(server, api, lambda: message_of(text("I am Bob", " and know", " the secret.")))
-            rows = await stored(server)
-    assert "Bob" not in rows
-    assert {name: each for name, each in shown.items() if each != "(gone)"} == {}
+            while "Bob" in await stored(server):  # noqa: ASYNC110, the checkpoints that prune the journal have no event
+                await asyncio.sleep(0.05)
+    # A client of chat completions cannot be made to forget; one of the Messages API is asked to read again.
+    assert shown.pop("chat completions") == "I am Bob and know(gone)"
+    assert "what was sent of it is void" in shown.pop("messages")
+    assert set(shown.values()) == {"(gone)"}
 
 
 # --- retraction is durable -------------------------------------------------------------------------------------------
