@@ -1,6 +1,6 @@
 """charges of guards: checks of texts by a model are a kind of charges
 
-Revision: 0060, after: 0059
+Revision: 0065, after: 0064
 
 Rows that exist have one of the other kinds, so the constraint is examined by the next revision, which does not stop
 writers.
@@ -8,8 +8,8 @@ writers.
 
 from alembic import op
 
-revision = "0060"
-down_revision = "0059"
+revision = "0065"
+down_revision = "0064"
 branch_labels = None
 depends_on = None
 

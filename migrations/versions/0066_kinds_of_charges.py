@@ -1,12 +1,12 @@
 """kinds of charges: the constraint of the revision before is examined
 
-Revision: 0061, after: 0060
+Revision: 0066, after: 0065
 """
 
 from alembic import op
 
-revision = "0061"
-down_revision = "0060"
+revision = "0066"
+down_revision = "0065"
 branch_labels = None
 depends_on = None
 
