@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from turnstream.api.reads import ReadCopy
     from turnstream.api.services import Services
     from turnstream.config import Section, Settings
+    from turnstream.domain.guards import Guard
     from turnstream.domain.plans import Plans
     from turnstream.engine.hooks import Hooks
     from turnstream.engine.side_calls import SideCalls
@@ -68,7 +69,8 @@ class Context:
 class Work:
     """What an extension does in the background. `tasks` run until the server stops; one that ends stops the server.
     Handlers get `state` from their services (`Services.states`). Each call is made only if `admit` does not refuse it.
-    Turns leave rows for these kinds of `webhooks`. `serving` are tasks that post turns as requests do.
+    Turns leave rows for these kinds of `webhooks`. `serving` are tasks that post turns as requests do. `guards` check
+    texts, one after the other.
     """
 
     hooks: "Sequence[Hooks]" = ()
@@ -78,6 +80,7 @@ class Work:
     admit: "Admit | None" = None
     webhooks: "Collection[WebhookKind]" = ()
     serving: "Sequence[Callable[[Services], Coroutine[Any, Any, None]]]" = ()
+    guards: "Sequence[Guard]" = ()
 
 
 class TurnFiles(Protocol):

@@ -84,6 +84,8 @@ PROVIDER_ERRORS = Counter(
 TOKENS = Counter("turnstream_tokens", "Tokens by kind, as the provider counts them", ["kind", "model"])
 COST = Counter("turnstream_cost", "Cost of sealed rounds, by the prices of their models", ["model"])
 HOOK_FAILURES = Counter("turnstream_hook_failures", "Hooks that raised, or took too long", ["hook"])
+GUARD_CHECKS = Counter("turnstream_guard_checks", "Checks of guardrails, by their ruling", ["guard", "place", "ruling"])
+GUARD_SECONDS = Histogram("turnstream_guard_seconds", "Duration of a check of a guardrail", ["guard"], buckets=_SECONDS)
 SCHEDULE_RUNS = Counter("turnstream_schedule_runs", "Runs of schedules, and pauses after failures", ["outcome"])
 WEBHOOKS = Counter("turnstream_webhooks", "Tries to deliver a webhook", ["outcome"])
 LOG_LINES_DROPPED = Counter(

@@ -89,8 +89,8 @@ class Points:
             self.reach(f"after {IN_TRANSACTIONS[statement]}")
             return result
 
-        async def delivered(reports: Reports, report: JobReport, block: Block) -> DeliveredReport | None:
-            result = await deliver(reports, report, block)
+        async def delivered(reports: Reports, report: JobReport, *given: Any) -> DeliveredReport | None:
+            result = await deliver(reports, report, *given)
             self.reach("report delivered")
             return result
 

@@ -11,6 +11,7 @@ from structlog.testing import capture_logs
 
 from tests.support.harness import OWNER, Asked, Harness, results_of
 from turnstream.domain.blocks import Block
+from turnstream.domain.guards import EndTurn, Guard, Mask, Pass, Passage, Ruling, TakeBack, TextSpan
 from turnstream.domain.jobs import digest_of_token
 from turnstream.domain.kinds import REPORT, TEXT, TOOL_RESULT
 from turnstream.domain.turns import Turn
@@ -413,3 +414,24 @@ async def test_a_message_meanwhile_and_a_report_are_both_read(harness: Harness, 
         "user_text": "Deeper.",
         REPORT: "a hole in Rome",
     }
+
+
+@pytest.mark.parametrize("ruling", [Mask([TextSpan(0, 6)]), TakeBack("gone"), EndTurn("no holes")])
+async def test_guards_check_a_report_and_what_its_job_keeps(harness: Harness, works: Works, ruling: Ruling) -> None:
+    async def check(passage: Passage) -> Ruling:
+        assert (passage.place, passage.tool, passage.turn) == ("tool_result", "dig", None)
+        return ruling if "a hole" in passage.text else Pass()
+
+    guard = Guard("digging", check, frozenset({"tool_result"}))
+    provider = ScriptedProvider([calls(DIG), said("It is under way."), said("There is a hole.")])
+    async with harness.replica(provider, tools_of(works), listens=True, guards=[guard]) as replica:
+        asked = await harness.ask(tools=tools_of(works))
+        await harness.finish(replica, asked)
+        await works.pause.reached.wait()
+        works.pause.go.set()
+        second = await newest(harness, asked, "complete", asked)
+    ((round, text),) = reports_of(second)
+    assert (round, "a hole" in text) == (0, False)
+    whole = await ToolResults(harness.database).whole(second.id, "a")
+    assert whole is not None
+    assert "a hole" not in whole

@@ -29,6 +29,7 @@ KINDS: Final = {
         "docs/providers.md",
         "docs/embedding.md",
         "docs/hooks.md",
+        "docs/guardrails.md",
         "docs/extensions.md",
         "docs/frontends.md",
         "app/turnstream/web/packages/README.md",

@@ -49,6 +49,7 @@ PACKAGES = "tests/node/test_packages.py::test_the_examples_of_the_page_fit_the_p
 CONFORMANCE = "tests/conformance/test_conformance.py::"
 PYTHON = "tests/client/test_python_client.py::test_the_client_installed_alone_talks_to_a_server_as_the_page_says"
 HERE = "tests/unit/test_examples.py::"
+GUARDRAILS = "tests/extensions/guardrails/test_guardrails.py::"
 ANOTHER_API = "tests/integration/api/test_extensions.py::test_the_api_of_the_page_of_providers_answers"
 MODELS = "tests/unit/test_models_page.py::"
 
@@ -169,6 +170,11 @@ CHECKED = {
     ),
     ("docs/extensions.md", "Writing one", "python"): OF_THE_PAGE,
     ("docs/extensions.md", "Writing one", "toml"): OF_THE_PAGE,
+    ("docs/guardrails.md", "Guardrails", "toml"): f"{GUARDRAILS}test_the_file_of_the_page_can_be_read",
+    ("docs/guardrails.md", "Checks", "python"): f"{GUARDRAILS}test_the_guard_of_the_page_hides_the_code_name",
+    ("docs/guardrails.md", "A server that checks", "json"): (
+        f"{GUARDRAILS}test_a_server_that_checks_gets_a_signed_body_as_on_the_page"
+    ),
     ("docs/hooks.md", "Hooks", "python"): (
         "tests/integration/test_hooks.py::test_the_example_of_the_page_hears_what_it_says"
     ),

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from uuid import UUID
 
-from turnstream.api.attachments import check_attachments, steer_blocks, user_blocks
+from turnstream.api.attachments import allowed_blocks, check_attachments, steer_blocks, user_blocks
 from turnstream.api.caller import check_turn, of_caller, with_fixed
 from turnstream.api.events import frame
 from turnstream.api.schemas.blocks import TextBlockIn
@@ -69,6 +69,7 @@ async def post_message(
         position = known or await services.storage.exchanges.position(target)  # without a chat, nothing is counted
         if not admitted:
             await admit(services, target.owner, new)
+        new = await _allowed(services, new, target.owner)
         compose = _Composer(services, new, await user_blocks(new.blocks, target.owner, services), key)
         if known:
             with suppress(RequestRefused):  # by the chat as it was: now its rows are read
@@ -88,6 +89,7 @@ async def post_in_new_chat(
     try:
         await admit(services, chat.owner, new, history.exchanges if history else 0)
         past = await history.load() if history else ()
+        new = await _allowed(services, new, chat.owner)
         compose = _Composer(services, new, await user_blocks(new.blocks, chat.owner, services), key)
         if not past and (begun := await _begin(services, Position(chat, new=True), compose)):
             return begun
@@ -109,6 +111,7 @@ async def post_behind(
         position = await services.storage.exchanges.position(target)
         await admit(services, owner, new, history.exchanges)
         past = await history.load()
+        new = await _allowed(services, new, owner)
         compose = _Composer(services, new, await user_blocks(new.blocks, owner, services), key)
         most_queued = services.plans.of(owner).queued_turns
         async with services.storage.exchanges.after(target, key, position, most_queued) as draft:
@@ -117,6 +120,11 @@ async def post_behind(
         return await _made_before(services, owner, key, error)
     _notify(services, owner, exchange)
     return exchange
+
+
+async def _allowed(services: Services, new: NewTurn, owner: str) -> NewTurn:
+    """The message as guards let it pass."""
+    return new.model_copy(update={"blocks": await allowed_blocks(new.blocks, owner, services)})
 
 
 async def generate_again(

@@ -9,12 +9,13 @@ from turnstream.domain.assembly import ASSEMBLED
 from turnstream.domain.rounds import BilledTokens, Prices, Round, billed_tokens
 from turnstream.domain.turns import Turn
 
-ChargeKind = Literal["round", "summary", "title", "embedding"]
+ChargeKind = Literal["round", "summary", "title", "embedding", "guard"]
 
 
 @dataclass(frozen=True, slots=True)
 class Charge:
-    """One model call of a turn, or beside it: the summary of a result, the title of its chat. Embeddings have no turn.
+    """One model call of a turn, or beside it: the summary of a result, the title of its chat, the check of a guard.
+    Embeddings have no turn.
     `call` is its name within the turn. `cost` is None if the prices are not known.
     """
 

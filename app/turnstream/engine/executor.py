@@ -42,12 +42,14 @@ from turnstream.domain.steps import (
 )
 from turnstream.domain.turns import DELETED, Status, Turn, TurnError, TurnRequest
 from turnstream.domain.why import Activity
+from turnstream.engine.guards import TurnBlocked
 from turnstream.engine.hooks import AfterRound, BeforeAttempt
 from turnstream.engine.metrics import count_retry, count_usage, logged_continuation
 from turnstream.engine.model_route import ModelAccess, ModelRoute
 from turnstream.engine.model_spans import model_call
 from turnstream.engine.recorder import Settlement, to_the_end
 from turnstream.engine.reply import Reply
+from turnstream.engine.reply_gate import ReplyGate
 from turnstream.engine.requests import ModelStep, Requests, TokenCounts
 from turnstream.engine.retries import StallTimeout
 from turnstream.engine.spending import BudgetSpent, most_cost, most_tokens
@@ -128,6 +130,8 @@ class Executor:
             await self._end_without_model(self._route.turn_error(error))
         except BudgetSpent as spent:
             await self.cut_short("error", BUDGET, TurnError(BUDGET, str(spent), details=asdict(spent.reached)))
+        except TurnBlocked as blocked:
+            await self.cut_short("error", blocked.error.type, blocked.error)
         finally:
             await self._tool_runs.close()
 
@@ -311,6 +315,8 @@ class Executor:
                     opened,
                     start_early,
                     continued,
+                    self._gate(continued[1]),
+                    self._tool_runs.close,
                 )
                 self._recorder.notify_stage("processing")
                 timeout = StallTimeout(self._models.policy.stall_timeout)
@@ -337,6 +343,13 @@ class Executor:
         if isinstance(step, Compact):
             log.info("conversation.compacted", through=str(step.through))
         await self._call_after_round()
+
+    def _gate(self, before: str) -> ReplyGate | None:
+        guards = [guard for guard in self._context.guards if guard.on & {"text", "thinking"}]
+        if not guards:
+            return None
+        most = self._models.policy.max_reply_chars
+        return ReplyGate(guards, self._context.owner, lambda: self.turn, most, before)
 
     async def _seal_reply(self, stop_reason: str) -> None:
         """Seals the round of a whole reply, together with the end of the turn or the start of calls where these follow
@@ -484,6 +497,10 @@ class Executor:
         if self._unsealed() is None:
             return
         settlement = settle(self.turn, self._recorder.view.block_being_written(), recoveries)
+        if settlement == "keep" and any(
+            "text" in guard.on and guard.window is not None and not guard.continues for guard in self._context.guards
+        ):
+            settlement = "void"  # its check has not seen the end, and could not take back what a kept round has
         log.info("round.interrupted", settled=settlement, error=error.type)
         match settlement:
             case "seal" | "keep":

@@ -5,7 +5,7 @@ A kind of job is what runs the call. The runner has the rest: claims, fences, re
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import AbstractContextManager, suppress
 from functools import partial
 from typing import Any, Final, Protocol
@@ -15,6 +15,7 @@ import structlog
 from structlog.contextvars import bound_contextvars
 
 from turnstream.domain.errors import ClaimLost, StatementRefused, StorageError
+from turnstream.domain.guards import Guard
 from turnstream.domain.jobs import RESULT_PATH, digest_of_token, new_token
 from turnstream.domain.plans import Plans
 from turnstream.engine.preliminary import fitted_output
@@ -117,10 +118,11 @@ class JobKind(Protocol):
 class ToolJobs:
     """The calls of background tools of this server."""
 
-    def __init__(self, toolset: Toolset, uploads: Uploads, plans: Plans) -> None:
+    def __init__(self, toolset: Toolset, uploads: Uploads, plans: Plans, guards: Sequence[Guard] = ()) -> None:
         self._toolset = toolset
         self._uploads = uploads
         self._plans = plans
+        self._guards = guards
 
     @property
     def names(self) -> Collection[str]:
@@ -132,14 +134,17 @@ class ToolJobs:
         may_run_again = any(spec.name == call.name and repeatable(spec) for spec in request.tools)
         if job.handle is None and job.attempt > (_MOST_RUNS if may_run_again else 1):
             return UNKNOWN_END
+        plan = self._plans.of(job.owner, request.plan)
+        # What is not checked is not shown. The outcome is checked when the turn takes it.
+        silent = any(guard.applies("tool_result", plan.name) for guard in self._guards)
         context = ToolContext(
             owner=job.owner,
             chat_id=job.chat,
             turn_id=job.turn,
             tool_use_id=call.tool_use_id,
             idempotency_key=f"{job.turn}:{call.round}:{call.tool_use_id}",
-            progress=running.progress,
-            preliminary=running.show,
+            progress=(lambda _: None) if silent else running.progress,
+            preliminary=(lambda _: None) if silent else running.show,
             documents=request.documents,
             offered=request.tools,
             checkpoint=running.checkpoint,
@@ -154,7 +159,6 @@ class ToolJobs:
         outcome = await measured(call.name, call.tool_use_id, job.input, invoke)
         if running.detachment is not None and not outcome.is_error:
             return running.detachment
-        plan = self._plans.of(job.owner, request.plan)
         return JobEnd(await with_files_stored(outcome, self._uploads, job.owner, plan))
 
 

@@ -56,7 +56,7 @@ class SideCalls:
 
     async def ask(
         self,
-        kind: Literal["summary", "title"],
+        kind: Literal["summary", "title", "guard"],
         owner: str,
         turn: Turn,
         provider: Provider,

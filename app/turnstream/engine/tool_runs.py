@@ -22,6 +22,7 @@ from turnstream.domain.output import attempt_of
 from turnstream.domain.plans import rate_sentence
 from turnstream.domain.turns import Turn, TurnRequest
 from turnstream.domain.why import RunningCall
+from turnstream.engine.guards import ResultGuards
 from turnstream.engine.hooks import AfterTool, BeforeTool, OutputRejected
 from turnstream.engine.metrics import count_tokens
 from turnstream.engine.model_route import ModelAccess
@@ -74,6 +75,7 @@ class ToolRuns:
         self._begun: dict[CallKey, tuple[str, float]] = {}  # names of the tools, and when by perf_counter
         self._in_ledger: set[CallKey] = set()
         self._questions = 0
+        self._guards = ResultGuards([guard for guard in context.guards if "tool_result" in guard.on], context.owner)
         self.first_started: float | None = None  # perf_counter, for the metrics of the turn
 
     @property
@@ -202,6 +204,8 @@ class ToolRuns:
                     if from_client:
                         name, id = call.name or "", call.tool_use_id or ""
                         outcome = self._toolset.fitted(name, outcome, id, self._request.tools)
+                    if from_client or job is not None:
+                        outcome = await self._guards.check(outcome, gate.turn, call.name or "")
                     if job is not None:
                         outcome = await self._summarised(call, call.name or "", job.input_json, outcome)
                         outcome = outcome if job.approval is None else with_approval(outcome, job.approval)
@@ -366,10 +370,9 @@ class ToolRuns:
             turn_id=turn.id,
             tool_use_id=call.tool_use_id,
             idempotency_key=f"{turn.id}:{call.round}:{call.tool_use_id}",
-            progress=lambda message: self._recorder.notify(
-                "tool_progress", tool_use_id=call.tool_use_id, name=call.name, message=message[:_MAX_PROGRESS]
-            ),
-            preliminary=outputs.show,
+            progress=partial(self._show_progress, call),
+            # What is not checked is not shown.
+            preliminary=(lambda _: None) if self._guards else outputs.show,
             ask=partial(self._ask_person, call),
             documents=self._request.documents,
             offered=self._request.tools,
@@ -377,11 +380,17 @@ class ToolRuns:
         role, output = self._gate.role(call), self._request.output
         if role is None or output is None:
             try:
-                return await self._toolset.run(call.name, input_json, context, offered=self._request.tools)
+                outcome = await self._toolset.run(call.name, input_json, context, offered=self._request.tools)
             finally:
                 await outputs.close()
+            return await self._guards.check(outcome, turn, call.name)
         draft = input_json if role == "output" else self._gate.submitted_draft(call)
         return await self._toolset.outputs.settle(role, output, draft, context)
+
+    def _show_progress(self, call: Block, message: str) -> None:
+        if not self._guards:
+            shown = {"tool_use_id": call.tool_use_id, "name": call.name, "message": message[:_MAX_PROGRESS]}
+            self._recorder.notify("tool_progress", **shown)
 
     async def _ask_to_sign_in(self, call: Block, sign_in: SignIn) -> None:
         """Lets the call wait until the person has signed in. Nobody else may: the tokens are the owner's."""

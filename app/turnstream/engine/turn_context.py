@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from turnstream.domain.guards import Guard
 from turnstream.domain.turns import Turn
 from turnstream.engine.hooks import HookEvent, HookRunner
 from turnstream.engine.recorder import Recorder
@@ -25,6 +26,7 @@ class TurnContext:
     on its path. `entries` are the messages that earlier requests have made of these turns. `updated` is set when
     a user has written rows that the run has not read yet. `notify_owner` wakes the readers of the owner's feed. `span`
     traces the run. `open_headers` decrypts what the owner's requests have encrypted, if this server has a master key.
+    `guards` are those for the owner's plan.
     """
 
     owner: str
@@ -43,6 +45,7 @@ class TurnContext:
     notify_owner: Callable[[str], None]
     span: Span
     open_headers: OpenHeaders | None
+    guards: Sequence[Guard] = ()
 
     async def call_hooks(self, event: HookEvent) -> None:
         """Calls the hooks for `event`, and counts failed ones on the turn."""

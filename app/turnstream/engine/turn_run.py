@@ -11,6 +11,7 @@ import structlog
 
 from turnstream.domain.blocks import CallKey
 from turnstream.domain.errors import MODEL_NOT_AVAILABLE, ClaimLost, PermanentError, RequestRefused
+from turnstream.domain.guards import Guard
 from turnstream.domain.history import without_withdrawn
 from turnstream.domain.plans import Plans
 from turnstream.domain.turns import Status, Turn, TurnError, TurnRequest
@@ -68,6 +69,7 @@ class RunServices:
     notify_owner: Callable[[str], None]
     decline: Callable[[Turn], Awaitable[bool]]
     warm_paths: WarmPaths
+    guards: Sequence[Guard] = ()
 
 
 class TurnRun:
@@ -138,6 +140,7 @@ class TurnRun:
                 notify_owner=services.notify_owner,
                 span=span,
                 open_headers=services.toolset.open_headers,
+                guards=[guard for guard in services.guards if not guard.plans or plan.name in guard.plans],
             )
             tool_runs = ToolRuns(context, services.toolset, services.models, services.side_calls, started_before)
             executor = self._executor = Executor(context, tool_runs, services.models)

@@ -16,7 +16,7 @@ from itertools import takewhile
 from typing import Any, Self
 from uuid import UUID
 
-from turnstream.api.attachments import Contents, user_blocks
+from turnstream.api.attachments import Contents, allowed_blocks, allowed_text, user_blocks
 from turnstream.api.caller import CALLER, with_fixed
 from turnstream.api.codec import to_json
 from turnstream.api.dialects.chats import checked_turn
@@ -456,12 +456,22 @@ async def _load(
         blocks: Sequence[Block] = ()
         if past.message or not follows:  # an answer behind another one has an empty message before it
             new = checked_turn({"blocks": past.message or [{"type": "text", "text": _NO_MESSAGE}]})
-            blocks = await user_blocks(new.blocks, owner, services, contents=contents)
+            allowed = await allowed_blocks(new.blocks, owner, services)
+            blocks = await user_blocks(allowed, owner, services, contents=contents)
         for block in past.blocks:
             for text in (block.tool_use_id, block.name, block.text):
                 if text and (problem := unstorable(text)):
                     raise RequestRefused(f"`{place}` {problem}, which cannot be stored; remove it.", field=place)
             contents.add_text(block.text, place)
         texts = [block.text for block in blocks if block.text]
-        exchanges.append(PastExchange(blocks, past.blocks, past.stop_reasons, title_from(texts[0]) if texts else None))
+        answer = [await _allowed(block, owner, services) for block in past.blocks]
+        exchanges.append(PastExchange(blocks, answer, past.stop_reasons, title_from(texts[0]) if texts else None))
     return exchanges
+
+
+async def _allowed(block: Block, owner: str, services: Services) -> Block:
+    """A block of an answer; a result of a tool as guards let it pass."""
+    if block.type != TOOL_RESULT:
+        return block
+    text = await allowed_text(block.text, owner, services, "tool_result")
+    return block if text == block.text else replace(block, text=text, data=None)

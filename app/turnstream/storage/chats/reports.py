@@ -69,7 +69,9 @@ DELIVER_REPORT = Statement(
     ), arrived AS (
         UPDATE turns SET arrivals = arrivals + 1 WHERE id = :turn RETURNING id, status
     ), delivered AS (
-        UPDATE jobs SET delivery = :delivery, delivered_to = :turn WHERE id = :job
+        UPDATE jobs SET delivery = :delivery, delivered_to = :turn,
+            outcome = coalesce(CAST(:outcome AS json), outcome)
+        WHERE id = :job
     )
     SELECT pg_notify({CHANNEL}, CASE status WHEN 'queued' THEN '{QUEUED}' ELSE '{UPDATED} ' || id END) FROM arrived
     """
@@ -161,8 +163,9 @@ class Reports:
             for row in rows
         ]
 
-    async def deliver(self, report: JobReport, block: Block) -> DeliveredReport | None:
-        """Gives the report to the branch of its turn, as `block`. None where another replica has.
+    async def deliver(self, report: JobReport, block: Block, outcome: str | None = None) -> DeliveredReport | None:
+        """Gives the report to the branch of its turn, as `block`. An `outcome` replaces that of the job. None where another
+        replica has delivered it.
 
         A turn that has never run takes none: its message can still be withdrawn, and the report would go with it.
         """
@@ -189,6 +192,7 @@ class Reports:
                     turn=delivered.turn,
                     blocks=to_json([block]),
                     delivery=delivered.delivery,
+                    outcome=outcome,
                 )
                 return delivered
         except NotFound:
