@@ -49,9 +49,13 @@ def _unmasked(definition: Mapping[str, Any], known: Sequence[Mapping[str, Any]],
     secrets = credentials_of(definition)
     if MASK not in secrets.values():
         return dict(definition)
-    server = server_of(definition)
-    before = next((credentials_of(each) for each in known if server and server_of(each) == server), {})
+    before = next((credentials_of(each) for each in known if _names_of(each) == _names_of(definition)), {})
     return with_credentials(definition, _restored(secrets, before, field))
+
+
+def _names_of(definition: Mapping[str, Any]) -> tuple[str, Any]:
+    """The server and the name of it, since one may be there twice with other credentials."""
+    return server_of(definition), definition.get("server_label", definition.get("name"))
 
 
 def _restored(sent: Mapping[str, str], before: Mapping[str, str], field: str) -> dict[str, str]:

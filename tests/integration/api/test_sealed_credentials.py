@@ -81,6 +81,19 @@ async def test_no_row_has_a_credential_and_every_model_call_does(database_url: s
     assert SEALED in dump
 
 
+async def test_of_two_tools_at_one_server_each_keeps_its_credential(database_url: str, document: Document) -> None:
+    provider = provider_of_model()
+    other = {**MCP, "server_label": "mail", "authorization": "Bearer another"}
+    tools = [*TOOLS, {"type": "provider", "definition": other}]
+    async with served(database_url, new_master_key(), provider) as server, await client_of(server, document) as client:
+        chat = await client.json("POST", "/api/chats", 201, json={"settings": {"tools": tools}})
+        url = f"/api/chats/{chat['id']}"
+        await client.json("PATCH", url, json={"settings": {"tools": chat["settings"]["tools"]}})
+        await client.ask(url, **said())
+    (request,) = provider.requests
+    assert [msgspec.json.decode(each) for each in request.provider_tools] == [MCP, other]
+
+
 async def test_a_mask_for_another_server_is_refused(database_url: str, document: Document) -> None:
     provider = provider_of_model()
     async with served(database_url, new_master_key(), provider) as server, await client_of(server, document) as client:

@@ -41,7 +41,7 @@ def _column(table: str, column: str, begin: Mapping[str, Any], owner: str = "own
     """`begin` has the key, with values before all others."""
     key, place = ", ".join(begin), ", ".join(f":{name}" for name in begin)
     here = " AND ".join(f"{name} = :{name}" for name in begin)
-    # What is no object cannot have secrets. The texts are compared once more in the program.
+    # A cheap test of the text first. The program finds the secrets.
     read = f"""
         WITH passed AS MATERIALIZED (
             SELECT {key}, {owner} AS of_owner, {column}::text AS found FROM {table}
