@@ -11,6 +11,7 @@ import pytest
 
 from tests.support import reference
 from tests.support.calls import ENDPOINTS
+from tests.support.clients import ABILITIES, CLIENTS, NONE, UNTESTED, table_of_clients
 from tests.support.model_apis import TABLES, schemas_by_name
 from tests.support.pages import PAGES, ROOT
 from turnstream.api.events import _EVENTS, EVENTS
@@ -99,6 +100,13 @@ def test_each_job_of_each_dialect_names_a_test_that_exists() -> None:
     assert named
     missing = [cell for cell, match in zip(cells, named, strict=True) if match is None or not _exists(*match.groups())]
     assert not missing
+
+
+def test_each_cell_of_the_table_of_clients_is_a_test_that_exists() -> None:
+    assert [client for client, cells in CLIENTS.items() if len(cells) != len(ABILITIES)] == []
+    named = {cell for cells in CLIENTS.values() for cell in cells if cell not in {NONE, UNTESTED}}
+    assert [cell for cell in named if not _exists(*cell.split("::"))] == []
+    assert table_of_clients() in DIALECTS, "python -m tests.support.clients writes it"
 
 
 def _exists(file: str, test: str) -> bool:
