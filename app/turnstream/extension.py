@@ -9,6 +9,7 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager, asyn
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import entry_points
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 from uuid import UUID
 
@@ -105,6 +106,11 @@ class OwnDatabase(Protocol):
 
     @property
     def name(self) -> str: ...
+
+    @property
+    def master_key_file(self) -> Path | None:
+        """The file of its master key, made at the first start; None where the database is the user's own."""
+        ...
 
     def check_made(self) -> None:
         """Raises ConfigError if it was never started: a command was called in a wrong folder."""

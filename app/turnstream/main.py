@@ -38,6 +38,7 @@ from turnstream.llm.models.catalog import Models
 from turnstream.setup.databases import api_database, database_url, session_url
 from turnstream.setup.engine import Engine, ServerProcess, background, started
 from turnstream.setup.identity import allowed_origins, metrics_token
+from turnstream.setup.master_keys import master_keys, opened_owner_keys
 from turnstream.setup.models import model_apis
 from turnstream.setup.parts import (
     Given,
@@ -138,6 +139,7 @@ async def running(
         allowed = allowances(settings, model_apis(settings, extensions))
         allowed_origins(settings)
         metrics_token(settings)
+        masters = master_keys(settings, extensions)
         copy = copy_of(settings, extensions)
         models = await opened_models(settings, given, extensions, stack)
         await check_extensions(extensions, settings, models)
@@ -155,8 +157,20 @@ async def running(
         api = await stack.enter_async_context(api_database(settings, direct_url, database, **options))
         stored, ways = await opened_ways(settings, given, extensions, database, stack)
         toolset = await opened_toolset(settings, given, extensions, database, stack)
+        owner_keys = await opened_owner_keys(database, masters, settings)
+        toolset.open_headers = None if owner_keys is None else owner_keys.opened_headers
         interval = copy.renewal_interval if copy else None
-        parts = Parts(settings, database, plans, models, toolset, given.hooks, extensions, interval)
+        parts = Parts(
+            settings,
+            database,
+            plans,
+            models,
+            toolset,
+            given.hooks,
+            extensions,
+            interval,
+            masters.ids if masters else (),
+        )
         engine = await stack.enter_async_context(started(parts, direct_url, api, process))
         owner_plans = OwnerPlans(plans)
         streams = OwnerStreams(owner_plans)
@@ -187,6 +201,7 @@ async def running(
             is_ready=lambda: not engine.worker.draining,
             drain=engine.worker.drain,
             neighbours=Neighbours(process.folder, process.number, engine.replica) if process else None,
+            owner_keys=owner_keys,
         )
         serving = [partial(task, services) for work in engine.works.values() for task in work.serving]
         await stack.enter_async_context(background(engine.failed, *serving))

@@ -20,11 +20,15 @@ from turnstream.cli.doctor import Finding, examine
 from turnstream.config import Settings
 from turnstream.domain.errors import ConfigError
 from turnstream.engine.upkeep.transactions import TransactionWatch
+from turnstream.kit.ids import new_id
+from turnstream.kit.sealing import MasterKeys, new_master_key
 from turnstream.main import running
 from turnstream.storage import migrations
 from turnstream.storage.database import connect
 from turnstream.storage.migrations import newest_revision
+from turnstream.storage.owners.owner_keys import OwnerKeys
 from turnstream.storage.row_security import admit, embedded_api_url
+from turnstream.storage.runs.queue import Queue
 from turnstream.telemetry import OLDEST_TRANSACTION_SECONDS
 
 SECRET = base64.b64encode(b"a key of 24 bytes or more").decode()
@@ -89,6 +93,8 @@ async def test_a_server_that_can_start_has_no_fault(database_url: str) -> None:
             "http_tools_allow": "10.0.0.0/33",
         },
         {"tool_secrets": "KEY"},
+        {"master_key": "short"},
+        {"require_encryption": True},
     ],
     ids=" ".join,
 )
@@ -292,3 +298,28 @@ async def test_a_transaction_that_is_long_open_is_noted(database_url: str, monke
         notes = [each.text for each in (await found(settings(database_url)))["postgres"] if each.status == "note"]
     await connection.close()
     assert any(note.startswith("a transaction is open for 0 minutes") for note in notes)
+
+
+async def test_it_finds_secrets_in_plain_text_and_those_that_no_key_decrypts(database_url: str) -> None:
+    old, new = new_master_key(), new_master_key()
+
+    async def secrets(key: str | None) -> list[tuple[str, str]]:
+        found_ = (await found(settings(database_url, master_key=key)))["secrets"]
+        return [(each.status, each.text.partition(":")[0]) for each in found_]
+
+    plain, encrypted = (
+        ("note", "those of requests are stored in plain text"),
+        ("ok", "are encrypted before they are stored"),
+    )
+    lost = ("fault", "those of 1 owners cannot be decrypted")
+    assert await secrets(None) == [plain]
+    assert await secrets(old) == [encrypted]
+    assert (await secrets("nonsense"))[0][0] == "fault"
+    async with connect(database_url, size=1) as database:
+        await OwnerKeys(database, MasterKeys.read(old)).find_or_create("ada")
+        assert await secrets(None) == [lost, plain]
+        assert await secrets(new) == [lost]
+        assert await secrets(f"{new},{old}") == [("note", "an earlier master key wraps the keys of 1 owners")]
+        queue = Queue(database, new_id(), "here:1", 1, master_keys=MasterKeys.read(new).ids)
+        await queue.renew_lease(60)
+        assert await secrets(old) == [("note", "none is encrypted while the replica here")]

@@ -346,8 +346,9 @@ NO_VACUUM_OF_THEIR_OWN = {
         "grants",
         "idempotency_keys",
     ),
-    *("moves", "search_backlog", "search_chats", "search_documents", "search_owners", "search_segments", "signing_key"),
+    *("moves", "owner_keys", "search_backlog", "search_chats", "search_documents", "search_owners", "search_segments"),
     *(
+        "signing_key",
         "steers",
         "sweeps",
         "token_requirement",

@@ -70,6 +70,7 @@ CACHED: Row = {"owner": "ada", "key": bytes(32), "tool": "n", "content": "x", "s
 TOOL_SET: Row = {"owner": "ada", "digest": bytes(32), "tools": "[]"}
 AUDIT: Row = {"id": 1000, "kind": "token.created", "detail": "{}"}
 BROWSER_TOKEN: Row = {"id": NEW, "owner": "ada", "hash": bytes(32), "scopes": ["read"], "expires_at": NOW}
+OWNER_KEY: Row = {"owner": "ada", "master": bytes(8), "wrapped": bytes(100)}
 CHARGE: Row = {
     "turn_id": ASSISTANT,
     "call": "1.1",
@@ -163,6 +164,7 @@ VALID: list[tuple[str, Row]] = [
     ("tool_sets", TOOL_SET),
     ("audit", AUDIT),
     ("browser_tokens", BROWSER_TOKEN),
+    ("owner_keys", OWNER_KEY),
     ("charges", CHARGE),
     ("accounts", ACCOUNT),
     ("reservations", RESERVATION),
@@ -199,6 +201,8 @@ WRONG: dict[str, list[Row]] = {
     "fk_browser_tokens_token_id": [{**BROWSER_TOKEN, "id": USER, "token_id": NEW}],
     "ck_browser_tokens_hash_is_sha256": [{**BROWSER_TOKEN, "id": USER, "hash": b"secret"}],
     "ck_browser_tokens_turn_has_chat": [{**BROWSER_TOKEN, "id": USER, "turn_id": ASSISTANT}],
+    "pk_owner_keys": [OWNER_KEY],
+    "ck_owner_keys_master_is_an_id": [{**OWNER_KEY, "owner": "eve", "master": b"x"}],
     "pk_charges": [CHARGE],
     "pk_accounts": [ACCOUNT],
     "pk_reservations": [RESERVATION],

@@ -11,6 +11,7 @@ from turnstream.api.http.reading import id_of, limit_of, read_body
 from turnstream.api.reads import ReadStorage
 from turnstream.api.schemas.requests import ChatChanges, NewChat
 from turnstream.api.schemas.responses import ChatPage, Deleted
+from turnstream.api.sealed_headers import new_settings, sealed
 from turnstream.api.search import search_page, words_of
 from turnstream.api.services import path_for, services_and_owner
 from turnstream.api.views import chat_out, json_response, listed_chat
@@ -23,7 +24,7 @@ async def create_chat(request: Request) -> Response:
     new, _ = await read_body(request, NewChat)
     check_named(new)
     check_named(new.settings, "settings.")
-    settings = services.resolver.changed_settings({}, new.settings)
+    settings = await new_settings(services, owner, new.settings, "settings")
     chat = await services.storage.chats.create(owner, new.title, new.system_prompt, settings)
     services.recent_chats.keep(chat)
     services.live.feed.notify(owner)
@@ -62,10 +63,12 @@ async def change_chat(request: Request) -> Response:
     if changes.settings is not None:
         check_named(changes.settings, "settings.")
 
+    settings = changes.settings and await sealed(services, owner, changes.settings, "settings.")
+
     def changed_members(chat: Chat) -> Mapping[str, Any]:
         sent = {name: getattr(changes, name) for name in changes.model_fields_set}
         if "settings" in sent:
-            sent["settings"] = services.resolver.changed_settings(chat.settings, changes.settings)
+            sent["settings"] = services.resolver.changed_settings(chat.settings, settings)
         return sent
 
     changed = await services.storage.chats.change(owner, chat, changed_members)

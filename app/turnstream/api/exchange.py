@@ -16,6 +16,7 @@ from turnstream.api.caller import check_turn, of_caller, with_fixed
 from turnstream.api.events import frame
 from turnstream.api.schemas.blocks import TextBlockIn
 from turnstream.api.schemas.requests import ForkIn, NewTurn, TurnOptions
+from turnstream.api.sealed_headers import sealed
 from turnstream.api.services import Services, check_rate
 from turnstream.domain.blocks import Block
 from turnstream.domain.chats import Chat, title_from
@@ -59,7 +60,7 @@ async def post_message(
     """Writes a message and the assistant turn that answers it. A key that was used gives the exchange it made.
     `admitted`: the request has been counted by `admit`.
     """
-    new = with_fixed(new)
+    new = await sealed(services, target.owner, with_fixed(new))
     try:
         known = services.recent_chats.take(target)
         position = known or await services.storage.exchanges.position(target)  # without a chat, nothing is counted
@@ -80,7 +81,7 @@ async def post_in_new_chat(
     services: Services, new: NewTurn, chat: Chat, key: IdempotencyKey | None, history: History | None = None
 ) -> Exchange:
     """The same in a chat that is created with it, behind its `history`. Raises Conflict where the chat exists."""
-    new = with_fixed(new)
+    new = await sealed(services, chat.owner, with_fixed(new))
     try:
         await admit(services, chat.owner, new, history.exchanges if history else 0)
         past = await history.load() if history else ()
@@ -119,7 +120,7 @@ async def generate_again(
     services: Services, owner: str, chat: UUID, turn: UUID, options: TurnOptions, key: IdempotencyKey | None
 ) -> Exchange:
     """Writes another assistant turn beside `turn`."""
-    storage, options = services.storage, with_fixed(options)
+    storage, options = services.storage, await sealed(services, owner, with_fixed(options))
     try:
         before = await storage.exchanges.answer(owner, chat, turn)
         assert before.request is not None

@@ -166,6 +166,13 @@ class Resolver:
         )
         return self._within(model, request, self._output_spec(options) or before.output)
 
+    def check_declared(self, item: HttpToolIn, field: str) -> None:
+        """Raises RequestRefused for a tool that cannot be called from here."""
+        try:
+            self.toolset.check(_declared(item, room=None))
+        except ValueError as error:
+            raise RequestRefused(str(error), field=field) from None
+
     def changed_settings(
         self, stored: Mapping[str, Any], changes: ChatSettings | None, field: str = "settings"
     ) -> dict[str, Any]:

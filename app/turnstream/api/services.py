@@ -43,6 +43,7 @@ from turnstream.storage.database import OWNER, Database
 from turnstream.storage.owners.accounts import Accounts, Refusal, retry_after
 from turnstream.storage.owners.charges import Charges
 from turnstream.storage.owners.documents import Documents
+from turnstream.storage.owners.owner_keys import OwnerKeys
 from turnstream.storage.owners.tokens import Tokens
 from turnstream.storage.owners.uploads import Uploads
 from turnstream.stream.chat.wakeups import ChatWakeups
@@ -170,7 +171,7 @@ class Services:
     without a look at the rows. `states` are those of extensions, by name. `note_refusal` counts a request that was not
     authorised, by its address and what was sent as proof. `drain` takes this replica out of service. `failed` is set
     when a part of the server has failed for good, so that the process must be stopped and started again. `neighbours`
-    are the other processes of the server, where it has several.
+    are the other processes of the server, where it has several. `owner_keys` encrypt secrets, if there is a master key.
     """
 
     authenticator: Authenticator
@@ -189,6 +190,7 @@ class Services:
     is_ready: Callable[[], bool]
     drain: Callable[[], Awaitable[None]]
     neighbours: Neighbours | None = None
+    owner_keys: OwnerKeys | None = None
 
 
 def services_of(request: Request) -> Services:

@@ -11,6 +11,7 @@ from turnstream.api.documents import check_path
 from turnstream.api.http.reading import read_body
 from turnstream.api.schemas.requests import BrowserTokenIn, ChatSettings, FixedOptions
 from turnstream.api.schemas.responses import BrowserTokenOut, IdentityOut
+from turnstream.api.sealed_headers import new_settings
 from turnstream.api.services import Services, identity_of, services_and_owner
 from turnstream.api.views import json_response
 from turnstream.domain.errors import Forbidden, RequestRefused
@@ -56,6 +57,7 @@ async def create_token(request: Request) -> Response:
     if sent.plan is not None:
         identity.require("admin")
     plan = sent.plan or (identity.plan if owner == identity.owner else None)
+    fixed = await _fixed(sent.fixed or FixedOptions(), owner, services)
     allowed = Identity(
         owner,
         scopes,
@@ -65,7 +67,7 @@ async def create_token(request: Request) -> Response:
         sent.chat,
         sent.turn,
         folder=_folder(sent, identity),
-        fixed={**_fixed(sent.fixed or FixedOptions(), services), **identity.fixed},
+        fixed={**fixed, **identity.fixed},
         roles=identity.roles if owner == identity.owner else frozenset(),
     )
     if sent.documents is not None and not allowed.is_restricted:
@@ -99,8 +101,8 @@ def _folder(sent: BrowserTokenIn, identity: Identity) -> str | None:
     return sent.documents
 
 
-def _fixed(options: FixedOptions, services: Services) -> dict[str, Any]:
+async def _fixed(options: FixedOptions, owner: str, services: Services) -> dict[str, Any]:
     """The options as they are stored. Raises RequestRefused for those that no turn here could have."""
     named = {name: value for name in FIXABLE if (value := getattr(options, name)) is not None}
     prompt = {name: named.pop(name) for name in ("system_prompt",) if name in named}
-    return {**prompt, **services.resolver.changed_settings({}, ChatSettings(**named), "fixed")}
+    return {**prompt, **await new_settings(services, owner, ChatSettings(**named), "fixed")}

@@ -13,6 +13,7 @@ from turnstream.api.http.reading import id_in_query, id_of, idempotency_key_of, 
 from turnstream.api.reads import ReadStorage
 from turnstream.api.schemas.requests import ForkIn, NewTurn, NewTurnInNewChat, TurnOptions
 from turnstream.api.schemas.responses import BranchDeleted, LifeEventOut, WhyOut
+from turnstream.api.sealed_headers import new_settings
 from turnstream.api.services import Services, identity_of, path_for, services_and_owner
 from turnstream.api.streams.chat import cursor_behind
 from turnstream.api.streams.turn import stream_response
@@ -56,7 +57,7 @@ async def create_turn_in_new_chat(request: Request) -> Response:
     key = idempotency_key_of(request, body)
     check_named(new.chat, "chat.")
     check_named(new.chat.settings, "chat.settings.")
-    settings = services.resolver.changed_settings({}, new.chat.settings, "chat.settings")
+    settings = await new_settings(services, owner, new.chat.settings, "chat.settings")
     now = CLOCK.now()
     chat = Chat(new_id(), owner, new.chat.title, new.chat.system_prompt, settings, created_at=now, updated_at=now)
     exchange = await post_in_new_chat(services, new, chat, key)

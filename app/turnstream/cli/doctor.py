@@ -19,6 +19,7 @@ from turnstream.extension import Extension, left_out, read_settings, sections
 from turnstream.llm.models.catalog import Models
 from turnstream.setup.databases import addressed, check_present, database_name, database_url, session_url
 from turnstream.setup.identity import allowed_origins, metrics_token
+from turnstream.setup.master_keys import HOW_TO_MAKE, master_keys
 from turnstream.setup.models import model_apis, ping_providers
 from turnstream.setup.parts import Given, chosen_extensions, chosen_model, opened_models, opened_toolset, opened_ways
 from turnstream.setup.plans import read_plans
@@ -26,6 +27,7 @@ from turnstream.setup.policies import allowances
 from turnstream.storage.database import Database, Row, Statement, connect
 from turnstream.storage.inspection import inspect_postgres
 from turnstream.storage.migrations import newest_revision, present_revision
+from turnstream.storage.owners.owner_keys import OwnerKeys, count_lost_keys
 from turnstream.storage.row_security import gaps
 from turnstream.telemetry import configure_logging
 from turnstream.tools.tool import CheckedSource, ToolSource
@@ -108,9 +110,8 @@ async def examine(settings: Settings, ping: bool) -> list[Finding]:
         with _tried("extensions", "", found):
             extensions = chosen_extensions(settings, given)
         if found[-1].status == "ok":
-            names = [each.name for each in extensions]
-            others = [each.name for each in left_out(extensions)]
-            text = "; left out: ".join(", ".join(each) for each in (names or ["none"], others) if each)
+            lists = [[each.name for each in some] for some in (extensions, left_out(extensions))]
+            text = "; left out: ".join(", ".join(each) for each in (lists[0] or ["none"], lists[1]) if each)
             found[-1] = Finding("extensions", "ok", text)
         with _tried("allowances", "what requests may ask for can be read", found):
             allowances(settings, model_apis(settings, extensions))
@@ -137,6 +138,7 @@ async def examine(settings: Settings, ping: bool) -> list[Finding]:
         else:
             with _tried("access", "the settings of tokens and logins fit together", found):
                 await opened_ways(settings, given, extensions, database, stack)
+        found += await _secrets(settings, extensions, database)
         with _tried("models", "are listed, with the settings of their providers", found):
             models = await opened_models(settings, given, extensions, stack)
         if found[-1].status == "ok":
@@ -264,6 +266,33 @@ async def _second_wall(settings: Settings, url: str) -> list[Finding]:
     with _tried("API role", "", found):
         found += [Finding("API role", "note", gap) for gap in await gaps(url, api_url)]
     return found if len(found) == 1 else found[:-1]
+
+
+async def _secrets(settings: Settings, extensions: Sequence[Extension], database: Database) -> list[Finding]:
+    """Whether secrets of requests are encrypted in rows, and can be decrypted."""
+    tried: list[Finding] = []
+    found: list[tuple[Literal["ok", "note", "fault"], str]] = []
+    with _tried("secrets", "", tried):
+        masters = master_keys(settings, extensions, make=False)
+        keys = None if masters is None else OwnerKeys(database, masters)
+        if lost := await count_lost_keys(database, masters):
+            text = (
+                f"those of {lost} owners cannot be decrypted: TURNSTREAM_MASTER_KEY must have the key from before, too"
+            )
+            found.append(("fault", text))
+        if keys is None and settings.database_url is not None:
+            found.append(
+                ("note", f"those of requests are stored in plain text: set TURNSTREAM_MASTER_KEY; {HOW_TO_MAKE}")
+            )
+        if keys is not None and (replica := await keys.replica_without_key()):
+            text = f"none is encrypted while the replica {replica} lacks the master key: give it to all replicas"
+            found.append(("note", text))
+        if keys is not None and (others := (await keys.counts()).others - lost) > 0:
+            text = f"an earlier master key wraps the keys of {others} owners: keep it in TURNSTREAM_MASTER_KEY"
+            found.append(("note", text))
+    if tried[0].status != "ok":
+        return tried
+    return [Finding("secrets", *each) for each in found or [("ok", "are encrypted before they are stored")]]
 
 
 def _connections(settings: Settings, most: int, replicas: int) -> Finding:

@@ -9,6 +9,11 @@ MASK = "********"
 _REFERENCE = re.compile(r"([A-Za-z]+ )?\$\{secret:\w+\}")
 
 
+def needs_sealing(value: str) -> bool:
+    """Whether the value of a header is to be encrypted in rows: a mask or a reference is no secret."""
+    return value != MASK and not _REFERENCE.fullmatch(value)
+
+
 def masked_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of a chat as they are shown."""
     return {**settings, "tools": list(map(masked_tool, settings["tools"]))} if settings.get("tools") else dict(settings)

@@ -33,6 +33,7 @@ from turnstream.engine.tool_gate import RunCall, SettleUnrun, StartJob, ToolGate
 from turnstream.engine.turn_context import TurnContext
 from turnstream.kit.clock import CLOCK
 from turnstream.kit.ids import new_id
+from turnstream.kit.sealing import CannotOpen
 from turnstream.storage.database import retry_while_unavailable
 from turnstream.storage.runs.record import NewJob
 from turnstream.storage.tool_cache import CachedResult
@@ -118,6 +119,7 @@ class ToolRuns:
         calls = [*map(self._named.call, calls)]
         if refusal is None and (asks := self._gate.asks(calls, CLOCK.now())):
             if any(ask.tool_digest is not None for ask in asks):
+                asks = [await self._with_digest_of_plain_headers(ask) for ask in asks]
                 find = partial(self._context.grants.of_chat, self._recorder.turn.chat_id)
                 asks = with_grants(asks, calls, await retry_while_unavailable(find))
             await self._recorder.ask(asks)
@@ -171,6 +173,15 @@ class ToolRuns:
                 self._context.span.event("job", turnstream__job=str(job.id), gen_ai__tool__name=job.call.name)
             self._context.notify_owner(self._context.owner)
         return others
+
+    async def _with_digest_of_plain_headers(self, ask: Ask) -> Ask:
+        """A grant holds for the tool, whether its headers are encrypted in this turn or were not in an earlier one."""
+        offered = self._request.tools
+        try:
+            opened = await self._toolset.opened(ask.name, self._context.owner, offered)
+        except CannotOpen:
+            return replace(ask, tool_digest=None)
+        return ask if opened is offered else replace(ask, tool_digest=self._toolset.tool_digest(ask.name, opened))
 
     async def _unrun(self, calls: Sequence[Block], refusal: str | None) -> list[Settlement]:
         """The outcomes of calls that are not run here: they must not run, or a job has run them."""

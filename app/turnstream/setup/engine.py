@@ -98,7 +98,8 @@ async def started(parts: Parts, url: str, api: Database, process: ServerProcess 
     policy = worker_policy(settings, parts.models, parts.plans)
     works = _works(parts, policy, signals)
     kinds = {kind for work in works.values() for kind in work.webhooks}
-    queue = Queue(database, new_id(), _address(settings, process), session_key, kinds, digests_of(parts), [*works])
+    address, digests = _address(settings, process), digests_of(parts)
+    queue = Queue(database, new_id(), address, session_key, kinds, digests, [*works], parts.master_keys)
     monitor = ReplicaMonitor(queue, Actions(database), settings.lease, signals, parts.renewal_interval)
     chat_wakeups = ChatWakeups(ChatUpdates(database), monitor.notify_peers, _CHAT_POLL)
     feed = OwnerFeed(OwnerChanges(api), monitor.notify_peers, _FEED_LOOK)

@@ -41,7 +41,9 @@ class Given:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The objects of which the engine is composed. A copy of the database wants a `renewal_interval` of the lease."""
+    """The objects of which the engine is composed. A copy of the database wants a `renewal_interval` of the lease.
+    `master_keys` are the ids of those that this replica has.
+    """
 
     settings: Settings
     database: Database
@@ -51,6 +53,7 @@ class Parts:
     hooks: Sequence[Hooks]
     extensions: Sequence[Extension] = ()
     renewal_interval: float | None = None
+    master_keys: Sequence[bytes] = ()
 
 
 # `serve` makes the parts and ends with the first ConfigError; `doctor` tries each. What is opened is closed by `stack`.

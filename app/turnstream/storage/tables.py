@@ -68,6 +68,20 @@ tokens = Table(
     info=owned("owner", "credential", closed=True),
 )
 
+# The keys that encrypt the secrets of owners, each wrapped by the master key that `master` names
+# (turnstream.kit.sealing). Without its row nobody can decrypt what the key has encrypted: an erasure deletes it.
+owner_keys = Table(
+    "owner_keys",
+    metadata,
+    Column("owner", Text, primary_key=True),
+    Column("master", LargeBinary, nullable=False),
+    Column("wrapped", LargeBinary, nullable=False),
+    _now(),
+    CheckConstraint("octet_length(master) = 8", name="master_is_an_id"),
+    Index(None, "master"),
+    info=owned("owner", "credential", closed=True),
+)
+
 # The audit trail. Triggers write of tokens, approvals and grants (`audit_token`, …). It outlasts its owners.
 audit = Table(
     "audit",
@@ -793,6 +807,8 @@ replicas = Table(
     Column("extensions", ARRAY(Text), nullable=False, server_default=text("'{search}'")),
     # False for a version that applies steers as it has read them, whatever has become of them since.
     Column("edits_queue", Boolean, nullable=False, server_default=text("false")),
+    # The ids of its master keys; null for a version that decrypts no secrets.
+    Column("master_keys", ARRAY(LargeBinary)),
     info=owned(None),
 )
 

@@ -2,7 +2,8 @@
 
 import json
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from hashlib import sha256
 from time import perf_counter
 from typing import Any
@@ -13,6 +14,7 @@ from structlog.contextvars import bound_contextvars
 
 from turnstream.domain.turns import ToolSpec, TurnRequest
 from turnstream.kit.json_values import MOST_VALUES, has_too_many_values
+from turnstream.kit.sealing import CannotOpen, is_sealed
 from turnstream.kit.text import storable
 from turnstream.tools.grants import digest_of_tool
 from turnstream.tools.outputs import Outputs
@@ -26,6 +28,8 @@ from turnstream.tools.serialize import serialize
 from turnstream.tools.tool import Offer, Outcome, Tool, ToolContext, ToolSource
 
 log = structlog.get_logger(__name__)
+
+OpenHeaders = Callable[[str, str, Mapping[str, str]], Awaitable[Mapping[str, str]]]
 
 _MAX_NAME_CHARS = 100  # of a name that a model made up
 
@@ -67,6 +71,8 @@ class Toolset:
         self.sources = sources
         self._declared = declared
         self._offers = offers
+        # Decrypts the headers of an owner's tool at a URL; raises CannotOpen.
+        self.open_headers: OpenHeaders | None = None
         self._sizes = Sizes(max_result_chars, max_whole_chars, max_file_bytes)
         self._limiter = Limiter(
             Slots(max_parallel, reserved=reserved),
@@ -178,7 +184,12 @@ class Toolset:
         start = perf_counter()
         known = list(self._tools) if offered is None else [spec.name for spec in offered]
         with bound_contextvars(tool=name[:_MAX_NAME_CHARS], tool_use_id=context.tool_use_id):
-            tool = self._resolve(name, input_json, known, offered)
+            try:
+                opened = None if offered is None else await self.opened(name, context.owner, offered)
+                tool = self._resolve(name, input_json, known, opened)
+            except CannotOpen as error:
+                log.error("tool.sealed", reason=str(error))
+                tool = Outcome(f"The stored headers of {name} cannot be decrypted by this server.", kind="unavailable")
             if isinstance(tool, Outcome):
                 outcome = tool
             else:
@@ -216,6 +227,17 @@ class Toolset:
         """An outcome that a client sent, or that was kept, cut like that of a tool of this server."""
         sizes = self._sizes.of(self.policy(name, offered))
         return fit(outcome, sizes, tool_use_id, [spec.name for spec in offered])
+
+    async def opened(self, name: str, owner: str, offered: Sequence[ToolSpec]) -> Sequence[ToolSpec]:
+        """`offered`, with the headers of the called tool in plain text. Raises CannotOpen."""
+        spec = next((spec for spec in offered if spec.name == name), None)
+        if spec is None or spec.http is None or not any(map(is_sealed, spec.http.headers.values())):
+            return offered
+        if self.open_headers is None:
+            raise CannotOpen("This server has no master key (TURNSTREAM_MASTER_KEY).")
+        headers = await self.open_headers(owner, spec.http.url, spec.http.headers)
+        opened = replace(spec, http=replace(spec.http, headers=headers))
+        return [opened if each is spec else each for each in offered]
 
     def _resolve(
         self, name: str, input_json: str, known: Sequence[str], offered: Sequence[ToolSpec] | None

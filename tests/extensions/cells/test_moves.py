@@ -18,11 +18,13 @@ from turnstream.extensions.cells.owner_ahead import AHEAD, COPIED, OwnerAhead, s
 from turnstream.extensions.cells.owner_move import MOVED, OwnerMove
 from turnstream.extensions.search.index import SearchIndex
 from turnstream.kit.ids import new_id
+from turnstream.kit.sealing import MasterKeys, new_master_key
 from turnstream.storage.chats.chats import Chats
 from turnstream.storage.chats.turns import CANCEL_TURN
 from turnstream.storage.database import Database, Statement, connect
 from turnstream.storage.migrations import newest_revision
 from turnstream.storage.owners.documents import Documents
+from turnstream.storage.owners.owner_keys import KeyCounts, OwnerKeys
 from turnstream.storage.owners.owners import Owners
 from turnstream.storage.owners.tokens import Tokens
 from turnstream.storage.owners.uploads import Uploads
@@ -473,6 +475,49 @@ async def test_moves_that_are_refused(cells: Cells) -> None:
     await cells.target.row(Statement("ALTER TABLE chats ADD COLUMN newer text"))
     with pytest.raises(ConfigError, match="tables of different versions"):
         await OwnerMove("other", source, target).run()
+
+
+async def test_secrets_open_in_the_new_cell_by_its_master_key_whenever_the_move_is_cut_off(cells: Cells) -> None:
+    here, there = MasterKeys.read(new_master_key()), MasterKeys.read(new_master_key())
+    sealed = (await OwnerKeys(cells.harness.database, here).find_or_create(OWNER)).seal("a secret", "place")
+
+    def move(step: Callable[[str], None] = lambda _name: None) -> OwnerMove:
+        return OwnerMove(OWNER, ("07", cells.harness.database), ("08", cells.target), step, masters=(here, there))
+
+    for step in ("copy", "arrive"):
+        with pytest.raises(Killed):
+            await move(killed_at(step)).run()
+        assert await OwnerKeys(cells.target, there).find(OWNER) is None
+    await move().run()
+    key = await OwnerKeys(cells.target, there).find(OWNER)
+    assert key is not None
+    assert key.open(sealed, "place") == "a secret"
+    assert await OwnerKeys(cells.target, there).counts() == KeyCounts(every=1, others=0)
+    async for _ in Owners(cells.harness.database).erase(OWNER):  # with the credentials that stay behind
+        pass
+    assert await OwnerKeys(cells.harness.database, here).find(OWNER) is None
+
+
+async def test_secrets_that_the_new_cell_could_not_open_are_not_moved(cells: Cells) -> None:
+    before, mine, theirs = (MasterKeys.read(new_master_key()) for _ in range(3))
+    source, target = ("07", cells.harness.database), ("08", cells.target)
+    await OwnerKeys(cells.harness.database, mine).find_or_create(OWNER)
+    rows = await cells.here()
+    for masters, sentence in (
+        ((None, theirs), "set TURNSTREAM_MASTER_KEY to the master key of the cell 07"),
+        ((mine, None), "set TARGET_MASTER_KEY to the master key of the cell 08"),
+        ((before, theirs), "which this server lacks. Nothing was moved"),
+    ):
+        with pytest.raises(ConfigError, match=sentence):
+            await OwnerMove(OWNER, source, target, masters=masters).run()
+    lacking = Queue(cells.target, new_id(), "old:1", 7, master_keys=before.ids)
+    await lacking.renew_lease(60)
+    with pytest.raises(ConfigError, match="The replica old:1 of the cell 08 lacks its master key"):
+        await OwnerMove(OWNER, source, target, masters=(mine, theirs)).run()
+    assert (await cells.here(), of_the_owner(await cells.there())) == (rows, {})
+    await lacking.leave()
+    await Queue(cells.target, new_id(), "new:1", 8, master_keys=theirs.ids).renew_lease(60)
+    await OwnerMove(OWNER, source, target, masters=(mine, theirs)).run()
 
 
 @pytest.mark.parametrize("while_copying", [False, True])

@@ -11,8 +11,9 @@ from turnstream.domain.errors import ConfigError
 from turnstream.domain.identity import departed_name
 from turnstream.extension import read_settings
 from turnstream.extensions.cells import cell_name
-from turnstream.extensions.cells.owner_move import OwnerMove
+from turnstream.extensions.cells.owner_move import TARGET_MASTER_KEY, OwnerMove
 from turnstream.setup.databases import actor, addressed, check_present, database_url, session_url
+from turnstream.setup.master_keys import master_keys, read_master_keys
 from turnstream.storage.database import connect
 from turnstream.storage.owners.audit import AuditTrail
 
@@ -21,7 +22,13 @@ from turnstream.storage.owners.audit import AuditTrail
 @click.argument("owner", callback=checked_owner)
 @click.option("--to", "cell", required=True, help="The cell where OWNER is to be.")
 @click.option("--url", envvar="TARGET_DATABASE_URL", required=True, help="URL of the Postgres of that cell.")
-def move(owner: str, cell: str, url: str) -> None:
+@click.option(
+    "--master-key",
+    envvar=TARGET_MASTER_KEY,
+    show_envvar=True,
+    help="The master keys of that cell, if they are others: better in the environment.",
+)
+def move(owner: str, cell: str, url: str, master_key: str | None) -> None:
     """Move OWNER from the cell of the settings to another one.
 
     What does not change any more is copied first. Then changes are refused with 503 for some seconds, running turns
@@ -32,21 +39,25 @@ def move(owner: str, cell: str, url: str) -> None:
     if (here := cell_name(settings)) is None or cell == here:
         raise ConfigError("TURNSTREAM_CELL must name the cell from which the owner is moved, and --to another one.")
     target_url = addressed(settings, url, "--url", past_pooler=True)
-    for table, rows in asyncio.run(_move(settings, here, owner, cell, target_url)).items():
+    for table, rows in asyncio.run(_move(settings, here, owner, cell, target_url, master_key)).items():
         if rows:
             click.echo(f"{table}: {rows}")
     click.echo(f"{owner} is in the cell {cell}. Erase {departed_name(owner, cell)!r} when nothing is missed.", err=True)
 
 
-async def _move(settings: Settings, here: str, owner: str, there: str, url: str) -> Mapping[str, int]:
+async def _move(
+    settings: Settings, here: str, owner: str, there: str, url: str, master_key: str | None
+) -> Mapping[str, int]:
     check_present(settings)
+    masters = master_keys(settings)
+    theirs = masters if master_key is None else read_master_keys(TARGET_MASTER_KEY, master_key)
     # Neither cell is migrated here: its replicas may be of the version before.
     async with (
         database_url(settings) as source_url,
         connect(session_url(settings, source_url), size=settings.pool_size, actor=actor()) as source,
         connect(url, size=2, actor=actor()) as target,
     ):
-        move = OwnerMove(owner, (here, source), (there, target))
+        move = OwnerMove(owner, (here, source), (there, target), masters=(masters, theirs))
         await move.run()
         await AuditTrail(source).note("owner.moved", owner, {"to": there})
         return await move.counts()

@@ -17,11 +17,15 @@ from turnstream.domain.errors import ConfigError, NotFound, StorageUnavailable
 from turnstream.domain.identity import departed_name
 from turnstream.extensions.cells.moves import LOOK
 from turnstream.extensions.cells.owner_ahead import AHEAD, OwnerAhead, stored_columns
+from turnstream.kit.sealing import CannotOpen, MasterKeys
 from turnstream.storage import tables
 from turnstream.storage.database import Database, Statement, Transaction
 from turnstream.storage.migrations import RELATIONS, VERSION_TABLES, newest_revision, version_table
+from turnstream.storage.owners.owner_keys import GET_OWNER_KEY, GET_REPLICA_WITHOUT_KEY, REWRAP
 from turnstream.storage.ownership import Nature, Ownership, Path, ownership_of
 from turnstream.storage.runs.queue import NOTIFY, QUEUED
+
+TARGET_MASTER_KEY: Final = "TARGET_MASTER_KEY"
 
 # Seconds that running turns get to be given back, and for the copy of all rows. Then an owner whose move did not come
 # to its end is served again.
@@ -155,7 +159,9 @@ async def _revision(database: Database) -> str | None:
 
 
 class OwnerMove:
-    """Moves `owner` from the cell `here` to the cell `there`. `step` is called before each step with its name."""
+    """Moves `owner` from the cell `here` to the cell `there`. `step` is called before each step with its name.
+    `masters` are the master keys of the two cells.
+    """
 
     def __init__(
         self,
@@ -163,8 +169,10 @@ class OwnerMove:
         here: tuple[str, Database],
         there: tuple[str, Database],
         step: Callable[[str], None] = lambda _name: None,
+        masters: tuple[MasterKeys | None, MasterKeys | None] = (None, None),
     ) -> None:
         self._owner = owner
+        self._masters = masters
         self._here, self._source = here
         self._there, self._target = there
         self._step = step
@@ -248,6 +256,29 @@ class OwnerMove:
                 " (`turnstream tokens delete`), and create it under another name."
             )
 
+        if key := await self._source.row(GET_OWNER_KEY, owner=self._owner):
+            master, _ = self._wrapped_for_target(key["wrapped"])
+            if replica := await self._target.row(GET_REPLICA_WITHOUT_KEY, master=master):
+                raise ConfigError(
+                    f"The replica {replica['address']} of the cell {self._there} lacks its master key, and is alive, or"
+                    f" was in the last five minutes: it could not decrypt the secrets of {self._owner}. Nothing was"
+                    " moved. Give the key to all replicas there, and try again."
+                )
+
+    def _wrapped_for_target(self, wrapped: bytes) -> tuple[bytes, bytes]:
+        """The id of the master key of the new cell, and the owner's key wrapped by it. Raises ConfigError."""
+        here, there = self._masters
+        if here is None or there is None:
+            cell, setting = (self._here, "TURNSTREAM_MASTER_KEY") if here is None else (self._there, TARGET_MASTER_KEY)
+            raise ConfigError(
+                f"{self._owner} has encrypted secrets: set {setting} to the master key of the cell {cell}, which every"
+                " replica there needs. Nothing was moved."
+            )
+        try:
+            return there.first, there.wrap(self._owner, here.unwrap(self._owner, wrapped))
+        except CannotOpen as error:
+            raise ConfigError(f"{error} Nothing was moved: TURNSTREAM_MASTER_KEY must have that key, too.") from None
+
     async def _has_rows(self, database: Database, owner: str) -> bool:
         row = await database.row(ANY_ROW, owner=owner)
         return row is not None and row["found"]
@@ -293,5 +324,8 @@ class OwnerMove:
         for table in MOVED:
             if table.name not in AHEAD:
                 await source.copy_to(target, table.name, table.columns, table.copied, owner=owner, name=self._owner)
+        if key := await target.row(GET_OWNER_KEY, owner=self._owner):
+            master, wrapped = self._wrapped_for_target(key["wrapped"])
+            await target.rows(REWRAP, owner=self._owner, before=key["wrapped"], master=master, wrapped=wrapped)
         await target.rows(MARK, owner=self._owner, cell=self._here, state="arrived")
         await target.rows(NEED_TOKENS, owner=self._owner)

@@ -32,6 +32,11 @@ class Embedded:
     def name(self) -> str:
         return f"embedded in {self.folder}"
 
+    @property
+    def master_key_file(self) -> Path:
+        """Beside the cluster: no dump and no base backup has it. In the folder, which is what people keep and move."""
+        return self.folder.absolute() / "master.key"
+
     def check_made(self) -> None:
         from turnstream.extensions.embedded.server import is_made
 

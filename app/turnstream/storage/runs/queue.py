@@ -166,10 +166,11 @@ RENEW_LEASE = Statement(
     )
     INSERT INTO replicas (
         id, address, session, lease_until, webhooks, signs, reads_tool_sets, edits_queue, runs_jobs, configuration,
-        extensions
+        extensions, master_keys
     )
     VALUES (
-        :replica, :address, :session, now() + :lease, :webhooks, true, true, true, true, :configuration, :extensions
+        :replica, :address, :session, now() + :lease, :webhooks, true, true, true, true, :configuration, :extensions,
+        :master_keys
     )
     ON CONFLICT (id) DO UPDATE SET lease_until = EXCLUDED.lease_until
     RETURNING clock_timestamp() AS time, now() AS began, lease_until, draining_since IS NOT NULL AS draining,
@@ -285,6 +286,7 @@ class Queue:
         webhooks: Collection[WebhookKind] = (),
         configuration: Mapping[str, str] | None = None,
         extensions: Collection[str] = (),
+        master_keys: Collection[bytes] = (),
     ) -> None:
         self._database = database
         self.replica = replica
@@ -293,6 +295,7 @@ class Queue:
         self._session = session
         self._webhooks = sorted(webhooks)
         self._extensions = sorted(extensions)
+        self._master_keys = sorted(master_keys)
         self._configuration = None if configuration is None else to_json(configuration)
 
     async def claim(self, limit: int, most_of_owner: int | None = None) -> Sequence[UUID]:
@@ -357,6 +360,7 @@ class Queue:
             webhooks=self._webhooks,
             configuration=self._configuration,
             extensions=self._extensions,
+            master_keys=self._master_keys,
         )
         assert row is not None
         CLOCK.learn(row["time"], asked, monotonic())

@@ -1,6 +1,6 @@
 """names and purposes of uploads, and charges of calls outside of chats
 
-Revision: 0060, after: 0059
+Revision: 0065, after: 0064
 
 Kinds of charges are those of extensions, too: a call for embeddings has no chat. Replicas of the version before leave
 the new columns empty, and count such charges.
@@ -9,8 +9,8 @@ the new columns empty, and count such charges.
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0060"
-down_revision = "0059"
+revision = "0065"
+down_revision = "0064"
 branch_labels = None
 depends_on = None
 

@@ -1,0 +1,102 @@
+"""Encryption of secrets in rows: an owner's key encrypts values, and a master key wraps the owner's key.
+
+AES-SIV (RFC 5297) seals values: the same value gives the same text, so that equal tool sets stay equal in storage. Rows
+of one owner therefore reveal which of their secrets are equal, and nothing else. AES-256-GCM wraps keys.
+"""
+
+import secrets
+from base64 import b64decode, b64encode, urlsafe_b64decode, urlsafe_b64encode
+from binascii import Error as NotBase64
+from collections.abc import Sequence
+from hashlib import sha256
+from typing import Self
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM, AESSIV
+
+SEALED = "turnstream-sealed:1:"
+_MASTER_BYTES = 32
+_OWNER_BYTES = 64  # AES-SIV uses one half for the authentication
+_NONCE_BYTES = 12
+_ID_BYTES = 8
+
+
+class CannotOpen(Exception):
+    """A value or key was encrypted with another key, for another place, or was changed since."""
+
+
+class MasterKeys:
+    """The first key wraps, all of them unwrap."""
+
+    def __init__(self, keys: Sequence[bytes]) -> None:
+        """Raises ValueError."""
+        if not keys:
+            raise ValueError("there must be at least one key")
+        for place, key in enumerate(keys, 1):
+            if len(key) != _MASTER_BYTES:
+                raise ValueError(f"key {place} must have {_MASTER_BYTES} bytes, not {len(key)}")
+        self._keys = {_id_of(key): AESGCM(key) for key in keys}
+        self.ids = tuple(self._keys)
+        self.first = self.ids[0]
+
+    @classmethod
+    def read(cls, text: str) -> Self:
+        """Keys in base64, separated by commas or line breaks. Raises ValueError, without a part of a key in it."""
+        keys = list[bytes]()
+        for place, item in enumerate(text.replace(",", " ").split(), 1):
+            try:
+                keys.append(b64decode(item, validate=True))
+            except (NotBase64, ValueError):
+                raise ValueError(f"key {place} must be base64 of {_MASTER_BYTES} bytes") from None
+        return cls(keys)
+
+    def wrap(self, owner: str, key: bytes) -> bytes:
+        nonce = secrets.token_bytes(_NONCE_BYTES)
+        return self.first + nonce + self._keys[self.first].encrypt(nonce, key, owner.encode())
+
+    def unwrap(self, owner: str, wrapped: bytes) -> bytes:
+        """Raises CannotOpen."""
+        id, nonce = wrapped[:_ID_BYTES], wrapped[_ID_BYTES : _ID_BYTES + _NONCE_BYTES]
+        if id not in self._keys:
+            raise CannotOpen(f"The key of {owner} is wrapped by the master key {id.hex()}, which this server lacks.")
+        try:
+            return self._keys[id].decrypt(nonce, wrapped[_ID_BYTES + _NONCE_BYTES :], owner.encode())
+        except InvalidTag:
+            raise CannotOpen(f"The stored key of {owner} was changed, or belongs to another owner.") from None
+
+
+class OwnerKey:
+    """`context` is the place of a value. A value opens at its own place alone."""
+
+    def __init__(self, key: bytes) -> None:
+        self._cipher = AESSIV(key)
+
+    def seal(self, value: str, *context: str) -> str:
+        # AES-SIV refuses an empty text, and a header may be empty.
+        sealed = self._cipher.encrypt(b"\0" + value.encode(), [part.encode() for part in context])
+        return SEALED + urlsafe_b64encode(sealed).decode()
+
+    def open(self, sealed: str, *context: str) -> str:
+        """Raises CannotOpen."""
+        try:
+            data = urlsafe_b64decode(sealed.removeprefix(SEALED))
+            return self._cipher.decrypt(data, [part.encode() for part in context])[1:].decode()
+        except (InvalidTag, ValueError):
+            raise CannotOpen("A stored secret was changed, or belongs to another owner or place.") from None
+
+
+def is_sealed(value: str) -> bool:
+    return value.startswith(SEALED)
+
+
+def new_master_key() -> str:
+    return b64encode(secrets.token_bytes(_MASTER_BYTES)).decode()
+
+
+def new_owner_key() -> bytes:
+    return secrets.token_bytes(_OWNER_BYTES)
+
+
+def _id_of(key: bytes) -> bytes:
+    """Names a key in rows and reports. It reveals nothing: a key has 256 random bits."""
+    return sha256(b"turnstream master key\0" + key).digest()[:_ID_BYTES]
