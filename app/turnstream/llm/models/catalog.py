@@ -33,7 +33,8 @@ class Model:
     """`upstream` is the provider's own id for the model, where it differs. `context_window` and `max_output` are in
     tokens. Without `can`, its abilities are unknown and nothing is refused. `fallbacks` are tried in order when it is
     down. With `think_tags` its answers contain its thoughts in <think> tags. `refuses` are parameters that its provider
-    takes for other models. With `prefill` it goes on with a message of the assistant that ends a request.
+    takes for other models. With `prefill` it goes on with a message of the assistant that ends a request. Without
+    `stores` its answers to programs are deleted once they were delivered.
     """
 
     id: str
@@ -48,6 +49,7 @@ class Model:
     think_tags: bool = False
     refuses: frozenset[str] = frozenset()
     prefill: bool = False
+    stores: bool = True
 
     def supports(self, ability: Ability) -> bool:
         return self.can is None or ability in self.can
