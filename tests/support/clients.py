@@ -34,6 +34,7 @@ _TERMINAL, _PYTHON = "tests/acceptance/test_terminal_client.py", "tests/client/t
 _FOLLOW, _HTTP = "tests/client/test_follow.py", "tests/client/test_http_client.py"
 _RECORDED = "tests/extensions/test_requests_of_programs.py::test_the_recorded_request_of_a_program_is_answered"
 _LOOPS = f"{_NODE_AI_OPENAI}::test_loops_of_tools_and_messages_go_on_in_one_chat"
+_EACH = f"{_NODE_AI_OPENAI}::test_outputs_files_tools_of_the_server_and_errors_are_what_the_sdk_knows"
 _SESSION = f"{_CODEX}::test_codex_runs_its_tools_also_those_of_a_namespace_and_resumes_its_session"
 _CODE = f"{_CLAUDE}::test_claude_code_runs_its_tools_and_resumes_its_session"
 _CUTS = "test_an_answer_goes_on_after_a_reload_and_after_a_cut_and_"
@@ -80,9 +81,9 @@ CLIENTS: Final[Mapping[str, tuple[str, ...]]] = {
         _ANSWERS,
         _ANSWERS,
         f"{_NODE_OPENAI}::test_functions_run_in_the_client_by_responses_and_by_chat_completions",
-        UNTESTED,
+        f"{_NODE_OPENAI}::test_outputs_have_the_types_of_their_schemas",
         f"{_NODE_OPENAI}::test_a_thread_is_brought_over_and_goes_on",
-        UNTESTED,
+        f"{_NODE_OPENAI}::test_files_are_uploaded_read_and_deleted",
         _ANSWERS,
         f"{_NODE_OPENAI}::test_errors_have_the_classes_of_the_package",
         f"{_NODE_OPENAI}::test_a_response_resumes_after_the_process_that_wrote_it_was_killed",
@@ -91,14 +92,14 @@ CLIENTS: Final[Mapping[str, tuple[str, ...]]] = {
         f"{_AGENTS}::test_a_run_is_streamed",
         UNTESTED,
         f"{_AGENTS}::test_a_run_calls_tools_and_goes_on_with_its_history",
-        UNTESTED,
+        f"{_AGENTS}::test_an_output_has_its_type_and_a_failure_its_class",
         f"{_OPENAI}conversations.py::test_a_session_of_the_agents_sdk_gives_the_model_the_results_of_its_calls",
         UNTESTED,
         UNTESTED,
-        UNTESTED,
+        f"{_AGENTS}::test_an_output_has_its_type_and_a_failure_its_class",
         NONE,
     ),
-    "`@ai-sdk/openai`, both APIs": (_LOOPS, UNTESTED, _LOOPS, UNTESTED, _LOOPS, UNTESTED, UNTESTED, UNTESTED, NONE),
+    "`@ai-sdk/openai`, both APIs": (_LOOPS, _EACH, _LOOPS, _EACH, _LOOPS, _EACH, _EACH, _EACH, NONE),
     "Codex CLI": (_SESSION, NONE, _SESSION, NONE, _SESSION, UNTESTED, UNTESTED, UNTESTED, NONE),
     "opencode, LiteLLM (recorded requests)": (
         *(_RECORDED, NONE, UNTESTED, UNTESTED, UNTESTED, UNTESTED, UNTESTED, UNTESTED, NONE),
@@ -121,9 +122,9 @@ CLIENTS: Final[Mapping[str, tuple[str, ...]]] = {
         f"{_NODE_MESSAGES}::test_messages_are_returned_and_assembled_from_streams",
         f"{_NODE_MESSAGES}::test_messages_are_returned_and_assembled_from_streams",
         f"{_NODE_MESSAGES}::test_tools_run_in_the_client",
-        UNTESTED,
+        f"{_NODE_MESSAGES}::test_an_output_has_its_schema",
         f"{_NODE_MESSAGES}::test_tools_run_in_the_client",
-        UNTESTED,
+        f"{_NODE_MESSAGES}::test_a_document_reaches_the_model",
         f"{_NODE_MESSAGES}::test_messages_are_returned_and_assembled_from_streams",
         f"{_NODE_MESSAGES}::test_errors_have_the_classes_of_the_package",
         UNTESTED,

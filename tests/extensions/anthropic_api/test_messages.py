@@ -3,6 +3,7 @@
 import asyncio
 import json
 from base64 import b64encode
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
@@ -326,7 +327,7 @@ async def test_refusals_have_the_classes_of_the_sdk(server: Server, client: Asyn
 async def test_files_and_batches_are_calls_that_are_not_here(client: AsyncAnthropic) -> None:
     sent = ("a.txt", b"Water.", "text/plain")
     batch: Any = {"custom_id": "a", "params": {"model": "plain", "max_tokens": 9, "messages": [user("Hi")]}}
-    calls = {
+    calls: dict[str, Callable[[], Awaitable[Any]]] = {
         "GET /v1/messages/batches": client.messages.batches.list,
         "POST /v1/messages/batches": partial(client.messages.batches.create, requests=[batch]),
         "GET /v1/files": client.beta.files.list,
