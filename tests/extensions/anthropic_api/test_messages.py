@@ -3,6 +3,8 @@
 import asyncio
 import json
 from base64 import b64encode
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import anthropic
@@ -324,8 +326,24 @@ async def test_refusals_have_the_classes_of_the_sdk(server: Server, client: Asyn
         await client.messages.create(model="plain", max_tokens=9, messages=[user("Hi"), assistant("He")])
     with pytest.raises(anthropic.BadRequestError, match="max_tokens"):
         await client.post("/v1/messages", body={"model": "plain", "messages": [user("Hi")]}, cast_to=object)
-    with pytest.raises(anthropic.NotFoundError, match="has no call"):
-        await client.messages.batches.list()
+
+
+async def test_files_and_batches_are_calls_that_are_not_here(client: AsyncAnthropic) -> None:
+    sent = ("a.txt", b"Water.", "text/plain")
+    batch: Any = {"custom_id": "a", "params": {"model": "plain", "max_tokens": 9, "messages": [user("Hi")]}}
+    calls: dict[str, Callable[[], Awaitable[Any]]] = {
+        "GET /v1/messages/batches": client.messages.batches.list,
+        "POST /v1/messages/batches": partial(client.messages.batches.create, requests=[batch]),
+        "GET /v1/files": client.beta.files.list,
+        "POST /v1/files": partial(client.beta.files.upload, file=sent),
+        "GET /v1/files/f1/content": partial(client.beta.files.download, "f1"),
+        "DELETE /v1/files/f1": partial(client.beta.files.delete, "f1"),
+    }
+    for name, call in calls.items():
+        with pytest.raises(anthropic.NotFoundError) as caught:
+            await call()
+        assert (caught.value.type, bool(caught.value.request_id)) == ("not_found_error", True)
+        assert f"This server has no call {name};" in str(caught.value)
 
 
 async def test_a_model_with_prefill_continues_an_answer(server: Server, client: AsyncAnthropic) -> None:

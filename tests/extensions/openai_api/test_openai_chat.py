@@ -291,6 +291,21 @@ async def test_a_continued_answer_that_is_not_stored_leaves_nothing_behind(
     assert len((await api.json("GET", f"/api/chats/{chat['id']}/turns"))["turns"]) == 2
 
 
+async def test_a_model_for_side_tasks_leaves_no_chat(server: Server, api: Client, client: AsyncOpenAI) -> None:
+    provider = ScriptedProvider(lambda _: message_of(text("A title")))
+    server.scripts.offers.append(ProviderModels(provider, [Model("side", stores=False)]))
+    made = await client.chat.completions.create(model="side", messages=[user("Name this chat.")])
+    assert made.choices[0].message.content == "A title"
+    async for _ in await client.chat.completions.create(model="side", messages=[user("Name it.")], stream=True):
+        pass
+    response = await client.responses.create(model="side", input="Name it.")
+    assert (response.output_text, response.to_dict()["store"]) == ("A title", False)
+    assert (await api.json("GET", "/api/chats"))["chats"] == []
+    kept = await client.responses.create(model="side", input="Name it.", store=True)
+    assert (await client.responses.retrieve(kept.id)).output_text == "A title"
+    assert len((await api.json("GET", "/api/chats"))["chats"]) == 1, "the request decides"
+
+
 async def test_an_answer_is_not_continued(client: AsyncOpenAI) -> None:
     messages: Any = [user("Go"), {"role": "assistant", "content": "It is"}]
     with pytest.raises(openai.BadRequestError, match="`messages` must end with a message of the user") as refused:

@@ -34,7 +34,7 @@ from turnstream.extensions.openai_api.inputs import (
     unknown_previous,
 )
 from turnstream.extensions.openai_api.objects import ResponseId, approval_id
-from turnstream.extensions.openai_api.schemas import ApprovalItem, FunctionOutputItem
+from turnstream.extensions.openai_api.schemas import ApprovalItem, ChatIn, FunctionOutputItem, ResponseIn
 from turnstream.storage.chats.actions import Decision
 from turnstream.storage.chats.exchanges import IdempotencyKey, Parent, Target
 
@@ -246,6 +246,12 @@ def _check_nothing_waits(turn: Turn, answered: Sequence[str]) -> None:
 
 
 # --- deleting what was not to be stored ------------------------------------------------------------------------------
+
+
+def is_to_be_stored(services: Services, sent: ResponseIn | ChatIn) -> bool:
+    """As the request asks, or else as the operator has set for its model. Raises RequestRefused."""
+    resolver = services.resolver
+    return resolver.models.check(sent.model or resolver.defaults.model).stores if sent.store is None else sent.store
 
 
 async def delete_turn(services: Services, owner: str, turn: Turn) -> None:

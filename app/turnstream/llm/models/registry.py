@@ -60,6 +60,7 @@ class ModelTable(_Table):
     think_tags: bool = False
     refuses: list[str] = []
     prefill: bool = False
+    store: bool = True
     enabled: bool = True
 
     def model(self, id: str, currency: str | None) -> Model:
@@ -76,6 +77,7 @@ class ModelTable(_Table):
             think_tags=self.think_tags,
             refuses=frozenset(self.refuses),
             prefill=self.prefill,
+            stores=self.store,
         )
 
 
