@@ -6,6 +6,7 @@ uvicorn host:host
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import msgspec
 from litestar import Litestar, Request, get, post
@@ -25,7 +26,7 @@ async def home() -> str:
 
 
 @post("/login")
-async def login(request: Request[None, None, None], user: str) -> None:
+async def login(request: Request[Any, Any, Any], user: str) -> None:
     request.set_session({"user": user})  # in earnest after a password
 
 
