@@ -22,6 +22,7 @@ VERSION: Final = version("turnstream")
 KINDS: Final = {
     "Tutorials": ("docs/quickstart.md", "docs/tutorial.md"),
     "How-to guides": (
+        "docs/cookbook.md",
         "docs/install.md",
         "docs/tools.md",
         "docs/schedules.md",

@@ -31,6 +31,7 @@ DECLARED = f"{MCP}test_the_examples_of_declarations_work"
 HTTP_TOOL = "tests/extensions/http_tools/test_declared.py::test_the_example_of_the_page_prints_the_documented_text"
 BESIDE = "tests/acceptance/test_embedding.py::test_beside_the_routes_of_a_host_all_addresses_have_the_prefix"
 TUTORIAL = "tests/acceptance/test_tutorial.py::test_every_step_of_the_tutorial_prints_what_the_page_shows"
+COOKBOOK = "tests/acceptance/test_cookbook.py::test_every_recipe_prints_what_the_page_shows"
 TABLES = "tests/acceptance/test_embedding.py::test_beside_the_tables_of_a_host_it_has_a_schema_of_its_own"
 LOGS = "tests/acceptance/test_embedding.py::test_its_lines_go_through_the_logging_of_the_host"
 TOKEN = "tests/acceptance/test_pages.py::test_a_token_opens_the_stream_as_the_pages_say"
@@ -57,6 +58,7 @@ MODELS = "tests/unit/test_models_page.py::"
 OF_THE_PAGE = "tests/integration/api/test_extensions.py::test_the_extension_of_the_page_counts"
 BY_LINK = "tests/extensions/approval_links/test_approval_links.py::test_a_manager_approves_by_link"
 CHECKED = {
+    **{(block.page, block.heading, block.language): COOKBOOK for block in BLOCKS if block.page == "docs/cookbook.md"},
     ("README.md", "Try it", "sh"): README,
     ("README.md", "Try it", "text"): "the pieces of a text depend on its words; README's commands are run",
     ("docs/ai-sdk.md", "The AI SDK", "jsx"): "JSX needs a bundler; tests/node/page.mjs calls useChat in the same way",
