@@ -68,13 +68,13 @@ def declared(calendar: Calendar, **more: Any) -> McpServer:
 
 @asynccontextmanager
 async def desk_at(
-    database_url: str, document: Document | None, place: Office, key: str, **more: Any
+    database_url: str, document: Document | None, place: Office, key: str, base: str = BASE, **more: Any
 ) -> AsyncIterator[Desk]:
     async with AsyncExitStack() as stack:
         timing = McpTiming(connect_timeout=60)
         servers = await stack.enter_async_context(McpServers([declared(place.calendar, **more)], timing))
         toolset = Toolset([], sources=[servers])
-        server = await stack.enter_async_context(serving(database_url, toolset, sign_in_url=BASE, master_key=key))
+        server = await stack.enter_async_context(serving(database_url, toolset, sign_in_url=base, master_key=key))
         client = await stack.enter_async_context(Client(server.url, document))
         yield Desk(server, client, place, document)
 
@@ -105,17 +105,18 @@ async def waiting(client: Client, turn: Said) -> dict[str, Any]:
 class Browser(httpx2.AsyncClient):
     """Follows nothing by itself; keeps cookies as a browser does, for the address of the server alone."""
 
-    def __init__(self, server_url: str) -> None:
+    def __init__(self, server_url: str, base: str = BASE) -> None:
         super().__init__(trust_env=False, timeout=60)
+        self._base = base
         self._server_url = server_url
         self._kept = ""
 
     async def open(self, url: str, method: str = "GET", authorization: str = "") -> httpx2.Response:
-        is_ours = url.startswith(BASE)
+        is_ours = url.startswith(self._base)
         headers = {"Cookie": self._kept} if is_ours and self._kept else {}
         headers |= {"Authorization": authorization} if authorization else {}
         self.cookies.clear()
-        answer = await self.request(method, url.replace(BASE, self._server_url), headers=headers)
+        answer = await self.request(method, url.replace(self._base, self._server_url), headers=headers)
         if is_ours and (set_cookie := answer.headers.get("set-cookie")):
             self._kept = set_cookie.partition(";")[0]
         return answer
@@ -256,6 +257,49 @@ async def test_a_sign_out_deletes_the_tokens_here_and_at_the_issuer(desk: Desk, 
     await client.json("DELETE", "/api/sign-ins/calendar", 404)
     again = await desk.ask()
     assert (await waiting(client, again))["type"] == "sign_in"
+
+
+async def test_a_client_of_the_settings_sends_its_secret_and_is_not_registered(
+    database_url: str, document: Document, place: Office
+) -> None:
+    id, secret = "turn stream", "s%cr:et"
+    place.issuer.clients[id] = {"redirect_uris": [f"{BASE}/sign-in/callback"]}
+    place.issuer.secrets[id] = secret
+    more = {"client_id": id, "client_secret": secret, "scopes": ("calendar.read",)}
+    async with (
+        desk_at(database_url, document, place, new_master_key(), **more) as desk,
+        Browser(desk.server.url) as browser,
+    ):
+        await signed_in(desk, browser)
+        (family,) = place.issuer.families
+        family.access.append("rotated elsewhere")
+        assert await results(desk.client, await desk.ask()) == {"a": "events of ada"}
+        assert (await desk.client.json("DELETE", "/api/sign-ins/calendar"))["at_issuer"]
+    assert (list(place.issuer.clients), family.scopes, place.issuer.refused) == ([id], ["calendar.read"], [])
+
+
+async def test_an_issuer_that_reads_the_metadata_document_registers_no_client(
+    database_url: str, document: Document, place: Office
+) -> None:
+    base = "https://turnstream.test"
+    place.issuer.metadata["client_id_metadata_document_supported"] = True
+    async with (
+        desk_at(database_url, document, place, new_master_key(), base) as desk,
+        Browser(desk.server.url, base) as browser,
+    ):
+
+        async def fetch(url: str) -> dict[str, Any]:
+            found: dict[str, Any] = (await browser.open(url)).json()
+            return found
+
+        place.issuer.fetch = fetch
+        link = (await waiting(desk.client, await desk.ask()))["input"]["url"]
+        cookie = (await browser.open(link)).headers["set-cookie"]
+        assert cookie.startswith("__Host-")
+        assert {"secure", "httponly", "samesite=lax", "path=/"} <= set(cookie.lower().split("; "))
+        await signed_in(desk, browser)
+    assert place.issuer.clients == {}
+    assert [family.client for family in place.issuer.families] == [f"{base}/sign-in/client.json"]
 
 
 # --- states and codes ------------------------------------------------------------------------------------------------
@@ -529,6 +573,22 @@ async def test_a_token_that_was_refreshed_after_a_sign_out_is_revoked(desk: Desk
     desk.issuer.hold.set()
     assert (await waiting(desk.client, turn))["type"] == "sign_in"
     assert desk.issuer.revocations == [family.refresh[-1], family.access[-1]]
+
+
+async def test_a_sign_in_that_is_completed_after_a_sign_out_is_revoked(desk: Desk, browser: Browser) -> None:
+    turn = await desk.ask()
+    callback = await browser.consent((await waiting(desk.client, turn))["input"]["url"])
+    desk.issuer.hold_exchange = asyncio.Event()
+    opening = asyncio.create_task(browser.open(callback))
+    await desk.issuer.exchanging.wait()
+    database = desk.server.services.storage.database
+    await database.rows(DELETE_ROWS)  # as an erasure does
+    desk.issuer.hold_exchange.set()
+    answer = await opening
+    assert (answer.status_code, "was ended" in answer.text) == (400, True)
+    assert await database.rows(GET_ROWS) == []
+    assert [family.revoked for family in desk.issuer.families] == [True]
+    assert await status(desk.client, turn) == "waiting"
 
 
 DELETE_ROWS = Statement("DELETE FROM sign_ins RETURNING owner")
