@@ -194,6 +194,10 @@ def _no_call_links(_: "Settings", __: "Database") -> CallLinks | None:
     return None
 
 
+async def _nothing_elsewhere(_: "Settings", __: "Database", ___: str) -> None:
+    """Owners have nothing outside of the database."""
+
+
 def _no_cell(_: "Settings") -> None:
     """The server is the only cell."""
 
@@ -206,7 +210,8 @@ class Extension:
     model calls, the nearest to the network first. `recordings` are files of turns, if the settings ask for them.
     `database` is a Postgres that the server runs itself, `copy` one for reads that may be old. `cell` is the name that
     the settings give this server; its tokens have it in them. `search` takes the place of the core's own search.
-    `call_links` makes links to calls that wait, for webhooks. `commands` are modules by the name of the command that
+    `call_links` makes links to calls that wait, for webhooks. `before_erasure` ends what an owner has elsewhere, while
+    the rows are there. `commands` are modules by the name of the command that
     each defines: `usage`, or `owners move` for one of the group `owners`.
     """
 
@@ -226,6 +231,7 @@ class Extension:
     cell: "Callable[[Settings], str | None]" = _no_cell
     search: "Callable[[Database], Search] | None" = None
     call_links: "Callable[[Settings, Database], CallLinks | None]" = _no_call_links
+    before_erasure: "Callable[[Settings, Database, str], Awaitable[None]]" = _nothing_elsewhere
     commands: Mapping[str, str] = field(default_factory=dict)
 
 

@@ -67,12 +67,15 @@ def erase(owner: str, yes: bool) -> None:
 
 async def _erase(settings: Settings, owner: str) -> Counter[str]:
     erased: Counter[str] = Counter()
-    recordings = recordings_of(settings, selected(settings))
+    extensions = selected(settings)
+    recordings = recordings_of(settings, extensions)
     async with open_present_database(settings) as database:
         stored = Owners(database)
         erased["tokens"] = len(await stored.delete_tokens(owner))
         believed_until = asyncio.get_running_loop().time() + (2 * BELIEVED if erased["tokens"] else 0)
         await _cancel(database, stored, owner)
+        for extension in extensions:
+            await extension.before_erasure(settings, database, owner)
         while True:
             async for step in stored.erase(owner):
                 erased[step.table] += step.rows

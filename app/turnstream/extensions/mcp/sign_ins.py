@@ -61,6 +61,7 @@ LIST_SIGN_INS = Statement(
     WHERE owner = :owner AND tokens IS NOT NULL ORDER BY server
     """
 )
+GET_TOKENS = Statement("SELECT server, tokens FROM sign_ins WHERE owner = :owner AND tokens IS NOT NULL")
 # The tokens of an earlier sign-in stay until the new one is complete.
 BEGIN_SIGN_IN = Statement(
     """
