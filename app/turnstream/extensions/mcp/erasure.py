@@ -1,4 +1,4 @@
-"""What an owner has at issuers, when the owner is erased."""
+"""Revocation of the tokens of an owner at their issuers, before the owner is erased."""
 
 import structlog
 
