@@ -8,7 +8,7 @@ import click
 from turnstream.api.identity.way import BELIEVED
 from turnstream.cli import OpenGroup
 from turnstream.config import Settings
-from turnstream.extension import read_settings, recordings_of, selected
+from turnstream.extension import before_erasure, read_settings, recordings_of, selected
 from turnstream.setup.databases import database_name, open_present_database
 from turnstream.storage.owners.erasure import erase_owner
 from turnstream.storage.owners.owners import Owners
@@ -55,6 +55,8 @@ def erase(owner: str, yes: bool) -> None:
 
 
 async def _erase(settings: Settings, owner: str) -> Counter[str]:
-    recordings = recordings_of(settings, selected(settings))
+    extensions = selected(settings)
+    recordings = recordings_of(settings, extensions)
     async with open_present_database(settings) as database:
-        return await erase_owner(database, owner, recordings.delete, BELIEVED)
+        before = before_erasure(settings, extensions, database)
+        return await erase_owner(database, owner, recordings.delete, BELIEVED, before)

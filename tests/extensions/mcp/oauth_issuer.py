@@ -6,14 +6,14 @@ that rotate: a second use of one revokes all tokens of its family.
 """
 
 import asyncio
-from base64 import urlsafe_b64encode
-from collections.abc import AsyncIterator, Mapping
+from base64 import b64decode, urlsafe_b64encode
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
 from secrets import token_urlsafe
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import unquote, urlencode
 
 import uvicorn
 from mcp.server.auth.middleware.auth_context import get_access_token
@@ -63,6 +63,10 @@ class OAuthIssuer:
         self.holding = asyncio.Event()
         self.refreshed = asyncio.Event()
         self.is_away = False
+        self.secrets: dict[str, str] = {}  # of clients that must authenticate, by their ids
+        self.fetch: Callable[[str], Awaitable[dict[str, Any]]] | None = None  # reads client metadata documents
+        self.exchanging = asyncio.Event()
+        self.hold_exchange: asyncio.Event | None = None  # exchanges of codes wait for it
         self.answer: dict[str, Any] = {}  # what takes the place of members of a token response
         self.refusal: tuple[int, Any] | None = None  # the status and body of each token response instead
         self.metadata: dict[str, Any] = {
@@ -110,8 +114,11 @@ class OAuthIssuer:
 
     async def _authorize(self, request: Request) -> Response:
         query = dict(request.query_params)
-        client = self.clients.get(query.get("client_id", ""))
-        redirect = query.get("redirect_uri", "")
+        id, redirect = query.get("client_id", ""), query.get("redirect_uri", "")
+        client = self.clients.get(id)
+        if client is None and self.fetch is not None and id.startswith("https://"):
+            found = await self.fetch(id)
+            client = found if found.get("client_id") == id else None
         if client is None or redirect not in client["redirect_uris"]:
             return Response("unknown client or redirect", 400)  # never redirect to an address that is not registered
         back = {"state": query["state"], "iss": self.url}
@@ -135,8 +142,13 @@ class OAuthIssuer:
         if self.refusal is not None:
             status, body = self.refusal
             return JSONResponse(body(form) if callable(body) else body, status)
+        if not self._authenticates(request, form):
+            return self._refuse("invalid_client")
         match form.get("grant_type"):
             case "authorization_code":
+                if self.hold_exchange is not None:
+                    self.exchanging.set()
+                    await self.hold_exchange.wait()
                 return self._exchange(form)
             case "refresh_token":
                 if self.hold is not None:
@@ -145,6 +157,15 @@ class OAuthIssuer:
                 return self._refresh(form)
             case _:
                 return self._refuse("unsupported_grant_type")
+
+    def _authenticates(self, request: Request, form: dict[str, str]) -> bool:
+        """A client with a secret sends it in the header (RFC 6749, 2.3.1), which names the client as well."""
+        kind, _, sent = request.headers.get("authorization", "").partition(" ")
+        if kind == "Basic" and "client_id" not in form:
+            id, _, secret = b64decode(sent).decode().partition(":")
+            form["client_id"] = unquote(id)
+            return self.secrets.get(form["client_id"]) == unquote(secret)
+        return not kind and form.get("client_id") not in self.secrets
 
     def _exchange(self, form: dict[str, str]) -> Response:
         query, issued = self.codes.pop(form.get("code", ""), ({}, None))

@@ -1,6 +1,7 @@
 """Sign-ins per user: a call waits for the consent of its owner, and is made with the owner's tokens."""
 
 import asyncio
+import json
 import re
 import signal
 from collections.abc import AsyncIterator, Mapping
@@ -21,6 +22,8 @@ from tests.support.http_client import Client, Said
 from tests.support.http_server import Server, serving
 from tests.support.openapi_document import Document
 from tests.support.server_process import Server as Process
+from turnstream.cli.owners import _erase
+from turnstream.config import Settings
 from turnstream.engine.tool_gate import OUTCOME_UNKNOWN
 from turnstream.extensions.mcp import oauth
 from turnstream.extensions.mcp.declared import McpServer
@@ -31,6 +34,13 @@ from turnstream.storage.database import Statement, connect
 from turnstream.storage.owners.owners import Owners
 from turnstream.tools.toolset import Toolset
 
+TOOLS = f"""
+[mcp.calendar]
+url = "{{url}}"
+auth = "oauth"
+read_only = ["events"]
+headers = {{{{ Authorization = "Bearer {LIST_TOKEN}" }}}}
+"""
 BASE = "http://turnstream.test"  # what links begin with; the browser of a test knows where that is
 
 
@@ -41,6 +51,7 @@ class Desk:
     server: Server
     client: Client
     office: Office
+    key: str
     document: Document | None
 
     @property
@@ -68,15 +79,15 @@ def declared(calendar: Calendar, **more: Any) -> McpServer:
 
 @asynccontextmanager
 async def desk_at(
-    database_url: str, document: Document | None, place: Office, key: str, **more: Any
+    database_url: str, document: Document | None, place: Office, key: str, base: str = BASE, **more: Any
 ) -> AsyncIterator[Desk]:
     async with AsyncExitStack() as stack:
         timing = McpTiming(connect_timeout=60)
         servers = await stack.enter_async_context(McpServers([declared(place.calendar, **more)], timing))
         toolset = Toolset([], sources=[servers])
-        server = await stack.enter_async_context(serving(database_url, toolset, sign_in_url=BASE, master_key=key))
+        server = await stack.enter_async_context(serving(database_url, toolset, sign_in_url=base, master_key=key))
         client = await stack.enter_async_context(Client(server.url, document))
-        yield Desk(server, client, place, document)
+        yield Desk(server, client, place, key, document)
 
 
 @pytest_asyncio.fixture
@@ -105,17 +116,18 @@ async def waiting(client: Client, turn: Said) -> dict[str, Any]:
 class Browser(httpx2.AsyncClient):
     """Follows nothing by itself; keeps cookies as a browser does, for the address of the server alone."""
 
-    def __init__(self, server_url: str) -> None:
+    def __init__(self, server_url: str, base: str = BASE) -> None:
         super().__init__(trust_env=False, timeout=60)
+        self._base = base
         self._server_url = server_url
         self._kept = ""
 
     async def open(self, url: str, method: str = "GET", authorization: str = "") -> httpx2.Response:
-        is_ours = url.startswith(BASE)
+        is_ours = url.startswith(self._base)
         headers = {"Cookie": self._kept} if is_ours and self._kept else {}
         headers |= {"Authorization": authorization} if authorization else {}
         self.cookies.clear()
-        answer = await self.request(method, url.replace(BASE, self._server_url), headers=headers)
+        answer = await self.request(method, url.replace(self._base, self._server_url), headers=headers)
         if is_ours and (set_cookie := answer.headers.get("set-cookie")):
             self._kept = set_cookie.partition(";")[0]
         return answer
@@ -256,6 +268,63 @@ async def test_a_sign_out_deletes_the_tokens_here_and_at_the_issuer(desk: Desk, 
     await client.json("DELETE", "/api/sign-ins/calendar", 404)
     again = await desk.ask()
     assert (await waiting(client, again))["type"] == "sign_in"
+
+
+async def test_a_client_of_the_settings_sends_its_secret_and_is_not_registered(
+    database_url: str, document: Document, place: Office
+) -> None:
+    id, secret = "turn stream", "s%cr:et"
+    place.issuer.clients[id] = {"redirect_uris": [f"{BASE}/sign-in/callback"]}
+    place.issuer.secrets[id] = secret
+    more: dict[str, Any] = {"client_id": id, "client_secret": secret, "scopes": ("calendar.read",)}
+    async with (
+        desk_at(database_url, document, place, new_master_key(), **more) as desk,
+        Browser(desk.server.url) as browser,
+    ):
+        await signed_in(desk, browser)
+        (family,) = place.issuer.families
+        family.access.append("rotated elsewhere")
+        assert await results(desk.client, await desk.ask()) == {"a": "events of ada"}
+        assert (await desk.client.json("DELETE", "/api/sign-ins/calendar"))["at_issuer"]
+    assert (list(place.issuer.clients), family.scopes, place.issuer.refused) == ([id], ["calendar.read"], [])
+
+
+async def test_an_issuer_that_reads_the_metadata_document_registers_no_client(
+    database_url: str, document: Document, place: Office
+) -> None:
+    base = "https://turnstream.test"
+    place.issuer.metadata["client_id_metadata_document_supported"] = True
+    async with (
+        desk_at(database_url, document, place, new_master_key(), base) as desk,
+        Browser(desk.server.url, base) as browser,
+    ):
+
+        async def fetch(url: str) -> dict[str, Any]:
+            found: dict[str, Any] = (await browser.open(url)).json()
+            return found
+
+        place.issuer.fetch = fetch
+        link = (await waiting(desk.client, await desk.ask()))["input"]["url"]
+        cookie = (await browser.open(link)).headers["set-cookie"]
+        assert cookie.startswith("__Host-")
+        assert {"secure", "httponly", "samesite=lax", "path=/"} <= set(cookie.lower().split("; "))
+        await signed_in(desk, browser)
+    assert place.issuer.clients == {}
+    assert [family.client for family in place.issuer.families] == [f"{base}/sign-in/client.json"]
+
+
+@pytest.mark.extensions("ai_sdk", "mcp")
+async def test_a_client_of_the_ai_sdk_gets_the_link(desk: Desk) -> None:
+    message = {"id": "m", "role": "user", "parts": [{"type": "text", "text": "What is on?"}]}
+    model = desk.server.scripts.model(message_of(tool_use("calendar__events", {}, "a")), message_of(text("Done.")))
+    body = {"id": "mine", "messages": [message], "turnstream": {"model": model}}
+    answer = await desk.client.post("/api/ai-sdk/chat", json=body)
+    chunks = [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: {")]
+    (link,) = [chunk for chunk in chunks if chunk["type"] == "data-sign-in"]
+    (listed,) = (await desk.client.json("GET", "/api/waiting"))["calls"]
+    assert (link["id"], link["data"]["server"], link["transient"]) == ("a", "calendar", True)
+    assert link["data"]["url"].startswith(f"{BASE}/sign-in/{listed['turn']}/")
+    assert chunks[-1]["messageMetadata"]["status"] == "waiting"
 
 
 # --- states and codes ------------------------------------------------------------------------------------------------
@@ -531,6 +600,22 @@ async def test_a_token_that_was_refreshed_after_a_sign_out_is_revoked(desk: Desk
     assert desk.issuer.revocations == [family.refresh[-1], family.access[-1]]
 
 
+async def test_a_sign_in_that_is_completed_after_a_sign_out_is_revoked(desk: Desk, browser: Browser) -> None:
+    turn = await desk.ask()
+    callback = await browser.consent((await waiting(desk.client, turn))["input"]["url"])
+    desk.issuer.hold_exchange = asyncio.Event()
+    opening = asyncio.create_task(browser.open(callback))
+    await desk.issuer.exchanging.wait()
+    database = desk.server.services.storage.database
+    await database.rows(DELETE_ROWS)  # as an erasure does
+    desk.issuer.hold_exchange.set()
+    answer = await opening
+    assert (answer.status_code, "was ended" in answer.text) == (400, True)
+    assert await database.rows(GET_ROWS) == []
+    assert [family.revoked for family in desk.issuer.families] == [True]
+    assert await status(desk.client, turn) == "waiting"
+
+
 DELETE_ROWS = Statement("DELETE FROM sign_ins RETURNING owner")
 
 
@@ -543,6 +628,28 @@ async def test_tokens_are_sealed_and_gone_with_their_owner(desk: Desk, browser: 
     async for _ in Owners(database).erase("local"):
         pass
     assert await database.rows(GET_ROWS) == []
+
+
+async def test_an_erasure_revokes_tokens_at_their_issuer(
+    database_url: str, desk: Desk, browser: Browser, tmp_path: Path
+) -> None:
+    await signed_in(desk, browser)
+    (family,) = desk.issuer.families
+    tools = tmp_path / "tools.toml"
+    tools.write_text(TOOLS.format(url=desk.calendar.url))
+    settings = Settings(_env_file=None, database_url=database_url, master_key=desk.key, tools_file=tools)
+    assert (await _erase(settings, "local"))["sign_ins"] == 1
+    assert desk.issuer.revocations == [family.refresh[-1], family.access[-1]]
+
+
+async def test_an_erasure_goes_on_where_nothing_can_be_revoked(
+    database_url: str, desk: Desk, browser: Browser, tmp_path: Path
+) -> None:
+    await signed_in(desk, browser)
+    settings = Settings(_env_file=None, database_url=database_url, tools_file=tmp_path / "gone.toml")
+    with capture_logs() as logs:
+        assert (await _erase(settings, "local"))["sign_ins"] == 1
+    assert [line["servers"] for line in logs if line["event"] == "mcp.not_revoked"] == [["calendar"]]
 
 
 GET_ROWS = Statement("SELECT CAST(sign_ins AS text) AS line FROM sign_ins")
@@ -587,15 +694,7 @@ GET_HELD = Statement(
 
 def process_at(database_url: str, place: Office, tmp_path: Path) -> Process:
     tools = tmp_path / "tools.toml"
-    tools.write_text(
-        f"""
-        [mcp.calendar]
-        url = "{place.calendar.url}"
-        auth = "oauth"
-        read_only = ["events"]
-        headers = {{ Authorization = "Bearer {LIST_TOKEN}" }}
-        """
-    )
+    tools.write_text(TOOLS.format(url=place.calendar.url))
     settings = {
         "TURNSTREAM_TOOLS_FILE": str(tools),
         "TURNSTREAM_SIGN_IN_URL": BASE,

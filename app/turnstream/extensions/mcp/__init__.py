@@ -15,6 +15,7 @@ from turnstream.extension import Context, Extension, Work
 if TYPE_CHECKING:
     from turnstream.api.http.call_group import CallGroup
     from turnstream.extensions.mcp.declared import McpServer
+    from turnstream.storage.database import Database
     from turnstream.tools.declared.declarations import Declarations
     from turnstream.tools.sources import LoadedTools, SourceKind
 
@@ -98,6 +99,13 @@ def _sign_ins(context: Context, sources: Sequence[object]) -> object:
     return sign_ins
 
 
+async def _before_erasure(settings: Settings, database: "Database", owner: str) -> None:
+    if find_spec("mcp") is not None:
+        from turnstream.extensions.mcp.erasure import revoke_tokens
+
+        await revoke_tokens(settings, database, owner)
+
+
 EXTENSION = Extension(
     "mcp",
     "tools of MCP servers",
@@ -105,4 +113,5 @@ EXTENSION = Extension(
     calls=_calls,
     tool_sources=_tool_sources,
     work=_work,
+    before_erasure=_before_erasure,
 )

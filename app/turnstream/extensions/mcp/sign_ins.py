@@ -61,6 +61,7 @@ LIST_SIGN_INS = Statement(
     WHERE owner = :owner AND tokens IS NOT NULL ORDER BY server
     """
 )
+GET_TOKENS = Statement("SELECT server, tokens FROM sign_ins WHERE owner = :owner AND tokens IS NOT NULL")
 # The tokens of an earlier sign-in stay until the new one is complete.
 BEGIN_SIGN_IN = Statement(
     """
@@ -78,14 +79,13 @@ TAKE_PENDING = Statement(
     UPDATE sign_ins SET state = NULL, pending = NULL, pending_until = NULL WHERE state = :state RETURNING owner, server
     """
 )
+# A row that a sign-out or an erasure has deleted since the sign-in was begun does not come back.
 STORE_SIGN_IN = Statement(
     """
-    INSERT INTO sign_ins (owner, server, issuer, scopes, tokens, expires_at, version, signed_in_at)
-    VALUES (:owner, :server, :issuer, :scopes, :tokens, :expires_at, 1, now())
-    ON CONFLICT (owner, server) DO UPDATE
-    SET issuer = EXCLUDED.issuer, scopes = EXCLUDED.scopes, tokens = EXCLUDED.tokens, expires_at = EXCLUDED.expires_at,
-        version = sign_ins.version + 1, signed_in_at = now(), refreshed_at = NULL, refreshing_until = NULL
-    RETURNING owner
+    UPDATE sign_ins
+    SET issuer = :issuer, scopes = :scopes, tokens = :tokens, expires_at = :expires_at, version = version + 1,
+        signed_in_at = now(), refreshed_at = NULL, refreshing_until = NULL
+    WHERE owner = :owner AND server = :server RETURNING owner
     """
 )
 CLAIM_REFRESH = Statement(
@@ -351,12 +351,14 @@ class SignIns:
         if code is None:
             raise SignInFailed(f"The issuer gave no access: {(error or 'no reason')[:_MOST_REASON]}.")
         grant = await self.oauth.complete(server, pending, code, iss)
-        await self._store(owner, server, grant)
+        if not await self._store(owner, server, grant):
+            await self.oauth.revoke(server, grant)
+            raise SignInFailed("The sign-in was ended while it was completed.")
         log.info("mcp.signed_in", server=server.name, owner=owner)
         return server.name
 
-    async def _store(self, owner: str, server: McpServer, grant: OAuthTokens) -> None:
-        """The tokens and the answers in one transaction: a crash loses both, or none."""
+    async def _store(self, owner: str, server: McpServer, grant: OAuthTokens) -> bool:
+        """The tokens and the answers in one transaction: a crash loses both, or none. False if the row is gone."""
         values = {
             "issuer": grant.issuer,
             "scopes": list(grant.scopes),
@@ -364,11 +366,13 @@ class SignIns:
             "expires_at": _end_of(grant),
         }
         async with self._database.transaction() as connection:
-            await connection.row(STORE_SIGN_IN, owner=owner, server=server.name, **values)
+            if await connection.row(STORE_SIGN_IN, owner=owner, server=server.name, **values) is None:
+                return False
             await _note(connection, "sign_in.made", owner, server.name, grant.issuer, grant.scopes)
             chats = await self._answer(connection, owner, server.name)
         for chat in chats:
             self._notify(owner, chat)
+        return True
 
     async def _answer(self, connection: Transaction, owner: str, server: str) -> Collection[UUID]:
         """Answers the calls that wait. Returns their chats."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from turnstream.config import Section, Settings
-from turnstream.extension import Context, Extension, Work, recordings_of, selected
+from turnstream.extension import Context, Extension, Work, before_erasure, recordings_of, selected
 
 if TYPE_CHECKING:
     from turnstream.api.http.call_group import CallGroup
@@ -39,8 +39,10 @@ def _work(context: Context) -> Work:
     given = context.settings.section(SelfServiceSettings)
     if not given.self_service:
         return Work()
-    recordings = recordings_of(context.settings, selected(context.settings))
-    erasures = Erasures(context.database, recordings.delete, context.settings.lease)
+    extensions = selected(context.settings)
+    recordings = recordings_of(context.settings, extensions)
+    before = before_erasure(context.settings, extensions, context.database)
+    erasures = Erasures(context.database, recordings.delete, context.settings.lease, before)
     return Work(state=Accounts(context.database, given.erasure_delay), tasks=[erasures.run])
 
 

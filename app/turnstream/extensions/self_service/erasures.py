@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from uuid import UUID
 
@@ -11,7 +11,7 @@ import structlog
 from turnstream.api.identity.way import BELIEVED
 from turnstream.domain.errors import StorageError
 from turnstream.storage.database import Database, Statement
-from turnstream.storage.owners.erasure import erase_owner
+from turnstream.storage.owners.erasure import erase_owner, nothing_elsewhere
 
 log = structlog.get_logger(__name__)
 
@@ -36,9 +36,16 @@ class Erasures:
     renew its claim for `lease` seconds is dead; another one repeats the erasure. Two at a time do no harm.
     """
 
-    def __init__(self, database: Database, delete_files: Callable[[UUID], int], lease: float) -> None:
+    def __init__(
+        self,
+        database: Database,
+        delete_files: Callable[[UUID], int],
+        lease: float,
+        before: Callable[[str], Awaitable[None]] = nothing_elsewhere,
+    ) -> None:
         self._database = database
         self._delete_files = delete_files
+        self._before = before
         self._lease = lease
 
     async def run(self) -> None:
@@ -51,7 +58,7 @@ class Erasures:
         """A failure leaves the erasure to the next claim, so that those of other owners do not wait behind it."""
         renewing = asyncio.create_task(self._renew(owner))
         try:
-            erased = await erase_owner(self._database, owner, self._delete_files, BELIEVED)
+            erased = await erase_owner(self._database, owner, self._delete_files, BELIEVED, self._before)
         except (StorageError, OSError) as error:
             log.error("erasure.failed", owner=owner, error=str(error))
         else:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from uuid import UUID
 
@@ -28,11 +28,19 @@ END_ERASURE = Statement(
 )
 
 
+async def nothing_elsewhere(_owner: str) -> None:
+    """The owner has nothing outside of the database."""
+
+
 async def erase_owner(
-    database: Database, owner: str, delete_files: Callable[[UUID], int], believed: float
+    database: Database,
+    owner: str,
+    delete_files: Callable[[UUID], int],
+    believed: float,
+    before: Callable[[str], Awaitable[None]] = nothing_elsewhere,
 ) -> Counter[str]:
     """Erases what the owner has, and returns the numbers of rows by their tables. Running turns are cancelled first.
-    `delete_files` deletes the files of a turn on this machine. Servers trust a deleted token for `believed` seconds,
+    `delete_files` deletes the files of a turn on this machine. `before` is called while the rows are there. Servers trust a deleted token for `believed` seconds,
     and may write meanwhile. An erasure that was cut off is completed by the next call.
     """
     erased: Counter[str] = Counter()
@@ -40,6 +48,7 @@ async def erase_owner(
     erased["tokens"] = len(await stored.delete_tokens(owner))
     until = loop.time() + (2 * believed if erased["tokens"] else 0)
     await _cancel(database, stored, owner)
+    await before(owner)
     while True:
         async for step in stored.erase(owner):
             erased[step.table] += step.rows
