@@ -8,7 +8,7 @@ from turnstream.api.schemas.responses import Revoked
 from turnstream.api.services import identity_of, services_and_owner
 from turnstream.api.views import json_response
 from turnstream.domain.errors import Forbidden, RequestRefused
-from turnstream.domain.identity import OF_A_PERSON, Identity
+from turnstream.domain.identity import Identity
 from turnstream.extensions.self_service.account import Accounts
 from turnstream.extensions.self_service.schemas import (
     AccountOut,
@@ -95,6 +95,6 @@ def _accounts(request: Request) -> tuple[Accounts, Identity]:
     accounts = services.states.get("self_service")
     if not isinstance(accounts, Accounts):
         raise Forbidden("Self-service is off on this server; its operator turns it on with TURNSTREAM_SELF_SERVICE.")
-    if identity.is_restricted or identity.fixed or not identity.scopes >= OF_A_PERSON:
+    if not identity.is_whole:
         raise Forbidden("The account needs a credential with all rights of a person: `read`, `chat`, `approve`.")
     return accounts, identity
