@@ -33,7 +33,7 @@ def _calls() -> "Sequence[CallGroup]":
 
 
 def _work(context: Context) -> Work:
-    from turnstream.extensions.self_service.account import Accounts
+    from turnstream.extensions.self_service.account import OwnAccounts
     from turnstream.extensions.self_service.erasures import Erasures
 
     given = context.settings.section(SelfServiceSettings)
@@ -41,7 +41,7 @@ def _work(context: Context) -> Work:
         return Work()
     recordings = recordings_of(context.settings, selected(context.settings))
     erasures = Erasures(context.database, recordings.delete, context.settings.lease)
-    return Work(state=Accounts(context.database, given.erasure_delay), tasks=[erasures.run])
+    return Work(state=OwnAccounts(context.database, given.erasure_delay), tasks=[erasures.run])
 
 
 async def _check(settings: Settings, _: "Models", __: bool) -> str:
