@@ -1,4 +1,4 @@
-"""The download of an archive over HTTP: the owner's rows alone, importable, and no transaction that waits for a client."""
+"""The download of an archive over HTTP: the owner's rows alone, and no transaction that waits for a client."""
 
 import asyncio
 import io
@@ -54,7 +54,8 @@ async def test_a_download_has_all_of_the_owner_nothing_of_others_and_can_be_impo
     assert (response.status_code, response.headers["content-type"]) == (200, "application/x-tar")
     assert response.headers["cache-control"] == "no-store"
     assert b"Secret of Bob" not in response.content
-    names = tarfile.open(fileobj=io.BytesIO(response.content)).getnames()
+    with tarfile.open(fileobj=io.BytesIO(response.content)) as archive:
+        names = archive.getnames()
     assert (names[0], names[-1]) == ("archive.json", "end.json")
     assert f"uploads/{upload['id']}/content" in names
     file = tmp_path / "ada.tar"
