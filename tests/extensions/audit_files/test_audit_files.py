@@ -3,8 +3,9 @@
 import asyncio
 import json
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -17,7 +18,7 @@ from turnstream.storage.owners.audit import AuditTrail
 from turnstream.storage.owners.erasure import erase_owner
 from turnstream.storage.owners.tokens import Tokens
 
-Call = Callable[..., Awaitable[str]]
+Call = Callable[..., Coroutine[Any, Any, str]]
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from turnstream.extension import Extension
 
 EXTENSION = Extension(
     "audit_files",
-    "a copy of the audit trail as a file that shows changes",
+    "copies of the audit trail as files that show changes",
     commands={
         "audit export": "turnstream.extensions.audit_files.commands",
         "audit verify": "turnstream.extensions.audit_files.commands",
