@@ -84,6 +84,11 @@ class Identity:
         return self.is_bound or "chat" not in self.scopes
 
     @property
+    def is_whole(self) -> bool:
+        """Whether it has all rights of a person over what the owner has, and nothing narrows them."""
+        return self.scopes >= OF_A_PERSON and not self.is_restricted and not self.fixed
+
+    @property
     def documents(self) -> str | None:
         """The beginning of the paths of all documents that its messages may name and its turns' tools may read: empty
         for every document, None for none.

@@ -22,7 +22,7 @@ from turnstream.cli.owners import _erase
 from turnstream.config import Settings
 from turnstream.domain.errors import NotFound
 from turnstream.domain.identity import Identity
-from turnstream.extensions.self_service.account import Accounts
+from turnstream.extensions.self_service.account import OwnAccounts
 from turnstream.extensions.self_service.erasures import Erasures
 from turnstream.storage.owners.documents import Documents
 from turnstream.storage.owners.owners import Owners
@@ -68,7 +68,7 @@ async def _running(*replicas: Erasures) -> AsyncIterator[None]:
 async def test_an_erasure_that_is_due_leaves_nothing_of_the_owner_and_all_of_others(harness: Harness) -> None:
     await fill_owner(harness)
     other = Identity("other")
-    await Accounts(harness.database, 3600).ask_erasure(other)
+    await OwnAccounts(harness.database, 3600).ask_erasure(other)
     before = await rows_of(harness.url, without=("open_text",))
     theirs = {row for rows in before.values() for row in rows if re.search(r"\bother\b", row)}
     await _value(harness.url, "UPDATE erasures SET due_at = now() WHERE owner = $1", OWNER)
@@ -87,7 +87,7 @@ async def test_of_two_replicas_one_executes_each_erasure(harness: Harness) -> No
     owners = {f"owner {number}" for number in range(12)}
     for owner in owners:
         await Documents(harness.database).put(owner, "a", "x")
-        await Accounts(harness.database, 0).ask_erasure(Identity(owner))
+        await OwnAccounts(harness.database, 0).ask_erasure(Identity(owner))
     with capture_logs() as logs:
         async with _running(*(Erasures(harness.database, _no_files, 5) for _ in range(2))):
             await _until_none_is_due(harness.url)
@@ -98,7 +98,7 @@ async def test_of_two_replicas_one_executes_each_erasure(harness: Harness) -> No
 
 async def test_a_slow_erasure_keeps_its_claim(harness: Harness) -> None:
     await Documents(harness.database).put(OWNER, "a", "x")
-    await Accounts(harness.database, 0).ask_erasure(Identity(OWNER))
+    await OwnAccounts(harness.database, 0).ask_erasure(Identity(OWNER))
     claimed = "SELECT claimed_until FROM erasures"
     async with (
         harness.locker() as locker,
@@ -123,7 +123,7 @@ async def test_a_failed_erasure_keeps_no_other_waiting_and_is_repeated(harness: 
         return 0
 
     for owner in (OWNER, "bob"):
-        await Accounts(harness.database, 0).ask_erasure(Identity(owner))
+        await OwnAccounts(harness.database, 0).ask_erasure(Identity(owner))
     await _value(
         harness.url,
         "UPDATE turns SET status = 'cancelled', stop_reason = 'cancelled', ended_at = now() WHERE status = 'queued'",
@@ -138,7 +138,7 @@ async def test_a_failed_erasure_keeps_no_other_waiting_and_is_repeated(harness: 
 
 
 async def test_a_due_erasure_cannot_be_undone(harness: Harness) -> None:
-    accounts, ada = Accounts(harness.database, 0), Identity(OWNER)
+    accounts, ada = OwnAccounts(harness.database, 0), Identity(OWNER)
     await accounts.ask_erasure(ada)
     with pytest.raises(NotFound, match="begun"):
         await accounts.undo_erasure(ada)
@@ -146,7 +146,7 @@ async def test_a_due_erasure_cannot_be_undone(harness: Harness) -> None:
 
 
 async def test_an_undone_erasure_is_never_executed(harness: Harness) -> None:
-    accounts = Accounts(harness.database, 3600)
+    accounts = OwnAccounts(harness.database, 3600)
     for owner in ("ada", "bob"):
         await Documents(harness.database).put(owner, "a", "x")
         await accounts.ask_erasure(Identity(owner))
@@ -159,7 +159,7 @@ async def test_an_undone_erasure_is_never_executed(harness: Harness) -> None:
 
 async def test_the_command_ends_the_request_so_that_a_later_owner_of_the_name_stays(harness: Harness) -> None:
     await Documents(harness.database).put(OWNER, "a", "x")
-    await Accounts(harness.database, 3600).ask_erasure(Identity(OWNER))
+    await OwnAccounts(harness.database, 3600).ask_erasure(Identity(OWNER))
     await _erase(Settings(_env_file=None, database_url=harness.url), OWNER)
     assert await _value(harness.url, "SELECT count(*) FROM erasures") == 0
 

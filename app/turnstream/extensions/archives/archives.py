@@ -167,10 +167,15 @@ PUT_UPLOAD_AS_IT_WAS = Statement(
 
 
 class ArchivePart(NamedTuple):
-    """A file of an archive."""
+    """A file of an archive. While the reader has one that is `in_transaction`, a snapshot of Postgres is open."""
 
     name: str
     content: bytes
+
+    @property
+    def in_transaction(self) -> bool:
+        section, _, rest = self.name.partition("/")
+        return section == "documents" or (section == "chats" and not rest.endswith(f"/{_LAST}"))
 
 
 class ArchiveHead(msgspec.Struct, frozen=True):

@@ -33,7 +33,7 @@ def _calls() -> "Sequence[CallGroup]":
 
 
 def _work(context: Context) -> Work:
-    from turnstream.extensions.self_service.account import Accounts
+    from turnstream.extensions.self_service.account import OwnAccounts
     from turnstream.extensions.self_service.erasures import Erasures
 
     given = context.settings.section(SelfServiceSettings)
@@ -43,7 +43,7 @@ def _work(context: Context) -> Work:
     recordings = recordings_of(context.settings, extensions)
     before = before_erasure(context.settings, extensions, context.database)
     erasures = Erasures(context.database, recordings.delete, context.settings.lease, before)
-    return Work(state=Accounts(context.database, given.erasure_delay), tasks=[erasures.run])
+    return Work(state=OwnAccounts(context.database, given.erasure_delay), tasks=[erasures.run])
 
 
 async def _check(settings: Settings, _: "Models", __: bool) -> str:

@@ -85,7 +85,7 @@ UNDO_ERASURE = Statement(
 )
 
 
-class Accounts:
+class OwnAccounts:
     """`delay` is in seconds."""
 
     def __init__(self, database: Database, delay: float) -> None:

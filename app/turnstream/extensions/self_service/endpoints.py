@@ -8,8 +8,8 @@ from turnstream.api.schemas.responses import Revoked
 from turnstream.api.services import identity_of, services_and_owner
 from turnstream.api.views import json_response
 from turnstream.domain.errors import Forbidden, RequestRefused
-from turnstream.domain.identity import OF_A_PERSON, Identity
-from turnstream.extensions.self_service.account import Accounts
+from turnstream.domain.identity import Identity
+from turnstream.extensions.self_service.account import OwnAccounts
 from turnstream.extensions.self_service.schemas import (
     AccountOut,
     AuditEntryList,
@@ -88,13 +88,13 @@ async def undo_erasure(request: Request) -> Response:
     return json_response(ErasureUndone(undone=identity.owner))
 
 
-def _accounts(request: Request) -> tuple[Accounts, Identity]:
+def _accounts(request: Request) -> tuple[OwnAccounts, Identity]:
     """Raises Forbidden if self-service is off, or if the credential has less than the rights of a person."""
     services, _ = services_and_owner(request)
     identity = identity_of(request)
     accounts = services.states.get("self_service")
-    if not isinstance(accounts, Accounts):
+    if not isinstance(accounts, OwnAccounts):
         raise Forbidden("Self-service is off on this server; its operator turns it on with TURNSTREAM_SELF_SERVICE.")
-    if identity.is_restricted or identity.fixed or not identity.scopes >= OF_A_PERSON:
+    if not identity.is_whole:
         raise Forbidden("The account needs a credential with all rights of a person: `read`, `chat`, `approve`.")
     return accounts, identity
