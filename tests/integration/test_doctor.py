@@ -64,9 +64,18 @@ def faults(checks: dict[str, list[Finding]]) -> list[str]:
 async def test_a_server_that_can_start_has_no_fault(database_url: str) -> None:
     checks = await found(settings(database_url))
     assert faults(checks) == []
-    assert checks["model"][0].text == "demo answers unless a turn names another one; only --ping calls it"
+    assert checks["model"][0].text == "the default is demo; only --ping calls it"
     assert checks["database"][0].text.endswith(f"is at revision {newest_revision()}, the newest")
     assert {check for check, (finding, *_) in checks.items() if finding.status == "ok"} >= {"access", "tools", "clock"}
+
+
+async def test_a_default_model_that_is_in_no_list_is_noted_and_no_model_is_said_to_answer(database_url: str) -> None:
+    (listed,), (model, noted) = [
+        (await found(settings(database_url, anthropic_api_key="sk-ant-0", model=name)))["models"]
+        for name in ("claude-haiku-4-5", "nope-model")
+    ]
+    assert (listed.status, model.status) == ("ok", "ok")
+    assert noted == Finding("models", "note", "nope-model is not listed: anthropic gets the name as it is")
 
 
 @pytest.mark.parametrize(

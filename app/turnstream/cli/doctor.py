@@ -126,7 +126,7 @@ async def examine(settings: Settings, ping: bool) -> list[Finding]:
         with _tried("model", "", found):
             model = chosen_model(settings, given, extensions)
         if found[-1].status == "ok":
-            found[-1] = Finding("model", "ok", f"{model} answers unless a turn names another one; only --ping calls it")
+            found[-1] = Finding("model", "ok", f"the default is {model}{'' if ping else '; only --ping calls it'}")
         database: Database = _Nothing()
         async for finding in _database(settings, stack):
             if isinstance(finding, Database):
@@ -308,8 +308,11 @@ def _connections(settings: Settings, most: int, replicas: int) -> Finding:
 
 
 async def _checks(settings: Settings, extensions: Sequence[Extension], models: Models, ping: bool) -> list[Finding]:
-    """Runs the checks of the extensions, and returns their findings."""
+    """Whether the default model is a listed one, and the findings of the extensions."""
     found: list[Finding] = []
+    if settings.model is not None and models.label(settings.model) == "other":
+        text = f"{settings.model} is not listed: {models.provider_name(settings.model)} gets the name as it is"
+        found.append(Finding("models", "note", text))
     for name, check in ((name, check) for extension in extensions for name, check in extension.checks.items()):
         with _tried(name, "", found):
             text = await check(settings, models, ping)
