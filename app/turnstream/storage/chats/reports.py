@@ -19,7 +19,7 @@ from turnstream.storage.rows import TOOLS, requests_from, to_json
 from turnstream.storage.runs.queue import QUEUED, UPDATED
 from turnstream.storage.runs.session import CHANNEL
 
-# A turn that was cancelled takes its jobs with it. Each runner that looks may do it, and two do not wait for each other.
+# A turn that was cancelled takes its jobs with it. Each runner that looks may do it; two do not wait for each other.
 DISCARD_REPORTS = Statement(
     """
     WITH over AS (
