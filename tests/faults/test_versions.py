@@ -163,7 +163,7 @@ async def test_calls_report_when_the_version_before_is_gone_and_a_downgrade_leav
         before = unpack_version_before(tmp_path_factory.mktemp("before"), "reports")
     except NoHistory as reason:
         pytest.skip(str(reason))
-    async with two_versions(before, empty_database_url, tmp_path) as it:
+    async with two_versions(before, empty_database_url, tmp_path, FAULTS_DIG="1") as it:
         old, new = it.clients["old"], it.clients["new"]
         await it.replicas["new"].start()
         beside = await new.say(await new.chat(), "digs beside")

@@ -1,7 +1,7 @@
 """Reports: outcomes of background calls that their turn does not wait for. Each is delivered once, to one turn."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,11 +19,14 @@ from turnstream.engine.reports import STARTED
 from turnstream.kit.ids import new_id
 from turnstream.llm.provider import ModelRequest
 from turnstream.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text, tool_use
+from turnstream.storage.chats import reports
 from turnstream.storage.chats.exchanges import Exchanges, Target
 from turnstream.storage.chats.job_results import JobResults, PutResult
 from turnstream.storage.chats.job_stops import JobStops
 from turnstream.storage.chats.queued import QueuedMessages
 from turnstream.storage.chats.turns import ToolResults, Turns
+from turnstream.storage.database import Database, Row, Statement
+from turnstream.storage.runs import jobs
 from turnstream.storage.runs.queue import Queue
 from turnstream.tools.tool import Detached, File, Outcome, ResultAddress, ToolContext, tool, tools_of
 
@@ -325,6 +328,24 @@ async def test_a_report_that_cannot_be_delivered_stops_no_other(
             second = await newest(harness, asked, "complete", asked)
     assert reports_of(second) == [(0, "dug")]
     assert [each["event"] for each in logs].count("report.failed") == 1
+
+
+async def test_a_look_without_reports_sends_the_claim_and_nothing_else(
+    harness: Harness, works: Works, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent, rows = list[Statement](), Database.rows
+
+    async def watched(database: Database, statement: Statement, **values: Any) -> Sequence[Row]:
+        sent.append(statement)
+        return await rows(database, statement, **values)
+
+    monkeypatch.setattr(Database, "rows", watched)
+    async with harness.replica(ScriptedProvider([]), tools_of(works)) as replica:
+        while sent.count(jobs.CLAIM_JOBS) < 3:
+            replica.jobs.receive("jobs")
+            await asyncio.sleep(0.01)
+    of_jobs = [each for module in (jobs, reports) for each in vars(module).values() if isinstance(each, Statement)]
+    assert {id(each) for each in sent} & {id(each) for each in of_jobs} == {id(jobs.CLAIM_JOBS)}
 
 
 async def test_files_of_a_report_are_named(harness: Harness, works: Works) -> None:

@@ -19,14 +19,19 @@ from turnstream.storage.rows import TOOLS, requests_from, to_json
 from turnstream.storage.runs.queue import QUEUED, UPDATED
 from turnstream.storage.runs.session import CHANNEL
 
-# A turn that was cancelled takes its jobs with it. Each runner that looks may do it.
+# A turn that was cancelled takes its jobs with it. Each runner that looks may do it; two do not wait for each other.
 DISCARD_REPORTS = Statement(
     """
-    UPDATE jobs SET settled_at = coalesce(settled_at, now()), replica = NULL, delivery = 'discarded'
-    FROM turns WHERE turns.id = turn_id AND turns.status = 'cancelled' AND jobs.id IN (
-        SELECT id FROM jobs WHERE reports AND settled_at IS NULL
-        UNION ALL SELECT id FROM jobs WHERE reports AND settled_at IS NOT NULL AND delivery IS NULL
+    WITH over AS (
+        SELECT jobs.id FROM jobs JOIN turns ON turns.id = turn_id
+        WHERE turns.status = 'cancelled' AND jobs.id IN (
+            SELECT id FROM jobs WHERE reports AND settled_at IS NULL
+            UNION ALL SELECT id FROM jobs WHERE reports AND settled_at IS NOT NULL AND delivery IS NULL
+        )
+        FOR UPDATE OF jobs SKIP LOCKED
     )
+    UPDATE jobs SET settled_at = coalesce(settled_at, now()), replica = NULL, delivery = 'discarded'
+    FROM over WHERE jobs.id = over.id AND delivery IS NULL
     RETURNING jobs.id
     """
 )
