@@ -266,7 +266,9 @@ async def _queue(services: Services, target: Target, read: Position, compose: _C
 async def _write_behind(draft: Draft, past: Sequence[PastExchange], compose: _Composer, *, goes_on: bool) -> Exchange:
     message = compose(draft.chat, draft.before)
     place = await behind(draft, past, message.request)
-    return await place.create(() if goes_on else message.blocks, message.request, message.title)
+    if goes_on:
+        return await place.create((), message.request, None)
+    return await place.create(message.blocks, message.request, message.title)
 
 
 async def _steer(draft: Draft, new: NewTurn) -> Exchange:

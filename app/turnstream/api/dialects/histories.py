@@ -8,7 +8,7 @@ makes exchanges of them.
 
 import asyncio
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -151,7 +151,7 @@ async def find_place(
 ) -> HistoryPlace | None:
     """The newest turn to which the same history has led, with the same answer, where the caller reaches its chat."""
     wanted = _PastAnswer.of_items(answer)
-    for turn in await _turns_behind(services, identity, history):
+    async for turn in _turns_behind(services, identity, history):
         answers = await _answers_of(services, turn)
         begun = "" if wanted in answers else await _text_before(services, identity.owner, turn)
         for part, given in enumerate(answers):
@@ -174,20 +174,21 @@ async def find_continuation(
             return Target(owner, found.chat, found.turn), ()
     message = list(takewhile(lambda item: isinstance(item, PastMessage), reversed(history)))[::-1]
     if message:
-        for turn in await _turns_behind(services, identity, history):
+        async for turn in _turns_behind(services, identity, history):
             question, _ = await _question_of(services, owner, turn)
             return Target(owner, turn.chat_id, question.parent_id), [*message, *answer]
     return None
 
 
-async def _turns_behind(services: Services, identity: Identity, history: Iterable[PastItem]) -> Sequence[Turn]:
+async def _turns_behind(services: Services, identity: Identity, history: Iterable[PastItem]) -> AsyncIterator[Turn]:
     """The turns to which this history has led, the newest first, where the caller reaches their chats."""
-    turns = []
     for chat, id in await services.storage.histories.find(identity.owner, await digest_of(history)):
         if identity.chat in {None, chat}:
-            with suppress(NotFound):
-                turns.append(await services.storage.turns.get(identity.owner, chat, id))
-    return turns
+            try:
+                turn = await services.storage.turns.get(identity.owner, chat, id)
+            except NotFound:  # deleted
+                continue
+            yield turn
 
 
 async def _question_of(services: Services, owner: str, turn: Turn) -> tuple[Turn, Sequence[Turn]]:
@@ -350,10 +351,12 @@ async def go_on_from_results(
         return None
     CALLER.get().require("chat")
     history = history_of(services, chat.owner, items, place, goes_on=True, follows=before is not None)
-    if before is None:
-        with suppress(Conflict):  # the chat is there
-            return await post_in_new_chat(services, new, chat, key, history)
     target = Target(chat.owner, chat.id, before.id if before else None)
+    if before is None:
+        with suppress(NotFound):
+            return await post_behind(services, new, target, key, history)
+        with suppress(Conflict):  # another request has just created it
+            return await post_in_new_chat(services, new, chat, key, history)
     return await post_behind(services, new, target, key, history)
 
 
