@@ -1,9 +1,12 @@
 """Guards over real turns: what readers and rows have, whatever a guard rules, and after a kill at any moment."""
 
 import asyncio
+import itertools
+import os
 import re
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from random import Random
 
 import pytest
 from structlog.testing import capture_logs
@@ -250,6 +253,26 @@ async def test_the_model_gets_results_of_tools_as_the_guard_lets_them_pass(harne
     assert "sk-" not in await stored(harness)
 
 
+async def test_a_kept_result_is_checked_by_a_guard_that_is_newer(harness: Harness) -> None:
+    @tool(read_only=True, cache_seconds=60)
+    async def look() -> str:
+        """Look."""
+        return "The key is sk-3."
+
+    def provider() -> ScriptedProvider:
+        return ScriptedProvider([message_of(tool_use("look", {}, "t1")), message_of(text("Done."))])
+
+    async with harness.replica(provider(), [look]) as replica:
+        turn = await harness.finish(replica, await harness.ask(tools=[look]))
+        assert results_of(turn)["t1"].text == "The key is sk-3."
+    async with harness.replica(provider(), [look], guards=[guard(mask_keys, "tool_result")]) as replica:
+        turn = await harness.finish(replica, await harness.ask(tools=[look]))
+    result = results_of(turn)["t1"]
+    assert result.text == "The key is [masked]."
+    assert result.notes is not None
+    assert '"cached"' in result.notes
+
+
 async def test_a_guard_ends_the_turn_at_a_result(harness: Harness) -> None:
     @tool(read_only=True)
     async def look() -> str:
@@ -316,3 +339,69 @@ async def test_messages_are_checked_before_they_are_stored() -> None:
     empty = InputGuards([guard(ruling("bad", Replace("")), "input")], Plans())
     assert await empty.check("ada", None, "bad", "input") == "[masked]"
     assert await empty.check("ada", None, "bad", "tool_result") == "bad"
+
+
+# --- random schedules ------------------------------------------------------------------------------------------------
+
+SCHEDULES = int(os.environ.get("GUARD_SCHEDULES", "20"))
+WORDS = ("tide ", "noon. ", "sk", "- ", "of ", "sk-zq7zq ", "(sk-zqzq)", "harbour, ", "\n", "xanadu ", "sk-zq1zq2zq. ")
+
+
+@dataclass
+class Suspicious(Client):
+    """A client that looks into each frame for a character that must not be readable."""
+
+    def take(self, frames: bytes) -> None:
+        assert b"zq" not in frames
+        super().take(frames)
+
+
+def random_guards(random: Random) -> list[Guard]:
+    """A guard of keys, and mostly one that takes back or replaces; both are slow at times."""
+
+    def slow(check: Check) -> Check:
+        async def check_later(passage: Passage) -> Ruling:
+            for _ in range(random.choice((0, 0, 1, 5))):
+                await asyncio.sleep(0)
+            return await check(passage)
+
+        return check_later
+
+    keys = guard(slow(mask_keys), window=random.choice((None, 0, 1, 7, 30)))
+    then = random.choice((TakeBack("(gone)"), TakeBack(""), Replace("…"), EndTurn("No.", take_back=True)))
+    word = guard(slow(ruling("xanadu", then)), window=random.choice((None, 1, 10)), overlap=10, name="word")
+    # What is left of a key that was replaced in part is none for the guard after it.
+    return random.choice(([keys], [keys, word], [keys, word] if isinstance(then, Replace) else [word, keys]))
+
+
+@pytest.mark.timeout(30 + 5 * SCHEDULES)
+async def test_no_schedule_of_cuts_kills_and_slow_checks_makes_a_forbidden_character_readable(harness: Harness) -> None:
+    for seed in range(SCHEDULES):
+        random = Random(seed)
+        whole = "".join(random.choices(WORDS, k=random.randint(1, 30)))
+        cuts = sorted(random.choices(range(len(whole) + 1), k=random.randint(0, 20)))
+        pieces = [whole[start:end] for start, end in itertools.pairwise([0, *cuts, len(whole)]) if start < end]
+        guards, asked, client = random_guards(random), await harness.ask(), Suspicious()
+        for _ in range(random.choice((0, 1, 1, 2))):  # processes that die
+            pause = Pause()
+            steps = paused(pause, random.randint(2, 1 + len(pieces)), text(*pieces))
+            async with harness.replica(ScriptedProvider([steps]), address="a", guards=guards) as replica:
+                replica.worker.wake()
+                reading = asyncio.create_task(harness.follow(replica, asked, client))
+                reached = asyncio.create_task(pause.reached.wait())
+                await asyncio.wait({reading, reached}, return_when=asyncio.FIRST_COMPLETED)  # a guard may end the turn
+                reached.cancel()
+                await replica.store_open()
+                reading.cancel()
+                await asyncio.wait({reading})
+                assert reading.cancelled() or reading.exception() is None, f"seed {seed}"
+                await replica.kill()
+            assert "zq" not in await stored(harness), f"seed {seed}"
+        replies = [message_of(text(*pieces)) for _ in range(3)]
+        async with harness.replica(ScriptedProvider(replies), address="a", guards=guards) as replica:
+            turn = await harness.finish(replica, asked)
+            (await harness.follow(replica, asked, client)).assert_holds(turn)
+        assert "zq" not in await stored(harness), f"seed {seed}"
+        if len(guards) == 1:
+            assert "".join(texts_of(turn)) == SECRET.sub("[masked]", whole), f"seed {seed}"
+        assert "xanadu" not in "".join(texts_of(turn)) or len(guards) == 1, f"seed {seed}"

@@ -353,7 +353,8 @@ class ToolRuns:
         outcome = Outcome(found.text, data=found.client_data, notes={"cached": round(found.age, 1)})
         outcome = self._toolset.fitted(call.name or "", outcome, call.tool_use_id or "", self._request.tools)
         count_policies(self._label(call), outcome.notes)
-        return outcome
+        # A guard may be newer than what is kept.
+        return await self._guards.check(outcome, self._recorder.turn, call.name or "")
 
     async def _run(self, call: Block, input_json: str) -> Outcome:
         await self._context.call_hooks(BeforeTool(self._context.owner, self._recorder.turn, call, input_json))
