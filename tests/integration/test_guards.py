@@ -171,6 +171,26 @@ async def test_a_retraction_replaces_what_readers_and_rows_have(harness: Harness
     assert "Bob" not in await stored(harness)
 
 
+async def test_a_reader_at_another_replica_gets_the_text_that_has_replaced_the_other_one(harness: Harness) -> None:
+    pause = Pause()
+    provider = ScriptedProvider([paused(pause, 4, text("My name ", "is Bob", " and I know", " the secret."))])
+    guards = [guard(ruling("secret", TakeBack("(gone)")), window=1)]
+    async with harness.replica(provider, guards=guards) as replica:
+        asked = await harness.ask()
+        replica.worker.wake()
+        await pause.reached.wait()
+        await replica.store_open()
+        async with harness.replica(ScriptedProvider([])) as other:
+            live = await reads(harness, other, asked, "Bob")
+            reading = asyncio.create_task(harness.follow(other, asked, live))
+            pause.go.set()
+            turn = await harness.finish(replica, asked)
+            await reading
+            live.assert_holds(turn)
+            assert live.resets == [0]
+    assert texts_of(turn) == ["(gone)"]
+
+
 async def test_a_kill_between_release_and_retraction_leaves_nothing_of_the_block(harness: Harness) -> None:
     pause = Pause()
     guards = [guard(ruling("secret", TakeBack("(gone)")), window=1)]

@@ -19,7 +19,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from tests.support.http_client import Client
-from tests.support.http_server import Server, answering, serving
+from tests.support.http_server import Server, answering, pausing, serving
 from tests.support.pages import blocks
 from turnstream.config import Settings
 from turnstream.domain.errors import ConfigError
@@ -30,7 +30,7 @@ from turnstream.extensions.guardrails.declared import read_guardrails
 from turnstream.extensions.guardrails.remote import RulingIn
 from turnstream.kit.signature import verify
 from turnstream.llm.models.catalog import ProviderModels
-from turnstream.llm.scripted import Reply, ScriptedProvider, message_of, text, thinking, tool_use
+from turnstream.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text, thinking, tool_use
 from turnstream.main import running
 from turnstream.setup.parts import Given
 from turnstream.storage.database import Statement
@@ -416,6 +416,36 @@ async def test_every_dialect_shows_the_masked_text(database_url: str, tmp_path: 
     async with guarded(database_url, tmp_path, PATTERNS) as (server, api):
         shown = await every_dialect(server, api, lambda: message_of(text("Yours is ", CARD[:9], CARD[9:], ".")))
         assert set(shown.values()) == {"Yours is [card]."}, shown
+        assert "4111" not in await stored(server)
+
+
+async def test_messages_that_wait_and_the_past_in_a_request_are_checked(database_url: str, tmp_path: Path) -> None:
+    async with guarded(database_url, tmp_path, PATTERNS) as (server, api):
+        pause, chat = Pause(), await api.chat()
+        said = await api.say(chat, model=server.scripts.model(pausing(pause, "A", "B")))
+        await pause.reached.wait()
+        body = {"blocks": [{"type": "text", "text": f"Mine is {CARD}."}]}
+        steered = await api.json("POST", f"{chat}/turns", 202, json={**body, "on_busy": "steer"})
+        queued = await api.json("POST", f"{chat}/turns", 201, json={**body, "on_busy": "enqueue"})
+        waiting = [str(steered), str(queued), str(await api.json("GET", f"{chat}/queue"))]
+        assert "[card]" in waiting[1]
+        assert "[card]" in waiting[2]
+        assert not any("4111" in each for each in waiting)
+        pause.go.set()
+        await api.events(said.stream_url)
+        model, provider = server.scripts.provider(message_of(text("Fine.")))
+        call: Any = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+        messages: Any = [
+            {"role": "user", "content": f"Mine is {CARD}."},
+            {"role": "assistant", "content": None, "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": "c1", "content": f"It is {CARD}."},
+            {"role": "assistant", "content": "I see."},
+            {"role": "user", "content": "And now?"},
+        ]
+        async with sdks(server) as (openai, _):
+            await openai.chat.completions.create(model=model, messages=messages)
+        assert str(provider.requests[0].messages).count("[card]") == 2
+        assert "4111" not in str(provider.requests)
         assert "4111" not in await stored(server)
 
 
