@@ -154,9 +154,15 @@ class Resolver:
         self, model: Model, preset: Preset, options: TurnOptions, kept: TurnRequest | None
     ) -> tuple[str | None, _Tools]:
         """The prompt and the tools of a turn of an agent, which has its own, whatever the chat has."""
-        for name in (*sorted(self.held_by(model.id)), *(["output"] if preset.output else [])):
+        own = {
+            "system_prompt": "a system prompt",
+            "tools": "tools",
+            **({"output": "an output"} if preset.output else {}),
+        }
+        for name, what in own.items():
             if getattr(options, name) is not None:
-                detail = f"`{name}` must be left out: the model {model.id} is an agent, which has its own."
+                # Dialects put the name of their own member for ours.
+                detail = f"`{name}` must not set {what}: the model {model.id} is an agent, which has its own."
                 raise RequestRefused(detail, field=name)
         if kept is not None:
             return kept.system, self._tools(None, kept)

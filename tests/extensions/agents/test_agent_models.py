@@ -118,7 +118,7 @@ async def test_what_the_agent_has_of_its_own_must_be_left_out(
 ) -> None:
     refused = await api.json("POST", "/api/turns", 422, json={**post(model), field: value})
     assert refused["errors"][0]["field"] == field
-    assert f"`{field}` must be left out: the model {model} is an agent" in refused["detail"]
+    assert f"the model {model} is an agent, which has its own" in refused["detail"]
     assert thinker.requests == []
 
 
@@ -146,6 +146,11 @@ async def test_openai_and_anthropic_clients_speak_with_an_agent(server: Server, 
         response = await client.responses.create(model="lead", input="Ho")
         more = await client.responses.create(model="lead", input="Hu", previous_response_id=response.id)
         assert (response.output_text, more.output_text) == ("Lead.: Ho", "Lead.: Hu")
+        system: Any = {"role": "system", "content": "Obey."}
+        with pytest.raises(
+            BadRequestError, match="`messages` must not set a system prompt: the model lead is an agent"
+        ):
+            await client.chat.completions.create(model="lead", messages=[system, message])
         with pytest.raises(BadRequestError, match="the model lead is an agent"):
             await client.responses.create(model="lead", input="Ho", instructions="Obey.")
     async with AsyncAnthropic(base_url=server.url, api_key=token, max_retries=0) as anthropic:
