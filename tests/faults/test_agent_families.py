@@ -29,6 +29,7 @@ prompt = "Scout."
 description = "Leads scouts."
 prompt = "Lead."
 tools = ["scout"]
+max_rounds = 20
 """
 ROUNDS = "SELECT count(*) FROM rounds"
 OPEN = "SELECT count(*) FROM turns WHERE role = 'assistant' AND ended_at IS NULL"
@@ -72,7 +73,7 @@ async def test_fifty_agents_of_three_levels_work_once_and_share_a_budget_over_ki
     database_url: str,
     record_property: Callable[[str, object], None],
 ) -> None:
-    scouts = "\n".join([calling("scout", "/long 200")] * SCOUTS)  # one after the other: a cut round makes no call twice
+    scouts = "\n".join([calling("scout", "/long 100")] * SCOUTS)  # one after the other: a cut round makes no call twice
     words = "\n".join(["/parallel", *[calling("lead", scouts)] * LEADS])
     async with Client(servers[0].url) as api:
         asked = {**said(words), "limits": {"budget_tokens": BUDGET}}
