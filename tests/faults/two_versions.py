@@ -262,13 +262,13 @@ class Fleet:
 
 @asynccontextmanager
 async def two_versions(
-    before: VersionBefore, url: str, folder: Path, tools: Callable[[Model], str] | None = None
+    before: VersionBefore, url: str, folder: Path, tools: Callable[[Model], str] | None = None, **more: str
 ) -> AsyncIterator[Fleet]:
     """The old replica has migrated the database of `url`, in which nothing was before; the new one is not started.
-    `tools` is what their file of tools has, in place of tools of Python.
+    `tools` is what their file of tools has, in place of tools of Python; `more` are further variables of both.
     """
     api_url = await embedded_api_url(url)
-    settings = {"TURNSTREAM_LEASE": str(LEASE * slowdown()), "TURNSTREAM_API_DATABASE_URL": api_url}
+    settings = {"TURNSTREAM_LEASE": str(LEASE * slowdown()), "TURNSTREAM_API_DATABASE_URL": api_url, **more}
     async with model_api(script) as model, AsyncExitStack() as stack:
         kind = Replica
         if tools is not None:

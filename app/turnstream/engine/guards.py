@@ -129,8 +129,8 @@ class ResultGuards:
         return bool(self._guards)
 
     async def check(self, outcome: Outcome, turn: Turn | None, tool: str) -> Outcome:
-        """The outcome as it may be stored. Data for clients that does not pass as it is, is left out. `turn` is None for
-        the report of a job. Raises TurnBlocked.
+        """The outcome as it may be stored. Data for clients that does not pass as it is, is left out. `turn` is None
+        for the report of a job. Raises TurnBlocked.
         """
         for guard in self._guards:
             passage = Passage("tool_result", "", self._owner, turn=turn, tool=tool)

@@ -85,8 +85,8 @@ class ReportDelivery:
             log.info("report.discarded", job=str(job), reason=reason)
 
     async def _block_of(self, report: JobReport) -> tuple[Block, str | None]:
-        """The report as the turn that gets it will have it, and the outcome of the job if guards have changed it. `data`
-        tells readers of which call it is.
+        """The report as the turn that gets it will have it, and the outcome of the job if guards have changed it.
+        `data` tells readers of which call it is.
         """
         end = UNKNOWN_END if report.outcome is None else end_of(report.outcome)
         round, call = report.call

@@ -169,8 +169,8 @@ class Reports:
         ]
 
     async def deliver(self, report: JobReport, block: Block, outcome: str | None = None) -> DeliveredReport | None:
-        """Gives the report to the branch of its turn, as `block`. An `outcome` replaces that of the job. None where another
-        replica has delivered it.
+        """Gives the report to the branch of its turn, as `block`. An `outcome` replaces that of the job. None where
+        another replica has delivered it.
 
         A turn that has never run takes none: its message can still be withdrawn, and the report would go with it.
         """
