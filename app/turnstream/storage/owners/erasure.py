@@ -40,9 +40,9 @@ async def erase_owner(
     before: Callable[[str], Awaitable[None]] = nothing_elsewhere,
 ) -> Counter[str]:
     """Erases what the owner has, and returns the numbers of rows by their tables. Running turns are cancelled first.
-    `delete_files` deletes the files of a turn on this machine. `before` is called while the rows are there. Servers trust
-    a deleted token for `believed` seconds, and may write meanwhile. An erasure that was cut off is completed by the next
-    call.
+    `delete_files` deletes the files of a turn on this machine. `before` is called while the rows are there. Servers
+    trust a deleted token for `believed` seconds, and may write meanwhile. An erasure that was cut off is completed by
+    the next call.
     """
     erased: Counter[str] = Counter()
     stored, loop = Owners(database), asyncio.get_running_loop()
