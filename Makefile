@@ -19,7 +19,7 @@ PYTEST_ARGS ?=
 # The floors are those of all tests: a run of some of them does not count coverage.
 COVER = $(if $(filter-out --junitxml=% --durations=%,$(PYTEST_ARGS)),,--cov --cov-report=term)
 # What the pages tell people to save in this folder is theirs.
-SOURCES := app docs migrations tests
+SOURCES := app docs examples migrations tests
 # What this repository is installed from: the server, and the distributions beside it.
 DISTRIBUTIONS := . $(patsubst %/pyproject.toml,./%,$(wildcard app/*/pyproject.toml))
 PROJECTS := $(DISTRIBUTIONS:%=%/pyproject.toml)
@@ -34,7 +34,7 @@ GENERATED_TYPES := node_modules/.types/$(TYPES)
 JAVASCRIPT := app/turnstream/web/static/*.js tests/javascript/*.js tests/javascript/*.mjs tests/node/*.mjs eslint.config.js app/turnstream/web/packages/*/*.js
 FORMATTED := app/turnstream/web/static/protocol.d.ts app/turnstream/web/static/client.d.ts tests/node/*.mts tests/browser/*.jsx
 
-.PHONY: help run quick test cover soak live image check bench migrations schema reference site lock upgrade fmt clean types vendor check-format check-lint check-types check-floors check-budget check-javascript
+.PHONY: help run quick test cover soak live image check bench migrations schema reference site release lock upgrade fmt clean types vendor check-format check-lint check-types check-floors check-budget check-javascript
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -160,6 +160,9 @@ reference: $(DEV) ## write the pages of docs/reference: settings, metrics, log e
 
 site: $(DEV) ## the documentation as a site in .site/html, with a search and llms.txt; a broken link is an error
 	@$(BIN)/python -m tests.support.site
+
+release: $(DEV) ## wheels, source distributions, npm packages, SBOM and checksums in dist, verified; nothing is published
+	@$(BIN)/python -m tests.support.release
 
 lock: $(UV) ## pin what pyproject.toml asks for, keeping the pins that still hold
 	$(COMPILE) --group build --output-file requirements.lock

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from turnstream.api.reads import ReadCopy
     from turnstream.api.services import Services
     from turnstream.config import Section, Settings
+    from turnstream.domain.guards import Guard
     from turnstream.domain.plans import Plans
     from turnstream.engine.hooks import Hooks
     from turnstream.engine.side_calls import SideCalls
@@ -68,7 +69,8 @@ class Context:
 class Work:
     """What an extension does in the background. `tasks` run until the server stops; one that ends stops the server.
     Handlers get `state` from their services (`Services.states`). Each call is made only if `admit` does not refuse it.
-    Turns leave rows for these kinds of `webhooks`. `serving` are tasks that post turns as requests do.
+    Turns leave rows for these kinds of `webhooks`. `serving` are tasks that post turns as requests do. `guards` check
+    texts, one after the other.
     """
 
     hooks: "Sequence[Hooks]" = ()
@@ -78,6 +80,7 @@ class Work:
     admit: "Admit | None" = None
     webhooks: "Collection[WebhookKind]" = ()
     serving: "Sequence[Callable[[Services], Coroutine[Any, Any, None]]]" = ()
+    guards: "Sequence[Guard]" = ()
 
 
 class TurnFiles(Protocol):
@@ -194,6 +197,10 @@ def _no_call_links(_: "Settings", __: "Database") -> CallLinks | None:
     return None
 
 
+async def _nothing_elsewhere(_: "Settings", __: "Database", ___: str) -> None:
+    """Owners have nothing outside of the database."""
+
+
 def _no_cell(_: "Settings") -> None:
     """The server is the only cell."""
 
@@ -206,7 +213,8 @@ class Extension:
     model calls, the nearest to the network first. `recordings` are files of turns, if the settings ask for them.
     `database` is a Postgres that the server runs itself, `copy` one for reads that may be old. `cell` is the name that
     the settings give this server; its tokens have it in them. `search` takes the place of the core's own search.
-    `call_links` makes links to calls that wait, for webhooks. `commands` are modules by the name of the command that
+    `call_links` makes links to calls that wait, for webhooks. `before_erasure` ends what an owner has elsewhere, while
+    the rows are there. `commands` are modules by the name of the command that
     each defines: `usage`, or `owners move` for one of the group `owners`.
     """
 
@@ -226,6 +234,7 @@ class Extension:
     cell: "Callable[[Settings], str | None]" = _no_cell
     search: "Callable[[Database], Search] | None" = None
     call_links: "Callable[[Settings, Database], CallLinks | None]" = _no_call_links
+    before_erasure: "Callable[[Settings, Database, str], Awaitable[None]]" = _nothing_elsewhere
     commands: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -292,6 +301,18 @@ def recordings_of(settings: "Settings", extensions: Sequence[Extension]) -> Turn
     """Returns the recordings of the first extension that has recordings, else `NoFiles`."""
     found = (extension.recordings(settings) for extension in extensions)
     return next((each for each in found if each is not None), NoFiles())
+
+
+def before_erasure(
+    settings: "Settings", extensions: Sequence[Extension], database: "Database"
+) -> Callable[[str], Awaitable[None]]:
+    """Returns the function that ends what an owner has elsewhere, by all extensions."""
+
+    async def end(owner: str) -> None:
+        for extension in extensions:
+            await extension.before_erasure(settings, database, owner)
+
+    return end
 
 
 def copy_of(settings: "Settings", extensions: Iterable[Extension]) -> DatabaseCopy | None:

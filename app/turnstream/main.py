@@ -159,6 +159,7 @@ async def running(
         toolset = await opened_toolset(settings, given, extensions, database, stack)
         owner_keys = await opened_owner_keys(database, masters, settings)
         toolset.open_headers = None if owner_keys is None else owner_keys.opened_headers
+        models = models.with_presets(toolset.presets, model)
         interval = copy.renewal_interval if copy else None
         parts = Parts(
             settings,
@@ -220,6 +221,7 @@ def _live(settings: Settings, engine: Engine) -> Live:
         cancel=worker.cancel,
         reserve_slot=worker.reserve_slot,
         begin=worker.begin,
+        check_message=engine.input_guards.check,
     )
 
 

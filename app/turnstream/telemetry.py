@@ -37,6 +37,9 @@ OVERDUE_JOB_SECONDS = Gauge(
     "turnstream_overdue_job_seconds", "For how long the most overdue job has had no runner, or is behind its deadline"
 )
 JOBS_SETTLED = Counter("turnstream_jobs_settled", "Jobs that are over, by outcome; stopped: by a person", ["outcome"])
+REPORTS_DELIVERED = Counter(
+    "turnstream_reports_delivered", "Reports of jobs, by delivery: steered, started or discarded", ["delivery"]
+)
 TOOLS_RUNNING = Gauge("turnstream_tools_running", "Tool calls that run on this replica")
 STREAMS_OPEN = Gauge("turnstream_streams_open", "Open SSE streams")
 ROUNDS_PER_TURN = Histogram(
@@ -55,7 +58,9 @@ CONTINUATION_SECONDS = Histogram(
 TOOL_SECONDS = Histogram("turnstream_tool_seconds", "Duration of tool calls", ["tool"], buckets=_SECONDS)
 TOOL_OUTCOMES = Counter("turnstream_tool_outcomes", "Settled tool calls", ["tool", "outcome"])
 TOOL_POLICIES = Counter("turnstream_tool_policies", "Tool calls that needed a policy", ["tool", "policy"])
-WAITS = Counter("turnstream_waits", "Calls that began to wait for a person: client, approval or elicitation", ["kind"])
+WAITS = Counter(
+    "turnstream_waits", "Calls that began to wait for a person: client, approval, elicitation or sign_in", ["kind"]
+)
 MCP_CONNECTED = Gauge("turnstream_mcp_connected", "1 while an MCP server is connected, else 0", ["server"])
 FIRST_DELTA_SECONDS = Histogram(
     "turnstream_first_delta_seconds", "From the creation of a turn to its first delta", buckets=_SECONDS
@@ -79,6 +84,8 @@ PROVIDER_ERRORS = Counter(
 TOKENS = Counter("turnstream_tokens", "Tokens by kind, as the provider counts them", ["kind", "model"])
 COST = Counter("turnstream_cost", "Cost of sealed rounds, by the prices of their models", ["model"])
 HOOK_FAILURES = Counter("turnstream_hook_failures", "Hooks that raised, or took too long", ["hook"])
+GUARD_CHECKS = Counter("turnstream_guard_checks", "Checks of guardrails, by their ruling", ["guard", "place", "ruling"])
+GUARD_SECONDS = Histogram("turnstream_guard_seconds", "Duration of a check of a guardrail", ["guard"], buckets=_SECONDS)
 SCHEDULE_RUNS = Counter("turnstream_schedule_runs", "Runs of schedules, and pauses after failures", ["outcome"])
 WEBHOOKS = Counter("turnstream_webhooks", "Tries to deliver a webhook", ["outcome"])
 LOG_LINES_DROPPED = Counter(

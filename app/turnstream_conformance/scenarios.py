@@ -85,6 +85,18 @@ def _texts(*texts: str) -> Sequence[Step]:
     return (_START, _round(1), *_block(0, 1, "text", *texts), _sealed(1, "end_turn"), _END)
 
 
+def _reported() -> Sequence[Step]:
+    """A turn that begins with the report of a call of an earlier turn, and gets another report behind its round."""
+    call: Json = {"job": "0198c0de-0000-7000-8000-000000000001", "tool_use_id": "toolu_1", "name": "dredge"}
+    first, second = (
+        _block(index, round, "report", text, data={"type": "report", **call, "is_error": False})
+        for index, round, text in ((0, 0, "6 m deep"), (2, 1, "8 m deep"))
+    )
+    answers = [(_round(1), *_block(1, 1, "text", "6 m."), _sealed(1, "end_turn"))]
+    answers += [(_round(2), *_block(3, 2, "text", "8 m."), _sealed(2, "end_turn"))]
+    return (_START, *first, *answers[0], *second, *answers[1], _END)
+
+
 def _taken_back() -> Sequence[Step]:
     """A round that failed after a whole block and in the midst of another, and was written anew."""
     begun = (*_block(0, 1, "thinking", "Hm."), *_block(1, 1, "text", "High ", "tid"))[:-1]
@@ -205,6 +217,7 @@ SCENARIOS: Sequence[Scenario] = (
     _cut("a stream that ends before its turn", b"\n\n", b"id: 1-11-0", "end"),
     Scenario("cut again and again", "C1", (*_CUTS, WHOLE)),
     Scenario("unknown events, members and types", "C2", steps=_of_a_later_version()),
+    Scenario("reports before the first round and behind it", "C2", steps=_reported()),
     Scenario("a reset, in the midst of a block", "C3", steps=_taken_back()),
     Scenario("a reset after a reconnect", "C3", (Stream(Cut(b"\n\n", b"id: 2-"), "cut"), WHOLE), _taken_back()),
     Scenario("deltas of 131,072 characters", "C1", steps=_texts("🌊" * 131_072, "é" * 131_072)),

@@ -19,6 +19,7 @@ from turnstream.llm.provider import ModelCall
 # How the response ended: by itself, because we closed the connection, or because it failed.
 Ending = Literal["whole", "closed", "failed"]
 
+_SHORTEST_SECRET = 8  # bytes of one that is replaced wherever it is
 _HEADERS = re.compile(rb'(?<!\\)"headers"\s*:\s*\{(?:[^{}"]|"(?:[^"\\]|\\.)*+")*+\}', re.IGNORECASE)
 _VALUE = re.compile(rb':\s*"((?:[^"\\]|\\.)+)"')
 _SECRET = re.compile(
@@ -63,9 +64,12 @@ class Recording:
 
 
 def redact(body: bytes, secrets: Sequence[bytes] = ()) -> bytes:
-    """Replaces `secrets`, and values at the places of secrets, by stars. The length stays."""
+    """Replaces `secrets`, and values at the places of secrets, by stars. The length stays. A short secret, such as
+    `none` for a local server, is replaced at those places only: it may be a part of words.
+    """
     for secret in secrets:
-        body = body.replace(secret, b"*" * len(secret))
+        if len(secret) >= _SHORTEST_SECRET:
+            body = body.replace(secret, b"*" * len(secret))
     body = _HEADERS.sub(lambda found: _VALUE.sub(_starred, found[0]), body)
     return _SECRET.sub(_starred, body)
 

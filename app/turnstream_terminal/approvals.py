@@ -30,13 +30,20 @@ from turnstream_terminal.turn_parts import job_notes
 
 T = TypeVar("T")
 
-_QUESTIONS: Final = {"approval": "asks to run", "client": "is for you to run", "elicitation": "asks you"}
+_QUESTIONS: Final = {
+    "approval": "asks to run",
+    "client": "is for you to run",
+    "elicitation": "asks you",
+    "sign_in": "needs you to sign in, then it goes on",
+}
 _UNKNOWN: Final = "waits for an answer that this client does not know: skip it"
 _CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
     "approval": ("allow", "deny", "edit", "skip"),
     "client": ("result", "decline", "skip"),
     "elicitation": ("answer", "decline", "skip"),
+    "sign_in": ("answer", "decline", "skip"),
 }
+_WITH_QUESTION: Final = {"elicitation", "sign_in"}
 # Offered where the server allows it.
 _REMEMBER: Final = "chat"
 _LABELS: Final = {_REMEMBER: "allow for this (c)hat"}
@@ -186,7 +193,7 @@ class ApprovalPrompt:
         remarks += [f"{remaining} more after this"] if remaining else []
         heading.append("".join(f" · {remark}" for remark in remarks), "dim")
         self._console.print(heading)
-        if call["type"] == "elicitation":
+        if call["type"] in _WITH_QUESTION:
             words = [call["input"]["message"], call["input"].get("url")]
             self._console.print(Padding(Text("\n".join(printable(each) for each in words if each)), (0, 4)))
         elif call["input"]:
@@ -211,7 +218,7 @@ class ApprovalPrompt:
                 return _decision("approve", call) | {"remember": {"scope": "chat"}}
             case "answer":
                 return self._answer(call)
-            case "decline" if call["type"] == "elicitation":
+            case "decline" if call["type"] in _WITH_QUESTION:
                 return _decision("answer", call) | {"action": "decline"}
             case "deny":
                 reason = self._read(_REASON)
@@ -303,7 +310,7 @@ def answer_commands(state: Assembler, server: str, program: str, *, token: bool)
         possible = [_decision("approve", call), _decision("deny", call) | {"reason": ""}]
         if call["type"] == "client":
             possible = [_result(call, "RESULT")]
-        if call["type"] == "elicitation":
+        if call["type"] in _WITH_QUESTION:
             accepted: Json = {"action": "accept"} | ({} if "url" in call["input"] else {"content": {}})
             possible = [_decision("answer", call) | each for each in (accepted, {"action": "decline"})]
         for action in possible:

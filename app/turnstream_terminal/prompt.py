@@ -102,6 +102,8 @@ class ChatPrompt:
         self._session.branch = page["turns"][-1]["id"] if through else None
         self._dim(f"{title_of(chat)}" + ("  (only the newest turns are shown)" if page["next"] else ""))
         for turn in page["turns"]:
+            if turn["role"] == "user" and not turn["blocks"]:
+                continue  # the answer begins with a report, or continues its client's text
             if turn["role"] == "user":
                 lines = printable("\n\n".join(block["text"] for block in turn["blocks"])).splitlines()
                 left_out = len(lines) - _LINES_SHOWN

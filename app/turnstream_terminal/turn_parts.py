@@ -286,6 +286,9 @@ def _server_line(block: Json) -> SummaryLine:
             return SummaryLine("writing", "summarising the turns before", note=f"{len(block['text']):,} characters")
         case "summary":
             return SummaryLine("other", "the turns before were summarised:", one_line(block["text"]))
+        case "report" if data:
+            status: LineStatus = "failed" if data.get("is_error") else "ok"
+            return SummaryLine(status, f"{data.get('name')} in the background", note=one_line(block["text"]))
         case "verdict" if data and data.get("taken"):
             return SummaryLine("ok", "output accepted")
         case "verdict":

@@ -32,6 +32,12 @@ class Yard(Harbour):
         await self.done.setdefault(ship, asyncio.Event()).wait()
         return f"The {ship} is sound."
 
+    @tool(background=True, reports=True, read_only=True)
+    async def salvage(self, ship: str) -> str:
+        """Salvages a ship, and reports."""
+        await self.done.setdefault(ship, asyncio.Event()).wait()
+        return f"The {ship} is afloat."
+
 
 @pytest.fixture
 def harbour() -> Harbour:
@@ -99,3 +105,25 @@ async def test_the_page_catches_up_with_jobs_after_its_connection_was_lost(
     await expect(ada.page.locator("#chats .jobs")).to_have_text("1 running")
     harbour.done["Berta"].set()
     await ada.sees_end()
+
+
+async def test_a_report_begins_an_answer_of_its_own_without_an_empty_message(
+    people: SitDown, site: Server, api: Client, harbour: Yard
+) -> None:
+    call = message_of(tool_use("salvage", {"ship": "Dora"}, "call-Dora"))
+    words = [message_of(text(said)) for said in ("It is under way.", "Dora floats.")]
+    ada = await people(site.url, await use(api, site.scripts.model(call, *words)))
+    await ada.say("Raise the Dora")
+    await expect(ada.page.locator(".turn.assistant").last).to_contain_text("It is under way.")
+    first = (await api.json("GET", f"/api/chats/{ada.chat}/turns"))["turns"][-1]
+    assert [(report["name"], report["delivery"]) for report in first["reports"]] == [("salvage", None)]
+    harbour.done.setdefault("Dora", asyncio.Event()).set()
+    for _ in range(2):  # as it comes, and after a reload
+        answers = ada.page.locator(".turn.assistant")
+        await expect(answers).to_have_count(2)
+        await expect(answers.last).to_contain_text("Result of salvage, from the background")
+        await expect(answers.last).to_contain_text("Dora floats.")
+        await expect(ada.page.locator(".turn.user:visible")).to_have_count(1)
+        await ada.reload()
+    (report,) = (await api.json("GET", f"/api/chats/{ada.chat}/turns/{first['id']}"))["reports"]
+    assert (report["state"], report["delivery"], report["round"]) == ("settled", "started", 0)

@@ -10,6 +10,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 USAGE = {"input_tokens": 10, "output_tokens": 5}
+_TAKEN = {
+    "text",
+    "tool_use",
+    "tool_result",
+}  # the types of blocks that this model takes, as the real one takes no other
 
 
 @dataclass(frozen=True)
@@ -77,7 +82,7 @@ class Model:
             while True:
                 path, body = await _read(reader)
                 if path.startswith("/effect"):
-                    await self._take_effect(writer, body["word"])
+                    await self._take_effect(writer, body.get("input", body)["word"])  # of an HTTP tool, or of `act`
                 else:
                     await self._answer(writer, body)
         self._tasks.discard(task)
@@ -97,6 +102,13 @@ class Model:
     async def _answer(self, writer: asyncio.StreamWriter, request: Mapping[str, Any]) -> None:
         call = Call(_words(request), _rounds(request), len(self.calls) + 1)
         self.calls.append(call)
+        if unknown := _types(request) - _TAKEN:
+            error = {"type": "invalid_request_error", "message": f"blocks of the types {sorted(unknown)}"}
+            body = json.dumps({"type": "error", "error": error}).encode()
+            head = b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+            writer.write(head % len(body) + body)
+            await writer.drain()
+            return
         writer.write(
             b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nrequest-id: req_%d\r\n"
             b"transfer-encoding: chunked\r\n\r\n" % call.serial
@@ -136,8 +148,10 @@ def _message(call: Call, steps: Iterable[Step]) -> Iterator[dict[str, Any] | Gat
         else:
             if is_open >= 0:
                 yield _stop(is_open)
-            index, is_open, stop_reason = next(numbers), -1, "tool_use"
-            yield _start(index, {"type": "tool_use", "id": f"toolu_{call.serial}", "name": step.name, "input": {}})
+            index, is_open = next(numbers), -1
+            id = f"toolu_{call.serial}" if stop_reason != "tool_use" else f"toolu_{call.serial}_{index}"
+            stop_reason = "tool_use"
+            yield _start(index, {"type": "tool_use", "id": id, "name": step.name, "input": {}})
             yield _delta(index, {"type": "input_json_delta", "partial_json": json.dumps(step.input)})
             yield _stop(index)
     if is_open >= 0:
@@ -166,6 +180,11 @@ def _words(request: Mapping[str, Any]) -> str:
 def _rounds(request: Mapping[str, Any]) -> int:
     contents = [message["content"] for message in request["messages"]]
     return sum(not isinstance(content, str) and content[0]["type"] == "tool_result" for content in contents)
+
+
+def _types(request: Mapping[str, Any]) -> set[str]:
+    contents = [message["content"] for message in request["messages"]]
+    return {block["type"] for content in contents if not isinstance(content, str) for block in content}
 
 
 async def _read(reader: asyncio.StreamReader) -> tuple[str, dict[str, Any]]:

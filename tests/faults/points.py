@@ -6,7 +6,12 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from turnstream.storage.database import Database, Row, Statement
+from turnstream.domain.asks import Steer
+from turnstream.domain.blocks import Block
+from turnstream.domain.limits import FamilyUse
+from turnstream.storage.chats.reports import DELIVER_REPORT, DeliveredReport, JobReport, Reports
+from turnstream.storage.database import Database, Row, Statement, Transaction
+from turnstream.storage.owners.accounts import Accounts
 from turnstream.storage.runs import jobs, journal, queue, record
 
 # Everything that is committed while a turn runs, but for leases.
@@ -26,6 +31,8 @@ WRITES = {
     for name, statement in vars(module).items()
     if isinstance(statement, Statement) and name in {*vars(record)} | OTHERS
 }
+# Inside transactions: their commit is a point of its own.
+IN_TRANSACTIONS = {DELIVER_REPORT: "deliver_report", record.APPLY_STEERS: "apply_steers"}
 
 
 class Points:
@@ -60,3 +67,37 @@ class Points:
             return result
 
         Database.rows = watched  # type: ignore[method-assign, assignment]
+        take = Accounts.take_of_family
+
+        async def watched_take(accounts: Accounts, *request: Any) -> FamilyUse:
+            self.reach("before take_of_family")
+            used = await take(accounts, *request)
+            self.reach("after take_of_family")
+            return used
+
+        Accounts.take_of_family = watched_take  # type: ignore[method-assign, assignment]
+
+    def watch_reports(self) -> None:
+        """From now on each step of the way of a report is a point, inside its transactions and behind them."""
+        rows, deliver, apply = Transaction.rows, Reports.deliver, record.Records.apply_steers
+
+        async def watched(connection: Transaction, statement: Statement, **values: Any) -> Sequence[Row]:
+            if statement not in IN_TRANSACTIONS:
+                return await rows(connection, statement, **values)
+            self.reach(f"before {IN_TRANSACTIONS[statement]}")
+            result = await rows(connection, statement, **values)
+            self.reach(f"after {IN_TRANSACTIONS[statement]}")
+            return result
+
+        async def delivered(reports: Reports, report: JobReport, *given: Any) -> DeliveredReport | None:
+            result = await deliver(reports, report, *given)
+            self.reach("report delivered")
+            return result
+
+        async def applied(records: record.Records, blocks: Sequence[Block], steers: Sequence[Steer]) -> bool:
+            result = await apply(records, blocks, steers)
+            self.reach("report applied")
+            return result
+
+        Transaction.rows, Reports.deliver = watched, delivered  # type: ignore[method-assign, assignment]
+        record.Records.apply_steers = applied  # type: ignore[method-assign, assignment]

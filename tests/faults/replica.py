@@ -19,10 +19,20 @@ async def act(word: str, context: ToolContext) -> str:
     for _ in range(int(os.environ.get("FAULTS_NOISE", "0")) // 2_000):
         print("noise" * 200)
         structlog.get_logger().warning("noise", text="noise" * 200)
+    return await effect_of(word, context)
+
+
+async def effect_of(word: str, context: ToolContext) -> str:
     async with httpx2.AsyncClient(timeout=None, verify=False) as client:
         body = {"word": word, "key": context.idempotency_key}
         response = await client.post(f"{os.environ['ANTHROPIC_BASE_URL']}/effect", json=body)
     return response.text
+
+
+@tool(background=True, reports=True)
+async def dig(word: str, context: ToolContext) -> str:
+    """Has an effect that takes long, and reports it."""
+    return await effect_of(word, context)
 
 
 @tool(approval="always", approval_expiry=300)
@@ -32,5 +42,7 @@ async def ask() -> str:
 
 
 if __name__ == "__main__":
-    vars(serve)["running"] = partial(running, given=Given(toolset=Toolset([act, ask], max_parallel=500)))
+    # Turns of a replica with it are declined by a version before, which does not have it.
+    tools = [act, ask, dig] if "FAULTS_DIG" in os.environ else [act, ask]
+    vars(serve)["running"] = partial(running, given=Given(toolset=Toolset(tools, max_parallel=500)))
     serve.serve()

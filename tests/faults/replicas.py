@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 
 
 class Replica(Server):
-    command = (sys.executable, "-m", "tests.faults.replica")
+    command: Sequence[str | Path] = (sys.executable, "-m", "tests.faults.replica")
 
     @property
     def address(self) -> str:
@@ -47,6 +47,12 @@ class Replica(Server):
         return process.returncode, output.decode()
 
 
+class PlainReplica(Replica):
+    """`turnstream serve`, with the tools of its file."""
+
+    command = (sys.executable, "-c", "from turnstream.cli import main; main()", "serve")
+
+
 @asynccontextmanager
 async def two_replicas(
     database_url: str, folder: Path, model: Model, **settings: str
@@ -69,7 +75,9 @@ async def replicas_with(
             await replica.close()
 
 
-def replica_with(database_url: str, folder: Path, model: Model, settings: Mapping[str, str]) -> Replica:
+def replica_with(
+    database_url: str, folder: Path, model: Model, settings: Mapping[str, str], kind: type[Replica] = Replica
+) -> Replica:
     """One that is not started. PYTHONPATH among the settings is the folder of another version's code."""
     usual = {"ANTHROPIC_API_KEY": "none", "ANTHROPIC_BASE_URL": model.url, "PYTHONPATH": str(ROOT)}
-    return Replica(database_url, folder, {**usual, **settings})
+    return kind(database_url, folder, {**usual, **settings})

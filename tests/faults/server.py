@@ -6,7 +6,7 @@ of its tools, FAULTS_LOG one for its log. Its model and its tools take up to FAU
 it every tick of the journal is a checkpoint, and the model sends the next batch when rows, journal and all readers have
 the one before. FAULTS_NOTIFICATIONS_LOST is the share of notifications that it loses. With FAULTS_ROUNDS_LATE the rows
 of rounds come with their first blocks. With FAULTS_BACKGROUND tools with effects run in the background; if it is
-"detached", they leave a handle.
+"detached", they leave a handle, and if it is "reports", their turn does not wait for them.
 """
 
 import asyncio
@@ -122,7 +122,9 @@ class WatchedTool:
 
     @property
     def policy(self) -> Policy:
-        return replace(self.tool.policy, background=self.background is not None and not self.spec.read_only)
+        in_background = self.background is not None and not self.spec.read_only
+        reports = in_background and self.background == "reports"
+        return replace(self.tool.policy, background=in_background, reports=reports)
 
     async def __call__(self, context: ToolContext, input_json: str) -> Outcome:
         if context.handle is not None:
@@ -185,6 +187,8 @@ def serve(environment: dict[str, str]) -> None:
     if pace is None:
         journal_writer.CHECKPOINT = 0.0
     background = environment.get("FAULTS_BACKGROUND")
+    if background == "reports":
+        points.watch_reports()
     watched = [WatchedTool(tool, points, pace, background) for tool in tools(Path(environment["FAULTS_EFFECTS"]))]
     models = Models([ProviderModels(ScriptedModel(points, quiet, pace), [MODEL])])
     settings = Settings(_env_file=None)

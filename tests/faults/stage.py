@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from uuid import UUID
 
 import asyncpg
 
@@ -22,6 +23,7 @@ from turnstream.kit.ids import new_id
 from turnstream.storage.chats.exchanges import Exchanges
 from turnstream.storage.database import Database, connect
 
+BUDGET = 100_000  # tokens, which no turn here uses up
 _SERVER_CONNECTIONS = (
     "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'server'"
 )
@@ -34,16 +36,16 @@ class Stage:
     database: Database
     connection: "asyncpg.Connection[asyncpg.Record]"
 
-    async def ask(self, policy: RecoveryPolicy, max_recoveries: int = 3) -> Turn:
-        """A turn that waits to be claimed."""
+    async def ask(self, policy: RecoveryPolicy, max_recoveries: int = 3, root: UUID | None = None) -> Turn:
+        """A turn that waits to be claimed. With a `root` it shares a budget with the family of that turn."""
         now = datetime.now(UTC)
         chat = Chat(new_id(), LOCAL_OWNER, None, None, {}, created_at=now, updated_at=now)
         specs = tuple(tool.spec for tool in tools(self.effects_file))
-        limits = Limits(recovery=policy, max_recoveries=max_recoveries)
+        budget = None if root is None else BUDGET
+        limits = Limits(recovery=policy, max_recoveries=max_recoveries, budget_tokens=budget)
+        request = TurnRequest(MODEL, "", {}, specs, limits, root_turn=root)
         async with Exchanges(self.database).in_new_chat(chat, None) as draft:
-            exchange = await draft.create(
-                [Block(0, 0, 0, "text", "Go.")], TurnRequest(MODEL, "", {}, specs, limits), None
-            )
+            exchange = await draft.create([Block(0, 0, 0, "text", "Go.")], request, None)
         return exchange.assistant_turn
 
     def reader(self, turn: Turn) -> Reader:

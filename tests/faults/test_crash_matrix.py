@@ -8,6 +8,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 
@@ -17,7 +18,15 @@ from tests.faults.rows import Rows, lost, problems_of, seen_too_early
 from tests.faults.stage import Stage, staged
 from tests.support.effort import FULL
 from tests.support.server_process import free_port
+from turnstream.domain.charges import call_of
+from turnstream.domain.identity import LOCAL_OWNER
+from turnstream.domain.rounds import billed_tokens
 from turnstream.domain.turns import RecoveryPolicy, Turn
+from turnstream.engine.tool_gate import OUTCOME_UNKNOWN
+from turnstream.kit.ids import new_id
+from turnstream.storage.chats.turns import Turns
+from turnstream.storage.database import Statement
+from turnstream.storage.owners.accounts import Accounts
 
 STRIDE = 1 if FULL else 41
 _TIME_LIMIT = 120  # seconds for one trial, which takes less than one: enough on a machine that is busy with other tests
@@ -62,11 +71,11 @@ class TrialOfTurn:
         dead.cancel()
 
 
-async def points_after(stage: Stage, policy: RecoveryPolicy, *deaths: str) -> list[str]:
+async def points_after(stage: Stage, policy: RecoveryPolicy, *deaths: str, root: UUID | None = None) -> list[str]:
     """The kill points of the process that ends a turn after these deaths."""
     seen = stage.folder / "seen"
     seen.unlink(missing_ok=True)
-    turn = await stage.ask(policy)
+    turn = await stage.ask(policy, root=root)
     show = TrialOfTurn(stage, turn)
     for point in deaths:
         await show.server(FAULTS_DIE_AT=point)
@@ -80,8 +89,10 @@ def _is_empty_claim(point: str) -> bool:
     return "claim_turns" in point and not point.endswith(" 1")
 
 
-async def problems_of_dying_at(stage: Stage, policy: RecoveryPolicy, *deaths: str) -> list[str]:
-    turn = await stage.ask(policy)
+async def problems_of_dying_at(
+    stage: Stage, policy: RecoveryPolicy, *deaths: str, root: UUID | None = None
+) -> list[str]:
+    turn = await stage.ask(policy, root=root)
     show = TrialOfTurn(stage, turn)
     problems: list[str] = []
     snapshots: list[Rows] = []
@@ -163,6 +174,142 @@ async def test_after_a_kill_at_any_point_of_a_job_nothing_is_run_twice_and_the_t
         assert {"before detach_job 1", "after detach_job 1"} <= {*points} - {*missed}
     assert not [point for point in missed if re.match(r"\w+ (start_jobs|settle_jobs?|checkpoint_job|of) 1", point)]
     assert len(missed) < len(points) / 2
+
+
+_OF_BUDGETS = re.compile(r"(before|after) (take_of_family|seal|void|take_over|end)|end of events")
+_GET_CHARGES = Statement(
+    "SELECT call, input_tokens + cache_read_tokens + cache_write_tokens + output_tokens AS tokens, root_turn"
+    " FROM charges WHERE turn_id = :turn"
+)
+_AGE = Statement("UPDATE reservations SET reserved_at = reserved_at - interval '3 minutes'")
+
+
+async def problems_of_family(stage: Stage, root: UUID) -> AsyncIterator[str]:
+    """Problems of the charges of the only turn that shares the budget of `root`, after its end."""
+    (row,) = await stage.database.rows(
+        Statement("SELECT id, chat_id FROM turns WHERE request->>'root_turn' = :root"), root=str(root)
+    )
+    turn = await Turns(stage.database).get(LOCAL_OWNER, row["chat_id"], row["id"])
+    accounts = Accounts(stage.database)
+    before = await accounts.family_use(LOCAL_OWNER, root)
+    await stage.database.rows(_AGE)
+    async for _ in accounts.sweep():
+        pass
+    used = await accounts.family_use(LOCAL_OWNER, root)
+    if used != before:
+        yield f"it had used {before}, and {used} once what dead servers had reserved was charged"
+    charges = {row["call"]: row for row in await stage.database.rows(_GET_CHARGES, turn=turn.id)}
+    if {row["root_turn"] for row in charges.values()} != {root}:
+        yield f"its charges have the roots {[row['root_turn'] for row in charges.values()]}"
+    if used.tokens != sum(row["tokens"] for row in charges.values()):
+        yield f"the family has used {used}, its charges are {charges}"
+    for round in turn.rounds:
+        if (tokens := billed_tokens(round.spent).total) > (
+            charged := charges.get(call_of(round), {"tokens": 0})["tokens"]
+        ):
+            yield f"{round} has used {tokens}, {charged} are charged"
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("policy", [pytest.param("retry", marks=pytest.mark.full), "continue"])
+async def test_after_a_kill_around_a_model_call_a_budget_of_the_family_has_what_was_used_once(
+    stage: Stage, policy: RecoveryPolicy, record_property: Callable[[str, object], None]
+) -> None:
+    points = [point for point in await points_after(stage, policy, root=new_id()) if _OF_BUDGETS.match(point)]
+    assert {f"{when} take_of_family {number}" for when in ("before", "after") for number in (1, 2, 3)} <= {*points}
+    for point in points:
+        root = new_id()
+        async with asyncio.timeout(_TIME_LIMIT):
+            problems = await problems_of_dying_at(stage, policy, point, root=root)
+        problems += [problem async for problem in problems_of_family(stage, root)]
+        assert not problems, f"killed {point}: {problems}"
+    record_property(f"kill points of budgets, policy {policy}", len(points))
+
+
+_OF_REPORTS = re.compile(
+    r"(before|after) (start_reports|settle_job|deliver_report|apply_steers)|report |(start|end) of (note|book)"
+)
+
+
+@pytest.mark.timeout(900)
+async def test_after_a_kill_at_any_point_of_a_report_it_is_delivered_once(
+    stage: Stage, record_property: Callable[[str, object], None]
+) -> None:
+    stage.fork_server.environment["FAULTS_BACKGROUND"] = "reports"
+    stage.fork_server.environment["FAULTS_PACE"] = "0.01"  # without it the model waits for readers, and there are none
+    stage.fork_server.environment["TURNSTREAM_POLL_INTERVAL"] = "1"  # a successor finds what was to be notified
+    seen = stage.folder / "seen"
+    turn = await stage.ask("continue")
+    await until_reported(stage, turn, FAULTS_SEEN=str(seen))
+    points = [point for point in seen.read_text().splitlines() if _OF_REPORTS.match(point)]
+    assert not [problem async for problem in problems_of_reports(stage, turn)]
+    missed = []
+    for point in points:
+        turn = await stage.ask("continue")
+        async with asyncio.timeout(_TIME_LIMIT):
+            # Which report comes first, and whether its turn still runs, is left to chance.
+            if not await until_reported(stage, turn, FAULTS_DIE_AT=point):
+                missed.append(point)
+            else:
+                await until_reported(stage, turn)
+        problems = [f"killed {point}: {problem}" async for problem in problems_of_reports(stage, turn)]
+        assert not problems, "\n".join(problems)
+    record_property("kill points of reports", f"{len(points)}, of which {len(points) - len(missed)} were reached")
+    first = [point for point in points if point.endswith(" 1")]
+    names = {point.rpartition(" ")[0] for point in first}
+    assert names >= {"after start_reports", "after settle_job", "before deliver_report", "report delivered"}
+    assert names >= {"after deliver_report", "before apply_steers", "after apply_steers", "report applied"}
+    assert not {*first} & {*missed}
+
+
+async def until_reported(stage: Stage, turn: Turn, **environment: str) -> bool:
+    """Runs a server until it dies, or all turns of the chat have ended and all reports are applied. Whether it died."""
+    server, stopped = await stage.fork_server.server(**environment), asyncio.Event()
+
+    async def watch() -> None:
+        while not await stage.connection.fetchval(_ALL_REPORTED, turn.chat_id):  # noqa: ASYNC110, rows have no event
+            await asyncio.sleep(0.01)
+        stopped.set()
+
+    watching, dying = asyncio.create_task(watch()), asyncio.create_task(server.dead.wait())
+    await asyncio.wait({watching, dying}, return_when=asyncio.FIRST_COMPLETED)
+    for task in (watching, dying):
+        task.cancel()
+    await asyncio.gather(watching, dying, return_exceptions=True)
+    died = server.dead.is_set() and not stopped.is_set()
+    await server.kill()
+    await stage.alone()
+    return died
+
+
+_ALL_REPORTED = """
+    SELECT NOT EXISTS (SELECT FROM turns WHERE chat_id = $1 AND status IN ('queued', 'running', 'waiting'))
+        AND (SELECT count(*) >= 3 AND bool_and(delivered_round IS NOT NULL) FROM jobs JOIN turns ON turns.id = turn_id
+            WHERE chat_id = $1 AND reports)
+"""
+
+
+async def problems_of_reports(stage: Stage, turn: Turn) -> AsyncIterator[str]:
+    rows = await stage.connection.fetch(
+        "SELECT jobs.*, turns.status, (SELECT count(*) FROM blocks JOIN turns AS each ON each.id = blocks.turn_id"
+        "   WHERE chat_id = $1 AND type = 'report' AND data->>'job' = jobs.id::text) AS reported,"
+        " (SELECT count(*) FROM blocks WHERE turn_id = delivered_to AND round = delivered_round"
+        "   AND type = 'report' AND data->>'job' = jobs.id::text) AS in_place"
+        " FROM jobs JOIN turns ON turns.id = jobs.turn_id WHERE chat_id = $1",
+        turn.chat_id,
+    )
+    effects = stage.effects
+    for row in rows:
+        happened = effects[f"{row['turn_id']}:{row['round']}:{row['tool_use_id']}"]
+        if (row["reported"], row["in_place"], row["status"]) != (1, 1, "complete"):
+            yield f"{row['name']} was reported {row['reported']} times, {row['in_place']} where its row says"
+        if happened > 1 and row["name"] == "note":
+            yield f"note took effect {happened} times"
+        if happened == 0 and OUTCOME_UNKNOWN not in row["outcome"]:
+            yield f"{row['name']} took no effect: {row['outcome']}"
+    unended = "SELECT id, status FROM turns WHERE chat_id = $1 AND status <> 'complete'"
+    for row in await stage.connection.fetch(unended, turn.chat_id):
+        yield f"turn {row['id']} is {row['status']}"
 
 
 @pytest.mark.timeout(900)

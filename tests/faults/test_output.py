@@ -33,7 +33,7 @@ class Redirected(Replica):
 
     async def start(self, **settings: str) -> None:
         shell = ("/bin/sh", "-c", f'{self.redirection}; exec "$@"', "sh")
-        self.command = (*shell, *Replica.command)  # type: ignore[assignment]
+        self.command = (*shell, *Replica.command)
         await super().start(**settings)
 
 

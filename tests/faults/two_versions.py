@@ -5,7 +5,7 @@ with a migration.
 import asyncio
 import itertools
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Literal
 
 from tests.faults.fifty_turns import LEASE, answer_of, begin, until_all
 from tests.faults.model import Call, Gate, Model, Step, Use, model_api
-from tests.faults.replicas import Replica, replica_with
+from tests.faults.replicas import PlainReplica, Replica, replica_with
 from tests.faults.version_before import VersionBefore
 from tests.faults.watch import Watch
 from tests.support.http_client import Client, Json, turn_url
@@ -31,6 +31,8 @@ EACH = 2
 
 
 def script(call: Call) -> Iterable[Step]:
+    if call.words.startswith("scouts"):  # without end, but for a budget
+        return (Gate("scouts"), Use("act", {"word": f"{call.words}, time {call.rounds}"}))
     if call.rounds == 1:
         return ("It is done.",)
     match call.words.split()[0]:
@@ -42,6 +44,12 @@ def script(call: Call) -> Iterable[Step]:
             return ("I act: ", Use("act", {"word": call.words}))
         case "agrees" | "asks":
             return ("I ask: ", Use("ask", {}))
+        case "leads":
+            return (Use("scout", {"task": f"scouts for {call.words}"}),)
+        case "digs" if call.words.endswith("and asks"):
+            return (Use("dig", {"word": call.words}), Use("ask", {}))
+        case "digs":
+            return (Use("dig", {"word": call.words}),)
         case _:
             return ("I am calm.",)
 
@@ -253,13 +261,22 @@ class Fleet:
 
 
 @asynccontextmanager
-async def two_versions(before: VersionBefore, url: str, folder: Path, **more: str) -> AsyncIterator[Fleet]:
-    """The old replica has migrated the database of `url`, in which nothing was before; the new one is not started."""
+async def two_versions(
+    before: VersionBefore, url: str, folder: Path, tools: Callable[[Model], str] | None = None, **more: str
+) -> AsyncIterator[Fleet]:
+    """The old replica has migrated the database of `url`, in which nothing was before; the new one is not started.
+    `tools` is what their file of tools has, in place of tools of Python; `more` are further variables of both.
+    """
     api_url = await embedded_api_url(url)
     settings = {"TURNSTREAM_LEASE": str(LEASE * slowdown()), "TURNSTREAM_API_DATABASE_URL": api_url, **more}
     async with model_api(script) as model, AsyncExitStack() as stack:
-        old = replica_with(url, folder, model, {**settings, "PYTHONPATH": before.python_path})
-        new = replica_with(url, folder, model, settings)
+        kind = Replica
+        if tools is not None:
+            file, kind = folder / "tools.toml", PlainReplica
+            file.write_text(tools(model))
+            settings |= {"TURNSTREAM_TOOLS_FILE": str(file), "TURNSTREAM_SIGNING_SECRET": "whsec_c2VjcmV0"}
+        old = replica_with(url, folder, model, {**settings, "PYTHONPATH": before.python_path}, kind)
+        new = replica_with(url, folder, model, settings, kind)
         for replica in (old, new):
             stack.push_async_callback(replica.close)
         await old.start()

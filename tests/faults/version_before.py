@@ -45,11 +45,11 @@ class VersionBefore:
         assert await present_revision(url) == self.revision != newest_revision()
 
 
-def unpack_version_before(folder: Path) -> VersionBefore:
-    """Raises NoHistory."""
+def unpack_version_before(folder: Path, migration: str | None = None) -> VersionBefore:
+    """The code before the migration of this name (numbers change), or before the newest one. Raises NoHistory."""
     if _git("rev-parse", "--show-toplevel").decode().strip() != str(ROOT):
         raise NoHistory("this tree is no clone of the repository")
-    with tarfile.open(fileobj=io.BytesIO(_git("archive", _commit_before(), "--", *_PARTS))) as archive:
+    with tarfile.open(fileobj=io.BytesIO(_git("archive", _commit_before(migration), "--", *_PARTS))) as archive:
         archive.extractall(folder, filter="data")
     _install(folder)
     return VersionBefore(folder, max(_revisions(folder / "migrations")))
@@ -73,15 +73,16 @@ def _install(folder: Path) -> None:
         (about / "entry_points.txt").write_text("\n".join(lines))
 
 
-def _commit_before() -> str:
-    """The parent of the commit that added the newest migration: later ones may have changed it. A merge counts as one
+def _commit_before(migration: str | None) -> str:
+    """The parent of the commit that added the migration: later ones may have changed it. A merge counts as one
     commit. The last commit, if the migration is not committed yet.
     """
-    if named := os.environ.get("VERSION_BEFORE"):
+    if migration is None and (named := os.environ.get("VERSION_BEFORE")):
         return named
-    newest = max((FOLDER / "versions").glob("*.py"))
+    files = FOLDER / "versions"
+    file = max(files.glob("*.py")) if migration is None else f":(glob){files}/????_{migration}.py"
     line = ("log", "-m", "--first-parent", "--diff-filter=A", "--no-renames", "--format=%H")
-    added = _git(*line, "--", str(newest)).decode().split()
+    added = _git(*line, "--", str(file)).decode().split()
     return _git("rev-parse", "--verify", f"{added[-1]}^" if added else "HEAD").decode().strip()
 
 

@@ -241,7 +241,8 @@ async def test_every_statement_is_printed_as_psql_takes_it(database_url: str, tm
         "SELECT name, parameter_types::text[] AS types FROM pg_prepared_statements WHERE from_sql"
     )
     await connection.close()
-    assert len(prepared) == len({id(statement) for statement in statements().values()}) - 1, "LOCK has no plan"
+    planned = {id(each) for each in statements().values() if not each.sql.lstrip().startswith("LOCK")}
+    assert len(prepared) == len(planned), "LOCK has no plan"
     (claim,) = (row["types"] for row in prepared if row["name"] == "runs_queue_claim_turns")
     assert claim == ["integer", "uuid", "bigint", "integer"]
     assert "ix_turns_queue" in done.stdout.partition("runs_queue_claim_turns")[2].partition("PREPARE")[0]

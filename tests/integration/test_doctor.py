@@ -64,9 +64,18 @@ def faults(checks: dict[str, list[Finding]]) -> list[str]:
 async def test_a_server_that_can_start_has_no_fault(database_url: str) -> None:
     checks = await found(settings(database_url))
     assert faults(checks) == []
-    assert checks["model"][0].text == "demo answers unless a turn names another one; only --ping calls it"
+    assert checks["model"][0].text == "the default is demo; only --ping calls it"
     assert checks["database"][0].text.endswith(f"is at revision {newest_revision()}, the newest")
     assert {check for check, (finding, *_) in checks.items() if finding.status == "ok"} >= {"access", "tools", "clock"}
+
+
+async def test_a_default_model_that_is_in_no_list_is_noted_and_no_model_is_said_to_answer(database_url: str) -> None:
+    (listed,), (model, noted) = [
+        (await found(settings(database_url, anthropic_api_key="sk-ant-0", model=name)))["models"]
+        for name in ("claude-haiku-4-5", "nope-model")
+    ]
+    assert (listed.status, model.status) == ("ok", "ok")
+    assert noted == Finding("models", "note", "nope-model is not listed: anthropic gets the name as it is")
 
 
 @pytest.mark.parametrize(
@@ -322,4 +331,4 @@ async def test_it_finds_secrets_in_plain_text_and_those_that_no_key_decrypts(dat
         assert await secrets(f"{new},{old}") == [("note", "an earlier master key wraps the keys of 1 owners")]
         queue = Queue(database, new_id(), "here:1", 1, master_keys=MasterKeys.read(new).ids)
         await queue.renew_lease(60)
-        assert await secrets(old) == [("note", "none is encrypted while the replica here")]
+        assert await secrets(old) == [("note", "some may stay plain while the replica here")]

@@ -66,6 +66,7 @@ WRITES: dict[str, Write] = {
     "void_round": lambda r: r.records.void_round(replace(ROUND, stop_reason="voided"), replace(r.turn, recoveries=1)),
     "start_calls": lambda r: r.records.start_calls([CALL]),
     "start_jobs": lambda r: r.records.start_jobs([NewJob(new_id(), CALL, "tool", "{}", NOW)], 1),
+    "start_reports": lambda r: r.records.start_reports([NewJob(new_id(), CALL, "tool", "{}", NOW, True)], [RESULT], 1),
     "store_preliminary": _show_output,
     "ask": lambda r: r.records.ask([ASK], 1),
     "apply_steers": lambda r: r.records.apply_steers([SAID], [SPOKEN]),

@@ -296,7 +296,7 @@ async def test_late_and_double_outcomes_are_not_applied(harness: Harness, works:
         replica.worker.wake()
         await until(harness, asked, "waiting")
         jobs = Jobs(harness.database, replica.queue.replica)
-        (job,) = await jobs.claim(10, ["dig"])
+        (job,), _ = await jobs.claim(10, ["dig"])
         late = replace(job, attempt=job.attempt - 1)
         assert not await jobs.settle(late, JobEnd(Outcome("late")))
         assert not await jobs.checkpoint(late, "1")
@@ -341,7 +341,7 @@ async def test_a_detached_job_holds_no_slot_and_is_due_when_it_is_woken(harness:
         (job,) = (await harness.turn(asked)).jobs
         assert job.progress == "on its way"
         jobs = Jobs(harness.database, replica.queue.replica)
-        assert await jobs.claim(10, ["send"]) == []
+        assert await jobs.claim(10, ["send"]) == ([], False)
         await jobs.wake([job.id])
         turn = await harness.finish(replica, asked)
         await jobs.wake([job.id])
@@ -356,14 +356,14 @@ async def test_a_job_that_is_woken_while_it_runs_is_due_at_once_when_it_detaches
         replica.worker.wake()
         await until(harness, asked, "waiting")
         jobs = Jobs(harness.database, replica.queue.replica)
-        (job,) = await jobs.claim(10, ["send"])
+        (job,), _ = await jobs.claim(10, ["send"])
         await jobs.wake([job.id])
         assert await jobs.detach(job, Detachment("1"))
         assert not await jobs.detach(job, Detachment("2")), "it was given up"
-        (again,) = await jobs.claim(10, ["send"])
+        (again,), _ = await jobs.claim(10, ["send"])
         assert (again.id, again.handle, again.attempt) == (job.id, 1, 2)
         assert await jobs.detach(again, Detachment("2", after=1000.0))
-        assert await jobs.claim(10, ["send"]) == []
+        assert await jobs.claim(10, ["send"]) == ([], False)
 
 
 @pytest.mark.parametrize(
@@ -538,12 +538,12 @@ async def test_an_owner_with_many_jobs_leaves_slots_for_another_one(
             " FROM jobs, generate_series(1, 40) AS number"
         )
         jobs, taken = Jobs(harness.database, replica.queue.replica), 0
-        while claimed := await jobs.claim(8 - taken, ["dig"]):
+        while claimed := (await jobs.claim(8 - taken, ["dig"]))[0]:
             taken += len(claimed)
         assert taken == 4
         await rows.execute("UPDATE turns SET queue_owner = 'bob' WHERE id = $1", asked.turn)
         await rows.execute("UPDATE jobs SET replica = NULL")
-        assert len(await jobs.claim(1, ["dig"])) == 1
+        assert len((await jobs.claim(1, ["dig"]))[0]) == 1
 
 
 # --- what others see -------------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
 from structlog.testing import capture_logs
@@ -15,18 +15,20 @@ from turnstream.domain.charges import charge_of_request
 from turnstream.domain.errors import PermanentError, TransientError
 from turnstream.domain.plans import Plan, Plans
 from turnstream.domain.rounds import Prices
+from turnstream.domain.turns import Limits
 from turnstream.engine.worker import WorkerPolicy
 from turnstream.llm.provider import Provider
 from turnstream.llm.scripted import Pause, ScriptedProvider, message_of, text, tool_use
 from turnstream.storage.chats.chats import Chats
 from turnstream.storage.database import Statement
-from turnstream.storage.owners.accounts import Accounts
+from turnstream.storage.owners.accounts import Accounts, CallPlace
 from turnstream.tools.policy import Summarise
 from turnstream.tools.tool import tool
 
 USAGE = {"input_tokens": 100, "output_tokens": 20}
 GET_ACCOUNT = Statement("SELECT tokens_per_day, cost_per_day, calls_per_day FROM accounts WHERE owner = :owner")
 GET_HELD = Statement("SELECT turn_id, call, tokens FROM reservations")
+GET_HELD_OF_FAMILY = Statement("SELECT turn_id, call, request_tokens FROM reservations WHERE root_turn = :root")
 AGE = Statement("UPDATE reservations SET reserved_at = reserved_at - interval '3 minutes'")
 PRICES: dict[str, Prices] = {"scripted": Prices(1.0, 10.0)}
 
@@ -113,6 +115,22 @@ async def test_a_call_under_way_holds_its_reservation_so_that_another_turn_is_re
     assert (refused.stop_reason, later.stop_reason) == ("budget", "end_turn")
 
 
+async def test_within_a_plan_each_request_counts_against_the_budgets_of_the_family_too(harness: Harness) -> None:
+    pause, root = Pause(), uuid4()
+    start, *rest = message_of(text("Here."), usage=USAGE)
+    provider = ScriptedProvider([looks("a"), [start, pause, *rest]])
+    async with harness.replica(provider, [look], policy=limited(tokens_per_day=50_000)) as replica:
+        asked = await harness.ask(tools=[look], limits=Limits(budget_tokens=5_000), root_turn=root)
+        replica.worker.wake()
+        await pause.reached.wait()
+        held = await harness.database.rows(GET_HELD_OF_FAMILY, root=root)
+        assert [(row["turn_id"], row["call"]) for row in held] == [(asked.turn, "2.1")]
+        assert held[0]["request_tokens"] > 0
+        pause.go.set()
+        await harness.finish(replica, asked)
+    assert await harness.database.rows(GET_HELD) == []
+
+
 @pytest.mark.parametrize("failure", [PermanentError("invalid_request_error", "No."), None], ids=["failed", "cancelled"])
 async def test_what_a_call_that_never_began_had_reserved_is_given_back(
     harness: Harness, failure: PermanentError | None
@@ -175,7 +193,7 @@ async def test_reservations_that_nobody_settles_are_swept(harness: Harness) -> N
     accounts, plan = Accounts(harness.database), Plan("small", {"tokens_per_day": 100})
     asked = await harness.turn(await harness.ask())
     request = charge_of_request("round", "1.1", "scripted", 30, PRICES["scripted"])
-    assert await accounts.reserve(OWNER, plan, asked, request, 70, 0.0) is None
+    assert await accounts.reserve(OWNER, plan, CallPlace.of(asked), request, 70, 0.0) is None
     assert await swept(accounts.sweep()) == 0
     await harness.database.rows(AGE)
     assert await swept(accounts.sweep()) == 1

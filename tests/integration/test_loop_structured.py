@@ -8,12 +8,12 @@ import pytest
 from tests.support.harness import Asked, Harness, results_of
 from tests.support.stream_client import Client
 from turnstream.domain.kinds import TOOL_RESULT
-from turnstream.domain.output import output_of
+from turnstream.domain.output import output_of, output_tools
 from turnstream.domain.turns import OutputSpec, Turn
 from turnstream.engine.hooks import AfterTool, BeforeAttempt, BeforeTool, Hooks, OutputRejected
 from turnstream.llm.conversation.messages import NO_OUTPUT
 from turnstream.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text, tool_use
-from turnstream.tools.outputs import OUTPUT, Outputs, output_tools
+from turnstream.tools.outputs import OUTPUT, Outputs
 from turnstream.tools.tool import ToolContext, tool
 from turnstream.tools.toolset import Toolset
 

@@ -343,11 +343,13 @@ NO_VACUUM_OF_THEIR_OWN = {
         "deleted_chats",
         "deleted_turns",
         "documents",
+        "erasures",
         "grants",
         "idempotency_keys",
     ),
     *("moves", "owner_keys", "search_backlog", "search_chats", "search_documents", "search_owners", "search_segments"),
     *(
+        "sign_ins",
         "signing_key",
         "steers",
         "sweeps",

@@ -23,7 +23,7 @@ from turnstream.domain.chats import Chat
 from turnstream.domain.errors import Conflict, NotFound, RequestRefused, StatementRefused, StorageUnavailable
 from turnstream.domain.identity import Identity
 from turnstream.domain.kinds import TEXT
-from turnstream.domain.turns import Turn, TurnRequest
+from turnstream.domain.turns import Limits, Turn, TurnRequest
 from turnstream.kit.ids import new_id
 from turnstream.llm.models.catalog import Models, ProviderModels
 from turnstream.llm.scripted import Pause, ScriptedProvider, message_of, text, thinking, tool_use
@@ -32,6 +32,7 @@ from turnstream.setup.parts import Given
 from turnstream.storage.chats import chats, exchanges, turns
 from turnstream.storage.chats.exchanges import Exchange, Exchanges, IdempotencyKey, NewExchange, Position, Target
 from turnstream.storage.database import Database, Row, Statement
+from turnstream.storage.owners import accounts
 from turnstream.storage.runs import queue, record
 from turnstream.tools.tool import tool
 from turnstream.tools.toolset import Toolset
@@ -110,6 +111,28 @@ def without_claims(names: Sequence[str]) -> list[str]:
 
 
 # --- runs ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shares", [False, True])
+async def test_a_budget_that_no_family_shares_costs_no_statement(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch, shares: bool
+) -> None:
+    """A turn that shares one reads what the family has used before each step, and reserves each request."""
+    seen: list[Statement] = []
+    rows = Database.rows
+
+    async def noted(database: Database, statement: Statement, **values: Any) -> Sequence[Row]:
+        seen.append(statement)
+        return await rows(database, statement, **values)
+
+    monkeypatch.setattr(Database, "rows", noted)
+    replies = [message_of(tool_use("look", {}, "a")), answer()]
+    async with harness.replica(ScriptedProvider(replies), [look]) as replica:
+        limits, root = Limits(budget_tokens=1_000), new_id() if shares else None
+        turn = await harness.finish(replica, await harness.ask(tools=[look], limits=limits, root_turn=root))
+    assert turn.status == "complete"
+    (held,) = await harness.database.rows(Statement("SELECT count(*) AS left FROM reservations"))
+    assert (accounts.GET_FAMILY_USE in seen, held["left"]) == (shares, 0)
 
 
 async def test_a_plain_turn_is_written_twice_its_beginning_and_its_end(harness: Harness, done: list[str]) -> None:

@@ -76,6 +76,7 @@ WRITES: Mapping[str, Write] = {
     "STOP_JOB": Write({("waiting", "queued")}, [STOPPED]),
     "PUT_RESULT": Write({("waiting", "queued")}, [{"job": JOB, "digest": b"digest", "outcome": "{}"}]),
     "EXPIRE_ASKS": Write({("waiting", "queued")}, [{"answer": ANSWER}]),
+    "ANSWER_SIGN_INS": Write({("waiting", "queued")}, [{"owner": "ada", "server": "calendar", "answer": ANSWER}]),
     "WAIT": Write(
         {("running", "waiting"), ("running", "queued"), ("waiting", "queued")},
         [{"arrivals": known, "superseded": ANSWER} for known in (0, 1)],
@@ -107,6 +108,7 @@ WRITES_OF_JOBS: Mapping[str, set[tuple[JobState, JobState]]] = {
     "STOP_JOB": {(state, "settled") for state in ("due", "running", "detached")},
     "PUT_RESULT": {(state, "settled") for state in ("due", "running", "detached")},
     "SETTLE_JOBS": {(state, "stopped") for state in ("due", "running", "detached")},
+    "DISCARD_REPORTS": {(state, "stopped") for state in ("due", "running", "detached")},
 }
 WRITES_STATE_OF_JOB = re.compile(r"UPDATE jobs\s+SET\s[^;]*?\b(replica|settled_at) = ")
 PUT_JOB_INTO = """
@@ -155,7 +157,7 @@ async def connection(database_url: str) -> AsyncIterator["asyncpg.Connection[Any
 
 @pytest.fixture
 async def turn(database_url: str, connection: "asyncpg.Connection[Any]") -> UUID:
-    """An assistant turn with an ask that has expired, and a job that runs."""
+    """An assistant turn with an ask that has expired, one for a sign-in, and a job that runs."""
     async with connect(database_url, size=1) as database:
         chat = await Chats(database).create("ada", None, None, {})
         async with Exchanges(database).after(Target("ada", chat.id), None) as draft:
@@ -166,6 +168,11 @@ async def turn(database_url: str, connection: "asyncpg.Connection[Any]") -> UUID
         " VALUES ($1, 1, 'a', 'look', 'approval', '', 1, $2)",
         turn,
         LATE,
+    )
+    await connection.execute(
+        "INSERT INTO asks (turn_id, round, tool_use_id, name, kind, digest, attempt, question)"
+        """ VALUES ($1, 1, 'c#1.1', 'events', 'sign_in', '', 1, '{"server": "calendar"}')""",
+        turn,
     )
     await connection.execute(
         "INSERT INTO jobs (id, turn_id, round, tool_use_id, name, kind, input, deadline, attempt, token_digest)"
@@ -213,7 +220,11 @@ async def test_a_statement_moves_a_job_by_its_edges_and_no_other(
     await connection.execute(
         "INSERT INTO replicas (id, address, session, lease_until) VALUES ($1, 'here', 1, now())", REPLICA
     )
-    await connection.execute(PUT_INTO, turn, "running", 1, 0, False, REPLICA)
+    if name == "DISCARD_REPORTS":
+        await connection.execute("UPDATE jobs SET reports = true")
+        await connection.execute(PUT_INTO, turn, "cancelled", 1, 0, True, REPLICA)
+    else:
+        await connection.execute(PUT_INTO, turn, "running", 1, 0, False, REPLICA)
     result = Block(0, 1, 1, "tool_result", "a hole", tool_use_id="b", name="dig")
     values = {
         **NOTHING_HELD,

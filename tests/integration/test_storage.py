@@ -132,6 +132,16 @@ SCHEDULE = {
     "next_at": NOW,
 }
 SCHEDULE_RUN = {"schedule_id": REPLICA, "tick": NOW, "owner": "ada", "state": "pending"}
+SIGN_IN: Row = {
+    "owner": "ada",
+    "server": "calendar",
+    "version": 1,
+    "tokens": "sealed",
+    "signed_in_at": NOW,
+    "state": b"state",
+    "pending": "sealed",
+    "pending_until": NOW,
+}
 VALID: list[tuple[str, Row]] = [
     ("chats", {"id": CHAT, "owner": "ada"}),
     ("chats", {"id": OTHER_CHAT, "owner": "ada"}),
@@ -142,6 +152,7 @@ VALID: list[tuple[str, Row]] = [
     *(("blocks", block) for block in (BLOCK, CALL, RESULT)),
     ("tool_calls", TOOL_CALL),
     ("jobs", JOB),
+    ("sign_ins", SIGN_IN),
     ("schedules", SCHEDULE),
     ("schedule_runs", SCHEDULE_RUN),
     ("asks", ASK),
@@ -163,6 +174,7 @@ VALID: list[tuple[str, Row]] = [
     ("tool_cache", CACHED),
     ("tool_sets", TOOL_SET),
     ("audit", AUDIT),
+    ("erasures", {"owner": "ada", "due_at": NOW}),
     ("browser_tokens", BROWSER_TOKEN),
     ("owner_keys", OWNER_KEY),
     ("charges", CHARGE),
@@ -197,6 +209,7 @@ WRONG: dict[str, list[Row]] = {
     "pk_tool_sets": [TOOL_SET],
     "ck_tool_sets_digest_is_sha256": [{**TOOL_SET, "digest": b"x"}],
     "pk_audit": [AUDIT],
+    "pk_erasures": [{"owner": "ada", "due_at": LATER}],
     "pk_browser_tokens": [BROWSER_TOKEN],
     "fk_browser_tokens_token_id": [{**BROWSER_TOKEN, "id": USER, "token_id": NEW}],
     "ck_browser_tokens_hash_is_sha256": [{**BROWSER_TOKEN, "id": USER, "hash": b"secret"}],
@@ -204,7 +217,6 @@ WRONG: dict[str, list[Row]] = {
     "pk_owner_keys": [OWNER_KEY],
     "ck_owner_keys_master_is_an_id": [{**OWNER_KEY, "owner": "eve", "master": b"x"}],
     "pk_charges": [CHARGE],
-    "ck_charges_kind": [{**CHARGE, "call": "2.1", "kind": "tip"}],
     "pk_accounts": [ACCOUNT],
     "pk_reservations": [RESERVATION],
     "pk_moves": [{"owner": "eve", "cell": "07", "state": "arrived"}],
@@ -226,6 +238,7 @@ WRONG: dict[str, list[Row]] = {
     "ck_tool_cache_key_is_sha256": [{**CACHED, "key": b"x"}],
     "ck_asks_elicitation_has_question": [
         {**ASK, "tool_use_id": "d", "kind": "elicitation"},
+        {**ASK, "tool_use_id": "d", "kind": "sign_in"},
         {**ASK, "tool_use_id": "d", "question": "{}"},
     ],
     "pk_documents": [DOCUMENT],
@@ -276,6 +289,10 @@ WRONG: dict[str, list[Row]] = {
     "fk_jobs_turn_id": [{**JOB, "id": USER, "turn_id": NEW}],
     "ck_jobs_outcome_has_time": [{**JOB, "id": USER, "tool_use_id": "d", "outcome": "{}"}],
     "ck_jobs_over_has_no_runner": [{**JOB, "id": USER, "tool_use_id": "d", "settled_at": NOW, "replica": REPLICA}],
+    "pk_sign_ins": [{**SIGN_IN, "state": b"other"}],
+    "ix_sign_ins_state": [{**SIGN_IN, "server": "wiki"}],
+    "ck_sign_ins_tokens_have_time": [{**SIGN_IN, "server": "wiki", "state": b"other", "tokens": None}],
+    "ck_sign_ins_pending": [{**SIGN_IN, "server": "wiki", "state": b"other", "pending": None}],
     "pk_schedules": [SCHEDULE],
     "fk_schedules_chat_id": [{**SCHEDULE, "id": USER, "chat_id": NEW}],
     "ck_schedules_one_rule": [{**SCHEDULE, "id": USER, "cron": "* * * * *"}, {**SCHEDULE, "id": USER, "every": None}],

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from tests.support.harness import OWNER, Harness
-from turnstream.domain.output import phase_of
+from turnstream.domain.output import output_tools, phase_of
 from turnstream.domain.turns import OutputSpec, Turn
 from turnstream.llm.provider import MessageEnded, Part
 from turnstream.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text, tool_use
 from turnstream.storage.chats.turns import Turns
-from turnstream.tools.outputs import OUTPUT, Outputs, output_tools
+from turnstream.tools.outputs import OUTPUT, Outputs
 from turnstream.tools.tool import ToolContext, tool
 from turnstream.tools.toolset import Toolset
 

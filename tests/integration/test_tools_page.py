@@ -51,9 +51,9 @@ async def demo(database_url: str, **settings: Any) -> AsyncIterator[Server]:
         yield server
 
 
-async def shell(heading: str, server: Server, folder: Path) -> str:
-    """The output of all commands of a section, run in one shell."""
-    script = "\n".join(["set -eu", f"server={ADDRESS}", *examples(heading, "sh")]).replace(ADDRESS, server.url)
+async def shell(heading: str, server: Server, folder: Path, *before: str) -> str:
+    """The output of all commands of a section, run in one shell behind others."""
+    script = "\n".join(["set -eu", f"server={ADDRESS}", *before, *examples(heading, "sh")]).replace(ADDRESS, server.url)
     process = await asyncio.create_subprocess_exec(
         "bash", "-c", script, cwd=folder, env=clean_environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
@@ -151,7 +151,10 @@ async def test_the_example_of_an_approval_for_a_chat_works(database_url: str, tm
     file = tmp_path / "tools.toml"
     file.write_text(examples("Approvals", "toml")[0], encoding="utf-8")
     async with demo(database_url, tools_file=file) as server:
-        assert await shell("Approvals for a chat", server, tmp_path) == '"tool":"doc_search"\n'
+        assert (
+            await shell("Approvals for a chat", server, tmp_path, examples("Approvals", "sh")[0])
+            == '"tool":"doc_search"\n'
+        )
 
 
 @needs_curl

@@ -98,6 +98,7 @@ function newTurn() {
     hook_failures: 0,
     degraded: [],
     jobs: [],
+    reports: [],
   }
 }
 

@@ -62,6 +62,11 @@ def test_keys_become_stars_and_every_byte_keeps_its_place(body: bytes, kept: byt
     assert redact(body, [b"sk-secret"]) == kept
 
 
+def test_a_short_key_stays_where_it_may_be_a_part_of_a_word() -> None:
+    body = b'{"max_tokens": 9, "api_key": "k"}'
+    assert redact(body, [b"k"]) == b'{"max_tokens": 9, "api_key": "*"}'
+
+
 def test_a_key_that_lies_across_two_reads_becomes_stars() -> None:
     reads = (RecordedChunk(0.1, b"wrong key sk-s"), RecordedChunk(0.2, b"ecret, sorry"))
     assert redact_reads(reads, [b"sk-secret"]) == (

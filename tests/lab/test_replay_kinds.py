@@ -18,7 +18,7 @@ from tests.support.model_apis import EXTENSIONS
 from tests.support.pictures import PIXEL
 from turnstream.config import Settings
 from turnstream.domain.kinds import SUMMARY, VERDICT
-from turnstream.domain.output import output_of, phase_of
+from turnstream.domain.output import output_of, output_tools, phase_of
 from turnstream.domain.plans import Plans
 from turnstream.domain.turns import Limits, OutputSpec, Turn
 from turnstream.engine.model_route import ModelPolicy
@@ -31,7 +31,7 @@ from turnstream.setup.models import offline_models
 from turnstream.setup.policies import worker_policy
 from turnstream.storage.chats.reruns import find_turn
 from turnstream.storage.database import Database, Statement, connect
-from turnstream.tools.outputs import OUTPUT, Outputs, output_tools
+from turnstream.tools.outputs import OUTPUT, Outputs
 from turnstream.tools.tool import File, Tool, ToolContext, tool
 from turnstream.tools.toolset import Toolset
 from turnstream_lab.recordings import RecordingInterceptor, Recordings

@@ -1,6 +1,6 @@
 // The AI SDK's provider for OpenAI: `node ai-openai.mjs SCENE URL` prints what it got as JSON.
 import { createOpenAI } from '@ai-sdk/openai'
-import { generateText, isStepCount, streamText, tool } from 'ai'
+import { generateText, isStepCount, Output, streamText, tool } from 'ai'
 import { z } from 'zod'
 
 const [scene, url] = process.argv.slice(2)
@@ -35,6 +35,29 @@ async function streamed(request) {
   return { text: await result.text, steps: await result.steps, response: await result.response }
 }
 
+/** Each ability once. */
+async function abilities(model) {
+  const ask = (request) => generateText({ maxRetries: 0, model, ...request })
+  const output = Output.object({ schema: z.object({ sea: z.string() }) })
+  const structured = await ask({ prompt: 'structured', output })
+  const worked = await ask({ prompt: 'tools' })
+  const data = Buffer.from('%PDF-1.4 salt')
+  const content = [
+    { type: 'file', data, mediaType: 'application/pdf', filename: 'sea.pdf' },
+    { type: 'text', text: 'recall' },
+  ]
+  const read = await ask({ messages: [{ role: 'user', content }] })
+  const failed = await ask({ prompt: 'fail' }).then(
+    () => null,
+    (error) => [error.name, error.statusCode],
+  )
+  const { output: found } = structured
+  return { found, reasoning: worked.reasoningText, worked: worked.text, read: read.text, failed }
+}
+
 const [kind, way, store] = scene.split(' ')
-const found = await talk(models[kind], store === 'stored', way === 'streamed' ? streamed : generateText)
+const found =
+  way === 'abilities'
+    ? await abilities(models[kind])
+    : await talk(models[kind], store === 'stored', way === 'streamed' ? streamed : generateText)
 console.log(JSON.stringify(found))

@@ -42,6 +42,23 @@ const scenes = {
     return { call: [call.name, call.input], stop: asked.stop_reason, text: answered.content[0].text }
   },
 
+  async structured() {
+    const properties = { sea: { type: 'string' } }
+    const schema = { type: 'object', properties, required: ['sea'], additionalProperties: false }
+    const output_config = { format: { type: 'json_schema', schema } }
+    const made = await client.messages.create({ ...usual, messages: [user('structured')], output_config })
+    return JSON.parse(made.content[0].text)
+  },
+
+  async files() {
+    const source = { type: 'text', media_type: 'text/plain', data: 'Salt.' }
+    const content = [
+      { type: 'document', source },
+      { type: 'text', text: 'recall' },
+    ]
+    return (await client.messages.create({ ...usual, messages: [user(content)] })).content[0].text
+  },
+
   async errors() {
     const failures = [
       () => client.messages.create({ ...usual, model: 'none', messages: [user('plain')] }),

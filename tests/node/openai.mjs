@@ -1,5 +1,7 @@
 // The OpenAI SDK against the server: `node openai.mjs SCENE URL [ARGUMENT …]` prints what it got as JSON.
-import OpenAI from 'openai'
+import OpenAI, { toFile } from 'openai'
+import { zodResponseFormat, zodTextFormat } from 'openai/helpers/zod'
+import { z } from 'zod'
 
 const [scene, url, ...rest] = process.argv.slice(2)
 const client = new OpenAI({ baseURL: `${url}/v1`, apiKey: 'none', maxRetries: 0 })
@@ -59,6 +61,32 @@ const scenes = {
     const types = []
     for await (const item of client.conversations.items.list(made.id, { order: 'asc' })) types.push(item.role)
     return types
+  },
+
+  async structured() {
+    const sea = z.object({ sea: z.string() })
+    const made = await client.responses.parse({ input: 'structured', text: { format: zodTextFormat(sea, 'sea') } })
+    const completion = await client.chat.completions.parse({
+      model: 'script',
+      messages: [{ role: 'user', content: 'structured' }],
+      response_format: zodResponseFormat(sea, 'sea'),
+    })
+    return [made.output_parsed, completion.choices[0].message.parsed]
+  },
+
+  async files() {
+    const made = await client.files.create({
+      file: await toFile(Buffer.from('Salt.'), 'sea.txt'),
+      purpose: 'user_data',
+    })
+    const file = { type: 'input_file', file_id: made.id }
+    const content = [file, { type: 'input_text', text: 'recall' }]
+    const answered = await client.responses.create({ input: [{ role: 'user', content }] })
+    const listed = []
+    for await (const each of client.files.list({ purpose: 'user_data' })) listed.push(each.filename)
+    const bytes = await (await client.files.content(made.id)).text()
+    const { deleted } = await client.files.delete(made.id)
+    return { name: made.filename, text: answered.output_text, listed: listed.includes('sea.txt'), bytes, deleted }
   },
 
   async errors() {

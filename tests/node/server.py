@@ -68,6 +68,8 @@ def reply_to(request: ModelRequest) -> Reply:
     if word_of(request) == "recall":
         said = [f"{each.type} {each.text}" for message in request.messages for each in message.blocks]
         return message_of(text(" / ".join(said)))
+    if word_of(request) == "structured":
+        return message_of(tool_use(request.tools[-1].name, {"sea": "North"}, "o1"))
     replies, rounds = _replies(word_of(request)), 0
     for message in reversed(request.messages):
         if message.role == "user" and message.blocks[0].type in {TEXT, USER_TEXT}:

@@ -28,3 +28,21 @@ async def test_loops_of_tools_and_messages_go_on_in_one_chat(
 async def _chats(server: ScriptServer) -> int:
     async with httpx2.AsyncClient(base_url=server.url, trust_env=False) as client:
         return len((await client.get("/api/chats")).json()["chats"])
+
+
+@pytest.mark.parametrize("kind", ["responses", "chat"])
+async def test_outputs_files_tools_of_the_server_and_errors_are_what_the_sdk_knows(
+    node: str, server: ScriptServer, kind: str
+) -> None:
+    command = [node, "ai-openai.mjs", f"{kind} abilities", server.url]
+    done = subprocess.run(command, cwd=FOLDER, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    # Chat completions have no member for the thoughts that this package reads.
+    assert found.pop("reasoning", None) == ("Let me look." if kind == "responses" else None)
+    assert "".join(found.pop("worked").split()) == "Onemoment.Thatisit."
+    assert found == {
+        "found": {"sea": "North"},
+        "read": "document  / text recall",
+        "failed": ["AI_APICallError", 400],
+    }

@@ -33,6 +33,14 @@ async def test_tools_run_in_the_client(node: str, server: ScriptServer) -> None:
     assert found == {"call": ["getLocation", {"precise": True}], "stop": "tool_use", "text": "That is it."}
 
 
+async def test_an_output_has_its_schema(node: str, server: ScriptServer) -> None:
+    assert play(node, server, "structured") == {"sea": "North"}
+
+
+async def test_a_document_reaches_the_model(node: str, server: ScriptServer) -> None:
+    assert play(node, server, "files") == "document  / text recall"
+
+
 async def test_errors_have_the_classes_of_the_package(node: str, server: ScriptServer) -> None:
     assert play(node, server, "errors") == [
         ["NotFoundError", "not_found_error"],

@@ -53,6 +53,20 @@ async def test_a_thread_is_brought_over_and_goes_on(node: str, server: ScriptSer
     assert play(node, server, "conversations") == ["user", "assistant", "user", "assistant"]
 
 
+async def test_outputs_have_the_types_of_their_schemas(node: str, server: ScriptServer) -> None:
+    assert play(node, server, "structured") == [{"sea": "North"}, {"sea": "North"}]
+
+
+async def test_files_are_uploaded_read_and_deleted(node: str, server: ScriptServer) -> None:
+    assert play(node, server, "files") == {
+        "name": "sea.txt",
+        "text": "document  / text recall",
+        "listed": True,
+        "bytes": "Salt.",
+        "deleted": True,
+    }
+
+
 async def test_errors_have_the_classes_of_the_package(node: str, server: ScriptServer) -> None:
     assert play(node, server, "errors") == [
         ["NotFoundError", "model"],

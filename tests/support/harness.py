@@ -17,6 +17,7 @@ from tests.support.stream_client import Client, encode
 from turnstream.domain.blocks import Block
 from turnstream.domain.charges import Charge, charges_of
 from turnstream.domain.chats import Chat
+from turnstream.domain.guards import Guard
 from turnstream.domain.kinds import TEXT, TOOL_RESULT
 from turnstream.domain.rounds import BilledTokens, add_usage
 from turnstream.domain.turns import Limits, ToolSpec, Turn, TurnRequest
@@ -24,6 +25,7 @@ from turnstream.engine.frame_clock import FrameClock
 from turnstream.engine.hooks import Hooks
 from turnstream.engine.jobs import JobRunner, ToolJobs
 from turnstream.engine.model_route import ModelPolicy
+from turnstream.engine.reports import ReportDelivery
 from turnstream.engine.retries import RetryPolicy
 from turnstream.engine.upkeep.journal_writer import JournalWriter
 from turnstream.engine.upkeep.recovery import ReplicaMonitor
@@ -34,6 +36,7 @@ from turnstream.kit.signals import Signals
 from turnstream.llm.provider import Provider
 from turnstream.storage.chats.actions import Actions
 from turnstream.storage.chats.exchanges import Exchanges, Target
+from turnstream.storage.chats.reports import Reports
 from turnstream.storage.chats.turns import Turns
 from turnstream.storage.database import Database, Statement
 from turnstream.storage.owners.accounts import Accounts
@@ -181,6 +184,7 @@ class Harness:
         listens: bool = False,
         hooks: Sequence[Hooks] = (),
         most_jobs: int = 10,
+        guards: Sequence[Guard] = (),
     ) -> AsyncIterator[Replica]:
         """`address`: that of an earlier one whose place it takes. `listens`: it has notifications, as jobs need."""
         directory, clock, signals = Directory(), FrameClock(), Signals()
@@ -188,9 +192,12 @@ class Harness:
         queue = Queue(self.database, new_id(), address or str(new_id()), session, self.webhooks, extensions=["search"])
         provider_for = provider if callable(provider) else lambda _: provider
         toolset = toolset or Toolset(tools, max_result_chars=1000, patience=TICK)
-        worker = KillableWorker(self.database, queue, directory, provider_for, toolset, policy, clock, hooks)
-        kind = ToolJobs(toolset, Uploads(self.database), policy.plans)
-        jobs = KillableRunner(Jobs(self.database, queue.replica), kind, most_jobs, policy.poll_interval, 0.0)
+        worker = KillableWorker(
+            self.database, queue, directory, provider_for, toolset, policy, clock, hooks, guards=guards
+        )
+        kind = ToolJobs(toolset, Uploads(self.database), policy.plans, guards)
+        delivery = ReportDelivery(Reports(self.database), toolset, signals.changed.send, policy.plans, guards)
+        jobs = KillableRunner(Jobs(self.database, queue.replica), kind, delivery, most_jobs, policy.poll_interval, 0.0)
         rounds = RoundWriter(self.database, directory, TICK)
         journaling = JournalWriter(Journal(self.database, queue.replica), directory, TICK)
         opened = asyncio.Event()

@@ -25,7 +25,11 @@ def wheel(folder: Path, project: Path) -> Path:
 
 def installed(folder: Path, *projects: Path) -> Path:
     """The `bin` folder of a new environment with these projects, and without what they depend on."""
-    wheels = [wheel(folder, project) for project in projects]
+    return environment(folder, *(wheel(folder, project) for project in projects))
+
+
+def environment(folder: Path, *wheels: Path) -> Path:
+    """The `bin` folder of a new environment with these wheels alone."""
     run(sys.executable, "-m", "venv", "--without-pip", str(folder / "venv"))
     python = folder / "venv/bin/python"
     run(sys.executable, "-m", "pip", "--python", str(python), "install", "--no-deps", "--no-index", *map(str, wheels))

@@ -22,6 +22,7 @@ VERSION: Final = version("turnstream")
 KINDS: Final = {
     "Tutorials": ("docs/quickstart.md", "docs/tutorial.md"),
     "How-to guides": (
+        "docs/cookbook.md",
         "docs/install.md",
         "docs/tools.md",
         "docs/schedules.md",
@@ -29,6 +30,7 @@ KINDS: Final = {
         "docs/providers.md",
         "docs/embedding.md",
         "docs/hooks.md",
+        "docs/guardrails.md",
         "docs/extensions.md",
         "docs/frontends.md",
         "app/turnstream/web/packages/README.md",

@@ -74,6 +74,12 @@ def elicitation(id: str = "a", round: int = 1, attempt: int = 1) -> Ask:
     return Ask(round, elicitation_id(id, attempt, 1), "look", "elicitation", "0" * 64, attempt, question=question)
 
 
+def sign_in(id: str = "a", round: int = 1, attempt: int = 1) -> Ask:
+    """The call `id` waits until its owner has signed in."""
+    question = '{"message": "Sign in.", "server": "calendar"}'
+    return Ask(round, elicitation_id(id, attempt, 1), "look", "sign_in", "0" * 64, attempt, question=question)
+
+
 def ask(
     id: str = "a", round: int = 1, answer: AnswerKind | None = None, attempt: int = 1, kind: AskKind = "client"
 ) -> Ask:

@@ -212,6 +212,15 @@ def test_a_question_with_a_page_shows_its_address_and_may_be_declined() -> None:
     assert Person("d").prompt.ask(question(), 0) == {"type": "answer", **DECIDED, "action": "decline"}
 
 
+def test_a_sign_in_shows_its_link_and_may_be_declined() -> None:
+    waiting = call("sign_in", {"message": "Sign in to calendar.", "url": "https://x.example/sign-in/1"})
+    person = Person("d")
+    assert person.prompt.ask(waiting, 0) == {"type": "answer", **DECIDED, "action": "decline"}
+    assert "https://x.example/sign-in/1" in person.seen
+    assert "needs you to sign in" in person.seen
+    assert Person("a").prompt.ask(waiting, 0) == {"type": "answer", **DECIDED, "action": "accept"}
+
+
 @pytest.mark.parametrize(("lines", "chosen"), [(["2"], "b"), (["3", "0", "two", "1"], "a"), ([""], None), ([], None)])
 def test_a_call_in_the_background_is_chosen_by_its_number(lines: list[str], chosen: str | None) -> None:
     jobs: list[Json] = [

@@ -53,12 +53,13 @@ def test_the_dashboard_is_what_its_script_makes_of_the_metrics() -> None:
 
 def test_no_label_is_a_word_of_a_client() -> None:
     """A label has the values of a table, a list of the operator's, or a set in the code."""
-    of_operators = {"tool", "server", "provider", "model", "hook"}
+    of_operators = {"tool", "server", "provider", "model", "hook", "guard"}
     of_the_code = {
         "state",
         "status",
         "stop_reason",
         "outcome",
+        "delivery",
         "limit",
         "policy",
         "kind",
@@ -67,6 +68,6 @@ def test_no_label_is_a_word_of_a_client() -> None:
         "operation",
         "where",
     }
-    of_the_code |= {"generation", "call", "pool", "version", "python"}
+    of_the_code |= {"generation", "call", "pool", "version", "python", "place", "ruling"}
     labels = {label for _, _, metric in MAKE["metrics"]() for label in metric._labelnames}
     assert labels <= of_operators | of_the_code

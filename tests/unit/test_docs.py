@@ -2,7 +2,9 @@
 
 import ast
 import re
+import tomllib
 from collections.abc import Sequence
+from functools import cache
 from itertools import cycle
 from pathlib import Path
 from typing import get_args
@@ -11,6 +13,7 @@ import pytest
 
 from tests.support import reference
 from tests.support.calls import ENDPOINTS
+from tests.support.clients import ABILITIES, CLIENTS, NONE, UNTESTED, table_of_clients
 from tests.support.model_apis import TABLES, schemas_by_name
 from tests.support.pages import PAGES, ROOT
 from turnstream.api.events import _EVENTS, EVENTS
@@ -36,7 +39,7 @@ FAULTS = (ROOT / "tests/faults/README.md").read_text(encoding="utf-8")
 STATES = (ROOT / "docs/states.md").read_text(encoding="utf-8")
 
 _CODE = re.compile(r"`(\w+)`")
-_TEST = re.compile(r"`(tests/[\w/]+\.py)?::(\w+)`")
+TESTS = tomllib.loads((ROOT / "tests/promises.toml").read_text(encoding="utf-8"))
 
 
 def rows_after(page: str, heading: str) -> list[list[str]]:
@@ -66,10 +69,11 @@ def test_the_figures_of_the_readme_are_those_of_the_benchmarks() -> None:
 
 
 def promises() -> dict[str, str]:
-    """Every numbered promise with its text and its tests."""
+    """The text of each by its number."""
     return dict(re.findall(r"^\*\*(\w+)\.\*\* (.*?)\n$", PROTOCOL, re.MULTILINE | re.DOTALL))
 
 
+@cache
 def functions_in(path: Path) -> set[str]:
     tree = ast.parse(path.read_text(encoding="utf-8"))
     return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
@@ -81,27 +85,34 @@ def test_every_must_has_a_number() -> None:
     assert PROTOCOL.count("MUST") == numbered + introduction
 
 
-@pytest.mark.parametrize("number", promises())
-def test_a_promise_names_tests_that_exist(number: str) -> None:
-    named, file = _TEST.findall(promises()[number]), ""
-    assert named
-    missing = []
-    for its_own, test in named:  # a test without a file is in that of the test before
-        file = its_own or file
-        missing += [] if _exists(file, test) else [f"{file}::{test}"]
-    assert not missing
+def test_every_promise_names_tests_that_exist() -> None:
+    listed = TESTS["protocol"]
+    assert list(listed) == list(promises())
+    assert [number for number, tests in listed.items() if not tests] == []
+    assert [test for tests in listed.values() for test in tests if not _exists(test)] == []
 
 
 def test_each_job_of_each_dialect_names_a_test_that_exists() -> None:
-    rows = rows_after(DIALECTS, "What each can do, and a test that shows it:")
-    cells = [cell for row in rows for cell in row[1:] if cell != "none"]
-    named = [_TEST.fullmatch(cell) for cell in cells]
-    assert named
-    missing = [cell for cell, match in zip(cells, named, strict=True) if match is None or not _exists(*match.groups())]
-    assert not missing
+    heading = "What each can do ([tests](../tests/promises.toml)):"
+    dialects = ["AI SDK", "AG-UI", "OpenAI", "Anthropic"]
+    assert f"| job | {' | '.join(dialects)} |" in DIALECTS
+    able = {
+        job: [dialect for dialect, cell in zip(dialects, cells, strict=True) if cell == "yes"]
+        for job, *cells in rows_after(DIALECTS, heading)
+    }
+    assert able == {job: list(tests) for job, tests in TESTS["dialects"].items()}
+    assert [test for tests in TESTS["dialects"].values() for test in tests.values() if not _exists(test)] == []
 
 
-def _exists(file: str, test: str) -> bool:
+def test_each_cell_of_the_table_of_clients_is_a_test_that_exists() -> None:
+    assert [client for client, cells in CLIENTS.items() if len(cells) != len(ABILITIES)] == []
+    named = {cell for cells in CLIENTS.values() for cell in cells if cell not in {NONE, UNTESTED}}
+    assert [cell for cell in named if not _exists(cell)] == []
+    assert table_of_clients() in DIALECTS, "python -m tests.support.clients writes it"
+
+
+def _exists(name: str) -> bool:
+    file, test = name.split("::")
     return (ROOT / file).is_file() and test.startswith("test_") and test in functions_in(ROOT / file)
 
 
@@ -148,7 +159,8 @@ _ASIDE = {"bad_count", "breaker_open", "no_summary"}
 def test_troubleshooting_has_every_type_of_a_failed_turn() -> None:
     page = (ROOT / "docs/troubleshooting.md").read_text(encoding="utf-8")
     told = {type for types, _, _ in rows_after(page, "## A turn failed") for type in _CODE.findall(types)}
-    modules = [*(ROOT / "app/turnstream/engine").glob("*.py"), *(ROOT / "app/turnstream/llm/transport").glob("*.py")]
+    folders = ("engine", "llm/transport", "tools")
+    modules = [path for folder in folders for path in (ROOT / "app/turnstream" / folder).glob("*.py")]
     made = {
         node.args[0].value
         for module in modules
@@ -290,6 +302,14 @@ def _places_in(page: Path) -> set[str]:
 def test_files_that_are_named_exist(page: Path) -> None:
     named = re.findall(r"`((?:app|docs|tests|migrations)/[\w/.-]+)`", page.read_text(encoding="utf-8"))
     assert [path for path in named if not (ROOT / path).exists()] == []
+
+
+@pytest.mark.parametrize("page", ["architecture", "contributing"])
+def test_paths_below_the_server_exist(page: str) -> None:
+    named = re.findall(r"`([a-z_]+/[\w/.]+)`", (ROOT / f"docs/{page}.md").read_text(encoding="utf-8"))
+    assert len(named) > 30
+    roots = (ROOT, ROOT / "app/turnstream")
+    assert [path for path in named if not any((root / path).exists() for root in roots)] == []
 
 
 def test_every_page_can_be_found_from_the_readme() -> None:

@@ -31,6 +31,7 @@ DECLARED = f"{MCP}test_the_examples_of_declarations_work"
 HTTP_TOOL = "tests/extensions/http_tools/test_declared.py::test_the_example_of_the_page_prints_the_documented_text"
 BESIDE = "tests/acceptance/test_embedding.py::test_beside_the_routes_of_a_host_all_addresses_have_the_prefix"
 TUTORIAL = "tests/acceptance/test_tutorial.py::test_every_step_of_the_tutorial_prints_what_the_page_shows"
+COOKBOOK = "tests/acceptance/test_cookbook.py::test_every_recipe_prints_what_the_page_shows"
 TABLES = "tests/acceptance/test_embedding.py::test_beside_the_tables_of_a_host_it_has_a_schema_of_its_own"
 LOGS = "tests/acceptance/test_embedding.py::test_its_lines_go_through_the_logging_of_the_host"
 TOKEN = "tests/acceptance/test_pages.py::test_a_token_opens_the_stream_as_the_pages_say"
@@ -40,6 +41,7 @@ USAGE = "tests/integration/api/test_usage.py::test_operators_see_the_usage_of_al
 OPERATORS = "tests/extensions/admin/test_admin.py::test_the_commands_list_replicas_and_drain_one"
 DOCUMENTS = "tests/acceptance/test_pages.py::test_documents_are_imported_and_put_as_the_page_says"
 AGENTS = "tests/extensions/agents/test_agents.py::test_the_agents_of_the_page_can_be_read"
+ASSISTANT = "tests/browser/test_research_assistant.py::test_a_research_survives_a_closed_browser_and_a_deploy"
 TOOLS_PAGE = "tests/integration/test_tools_page.py::"
 CLIENT_TOOL = f"{TOOLS_PAGE}test_the_example_of_a_client_tool_works"
 APPROVAL = f"{TOOLS_PAGE}test_the_example_of_an_approval_with_another_input_works"
@@ -49,6 +51,7 @@ PACKAGES = "tests/node/test_packages.py::test_the_examples_of_the_page_fit_the_p
 CONFORMANCE = "tests/conformance/test_conformance.py::"
 PYTHON = "tests/client/test_python_client.py::test_the_client_installed_alone_talks_to_a_server_as_the_page_says"
 HERE = "tests/unit/test_examples.py::"
+GUARDRAILS = "tests/extensions/guardrails/test_guardrails.py::"
 ANOTHER_API = "tests/integration/api/test_extensions.py::test_the_api_of_the_page_of_providers_answers"
 MODELS = "tests/unit/test_models_page.py::"
 
@@ -56,6 +59,7 @@ MODELS = "tests/unit/test_models_page.py::"
 OF_THE_PAGE = "tests/integration/api/test_extensions.py::test_the_extension_of_the_page_counts"
 BY_LINK = "tests/extensions/approval_links/test_approval_links.py::test_a_manager_approves_by_link"
 CHECKED = {
+    **{(block.page, block.heading, block.language): COOKBOOK for block in BLOCKS if block.page == "docs/cookbook.md"},
     ("README.md", "Try it", "sh"): README,
     ("README.md", "Try it", "text"): "the pieces of a text depend on its words; README's commands are run",
     ("docs/ai-sdk.md", "The AI SDK", "jsx"): "JSX needs a bundler; tests/node/page.mjs calls useChat in the same way",
@@ -169,6 +173,11 @@ CHECKED = {
     ),
     ("docs/extensions.md", "Writing one", "python"): OF_THE_PAGE,
     ("docs/extensions.md", "Writing one", "toml"): OF_THE_PAGE,
+    ("docs/guardrails.md", "Guardrails", "toml"): f"{GUARDRAILS}test_the_file_of_the_page_can_be_read",
+    ("docs/guardrails.md", "Checks", "python"): f"{GUARDRAILS}test_the_guard_of_the_page_hides_the_code_name",
+    ("docs/guardrails.md", "A server that checks", "json"): (
+        f"{GUARDRAILS}test_a_server_that_checks_gets_a_signed_body_as_on_the_page"
+    ),
     ("docs/hooks.md", "Hooks", "python"): (
         "tests/integration/test_hooks.py::test_the_example_of_the_page_hears_what_it_says"
     ),
@@ -251,7 +260,11 @@ CHECKED = {
         for heading in ("An answer", "Events", "Approvals")
     },
     ("app/turnstream_client/README.md", "The client in Python", "sh"): PYTHON,
-    ("docs/quickstart.md", "In the terminal", "text"): "a screen; tests/acceptance/test_terminal_approvals.py reads it",
+    (
+        "app/turnstream_terminal/README.md",
+        "Approvals",
+        "text",
+    ): "a screen; tests/acceptance/test_terminal_approvals.py reads it",
     ("app/turnstream_lab/README.md", "The demo", "sh"): REPLAY,
     ("app/turnstream_lab/README.md", "The demo", "text"): REPLAY,
     ("app/turnstream_lab/README.md", "Record", "sh"): REPLAY,
@@ -310,6 +323,8 @@ CHECKED = {
         f"{TOOLS_PAGE}test_the_tool_of_the_page_that_detaches_looks_again_with_its_handle"
     ),
     ("docs/tools.md", "Agents", "toml"): AGENTS,
+    ("docs/tools.md", "A research assistant", "toml"): ASSISTANT,
+    ("docs/tools.md", "A research assistant", "python"): ASSISTANT,
     ("docs/tools.md", "A tool without the decorator", "text"): "a signature; mypy compares it with the protocol `Tool`",
     ("docs/tools.md", "Declaring tools", "python"): DECLARED,
     ("docs/tools.md", "Declaring tools", "toml"): DECLARED,
@@ -320,6 +335,7 @@ CHECKED = {
     ("docs/tools.md", "MCP servers", "toml"): f"{MCP}test_the_servers_of_the_page_can_be_declared",
     ("docs/tools.md", "MCP servers", "sh"): OWN_TOOLS,
     ("docs/tools.md", "MCP servers", "text"): OWN_TOOLS,
+    ("docs/tools.md", "Sign-ins of owners", "toml"): f"{MCP}test_the_calendar_of_the_page_wants_a_sign_in",
     ("docs/tools.md", "Questions of an MCP server", "json"): f"{HERE}test_the_answer_to_a_question_is_accepted",
     ("docs/tools.md", "Client tools", "sh"): CLIENT_TOOL,
     ("docs/tools.md", "The provider's own tools", "sh"): f"{TOOLS_PAGE}test_the_example_of_a_provider_tool_works",

@@ -80,6 +80,7 @@ DATA: dict[str, dict[str, Any] | None] = {
         "left_out": 9000,
     },
     "user_text": None,
+    "report": {"job": str(USER_TURN), "turn": str(USER_TURN), "round": 1, "tool_use_id": "a", "name": "look"},
     "verdict": None,
 }
 

@@ -60,14 +60,17 @@ async def act(request: Request) -> Response:
 
 
 async def cancel_call(request: Request) -> Response:
-    """Stops a call that runs in the background. A call that has its result is left as it is."""
+    """Stops a call that runs in the background. A call that has its result is left as it is, unless it is still to
+    report.
+    """
     services, owner = services_and_owner(request)
     chat, id, call = id_of(request, "chat"), id_of(request, "turn"), request.path_params["tool_use_id"]
     turn = await services.storage.turns.get(owner, chat, id)
     calls = [block.key for block in turn.blocks if block.is_call and block.tool_use_id == call]
     if not calls:
         raise NotFound(f"There is no call {call!r} in turn {id}.")
-    if not turn.ended and calls[-1] in {block.key for block in unanswered_calls(turn.blocks)}:
+    reports = any(job.key == calls[-1] and job.reports and not job.settled for job in turn.jobs)
+    if reports or (not turn.ended and calls[-1] in {block.key for block in unanswered_calls(turn.blocks)}):
         if calls[-1] not in {job.key for job in turn.jobs}:
             raise Conflict(
                 f"Call {call} does not run in the background: answer it if it waits, or cancel turn {id}.",
@@ -193,7 +196,7 @@ async def _decision(
 
 
 def _elicited(action: AnswerIn, turn: Turn, field: str) -> Decision:
-    """The answer to an elicitation, checked against the schema of its question."""
+    """The answer to a question, checked against the schema of its question."""
     asked = [ask for ask in turn.asks if (ask.call_id, ask.digest) == (action.tool_use_id, action.input_digest)]
     question = parsed(asked[-1].question) if asked and asked[-1].question is not None else {}
     if action.action == "accept" and "schema" in question:

@@ -22,6 +22,7 @@ from turnstream.api.schemas.blocks import (
 from turnstream.api.services import Services
 from turnstream.domain.blocks import Block
 from turnstream.domain.errors import Forbidden, RequestRefused, TooMany
+from turnstream.domain.guards import Place
 from turnstream.domain.kinds import DOCUMENT, IMAGE, TEXT
 from turnstream.domain.media import PLAIN, media_shown_as, media_type_of
 from turnstream.domain.results import ResultPart
@@ -56,6 +57,21 @@ class Contents:
         if self.files > _MOST_FILE_BYTES:
             detail = f"`{field}` must be left out: the files of a request have at most {_MOST_FILE_BYTES:,} bytes."
             raise RequestRefused(detail, field=field)
+
+
+async def allowed_blocks(blocks: Sequence[BlockIn], owner: str, services: Services) -> list[BlockIn]:
+    """The blocks with their texts as guards let them pass. Raises MessageBlocked and GuardFailed."""
+    return [
+        block.model_copy(update={"text": await allowed_text(block.text, owner, services)})
+        if isinstance(block, TextBlockIn)
+        else block
+        for block in blocks
+    ]
+
+
+async def allowed_text(text: str, owner: str, services: Services, place: Place = "input") -> str:
+    """A text of a message, or of a result in its history, as guards let it pass."""
+    return await services.live.check_message(owner, CALLER.get().plan, text, place)
 
 
 def steer_blocks(blocks: Sequence[BlockIn]) -> tuple[Block, ...]:
@@ -179,9 +195,17 @@ async def _upload(
     raise RequestRefused(f"`{field}` must hold the bytes of one of {kinds}.", field=field)
 
 
-async def store_upload(services: Services, owner: str, media_type: str, content: bytes) -> Upload:
+async def store_upload(
+    services: Services,
+    owner: str,
+    media_type: str,
+    content: bytes,
+    name: str | None = None,
+    purpose: str | None = None,
+) -> Upload:
     """Raises TooMany where the owner's plan has no room for the file."""
-    stored = await services.storage.uploads.put_within(owner, media_type, content, services.plans.of(owner))
+    plan = services.plans.of(owner)
+    stored = await services.storage.uploads.put_within(owner, media_type, content, plan, name, purpose)
     if isinstance(stored, Upload):
         return stored
     what = "bytes of files" if stored.name == "upload_bytes" else "files"

@@ -38,6 +38,7 @@ async def list_models(request: Request) -> Response:
             aliases=list(model.aliases),
             fallbacks=list(model.fallbacks),
             params=[_parameter(parameter, model) for parameter in services.resolver.params.listed(model)],
+            agent=None if model.preset is None else model.preset.description,
         )
         for model, provider in offered_models(services)
     ]

@@ -71,7 +71,7 @@ def routes_of(parts: Iterable[CallGroup]) -> list[BaseRoute]:
             Route(path, _dispatcher(methods, part.answer or answer), methods=list(methods))
             for path, methods in by_path.items()
         ]
-        routes += _limited(own, part.header)
+        routes += _limited([*own, *part.refused], part.header)
         rest += _limited(part.routes, part.header)
     return routes + rest
 

@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from uuid import UUID
 
-from turnstream.api.attachments import check_attachments, steer_blocks, user_blocks
+from turnstream.api.attachments import allowed_blocks, check_attachments, steer_blocks, user_blocks
 from turnstream.api.caller import check_turn, of_caller, with_fixed
 from turnstream.api.events import frame
 from turnstream.api.schemas.blocks import TextBlockIn
 from turnstream.api.schemas.requests import ForkIn, NewTurn, TurnOptions
-from turnstream.api.sealed_headers import sealed
+from turnstream.api.sealed_headers import has_plain_secrets, sealed
 from turnstream.api.services import Services, check_rate
 from turnstream.domain.blocks import Block
 from turnstream.domain.chats import Chat, title_from
@@ -45,7 +45,8 @@ _STOP_TIMEOUT = 10.0  # seconds
 @dataclass(frozen=True, slots=True)
 class History:
     """So many exchanges that took place elsewhere. `load` stores their files, and returns them. `goes_on`: they end
-    with results of calls, from which the model goes on without a message: the user turn behind them is empty.
+    with results of calls or a text, from which the model goes on without a message: the user turn behind them is
+    empty.
     """
 
     exchanges: int
@@ -62,9 +63,13 @@ async def post_message(
     new = await sealed(services, target.owner, with_fixed(new))
     try:
         known = services.recent_chats.take(target)
+        # The row of a turn from before the master key may be encrypted by now.
+        if known and services.owner_keys and known.before and has_plain_secrets(known.before.request):
+            known = None
         position = known or await services.storage.exchanges.position(target)  # without a chat, nothing is counted
         if not admitted:
             await admit(services, target.owner, new)
+        new = await _allowed(services, new, target.owner)
         compose = _Composer(services, new, await user_blocks(new.blocks, target.owner, services), key)
         if known:
             with suppress(RequestRefused):  # by the chat as it was: now its rows are read
@@ -84,18 +89,42 @@ async def post_in_new_chat(
     try:
         await admit(services, chat.owner, new, history.exchanges if history else 0)
         past = await history.load() if history else ()
+        new = await _allowed(services, new, chat.owner)
         compose = _Composer(services, new, await user_blocks(new.blocks, chat.owner, services), key)
         if not past and (begun := await _begin(services, Position(chat, new=True), compose)):
             return begun
-        message, most_queued = compose(chat, None), services.plans.of(chat.owner).queued_turns
+        most_queued = services.plans.of(chat.owner).queued_turns
         async with services.storage.exchanges.in_new_chat(chat, key, most_queued) as draft:
-            place = await behind(draft, past, message.request)
-            written = () if history is not None and history.goes_on else message.blocks
-            exchange = await place.create(written, message.request, message.title)
+            exchange = await _write_behind(draft, past, compose, goes_on=history is not None and history.goes_on)
     except (KeyTaken, RequestRefused) as error:
         return await _made_before(services, chat.owner, key, error)
     _notify(services, chat.owner, exchange)
     return exchange
+
+
+async def post_behind(
+    services: Services, new: NewTurn, target: Target, key: IdempotencyKey | None, history: History
+) -> Exchange:
+    """The same behind a `history` that is recorded at the target, which must not be busy."""
+    new, owner = with_fixed(new), target.owner
+    try:
+        position = await services.storage.exchanges.position(target)
+        await admit(services, owner, new, history.exchanges)
+        past = await history.load()
+        new = await _allowed(services, new, owner)
+        compose = _Composer(services, new, await user_blocks(new.blocks, owner, services), key)
+        most_queued = services.plans.of(owner).queued_turns
+        async with services.storage.exchanges.after(target, key, position, most_queued) as draft:
+            exchange = await _write_behind(draft, past, compose, goes_on=history.goes_on)
+    except (KeyTaken, RequestRefused) as error:
+        return await _made_before(services, owner, key, error)
+    _notify(services, owner, exchange)
+    return exchange
+
+
+async def _allowed(services: Services, new: NewTurn, owner: str) -> NewTurn:
+    """The message as guards let it pass."""
+    return new.model_copy(update={"blocks": await allowed_blocks(new.blocks, owner, services)})
 
 
 async def generate_again(
@@ -232,6 +261,14 @@ async def _queue(services: Services, target: Target, read: Position, compose: _C
         exchange = replace(exchange, assistant_turn=turn)
     _notify(services, target.owner, exchange)
     return exchange
+
+
+async def _write_behind(draft: Draft, past: Sequence[PastExchange], compose: _Composer, *, goes_on: bool) -> Exchange:
+    message = compose(draft.chat, draft.before)
+    place = await behind(draft, past, message.request)
+    if goes_on:
+        return await place.create((), message.request, None)
+    return await place.create(message.blocks, message.request, message.title)
 
 
 async def _steer(draft: Draft, new: NewTurn) -> Exchange:

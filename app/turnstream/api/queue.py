@@ -5,7 +5,7 @@ from contextlib import suppress
 from starlette.requests import Request
 from starlette.responses import Response
 
-from turnstream.api.attachments import check_attachments, steer_blocks, user_blocks
+from turnstream.api.attachments import allowed_blocks, check_attachments, steer_blocks, user_blocks
 from turnstream.api.caller import check_turn, of_caller, with_fixed
 from turnstream.api.codec import block_json
 from turnstream.api.http.reading import id_of, read_body
@@ -67,6 +67,7 @@ async def withdraw_entry(request: Request) -> Response:
 async def _blocks(
     services: Services, owner: str, sent: list[BlockIn], kind: EntryKind, request: TurnRequest
 ) -> tuple[Block, ...]:
+    sent = await allowed_blocks(sent, owner, services)
     if kind == "steer":
         return steer_blocks(sent)
     blocks = await user_blocks(sent, owner, services)

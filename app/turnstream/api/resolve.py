@@ -10,17 +10,14 @@ import msgspec
 from turnstream.api.parameters import ParamRules
 from turnstream.api.schemas.requests import ChatSettings, LimitsIn, Params, TurnOptions
 from turnstream.api.schemas.tools import ClientToolIn, HttpToolIn, ProviderToolIn, ToolIn
-from turnstream.api.secret_headers import unmasked
+from turnstream.api.secret_headers import unmasked, unmasked_params
 from turnstream.domain.chats import Chat
-from turnstream.domain.compaction import EDITS
 from turnstream.domain.errors import RequestRefused
-from turnstream.domain.output import is_of_an_object, schema_for_model
-from turnstream.domain.rounds import Prices
-from turnstream.domain.turns import HttpCall, Limits, OutputSpec, ToolSpec, TurnRequest
-from turnstream.kit.strict_schema import is_strict
+from turnstream.domain.output import is_of_an_object
+from turnstream.domain.turns import HttpCall, Limits, OutputSpec, Preset, ToolSpec, TurnRequest
+from turnstream.llm.models.abilities import prices_of, within_abilities
 from turnstream.llm.models.catalog import Model, Models
 from turnstream.llm.parameters import AllowedParams
-from turnstream.tools.outputs import output_tools
 from turnstream.tools.schemas import InputSchema, SchemaRoom
 from turnstream.tools.toolset import Toolset
 from turnstream.tracing import TRACING
@@ -106,6 +103,11 @@ class Resolver:
     def params(self) -> ParamRules:
         return ParamRules(self.models, self.allowed.params, self.allowed.max_tokens)
 
+    def held_by(self, model: str | None) -> frozenset[str]:
+        """The options that a turn with this model may not name: an agent has its own."""
+        is_agent = model is not None and self.models.preset(model) is not None
+        return frozenset({"system_prompt", "tools"}) if is_agent else frozenset()
+
     def _model(self, name: str) -> Model:
         model = self.models.check(name)
         if not self.allowed.has_model(model.id):
@@ -120,8 +122,61 @@ class Resolver:
         the provider cached and signed, so a deploy that changes the server's defaults leaves a chat as it is.
         """
         settings = ChatSettings.model_validate(chat.settings)
+        own_params = unmasked_params(options.params, _given(settings.params), "params")
         inherited = before.model if before else self.defaults.model
         model = self._model(options.model or settings.model or inherited)
+        before = before and self._kept(model, before)
+        if model.preset is not None:
+            system, tools = self._of_agent(model, model.preset, options, before)
+        else:
+            system, tools = self._system(options, chat, before), self._own_tools(model, options, chat, settings, before)
+        request = TurnRequest(
+            model=model.id,
+            system=system or None,
+            params=self._params(model, own_params, _given(settings.params), tools),
+            tools=tools.specs,
+            limits=self._limits(self._usual_limits(model), settings.limits, options.limits),
+            provider_tools=tools.provider,
+            record=bool(options.record),
+            labels=(settings.labels or {}) if options.labels is None else options.labels,
+            trace=TRACING.traceparent,
+        )
+        return self._within(model, request, self._output_spec(options), _output_of(model))
+
+    def _kept(self, model: Model, before: TurnRequest) -> TurnRequest | None:
+        """The request before, whose prompt and tools stay; None where one of the two is an agent and the other not, or
+        another one.
+        """
+        is_kept = model.id == before.model or (model.preset is None and self.models.preset(before.model) is None)
+        return before if is_kept else None
+
+    def _of_agent(
+        self, model: Model, preset: Preset, options: TurnOptions, kept: TurnRequest | None
+    ) -> tuple[str | None, _Tools]:
+        """The prompt and the tools of a turn of an agent, which has its own, whatever the chat has."""
+        own = {
+            "system_prompt": "a system prompt",
+            "tools": "tools",
+            **({"output": "an output"} if preset.output else {}),
+        }
+        for name, what in own.items():
+            if getattr(options, name) is not None:
+                # Dialects put the name of their own member for ours.
+                detail = f"`{name}` must not set {what}: the model {model.id} is an agent, which has its own."
+                raise RequestRefused(detail, field=name)
+        if kept is not None:
+            return kept.system, self._tools(None, kept)
+        return preset.system, self._choose(preset.tools, (), "tools", room=None)
+
+    def _usual_limits(self, model: Model) -> Limits:
+        """The limits of a turn where neither it nor its chat has others."""
+        if model.preset is None or model.preset.max_rounds is None:
+            return self.defaults.limits
+        return replace(self.defaults.limits, max_rounds=model.preset.max_rounds, hard_max_rounds=None)
+
+    def _own_tools(
+        self, model: Model, options: TurnOptions, chat: Chat, settings: ChatSettings, before: TurnRequest | None
+    ) -> _Tools:
         if options.tools is None and settings.tools is not None:
             # Their schemas were checked when they were stored.
             tools = self._choose(settings.tools, before.tools if before else (), "tools", room=None)
@@ -130,41 +185,39 @@ class Resolver:
             tools = self._tools(own, before)
         if not model.supports("tools") and options.tools is None and settings.tools is None:
             tools = _Tools()  # neither turn nor chat requests them
+        return tools
+
+    def _system(self, options: TurnOptions, chat: Chat, before: TurnRequest | None) -> str | None:
         if options.system_prompt is not None:
-            system: str | None = options.system_prompt
-        elif chat.system_prompt is not None:
-            system = chat.system_prompt
-        else:
-            system = before.system if before else self.defaults.system_prompt
-        request = TurnRequest(
-            model=model.id,
-            system=system or None,
-            params=self._params(model, options.params, _given(settings.params), tools),
-            tools=tools.specs,
-            limits=self._limits(self.defaults.limits, settings.limits, options.limits),
-            provider_tools=tools.provider,
-            record=bool(options.record),
-            labels=(settings.labels or {}) if options.labels is None else options.labels,
-            trace=TRACING.traceparent,
-        )
-        return self._within(model, request, self._output_spec(options))
+            return options.system_prompt
+        if chat.system_prompt is not None:
+            return chat.system_prompt
+        return before.system if before else self.defaults.system_prompt
 
     def again(self, options: TurnOptions, before: TurnRequest) -> TurnRequest:
         """The request of a regeneration: that of the answer it stands beside, changed by `options`."""
         model = self._model(options.model or before.model)
-        tools = self._tools(options.tools and unmasked(options.tools, (), "tools"), before)
+        kept = self._kept(model, before)
+        if model.preset is not None:
+            system, tools = self._of_agent(model, model.preset, options, kept)
+        else:
+            tools = self._tools(options.tools and unmasked(options.tools, (), "tools"), kept)
+            system = kept.system if kept else self.defaults.system_prompt
+            system = system if options.system_prompt is None else options.system_prompt
         request = TurnRequest(
             model=model.id,
-            system=before.system if options.system_prompt is None else options.system_prompt or None,
-            params=self._params(model, options.params, before.params, tools),
+            system=system or None,
+            params=self._params(model, unmasked_params(options.params, {}, "params"), before.params, tools),
             tools=tools.specs,
-            limits=self._limits(before.limits, None, options.limits),
+            limits=self._limits(kept.limits if kept else self._usual_limits(model), None, options.limits),
             provider_tools=tools.provider,
             record=before.record if options.record is None else options.record,
             labels=before.labels if options.labels is None else options.labels,
             trace=TRACING.traceparent,
         )
-        return self._within(model, request, self._output_spec(options) or before.output)
+        usual = _output_of(model)
+        output = self._output_spec(options) or (kept.output if kept and usual is None else None)
+        return self._within(model, request, output, usual)
 
     def check_declared(self, item: HttpToolIn, field: str) -> None:
         """Raises RequestRefused for a tool that cannot be called from here."""
@@ -194,7 +247,8 @@ class Resolver:
             except RequestRefused as error:
                 raise RequestRefused(error.detail, field=f"{field}.model") from None
             if changes.params is not None:
-                merged["params"] = self.params.checked(model, changes.params.given, f"{field}.params")
+                params = unmasked_params(changes.params, stored.get("params") or {}, f"{field}.params")
+                merged["params"] = self.params.checked(model, _given(params), f"{field}.params")
         self._check_limits(changes.limits, f"{field}.limits")
         for member in ("params", "limits"):
             if sent.get(member) is not None:
@@ -302,70 +356,30 @@ class Resolver:
             submit_name=output.submit_name,
             submit_description=output.submit_description,
         )
-        try:
-            self.toolset.outputs.check(spec)
-        except ValueError as error:
-            raise RequestRefused(str(error), field="output") from None
+        self.toolset.outputs.check(spec)
         return spec
 
-    def _within(self, model: Model, request: TurnRequest, output: OutputSpec | None) -> TurnRequest:
-        """The request with its output, within the abilities of the model: nothing is spent on a call that must fail."""
-        if output is not None:
-            request = self._structured(request, output)
-        # An unknown model is not assumed to support edits by the provider.
-        known = model.can or () if request.limits.compaction == "provider" else ()
-        edits = tuple(edit for edit in EDITS if edit in known)
-        prices = self._prices(request.model, request.limits)
-        limits = replace(request.limits, context_window=model.context_window, provider_edits=edits, prices=prices)
-        request = replace(request, limits=limits)
-        if (request.tools or request.provider_tools) and not model.supports("tools"):
-            raise RequestRefused(f"`tools` must be left out: model {model.id} does not support tools.", field="tools")
-        return self.toolset.offered(request)
-
-    def _prices(self, model: str, limits: Limits) -> Mapping[str, Prices]:
-        """The prices of the models that the turn may use, frozen with its budget. A model without prices has none;
-        where the turn itself asked for the budget, that is refused.
+    def _within(
+        self, model: Model, request: TurnRequest, output: OutputSpec | None, usual: OutputSpec | None
+    ) -> TurnRequest:
+        """The request with its output, or the `usual` one of an agent, within the abilities of the model and what the
+        operator allows.
         """
-        if limits.budget_cost is None:
-            return {}
-        known = {name: self.models.prices(name) for name in (model, *self.models.fallbacks(model))}
-        if limits.budget_cost != self.defaults.limits.budget_cost:
-            for name, prices in known.items():
-                if prices is None:
-                    detail = f"`limits.budget_cost` must be left out: model {name} has no prices here."
-                    raise RequestRefused(detail, field="limits.budget_cost")
-        return {name: prices for name, prices in known.items() if prices is not None}
-
-    def _structured(self, request: TurnRequest, output: OutputSpec) -> TurnRequest:
-        """Adds the tools by which the model submits its output, if it needs any. Attempts are counted instead of tool
-        rounds. Half an output has no value, so an output in text is rewritten after an interruption.
-        """
-        output = replace(output, native=self._is_native(request, output))
-        tools = output_tools(output)
-        taken = {spec.name for spec in request.tools}
-        taken |= {msgspec.json.decode(tool).get("name") for tool in request.provider_tools}
-        for spec in tools:
-            if spec.name in taken:
-                field = "output.name" if spec.role == "output" else "output.submit_name"
-                detail = f"`{field}` must be another name: this turn has another tool {spec.name}."
-                raise RequestRefused(detail, field=field)
-            taken.add(spec.name)
-        most = output.max_attempts * output.max_iterations
+        most = 0 if output is None else output.max_attempts * output.max_iterations
         if self.allowed.output_calls is not None and most > self.allowed.output_calls:
             detail = "`output.max_attempts` times `output.max_iterations` must be at most"
             raise RequestRefused(f"{detail} {self.allowed.output_calls:,} model calls.", field="output.max_attempts")
-        recovery = "retry" if output.native else request.limits.recovery
-        limits = replace(request.limits, max_rounds=most, recovery=recovery)
-        return replace(request, tools=(*request.tools, *tools), output=output, limits=limits)
+        budget = request.limits.budget_cost
+        if budget is not None and budget != self.defaults.limits.budget_cost:
+            for name, prices in prices_of(self.models, request.model).items():
+                if prices is None:
+                    detail = f"`limits.budget_cost` must be left out: model {name} has no prices here."
+                    raise RequestRefused(detail, field="limits.budget_cost")
+        return self.toolset.offered(within_abilities(self.models, model, request, output or usual))
 
-    def _is_native(self, request: TurnRequest, output: OutputSpec) -> bool:
-        """Drafts need tools, and the provider's own tools cite sources, which have no place in JSON."""
-        own_format = (request.params.get("output_config") or {}).get("format") or request.params.get("response_format")
-        if output.handler is not None or request.provider_tools or own_format:
-            return False
-        return is_strict(msgspec.json.decode(schema_for_model(output))) and self.models.all_support(
-            request.model, "structured_output"
-        )
+
+def _output_of(model: Model) -> OutputSpec | None:
+    return None if model.preset is None else model.preset.output
 
 
 def _names_things(value: Any) -> bool:

@@ -92,6 +92,7 @@ _POSTS: tuple[Limit, ...] = ("requests", "queued_turns", "streams")
 _KEY = ("Idempotency-Key",)
 _SENDS: tuple[Scope, ...] = ("send", "chat")
 _CAUGHT_UP = Query("caught_up", "true: a notice `caught_up` comes behind what there was at the connection")
+_FRAMES = Query("frames", "never: the deltas of the turn wait for no others, also under load")
 _OLD = ("Cache-Control",)  # of what may be read on a standby
 
 ENDPOINTS = (
@@ -252,7 +253,7 @@ ENDPOINTS = (
         gives="text/event-stream",
         statuses=(200, 204),
         problems=(400, 404, 409),
-        queries=(Query("cursor", "the id of the last event received"), _CAUGHT_UP),
+        queries=(Query("cursor", "the id of the last event received"), _CAUGHT_UP, _FRAMES),
         headers=("Last-Event-ID", *_OLD),
         reach="turn",
     ),

@@ -1,40 +1,60 @@
-"""Encryption of the headers of HTTP tools, before anything of a request is stored."""
+"""Encryption of the secrets of tools, before anything of a request is stored."""
 
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from turnstream.api.schemas.requests import ChatSettings, FixedOptions, NewTurn, TurnOptions
-from turnstream.api.schemas.tools import HttpToolIn, ToolIn
+import msgspec
+
+from turnstream.api.schemas.requests import ChatSettings, FixedOptions, NewTurn, Params, TurnOptions
+from turnstream.api.schemas.tools import HttpToolIn, ProviderToolIn
 from turnstream.api.services import Services
 from turnstream.domain.errors import RequestRefused
-from turnstream.domain.secret_headers import needs_sealing
-from turnstream.kit.sealing import CannotOpen
+from turnstream.domain.secret_headers import (
+    SERVERS_OF_PARAMS,
+    credentials_of,
+    needs_sealing,
+    server_of,
+    servers_of,
+    with_credentials,
+)
+from turnstream.domain.turns import TurnRequest
+from turnstream.kit.sealing import CannotOpen, is_sealed
+from turnstream.storage.owners.owner_keys import OwnerKeys
 
 AnyOptions = TypeVar("AnyOptions", TurnOptions, NewTurn, ChatSettings, FixedOptions)
 
 
 async def sealed(services: Services, owner: str, options: AnyOptions, field: str = "") -> AnyOptions:
-    """The options with encrypted headers of HTTP tools, if this server has a master key. Headers are checked before:
+    """The options with encrypted secrets of tools, if this server has a master key. Headers are checked before:
     afterwards their values cannot be seen. Raises RequestRefused.
     """
-    keys, tools = services.owner_keys, options.tools
-    if keys is None or not tools or not any(isinstance(tool, HttpToolIn) and tool.headers for tool in tools):
+    if (keys := services.owner_keys) is None:
         return options
-    found: list[ToolIn] = []
+    tools, params = list(options.tools or ()), {} if options.params is None else options.params.given
     for place, tool in enumerate(tools):
-        if isinstance(tool, HttpToolIn) and any(needs_sealing(value) for value in tool.headers.values()):
-            where = f"{field}tools.{place}"
+        where = f"{field}tools.{place}"
+        if isinstance(tool, HttpToolIn) and any(map(needs_sealing, tool.headers.values())):
             services.resolver.check_declared(tool, where)
-            try:
-                headers = await keys.sealed_headers(owner, tool.url, tool.headers)
-            except CannotOpen as error:
-                raise RequestRefused(
-                    f"`{where}.headers` must have the values themselves, not what the server stores: {error}",
-                    field=f"{where}.headers",
-                ) from None
-            found.append(tool.model_copy(update={"headers": dict(headers)}))
-        else:
-            found.append(tool)
-    return options.model_copy(update={"tools": found})
+            headers = await _sealed(keys, owner, tool.url, tool.headers, f"{where}.headers")
+            tools[place] = tool.model_copy(update={"headers": headers})
+        elif isinstance(tool, ProviderToolIn) and credentials_of(tool.definition):
+            definition = await _sealed_definition(keys, owner, tool.definition, f"{where}.definition")
+            tools[place] = tool.model_copy(update={"definition": definition})
+    changed: dict[str, Any] = {"tools": tools} if tools else {}
+    if servers := servers_of(params):
+        where = f"{field}params.{SERVERS_OF_PARAMS}"
+        each = [await _sealed_definition(keys, owner, one, f"{where}.{place}") for place, one in enumerate(servers)]
+        changed["params"] = Params(**{**params, SERVERS_OF_PARAMS: each})
+    return options.model_copy(update=changed)
+
+
+def has_plain_secrets(request: TurnRequest | None) -> bool:
+    if request is None:
+        return False
+    calls = [spec.http.headers for spec in request.tools if spec.http]
+    definitions = [*map(msgspec.json.decode, request.provider_tools), *servers_of(request.params)]
+    values = [value for each in (*calls, *map(credentials_of, definitions)) for value in each.values()]
+    return any(needs_sealing(value) and not is_sealed(value) for value in values)
 
 
 async def new_settings(services: Services, owner: str, sent: ChatSettings | None, field: str) -> dict[str, Any]:
@@ -42,3 +62,19 @@ async def new_settings(services: Services, owner: str, sent: ChatSettings | None
     if sent is not None:
         sent = await sealed(services, owner, sent, f"{field}.")
     return services.resolver.changed_settings({}, sent, field)
+
+
+async def _sealed_definition(
+    keys: OwnerKeys, owner: str, definition: Mapping[str, Any], field: str
+) -> Mapping[str, Any]:
+    secrets = credentials_of(definition)
+    return with_credentials(definition, await _sealed(keys, owner, server_of(definition), secrets, field))
+
+
+async def _sealed(keys: OwnerKeys, owner: str, server: str, values: Mapping[str, str], field: str) -> Mapping[str, str]:
+    try:
+        return await keys.sealed_headers(owner, server, values)
+    except CannotOpen as error:
+        raise RequestRefused(
+            f"`{field}` must have the values themselves, not what the server stores: {error}", field=field
+        ) from None

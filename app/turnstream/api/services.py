@@ -20,6 +20,7 @@ from turnstream.api.recent_chats import RecentChats
 from turnstream.api.resolve import Resolver
 from turnstream.api.streams.response import OwnerStreams
 from turnstream.domain.errors import TooMany
+from turnstream.domain.guards import Place
 from turnstream.domain.identity import Identity
 from turnstream.domain.plans import rate_sentence
 from turnstream.domain.turns import Turn
@@ -130,7 +131,8 @@ class Live:
     """The turns that run, and the signals to the workers: `wake` when a turn can be claimed, `refresh` when a message
     or an answer has arrived at one, `cancel` when one is to stop. `reserve_slot` gives the id of this replica where
     a turn may be claimed as it is written; it is then given to `begin`, with the owner and the end of its path. Without
-    `deliveries` sse-starlette sends the streams of turns too.
+    `deliveries` sse-starlette sends the streams of turns too. `check_message` returns the text of a message as it may
+    be stored, by owner and plan of the credential.
     """
 
     directory: Directory
@@ -142,6 +144,7 @@ class Live:
     cancel: Callable[[UUID], Awaitable[None]]
     reserve_slot: Callable[[], AbstractContextManager[UUID | None]]
     begin: Callable[[str, Sequence[Turn]], None]
+    check_message: Callable[[str, str | None, str, Place], Awaitable[str]]
 
     def notify(self, owner: str, chat: UUID) -> None:
         """Wakes the readers of a chat and of its owner's feed, after a change was committed."""

@@ -46,10 +46,12 @@ def require_uploads(identity: Identity) -> None:
         identity.require("chat")  # which messages could refer to the file is not known
 
 
-async def take_upload(request: Request, media_type: MediaType, content: bytes) -> Upload:
+async def take_upload(
+    request: Request, media_type: MediaType, content: bytes, name: str | None = None, purpose: str | None = None
+) -> Upload:
     """Stores a file of the caller. Raises TooMany."""
     services, identity = services_of(request), identity_of(request)
-    upload = await store_upload(services, identity.owner, media_type.name, content)
+    upload = await store_upload(services, identity.owner, media_type.name, content, name, purpose)
     if identity.chat is not None:
         await services.storage.uploads.keep_for_chat(identity.chat, upload.id)
     return upload

@@ -20,6 +20,7 @@ from turnstream.api.schemas.responses import (
     ListedChat,
     PieceOut,
     PreliminaryOut,
+    ReportOut,
     RoundOut,
     TurnOut,
     WantedOut,
@@ -112,6 +113,7 @@ def shown_turn(turn: Turn, services: Services, siblings: Sequence[UUID] | None =
             for each in turn.preliminary
         ],
         jobs=[JobOut.model_validate(each.shown()) for each in turn.open_jobs],
+        reports=[ReportOut.model_validate(each.report()) for each in rows.jobs if each.reports],
         labels=dict(turn.request.labels) if turn.request else {},
         hook_failures=turn.hook_failures,
         siblings=None if siblings is None else list(siblings),

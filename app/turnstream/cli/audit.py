@@ -5,6 +5,7 @@ from datetime import UTC
 
 import click
 
+from turnstream.cli import OpenGroup
 from turnstream.extension import read_settings
 from turnstream.setup.databases import open_present_database
 from turnstream.storage.owners.audit import AuditTrail
@@ -13,12 +14,13 @@ from turnstream.storage.rows import to_json
 _PAGE = 500
 
 
-@click.command()
+@click.group(cls=OpenGroup, invoke_without_command=True)
 @click.option("--owner", help="Entries about this owner.")
 @click.option("--kind", help="Entries of this kind, such as `token.created`; or of all that begin so: `token`.")
 @click.option("--days", type=click.FloatRange(min=0), default=30.0, show_default=True, help="How far back.")
 @click.option("--limit", type=click.IntRange(min=1), help="The most entries.")
-def audit(owner: str | None, kind: str | None, days: float, limit: int | None) -> None:
+@click.pass_context
+def audit(context: click.Context, owner: str | None, kind: str | None, days: float, limit: int | None) -> None:
     """Print the audit trail, newest entries first.
 
     The columns are time (UTC), kind, owner, actor, details.
@@ -38,4 +40,5 @@ def audit(owner: str | None, kind: str | None, days: float, limit: int | None) -
                     return
                 entries = await trail.page(owner, kind, days, min(_PAGE, left or _PAGE), entries[-1].id)
 
-    asyncio.run(run())
+    if context.invoked_subcommand is None:
+        asyncio.run(run())

@@ -126,7 +126,7 @@ async def examine(settings: Settings, ping: bool) -> list[Finding]:
         with _tried("model", "", found):
             model = chosen_model(settings, given, extensions)
         if found[-1].status == "ok":
-            found[-1] = Finding("model", "ok", f"{model} answers unless a turn names another one; only --ping calls it")
+            found[-1] = Finding("model", "ok", f"the default is {model}{'' if ping else '; only --ping calls it'}")
         database: Database = _Nothing()
         async for finding in _database(settings, stack):
             if isinstance(finding, Database):
@@ -285,10 +285,10 @@ async def _secrets(settings: Settings, extensions: Sequence[Extension], database
                 ("note", f"those of requests are stored in plain text: set TURNSTREAM_MASTER_KEY; {HOW_TO_MAKE}")
             )
         if keys is not None and (replica := await keys.replica_without_key()):
-            text = f"none is encrypted while the replica {replica} lacks the master key: give it to all replicas"
+            text = f"some may stay plain while the replica {replica} lacks the master key: give it to all replicas"
             found.append(("note", text))
         if keys is not None and (others := (await keys.counts()).others - lost) > 0:
-            text = f"an earlier master key wraps the keys of {others} owners: keep it in TURNSTREAM_MASTER_KEY"
+            text = f"an earlier master key wraps the keys of {others} owners: keep it, or run `turnstream keys rotate`"
             found.append(("note", text))
     if tried[0].status != "ok":
         return tried
@@ -308,8 +308,11 @@ def _connections(settings: Settings, most: int, replicas: int) -> Finding:
 
 
 async def _checks(settings: Settings, extensions: Sequence[Extension], models: Models, ping: bool) -> list[Finding]:
-    """Runs the checks of the extensions, and returns their findings."""
+    """Whether the default model is a listed one, and the findings of the extensions."""
     found: list[Finding] = []
+    if settings.model is not None and models.label(settings.model) == "other":
+        text = f"{settings.model} is not listed: {models.provider_name(settings.model)} gets the name as it is"
+        found.append(Finding("models", "note", text))
     for name, check in ((name, check) for extension in extensions for name, check in extension.checks.items()):
         with _tried(name, "", found):
             text = await check(settings, models, ping)

@@ -2,27 +2,16 @@
 
 import asyncio
 from collections import Counter
-from contextlib import suppress
 
 import click
 
 from turnstream.api.identity.way import BELIEVED
 from turnstream.cli import OpenGroup
 from turnstream.config import Settings
-from turnstream.extension import read_settings, recordings_of, selected
-from turnstream.setup.databases import (
-    database_name,
-    open_present_database,
-)
-from turnstream.storage.chats.turns import CANCEL_TURN
-from turnstream.storage.database import Database
-from turnstream.storage.owners.audit import AuditTrail
+from turnstream.extension import before_erasure, read_settings, recordings_of, selected
+from turnstream.setup.databases import database_name, open_present_database
+from turnstream.storage.owners.erasure import erase_owner
 from turnstream.storage.owners.owners import Owners
-from turnstream.storage.runs.queue import CANCEL, NOTIFY
-
-# Seconds that running turns get to end after they were cancelled.
-_PATIENCE = 15.0
-_LOOK = 0.2  # seconds
 
 
 @click.group(cls=OpenGroup)
@@ -66,33 +55,8 @@ def erase(owner: str, yes: bool) -> None:
 
 
 async def _erase(settings: Settings, owner: str) -> Counter[str]:
-    erased: Counter[str] = Counter()
-    recordings = recordings_of(settings, selected(settings))
+    extensions = selected(settings)
+    recordings = recordings_of(settings, extensions)
     async with open_present_database(settings) as database:
-        stored = Owners(database)
-        erased["tokens"] = len(await stored.delete_tokens(owner))
-        believed_until = asyncio.get_running_loop().time() + (2 * BELIEVED if erased["tokens"] else 0)
-        await _cancel(database, stored, owner)
-        while True:
-            async for step in stored.erase(owner):
-                erased[step.table] += step.rows
-                erased["recordings"] += sum(map(recordings.delete, step.turns))
-            # A server trusts a token for some seconds after it has gone, and may have written meanwhile.
-            if asyncio.get_running_loop().time() >= believed_until and await stored.is_erased(owner):
-                if erased.total():
-                    await AuditTrail(database).note("owner.erased", owner, +erased)
-                return +erased
-            await asyncio.sleep(_LOOK)
-
-
-async def _cancel(database: Database, stored: Owners, owner: str) -> None:
-    """Cancels the turns that are open, and waits until none runs; not for long: their rows go in any case."""
-    turns, running = await stored.open_turns(owner)
-    for turn in turns:
-        await database.row(CANCEL_TURN, turn=turn, withdraws=False)
-        await database.row(NOTIFY, payload=f"{CANCEL} {turn}")
-    with suppress(TimeoutError):
-        async with asyncio.timeout(_PATIENCE):
-            while running:
-                await asyncio.sleep(_LOOK)
-                _, running = await stored.open_turns(owner)
+        before = before_erasure(settings, extensions, database)
+        return await erase_owner(database, owner, recordings.delete, BELIEVED, before)

@@ -39,7 +39,9 @@ def usage(by: str, owner: str | None, since: datetime | None, until: datetime | 
     figures = ["calls", "input", "cache_read", "cache_write", "output", "cost"]
     click.echo("\t".join([*groups, *figures]))
     for row in rows:
-        click.echo("\t".join([*(str(getattr(row, group)) for group in groups), *_figures(row)]))
+        # Embeddings have no chat.
+        names = [str(getattr(row, group) or "-") for group in groups]
+        click.echo("\t".join([*names, *_figures(row)]))
     click.echo("\t".join(["total", *([""] * (len(groups) - 1)), *_figures(total)]))
 
 

@@ -3,12 +3,14 @@
 from dataclasses import dataclass, field
 from datetime import datetime
 from hashlib import sha256
-from typing import Literal
+from typing import Final, Literal
 from uuid import UUID
 
 from turnstream.domain.blocks import Block, CallKey
 
-AskKind = Literal["client", "approval", "elicitation"]
+AskKind = Literal["client", "approval", "elicitation", "sign_in"]
+# Asks with a question of their own. Others show the call.
+QUESTIONS: Final = frozenset[AskKind]({"elicitation", "sign_in"})
 # `result`, `approve` and `deny` come from a person. An ask without an answer expires, or a steer supersedes it.
 AnswerKind = Literal["result", "approve", "deny", "expired", "superseded"]
 
@@ -40,6 +42,9 @@ class Ask:
     An `elicitation` is a question of a tool to the person while its call runs. `question` is its JSON text, its
     `tool_use_id` the call's with a number (`elicitation_id`). It is open while the attempt that made it runs.
 
+    A `sign_in` has a question as well, with a link: the call was not made, because its server wants the person to sign
+    in. The call is made when that is done, in any attempt.
+
     `approvers` are the principals who alone may answer (`Identity.principals`); without them the owner answers.
     """
 
@@ -66,9 +71,14 @@ class Ask:
     @property
     def is_marked(self) -> bool:
         """Whether it has a place in the log. An ask that a grant answered was never shown; an elicitation comes at any
-        time, in the middle of a block too, and is shown by a notice.
+        time, in the middle of a block too, and is shown by a notice. So is a sign-in.
         """
-        return self.kind != "elicitation" and (self.answer is None or self.answer.grant is None)
+        return self.question is None and (self.answer is None or self.answer.grant is None)
+
+    @property
+    def holds_call(self) -> bool:
+        """Whether the call is not run before the answer. A question of a tool comes while its call runs."""
+        return self.answer is None and self.kind != "elicitation"
 
     @property
     def call_id(self) -> str:
@@ -94,8 +104,8 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class Steer:
-    """A message of the user to a turn that is open. It becomes blocks of the turn when the turn takes it in. `stored`
-    is the JSON text as it was read: the turn takes in what the row has.
+    """A message of the user to a turn that is open, or the report of a job. It becomes blocks of the turn when the turn
+    takes it in. `stored` is the JSON text as it was read: the turn takes in what the row has.
     """
 
     id: UUID

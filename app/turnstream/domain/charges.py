@@ -3,18 +3,20 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
+from uuid import UUID
 
 from turnstream.domain.assembly import ASSEMBLED
 from turnstream.domain.rounds import BilledTokens, Prices, Round, billed_tokens
 from turnstream.domain.turns import Turn
 
-ChargeKind = Literal["round", "summary", "title"]
+ChargeKind = Literal["round", "summary", "title", "embedding", "guard"]
 
 
 @dataclass(frozen=True, slots=True)
 class Charge:
-    """One model call of a turn, or beside it: the summary of a result, the title of its chat. `call` is its name within
-    the turn. `cost` is None if the prices are not known.
+    """One model call of a turn, or beside it: the summary of a result, the title of its chat, the check of a guard.
+    Embeddings have no turn.
+    `call` is its name within the turn. `cost` is None if the prices are not known.
     """
 
     kind: ChargeKind
@@ -32,6 +34,11 @@ def charges_of(rounds: Iterable[Round], turn: Turn) -> Sequence[Charge]:
         for round in rounds
         if round.stop_reason != ASSEMBLED
     ]
+
+
+def root_of(turn: Turn) -> UUID | None:
+    """The turn at the root of the family that the turn was made for; None if it was not made for another one."""
+    return None if turn.request is None else turn.request.root_turn
 
 
 def call_of(round: Round) -> str:

@@ -19,7 +19,7 @@ REWRITTEN = "rewritten"  # a part that readers had seen was taken back
 CONTINUED = "continued"  # a reply was interrupted, and its text stays
 _LOOKED_AT = frozenset({TOOL_USE, TOOL_RESULT, USER_TEXT})  # by what is counted here
 # Notes on results that needed no policy.
-_NOT_DEGRADED = frozenset({"started_at", "seconds", "summarised", "cached", "memo", "approval"})
+_NOT_DEGRADED = frozenset({"started_at", "seconds", "summarised", "cached", "memo", "approval", "job"})
 
 
 @dataclass(frozen=True, slots=True)

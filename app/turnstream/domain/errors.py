@@ -8,6 +8,8 @@ TurnstreamError
 │   ├── NoSuchPage        … is for a page that no list has
 │   ├── OfAnotherCell     … is of an owner whose rows another cell has
 │   ├── Conflict          … does not fit the present state
+│   ├── MessageBlocked    … has a message that a guardrail does not allow
+│   ├── GuardFailed       … has a message that a guardrail could not check; try again
 │   └── TooMany           … must wait: a limit of the owner is reached
 ├── ProviderError         the provider refused or failed
 │   ├── TransientError    … trying again may help (rate limit, overload, 5xx, connection, silence)
@@ -34,6 +36,7 @@ RefusalCode = Literal[
     "conflict",
     "delivered",
     "forbidden",
+    "guardrail",
     "idempotency_key_reused",
     "invalid",
     "limit_reached",
@@ -137,6 +140,21 @@ class Conflict(RequestRefused):
     status = 409
     title = "Conflict with the present state"
     code = "conflict"
+
+
+class MessageBlocked(RequestRefused):
+    """A guardrail does not allow the message."""
+
+    title = "The message is not allowed"
+    code = "guardrail"
+
+
+class GuardFailed(RequestRefused):
+    """A guardrail could not check the message, which nobody may read unchecked."""
+
+    status = 503
+    title = "Temporarily unavailable"
+    code = "unavailable"
 
 
 class TooMany(RequestRefused):

@@ -84,6 +84,11 @@ class Identity:
         return self.is_bound or "chat" not in self.scopes
 
     @property
+    def is_whole(self) -> bool:
+        """Whether it has all rights of a person over what the owner has, and nothing narrows them."""
+        return self.scopes >= OF_A_PERSON and not self.is_restricted and not self.fixed
+
+    @property
     def documents(self) -> str | None:
         """The beginning of the paths of all documents that its messages may name and its turns' tools may read: empty
         for every document, None for none.
@@ -129,6 +134,11 @@ def arriving_name(owner: str) -> str:
 def departed_name(owner: str, cell: str) -> str:
     """Returns the owner's name in the old cell after a move to `cell`, for the rows that remain until their erasure."""
     return f"{owner} (moved to {cell})"
+
+
+def owner_before_move(name: str) -> str:
+    """Returns the owner whose rows a move keeps under this name; any other name as it is."""
+    return _OF_A_MOVE.sub("", name)
 
 
 def known_scopes(names: Collection[str]) -> frozenset[Scope]:

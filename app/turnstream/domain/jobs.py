@@ -44,6 +44,11 @@ def digest_of_token(token: str) -> bytes:
 
 # The states of a job that is not over.
 OpenJobState = Literal["due", "running", "detached"]
+# What became of a report: `steered` went into an open turn, `started` has started one, `discarded`: the turn of the
+# call was cancelled.
+Delivery = Literal["steered", "started", "discarded"]
+# So many turns in a row may be started by reports. A call of the last one is waited for.
+MOST_STARTED: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +65,10 @@ class JobChild:
 class Job:
     """The job of a call, as the turn sees it. `progress` is what it last reported, `since` when the call was made a
     job. A job that is `settled` is over; its `outcome`, as JSON text, is None once the call has its result.
+
+    The turn does not wait for a job that `reports`: its call has a result at once, and the outcome is delivered as a
+    report, to the turn `delivered_to`, which may be another one of the branch. It was applied behind `delivered_round`,
+    0 for before the first one; None until then.
     """
 
     id: UUID
@@ -73,6 +82,10 @@ class Job:
     state: OpenJobState = "due"
     since: datetime | None = None
     child: JobChild | None = None
+    reports: bool = False
+    delivery: Delivery | None = None
+    delivered_to: UUID | None = None
+    delivered_round: int | None = None
 
     @property
     def key(self) -> CallKey:
@@ -89,4 +102,17 @@ class Job:
             "since": self.since,
             "progress": self.progress,
             "child": None if self.child is None else asdict(self.child),
+        }
+
+    def report(self) -> Mapping[str, Any]:
+        """What readers of the turn see of a job that reports."""
+        return {
+            "job": self.id,
+            "tool_use_id": self.tool_use_id,
+            "name": self.name,
+            "state": "settled" if self.settled else self.state,
+            "progress": self.progress,
+            "delivery": self.delivery,
+            "turn": self.delivered_to,
+            "round": self.delivered_round,
         }

@@ -23,6 +23,7 @@ PROVIDER_SUMMARY = "compaction"  # written by a provider that makes the conversa
 SUMMARY = "summary"  # of the turns before, where they are too long for the model
 SHORTENED = "shortened"  # which earlier tool results are sent shortened from there on
 USER_TEXT = "user_text"  # from the user, while the turn ran
+REPORT = "report"  # the outcome of a call that went on in the background after its turn had continued
 VERDICT = "verdict"  # on an output that a structured turn's model wrote as text
 
 Family = Literal["prose", "thought", "call", "server_call", "result", "server_result", "file", "steer", "note", "other"]
@@ -77,6 +78,8 @@ _ROWS = (
     BlockKind(SUMMARY, "note", streams="text", sent="for_history", shown="note", size="none"),
     BlockKind(SHORTENED, "note", after_seal=True, sent="never", shown="note", size="none"),
     BlockKind(USER_TEXT, "steer", after_seal=True, sent="as_user_text", shown="user_text"),
+    # The call has its one result already, so a provider takes no second one.
+    BlockKind(REPORT, "note", after_seal=True, sent="as_user_text", shown="note", size="text"),
     # Sent only where the output was not accepted.
     BlockKind(VERDICT, "note", after_seal=True, sent="as_user_text", shown="note"),
 )
@@ -104,6 +107,7 @@ FILES = _names_of("file")
 # Their `data` may name uploads. In this order an index has them.
 WITH_FILES = (*(kind.name for kind in _ROWS if kind.family == "file"), TOOL_RESULT)
 STREAMED_MEMBERS: Mapping[str, str] = {kind.name: kind.streams for kind in _ROWS if kind.streams is not None}
+STEERED = frozenset({USER_TEXT, REPORT})  # what a steer becomes: the model is called because of it
 AFTER_SEAL = frozenset(kind.name for kind in _ROWS if kind.after_seal)
 # Sent in another place or form than their own, or not at all.
 NOT_SENT_IN_PLACE = frozenset(kind.name for kind in _ROWS if kind.sent != "in_place")

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import groupby
+from uuid import UUID
 
 from turnstream.domain.asks import Ask
 from turnstream.domain.blocks import Block
@@ -24,6 +25,27 @@ class ReachedLimit:
     name: str
     limit: float
     used: float
+
+
+@dataclass(frozen=True, slots=True)
+class FamilyUse:
+    """The tokens and the cost that the turns of a family have used, or use by calls of models that run."""
+
+    tokens: int
+    cost: float
+
+
+def family_of(turn: Turn) -> UUID | None:
+    """The turn at the root of the family with which the turn shares a budget of tokens or cost. None if it has no such
+    budget, or no family.
+    """
+    assert turn.request is not None
+    limits = turn.request.limits
+    if limits.budget_tokens is None and limits.budget_cost is None:
+        return None
+    if turn.request.root_turn is not None:
+        return turn.request.root_turn
+    return turn.id if any(job.kind == "child" for job in turn.jobs) else None
 
 
 def rounds_with_calls(blocks: Sequence[Block]) -> list[int]:
@@ -78,28 +100,37 @@ def calls_are_spent(turn: Turn, last: int | None = None) -> bool:
     return most is not None and sum(last is None or call.round <= last for call in counted_calls(turn)) >= most
 
 
-def spent_budget(turn: Turn, now: datetime | None) -> ReachedLimit | None:
-    """The first budget that is used up; None if there is some left of each. Without `now` time does not count."""
+def spent_budget(turn: Turn, now: datetime | None, family: FamilyUse | None = None) -> ReachedLimit | None:
+    """The first budget that is used up; None if there is some left of each. Without `now` time does not count. `family`
+    is what the turn's family has used, the turn included.
+    """
     assert turn.request is not None
     limits = turn.request.limits
     if limits.budget_tokens is not None:
-        tokens = sum(billed_tokens(round.spent).total for round in turn.rounds)
+        tokens = family.tokens if family else sum(billed_tokens(round.spent).total for round in turn.rounds)
         if tokens >= limits.budget_tokens:
             return ReachedLimit("budget_tokens", limits.budget_tokens, tokens)
     if limits.budget_cost is not None:
-        cost = _cost(turn)
+        cost = family.cost if family else _cost(turn)
         if cost >= limits.budget_cost:
             return ReachedLimit("budget_cost", limits.budget_cost, cost)
     if limits.budget_seconds is not None and now is not None:
-        seconds = _seconds(turn, now)
+        seconds = seconds_used(turn, now)
         if seconds >= limits.budget_seconds:
             return ReachedLimit("budget_seconds", limits.budget_seconds, round(seconds, 3))
     return None
 
 
-def budget_sentence(spent: ReachedLimit) -> str:
+def budget_sentence(spent: ReachedLimit, family: FamilyUse | None = None) -> str:
     what = {"budget_tokens": "tokens", "budget_cost": "in cost", "budget_seconds": "seconds"}[spent.name]
-    return f"The turn has used {spent.used:,} {what}, and its `limits.{spent.name}` is {spent.limit:,}."
+    of_family = family is not None and spent.name != "budget_seconds"
+    whose = "The turn and its family have" if of_family else "The turn has"
+    return f"{whose} used {figure(spent.used)} {what}, and its `limits.{spent.name}` is {figure(spent.limit)}."
+
+
+def figure(amount: float) -> str:
+    """An amount as text: a whole one has no decimals."""
+    return f"{int(amount):,}" if amount == int(amount) else f"{amount:,}"
 
 
 def _cost(turn: Turn) -> float:
@@ -110,7 +141,7 @@ def _cost(turn: Turn) -> float:
     return exact_sum(price.cost_of(round.spent) for price, round in models if price is not None)
 
 
-def _seconds(turn: Turn, now: datetime) -> float:
+def seconds_used(turn: Turn, now: datetime) -> float:
     """The time since the turn was first claimed, without the times in which it waited for a person."""
     if turn.started_at is None:
         return 0.0

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Protocol, TypeVar, overload
 
-from turnstream.domain.asks import Ask
+from turnstream.domain.asks import QUESTIONS, Ask
 from turnstream.domain.blocks import Block
 from turnstream.domain.cursor import Cursor
 from turnstream.domain.deferred import input_of
@@ -170,24 +170,27 @@ def required_actions_of(asks: Sequence[Ask], blocks: Sequence[Block]) -> tuple[R
 
 
 def open_actions_of(turn: Turn) -> tuple[RequiredAction, ...]:
-    """The actions that wait for a person now. An elicitation is gone with the run that made it, and with its call."""
+    """The actions that wait for a person now. A question is gone with its call, and an elicitation with the run that
+    made it.
+    """
     asks = [ask for ask in turn.asks if ask.answer is None]
     if not asks:
         return ()  # without a look at the blocks, of which there may be thousands
     results = {block.key for block in turn.blocks if block.type == TOOL_RESULT}
-    elicitations = tuple(
+    questions = tuple(
         RequiredAction(ask.call_id, ask.name, ask.kind, ask.question, ask.digest, ask.expires_at)
         for ask in asks
-        if ask.question is not None and ask.attempt == turn.attempt and turn.status == "running"
+        if ask.question is not None
+        if ask.kind != "elicitation" or (ask.attempt == turn.attempt and turn.status == "running")
         if (ask.round, ask.call_id) not in results
     )
-    return required_actions_of(asks, turn.blocks) + elicitations
+    return required_actions_of(asks, turn.blocks) + questions
 
 
 def elicited(turn: Turn) -> ActionRequired | None:
-    """All waiting calls, if an elicitation is among them: a reader finds no mark of that. None otherwise."""
+    """All waiting calls, if a question is among them: a reader finds no mark of that. None otherwise."""
     actions = open_actions_of(turn)
-    if not any(action.kind == "elicitation" for action in actions):
+    if not any(action.kind in QUESTIONS for action in actions):
         return None
     return ActionRequired(turn.attempt, turn.rounds[-1].number, actions)
 

@@ -7,9 +7,9 @@ from typing import Any, Literal
 
 from turnstream.domain.blocks import CUT_SHORT, REJECTED, Block
 from turnstream.domain.history import COMPACTED
-from turnstream.domain.kinds import TEXT, TOOL_RESULT, USER_TEXT, VERDICT
+from turnstream.domain.kinds import STEERED, TEXT, TOOL_RESULT, VERDICT
 from turnstream.domain.rounds import Round
-from turnstream.domain.turns import OutputSpec, ToolRole, Turn, TurnError
+from turnstream.domain.turns import OutputSpec, ToolRole, ToolSpec, Turn, TurnError
 
 Failure = Literal[
     "max_attempts",
@@ -48,6 +48,10 @@ _CUT_OFF: dict[str | None, Failure] = {
     "model_context_window_exceeded": "model_context_window_exceeded",
 }
 _AT_ONCE = frozenset({"submit_before_output", *_CUT_OFF})
+_GIVE = "Give the final output. Call this once you have all that you need; it ends your work."
+_DRAFT = "Give a draft of the output. You are told what becomes of it, and may call this again with a better one."
+_SUBMIT = "Submit your last draft as the final output. Call this when you are satisfied with it; it ends your work."
+_NO_ARGUMENTS = '{"type":"object","properties":{},"additionalProperties":false}'
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +78,7 @@ def output_progress(turn: Turn) -> OutputProgress:
     for round in turn.rounds:
         if round.sealed and round.stop_reason != COMPACTED:
             now = _after_round(replace(now, iterations=now.iterations + 1), turn, round)
-            if _of_round(turn, round, USER_TEXT):
+            if _of_round(turn, round, *STEERED):
                 now = replace(now, accepted=None, failure=None)
     return now
 
@@ -133,6 +137,20 @@ def schema_for_model(spec: OutputSpec) -> str:
     return json.dumps({**root, "type": "object", **members}, ensure_ascii=False)
 
 
+def output_tools(spec: OutputSpec) -> tuple[ToolSpec, ...]:
+    """The tools by which a model gives its output; none when the provider enforces the schema."""
+    if spec.native:
+        return ()
+    if spec.handler is None:
+        description = spec.description or _GIVE
+        return (ToolSpec(spec.name, description, schema_for_model(spec), retry_safe=True, role="output"),)
+    draft, submit = spec.description or _DRAFT, spec.submit_description or _SUBMIT
+    return (
+        ToolSpec(spec.name, draft, schema_for_model(spec), retry_safe=True, role="output"),
+        ToolSpec(spec.submit_name, submit, _NO_ARGUMENTS, retry_safe=True, role="submit"),
+    )
+
+
 def _with_moved_references(schema: Any) -> Any:
     """The same schema, one level below the root of another one, where its definitions stay."""
     if isinstance(schema, list):
@@ -151,7 +169,7 @@ def unjudged_draft(turn: Turn) -> Block | None:
     if turn.request is None or turn.request.output is None:
         return None
     sealed = [round for round in turn.rounds if round.sealed]
-    if not sealed or _of_round(turn, sealed[-1], VERDICT) or _of_round(turn, sealed[-1], USER_TEXT):
+    if not sealed or _of_round(turn, sealed[-1], VERDICT, *STEERED):
         return None
     return _draft_of(turn, sealed[-1])
 
@@ -242,8 +260,8 @@ def _calls_of(turn: Turn, round: Round) -> list[tuple[Block, Block | None]]:
     return [(block, results.get(block.tool_use_id)) for block in mine if block.is_call]
 
 
-def _of_round(turn: Turn, round: Round, type: str) -> list[Block]:
-    return [block for block in turn.blocks if block.round == round.number and block.type == type]
+def _of_round(turn: Turn, round: Round, *types: str) -> list[Block]:
+    return [block for block in turn.blocks if block.round == round.number and block.type in types]
 
 
 def _was_cut_short(result: Block | None) -> bool:

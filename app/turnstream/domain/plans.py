@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from math import inf
 from typing import Final
 
-from turnstream.domain.limits import ReachedLimit
+from turnstream.domain.limits import ReachedLimit, figure
 
 PERIODS: Final = ("minute", "day", "month")
 # `requests` ask for answers or go to turns that run, `writes` change other rows, `calls` run tools; `tokens` and `cost`
@@ -114,6 +114,6 @@ def rate_sentence(reached: ReachedLimit) -> str:
         measure
     ]
     return (
-        f"The owner has used {reached.used:,} {what} of this {period}, and the limit `{reached.name}` of the plan is"
-        f" {reached.limit:,}."
+        f"The owner has used {figure(reached.used)} {what} of this {period}, and the limit `{reached.name}` of the plan"
+        f" is {figure(reached.limit)}."
     )

@@ -12,9 +12,10 @@ from turnstream.domain.blocks import Block
 from turnstream.domain.compaction import compaction_needed
 from turnstream.domain.history import COMPACTED
 from turnstream.domain.jobs import Job
-from turnstream.domain.kinds import SERVER_CALLS, TEXT, THOUGHTS, TOOL_RESULT, USER_TEXT, kind_of
+from turnstream.domain.kinds import SERVER_CALLS, STEERED, TEXT, THOUGHTS, TOOL_RESULT, USER_TEXT, kind_of
 from turnstream.domain.limits import (
     BUDGET,
+    FamilyUse,
     budget_sentence,
     calls_are_spent,
     calls_over_limit,
@@ -98,7 +99,7 @@ class AwaitClient:
 
 @dataclass(frozen=True, slots=True)
 class ApplySteers:
-    """Make these messages of the user a part of the turn."""
+    """Make these messages of the user, and reports of jobs, a part of the turn."""
 
     steers: tuple[Steer, ...]
 
@@ -123,28 +124,34 @@ Step = CallModel | Shorten | Compact | RunTools | JudgeOutput | AwaitClient | Ap
 
 
 def next_step(
-    turn: Turn, ancestors: Sequence[Turn] = (), tokens: int | None = None, now: datetime | None = None
+    turn: Turn,
+    ancestors: Sequence[Turn] = (),
+    tokens: int | None = None,
+    now: datetime | None = None,
+    family: FamilyUse | None = None,
 ) -> Step:
     """The next step of an assistant turn that has no unsettled round. `ancestors` are the turns before it, from the
-    root. `tokens` is the size of the next request, where it was counted; `now` the time, for the budget of seconds.
+    root. `tokens` is the size of the next request, where it was counted; `now` the time, for the budget of seconds;
+    `family` what the turn's family has used of its budgets.
     """
-    step = _within_budget(_next_step(turn), turn, now)
+    step = _within_budget(_next_step(turn), turn, now, family)
     if isinstance(step, CallModel) and not is_paused(turn):
         return compaction_step(step.round, [*ancestors, turn], tokens=tokens) or step
     return step
 
 
-def _within_budget(step: Step, turn: Turn, now: datetime | None) -> Step:
+def _within_budget(step: Step, turn: Turn, now: datetime | None, family: FamilyUse | None) -> Step:
     """The step, or the end of a turn that has no budget left for it. An output that was handed over is judged."""
-    if not isinstance(step, CallModel | RunTools) or (spent := spent_budget(turn, now)) is None:
+    if not isinstance(step, CallModel | RunTools) or (spent := spent_budget(turn, now, family)) is None:
         return step
+    sentence = budget_sentence(spent, family)
     if isinstance(step, CallModel):
-        return Fail(BUDGET, budget_sentence(spent), asdict(spent))
+        return Fail(BUDGET, sentence, asdict(spent))
     counted = {call.key for call in counted_calls(turn)}
     refused = tuple(call for call in step.calls if call.key in counted)
     if step.refusal is not None or not refused:
         return step
-    return RunTools(refused, f"This call was not run: the turn's budget is used up. {budget_sentence(spent)}")
+    return RunTools(refused, f"This call was not run: the turn's budget is used up. {sentence}")
 
 
 def compaction_step(
@@ -180,7 +187,7 @@ def _next_step(turn: Turn) -> Step:
     goes_on = 0 < paused <= max(limits.max_rounds, limits.max_recoveries)
     if turn.steers and not (goes_on and last.stop_reason in PAUSED):
         return ApplySteers(turn.steers)
-    steered = any(block.type == USER_TEXT and block.round == last.number for block in turn.blocks)
+    steered = any(block.type in STEERED and block.round == last.number for block in turn.blocks)
     if steered or last.stop_reason == COMPACTED:
         return _call_model(turn, last.number + 1)
     if turn.request.output is not None:
@@ -217,7 +224,7 @@ def _answer_calls(turn: Turn, unanswered: tuple[Block, ...], last: Round, tool_r
         return RunTools(unanswered, f"This call was not run: the limit of {limit} tool rounds is reached.")
     if last.stop_reason in _NOT_RUN:
         return RunTools(unanswered, _NOT_RUN[last.stop_reason])
-    waiting = {ask.key: ask for ask in turn.asks if ask.answer is None}
+    waiting = {(ask.round, ask.call_id): ask for ask in turn.asks if ask.holds_call}
     working = {job.key: job for job in turn.open_jobs}
     if ready := tuple(call for call in unanswered if call.key not in waiting and call.key not in working):
         return RunTools(ready)

@@ -132,6 +132,21 @@ class OutputSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class Preset:
+    """The parts of a request that a model name stands for, where it is the name of an agent: a listed `model` (None:
+    the default one), a system prompt, names of tools of the server, and, if they are given, the limit of rounds and the
+    output. A turn cannot have others. `description` is for people.
+    """
+
+    description: str
+    system: str
+    model: str | None = None
+    tools: tuple[str, ...] = ()
+    max_rounds: int | None = None
+    output: OutputSpec | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class TurnRequest:
     """The request of an assistant turn, frozen when the turn was created, so that a retry is the same request.
 
@@ -139,7 +154,8 @@ class TurnRequest:
     definitions are JSON text and passed on unchanged. `record` asks for a recording of the model calls. `plan` is the
     owner's, where the credentials of the request name one. `labels` are the client's, for itself. `trace` is the span
     that made the turn, as a header `traceparent`; None if nothing is traced. `documents` is how the paths of all
-    documents begin that the turn's tools may read: empty for every document, None for none.
+    documents begin that the turn's tools may read: empty for every document, None for none. `root_turn` is the root of
+    the family that the turn was made for: its budgets of tokens and cost are those of the family.
     """
 
     model: str
@@ -154,6 +170,7 @@ class TurnRequest:
     labels: Mapping[str, str] = field(default_factory=dict)
     trace: str | None = None
     documents: str | None = ""
+    root_turn: UUID | None = None
 
     @property
     def defined_tools(self) -> tuple[ToolSpec, ...]:
@@ -177,12 +194,17 @@ class TurnError:
     def retry_after(self) -> float | None:
         return self.details.get("retry_after") if self.details else None
 
+    @property
+    def wait(self) -> Mapping[str, float]:
+        """`retry_after` as a member of an error's JSON, if the provider asks for it."""
+        return {} if self.retry_after is None else {"retry_after": self.retry_after}
+
 
 @dataclass(frozen=True, slots=True)
 class Turn:
     """One turn with its rounds and blocks, as the rows hold it. `steers` are those that it has not taken in yet, and
     `preliminary` is what running tools have shown, of which the rows may be a second behind. `jobs` are those of its
-    calls, as long as it is open.
+    calls, as long as it is open; those that report for ever.
     `recoveries` counts interruptions without progress, `deaths` the deaths of processes that it may have caused.
     `arrivals` counts the answers and steers that reached it while it was open, `hook_failures` the hooks that failed.
     `forked_from` is the turn that it is a copy of. `lineage` has the numbers of its attempts, from the one that it was
@@ -222,7 +244,8 @@ class Turn:
 
     @property
     def open_jobs(self) -> tuple[Job, ...]:
-        return tuple(job for job in self.jobs if not job.settled)
+        """Those that the turn waits for."""
+        return tuple(job for job in self.jobs if not job.settled and not job.reports)
 
     @property
     def waits_for_person(self) -> bool:

@@ -204,6 +204,8 @@ def _for_whom(ask: OpenAsk) -> str:
             return f"for the result of {ask.name}, which the client runs"
         case "elicitation":
             return f"for an answer to a question of {ask.name}"
+        case "sign_in":
+            return f"for a sign-in to the server of {ask.name}"
         case _:
             assert_never(ask.kind)
 

@@ -12,13 +12,14 @@ import structlog
 
 from turnstream.domain.assembly import ASSEMBLED, assembled_answer, can_be_assembled
 from turnstream.domain.blocks import CUT_SHORT, Block
-from turnstream.domain.charges import Charge, charge_of_request, charges_of
+from turnstream.domain.charges import Charge, charge_of_request, charges_of, root_of
 from turnstream.domain.compaction import earlier_cut, estimate_size, size_of_reply
 from turnstream.domain.errors import PermanentError, ProviderError, TooLong, TransientError
 from turnstream.domain.events import RoundStart
 from turnstream.domain.history import COMPACTED
-from turnstream.domain.limits import BUDGET
+from turnstream.domain.limits import BUDGET, family_of
 from turnstream.domain.output import output_progress
+from turnstream.domain.plans import rate_sentence
 from turnstream.domain.rounds import Round
 from turnstream.domain.steps import (
     INTERRUPTED,
@@ -41,12 +42,14 @@ from turnstream.domain.steps import (
 )
 from turnstream.domain.turns import DELETED, Status, Turn, TurnError, TurnRequest
 from turnstream.domain.why import Activity
+from turnstream.engine.guards import TurnBlocked
 from turnstream.engine.hooks import AfterRound, BeforeAttempt
 from turnstream.engine.metrics import count_retry, count_usage, logged_continuation
 from turnstream.engine.model_route import ModelAccess, ModelRoute
 from turnstream.engine.model_spans import model_call
 from turnstream.engine.recorder import Settlement, to_the_end
 from turnstream.engine.reply import Reply
+from turnstream.engine.reply_gate import ReplyGate
 from turnstream.engine.requests import ModelStep, Requests, TokenCounts
 from turnstream.engine.retries import StallTimeout
 from turnstream.engine.spending import BudgetSpent, most_cost, most_tokens
@@ -58,6 +61,7 @@ from turnstream.kit.text import sentence
 from turnstream.llm.conversation.summaries import as_summary
 from turnstream.storage.database import retry_while_unavailable
 from turnstream.telemetry import PROVIDER_FIRST_DELTA_SECONDS
+from turnstream.tools.sealed_requests import opened_request
 from turnstream.tools.tool import Outcome
 
 log = structlog.get_logger(__name__)
@@ -75,7 +79,13 @@ class Executor:
         self._recorder = context.recorder
         self._tool_runs = tool_runs
         self._models = models
-        self._requests = Requests(context.ancestors, context.entries, context.uploads, models.policy.fitting)
+        self._requests = Requests(
+            context.ancestors,
+            context.entries,
+            context.uploads,
+            models.policy.fitting,
+            partial(opened_request, owner=context.owner, open_headers=context.open_headers),
+        )
         self._token_counter = TokenCounts(context.ancestors, self._requests)
         self._route = ModelRoute(models, self.request.model, context.owner)
         self._reply: Reply | None = None
@@ -120,6 +130,8 @@ class Executor:
             await self._end_without_model(self._route.turn_error(error))
         except BudgetSpent as spent:
             await self.cut_short("error", BUDGET, TurnError(BUDGET, str(spent), details=asdict(spent.reached)))
+        except TurnBlocked as blocked:
+            await self.cut_short("error", blocked.error.type, blocked.error)
         finally:
             await self._tool_runs.close()
 
@@ -138,12 +150,12 @@ class Executor:
         await self._recorder.end("complete", ASSEMBLED)
 
     async def _next_step(self) -> Step:
-        now = CLOCK.now()
-        step = next_step(self.turn, self._context.ancestors, now=now)
+        now, family = CLOCK.now(), await self._context.spending.family_use(self.turn)
+        step = next_step(self.turn, self._context.ancestors, now=now, family=family)
         if not isinstance(step, CallModel | Shorten | Compact):
             return step
         tokens = await self._token_counter.tokens(self.turn, self._route.model, self._route.provider)
-        return step if tokens is None else next_step(self.turn, self._context.ancestors, tokens, now)
+        return step if tokens is None else next_step(self.turn, self._context.ancestors, tokens, now, family)
 
     async def _do(self, step: Step) -> None:
         match step:
@@ -271,9 +283,15 @@ class Executor:
             await self._after_failure(error)
 
     async def _stream_round(self, step: ModelStep, chosen: str | None = None) -> None:
-        """Calls the model of the route, or the `chosen` one, once. Raises BudgetSpent where the plan has no room."""
+        """Calls the model of the route, or the `chosen` one, once. Raises BudgetSpent where the plan or a budget of the
+        family has no room.
+        """
         if self._context.spending.limits_models or self._context.spending.reached is not None:
             await self._reserve(chosen or self._route.model)
+        # After the plan, whose reservation returns those of the turn that are open.
+        if (root := family_of(self.turn)) is not None:
+            request_charge = self._charge_of_request(chosen or self._route.model)
+            await self._context.spending.take_of_family(root, self.turn, request_charge)
         with self._route.call() if chosen is None else self._models.call(chosen, self._context.owner) as provider:
             opened = await self._models.openings.enter()
             request = await self._requests.build(self.turn, step, chosen or self._route.model)
@@ -297,6 +315,8 @@ class Executor:
                     opened,
                     start_early,
                     continued,
+                    self._gate(continued[1]),
+                    self._tool_runs.close,
                 )
                 self._recorder.notify_stage("processing")
                 timeout = StallTimeout(self._models.policy.stall_timeout)
@@ -324,6 +344,13 @@ class Executor:
             log.info("conversation.compacted", through=str(step.through))
         await self._call_after_round()
 
+    def _gate(self, before: str) -> ReplyGate | None:
+        guards = [guard for guard in self._context.guards if guard.on & {"text", "thinking"}]
+        if not guards:
+            return None
+        most = self._models.policy.max_reply_chars
+        return ReplyGate(guards, self._context.owner, lambda: self.turn, most, before)
+
     async def _seal_reply(self, stop_reason: str) -> None:
         """Seals the round of a whole reply, together with the end of the turn or the start of calls where these follow
         at once.
@@ -345,15 +372,15 @@ class Executor:
         cost = most_cost(policy.prices(model), request, reply)
         if not await spending.reserve(self.turn, self._charge_of_request(model), request + reply, cost):
             assert spending.reached is not None
-            raise BudgetSpent(spending.reached)
+            raise BudgetSpent(spending.reached, rate_sentence(spending.reached))
 
     @asynccontextmanager
     async def _reserved_request(self, reply: Reply, model: str) -> AsyncIterator[None]:
         """Lets the round writer reserve what the request of a call costs until its reply begins, so that a kill does
-        not hide it. Where the plan limits models, `_reserve` has done it.
+        not hide it. Where the plan limits models, or the turn shares a budget, it is reserved already.
         """
         turn, view = self.turn, self._recorder.view
-        if self._context.spending.limits_models:
+        if self._context.spending.limits_models or family_of(turn) is not None:
             yield
             return
         request = view.unreserved = partial(self._charge_of_request, model)
@@ -376,9 +403,10 @@ class Executor:
     def _step_behind(self, round: Round, unwritten: Sequence[Block]) -> Step | None:
         """The step behind the seal of this round, where nothing comes in between: the end of the turn, or the start of
         calls, is written with the seal. Words of the user that no notification has announced yet are met by the end
-        itself.
+        itself. What the family of the turn has used is not known here.
         """
-        if self._context.updated.is_set() or self._context.hooks.want(AfterRound):
+        waits = self._context.updated.is_set() or self._context.hooks.want(AfterRound)
+        if waits or family_of(self.turn) is not None:
             return None
         return next_step(self._sealed_turn(round, unwritten), self._context.ancestors, now=CLOCK.now())
 
@@ -419,7 +447,7 @@ class Executor:
         if self._unsealed() is None:
             return
         for charge in charges_of([self._close_reply(DELETED)[0]], turn):
-            add = partial(self._context.charges.add, self._context.owner, turn.chat_id, turn.id, charge)
+            add = partial(self._context.charges.add, self._context.owner, turn.chat_id, turn.id, charge, root_of(turn))
             await retry_while_unavailable(add)
 
     async def _seal(
@@ -469,6 +497,10 @@ class Executor:
         if self._unsealed() is None:
             return
         settlement = settle(self.turn, self._recorder.view.block_being_written(), recoveries)
+        if settlement == "keep" and any(
+            "text" in guard.on and guard.window is not None and not guard.continues for guard in self._context.guards
+        ):
+            settlement = "void"  # its check has not seen the end, and could not take back what a kept round has
         log.info("round.interrupted", settled=settlement, error=error.type)
         match settlement:
             case "seal" | "keep":

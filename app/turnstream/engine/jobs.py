@@ -1,22 +1,26 @@
 """The runner of jobs: claims those that are due, runs them, and stops them when their turn does not want them any more.
+It delivers the reports of those that are over.
 
 A kind of job is what runs the call. The runner has the rest: claims, fences, reports, crashes, and the end.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import AbstractContextManager, suppress
 from functools import partial
 from typing import Any, Final, Protocol
+from uuid import UUID
 
 import structlog
 from structlog.contextvars import bound_contextvars
 
 from turnstream.domain.errors import ClaimLost, StatementRefused, StorageError
+from turnstream.domain.guards import Guard
 from turnstream.domain.jobs import RESULT_PATH, digest_of_token, new_token
 from turnstream.domain.plans import Plans
 from turnstream.engine.preliminary import fitted_output
 from turnstream.engine.recorder import to_the_end
+from turnstream.engine.reports import ReportDelivery
 from turnstream.engine.tool_call import measured, with_files_stored
 from turnstream.engine.tool_gate import UNKNOWN_END, JobEnd
 from turnstream.kit.signals import Signals
@@ -114,10 +118,11 @@ class JobKind(Protocol):
 class ToolJobs:
     """The calls of background tools of this server."""
 
-    def __init__(self, toolset: Toolset, uploads: Uploads, plans: Plans) -> None:
+    def __init__(self, toolset: Toolset, uploads: Uploads, plans: Plans, guards: Sequence[Guard] = ()) -> None:
         self._toolset = toolset
         self._uploads = uploads
         self._plans = plans
+        self._guards = guards
 
     @property
     def names(self) -> Collection[str]:
@@ -129,14 +134,17 @@ class ToolJobs:
         may_run_again = any(spec.name == call.name and repeatable(spec) for spec in request.tools)
         if job.handle is None and job.attempt > (_MOST_RUNS if may_run_again else 1):
             return UNKNOWN_END
+        plan = self._plans.of(job.owner, request.plan)
+        # What is not checked is not shown. The outcome is checked when the turn takes it.
+        silent = any(guard.applies("tool_result", plan.name) for guard in self._guards)
         context = ToolContext(
             owner=job.owner,
             chat_id=job.chat,
             turn_id=job.turn,
             tool_use_id=call.tool_use_id,
             idempotency_key=f"{job.turn}:{call.round}:{call.tool_use_id}",
-            progress=running.progress,
-            preliminary=running.show,
+            progress=(lambda _: None) if silent else running.progress,
+            preliminary=(lambda _: None) if silent else running.show,
             documents=request.documents,
             offered=request.tools,
             checkpoint=running.checkpoint,
@@ -151,7 +159,6 @@ class ToolJobs:
         outcome = await measured(call.name, call.tool_use_id, job.input, invoke)
         if running.detachment is not None and not outcome.is_error:
             return running.detachment
-        plan = self._plans.of(job.owner, request.plan)
         return JobEnd(await with_files_stored(outcome, self._uploads, job.owner, plan))
 
 
@@ -160,9 +167,18 @@ class JobRunner:
     jobs have `grace_period` seconds to end.
     """
 
-    def __init__(self, jobs: Jobs, kind: JobKind, most: int, poll_interval: float, grace_period: float) -> None:
+    def __init__(
+        self,
+        jobs: Jobs,
+        kind: JobKind,
+        reports: ReportDelivery,
+        most: int,
+        poll_interval: float,
+        grace_period: float,
+    ) -> None:
         self._jobs = jobs
         self._kind = kind
+        self._reports = reports
         self._most = most
         self._poll_interval = poll_interval
         self._grace_period = grace_period
@@ -205,25 +221,31 @@ class JobRunner:
                 await self._jobs.store_progress(reports)
             if self._running or self._in_doubt:
                 await self._compare_with_rows()
-            while not self._draining and (free := self._most - len(self._running)) > 0:
+            while True:
+                free = 0 if self._draining else self._most - len(self._running)
                 self._in_doubt = True
-                claimed = await self._jobs.claim(free, self._kind.names)
+                claimed, reports_wait = await self._jobs.claim(free, self._kind.names)
                 self._in_doubt = False
                 for job in claimed:
                     self._start(group, job)
-                if not claimed:
+                delivered = reports_wait and await self._reports.deliver()
+                if not claimed and not delivered:
                     break
         except StorageError as error:
             log.error("jobs.unavailable", error=str(error))
 
     async def _compare_with_rows(self) -> None:
         """Stops jobs that are over, and gives back those that this replica has claimed without knowing it."""
-        held = await self._jobs.held()
+        held, deleted = await self._jobs.held(), list[UUID]()
         for id, running in self._running.items():
             if held.get(id) != running.job.attempt and not running.stopped:
                 running.stopped = True  # a second cancellation would cut its end short
                 log.info("job.stopped", job=str(id), tool=running.job.job.name)
                 running.task.cancel()
+                if running.job.job.reports and id not in held:
+                    deleted.append(id)
+        if deleted:
+            await self._reports.note_deleted(deleted)
         if unrun := {id for id, attempt in held.items() if attempt is None or id not in self._running}:
             await self._jobs.release(unrun)
 

@@ -8,6 +8,7 @@ import structlog
 
 from turnstream.domain.assembly import ASSEMBLED
 from turnstream.domain.errors import ProviderError, TransientError
+from turnstream.domain.guards import GUARDRAIL, GUARDRAIL_FAILED
 from turnstream.domain.kinds import TOOL_RESULT
 from turnstream.domain.limits import BUDGET, reached_limits
 from turnstream.domain.rounds import Round
@@ -31,7 +32,7 @@ log = structlog.get_logger(__name__)
 # A provider may invent others; each would be a metric series of its own without end.
 _STOP_REASONS = frozenset(
     {"end_turn", "max_tokens", "stop_sequence", "tool_use", "pause_turn", "refusal", "cancelled", "error"}
-    | {"model_context_window_exceeded", ASSEMBLED, MAX_TOOL_ROUNDS, MAX_CALLS, BUDGET}
+    | {"model_context_window_exceeded", ASSEMBLED, MAX_TOOL_ROUNDS, MAX_CALLS, BUDGET, GUARDRAIL, GUARDRAIL_FAILED}
 )
 _RETRY_REASONS = frozenset(
     {

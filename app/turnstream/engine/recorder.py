@@ -10,12 +10,12 @@ from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, cast
 
 from msgspec.json import encode as to_json
 
-from turnstream.domain.asks import Ask, Steer
+from turnstream.domain.asks import QUESTIONS, Ask, Steer
 from turnstream.domain.blocks import ACCEPTED, REJECTED, Block, CallState, PreliminaryOutput
 from turnstream.domain.errors import ClaimLost, StatementRefused
 from turnstream.domain.events import BlockStart, Notice, preliminary_notice, progress_notice
 from turnstream.domain.jobs import Job
-from turnstream.domain.kinds import TOOL_RESULT, USER_TEXT, VERDICT
+from turnstream.domain.kinds import REPORT, TOOL_RESULT, USER_TEXT, VERDICT
 from turnstream.domain.results import summary_notes
 from turnstream.domain.rounds import Round, add_usage
 from turnstream.domain.steps import VOIDED
@@ -173,11 +173,31 @@ class Recorder:
             self.view.notify(progress_notice(job))
 
     @_write
+    async def start_reports(self, jobs: Sequence[NewJob], *settlements: Settlement) -> None:
+        """Makes calls jobs, which the turn does not wait for: each call has a result at once."""
+        first = len(self.turn.blocks)
+        results = [self._settled_call(each, first + place).result for place, each in enumerate(settlements)]
+        await self._records.start_reports(jobs, results, len(self.turn.asks) + len(self.turn.jobs) + len(jobs))
+        started = tuple(Job(job.id, *job.call.key, job.call.name or "", job.kind, reports=True) for job in jobs)
+        self.view.turn = replace(self.turn, jobs=(*self.turn.jobs, *started))
+        self.view.close_blocks(results)
+
+    @_write
     async def ask(self, asks: Sequence[Ask]) -> None:
         """Stores the asks for calls of the last round."""
         await self._records.ask(asks, len(self.turn.asks) + len(self.turn.jobs) + len(asks))
         self.view.ask(asks)
-        if any(ask.kind == "elicitation" for ask in asks):
+        self._show_questions(asks)
+
+    @_write
+    async def ask_to_sign_in(self, call: Block, ask: Ask) -> None:
+        """Stores the ask of a call that was not made. The ledger forgets the call, so that a later run may make it."""
+        await self._records.ask_to_sign_in(call, ask, len(self.turn.asks) + len(self.turn.jobs) + 1)
+        self.view.ask([ask])
+        self._show_questions([ask])
+
+    def _show_questions(self, asks: Sequence[Ask]) -> None:
+        if any(ask.kind in QUESTIONS for ask in asks):
             self.view.notify_actions()
 
     async def refresh(self, refreshed: Callable[[Turn], Awaitable[Turn]]) -> None:
@@ -266,8 +286,8 @@ class Recorder:
 
     @_write
     async def apply_steers(self, steers: Sequence[Steer], round: int) -> bool:
-        """Makes the steers of the user blocks of the turn, behind the results of `round`. Returns False, and changes
-        nothing, where the user has changed one of them since they were read.
+        """Makes the steers, and the reports of jobs, blocks of the turn, behind the results of `round`. Returns False,
+        and changes nothing, where the user has changed one of them since they were read.
         """
         spoken = [(steer, block) for steer in steers for block in steer.blocks]
         first = len(self.turn.blocks)
@@ -277,7 +297,7 @@ class Recorder:
                 index=first + place,
                 round=round,
                 attempt=self.turn.attempt,
-                type=USER_TEXT,
+                type=REPORT if block.type == REPORT else USER_TEXT,
                 notes=to_json({"steer": str(steer.id)}).decode(),
             )
             for place, (steer, block) in enumerate(spoken)

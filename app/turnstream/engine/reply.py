@@ -1,6 +1,6 @@
 """One streamed reply of the model: recorded for rows and readers as it arrives."""
 
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from time import perf_counter
@@ -16,6 +16,7 @@ from turnstream.domain.rounds import Round
 from turnstream.domain.steps import open_round_number
 from turnstream.engine.frame_clock import FrameClock
 from turnstream.engine.recorder import Recorder
+from turnstream.engine.reply_gate import ReplyGate
 from turnstream.engine.retries import StallTimeout
 from turnstream.engine.unwritten import Unwritten
 from turnstream.kit.clock import CLOCK
@@ -33,6 +34,7 @@ _MOST_BLOCKS = 500
 class Reply:
     """The reply to `request`, which continues the cut text of `continued` (`text_to_continue`). `begun` is called
     at its first part, `closed` with each block once its row is written. A reply of more than `max_chars` is cut off.
+    With a `gate`, only what it lets pass is recorded; `taken_back` is awaited before what was recorded is voided.
     """
 
     def __init__(
@@ -44,6 +46,8 @@ class Reply:
         begun: Callable[[], None],
         closed: Callable[[Block], None] | None = None,
         continued: tuple[str, str] = ("", ""),
+        gate: ReplyGate | None = None,
+        taken_back: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         turn = recorder.turn
         self._recorder = recorder
@@ -53,6 +57,8 @@ class Reply:
         self._chars_left = self._max_chars = max_chars
         earlier, cut = continued
         self._seam = Seam(cut, earlier) if cut.strip() else None
+        self._gate = gate
+        self._taken_back = taken_back
         self._first = len(turn.blocks)
         self._message = Accumulator(open_round_number(turn), turn.attempt, self._first)
 
@@ -103,10 +109,16 @@ class Reply:
             await self._unwritten.settle()
 
     async def _record(self, stream: AsyncIterator[Sequence[Part]], stall: StallTimeout) -> None:
-        begun, unwritten = False, self._unwritten
+        begun, unwritten, gate = False, self._unwritten, self._gate
         async for parts in stream:
             stall.pause()
-            unwritten.ahead = changes = self._message.feed(parts if self._seam is None else self._past_seam(parts))
+            passed = parts if self._seam is None else self._past_seam(parts)
+            if gate is not None:
+                passed = await gate.check(passed)
+                if gate.begins_again:
+                    await self._begin_again()
+                    begun = False
+            unwritten.ahead = changes = self._message.feed(passed)
             if unwritten.waits and changes:
                 await unwritten.write()
             if not begun and (changes or self._message.started):
@@ -116,7 +128,9 @@ class Reply:
                 self._delta(changes[0])
             elif changes:
                 await self._record_changes(changes)
-            if self._clock.tick:
+            if gate is not None and gate.ended is not None:
+                raise gate.ended
+            if self._clock.tick and not self._recorder.view.unjoined:
                 await self._clock.wait_for_tick()
             stall.wait()
 
@@ -152,6 +166,21 @@ class Reply:
         if self._seam.decided:
             self._seam = None
         return passed
+
+    async def _begin_again(self) -> None:
+        """Takes back what was recorded of the reply, for all of it comes again. Its usage is charged once, with what
+        replaces it.
+        """
+        if self._taken_back is not None:
+            await self._taken_back()
+        await self._unwritten.settle()
+        self._unwritten.forget()
+        turn = self._recorder.turn
+        if turn.rounds and not (turn.rounds[-1].sealed or turn.rounds[-1].voided):
+            unused = replace(turn.rounds[-1], usage={}, estimated_tokens=None, cost=0.0)
+            await self._recorder.void_round(unused, recoveries=turn.recoveries)
+        self._message = Accumulator(open_round_number(turn), self._recorder.turn.attempt, self._first)
+        self._chars_left = self._max_chars
 
     def _begin_round(self) -> None:
         self._begun()

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -34,7 +34,7 @@ _COUNT_TIMEOUT = 10.0  # seconds
 
 class Requests:
     """Builds the requests of one turn. `ancestors` is its path without itself, `entries` what requests before have made
-    of them; `fitting` are those of the turn's parameters that another model takes.
+    of them; `fitting` are those of the turn's parameters that another model takes. `opened` decrypts credentials.
     """
 
     def __init__(
@@ -43,17 +43,19 @@ class Requests:
         entries: KnownEntries,
         uploads: Uploads,
         fitting: Callable[[str, Mapping[str, Any]], Mapping[str, Any]],
+        opened: Callable[[TurnRequest], Awaitable[TurnRequest]],
     ) -> None:
         self._ancestors = ancestors
         self._entries = entries
         self._uploads = uploads
         self._fitting = fitting
+        self._opened = opened
         self._reported: set[str] = set()  # fallbacks whose omitted parameters are in the log
         self._contents: dict[UUID, bytes] = {}
 
     async def build(self, turn: Turn, step: ModelStep, model: str) -> ModelRequest:
         assert turn.request is not None
-        request = turn.request
+        request = await self._opened(turn.request)
         sealed = [round for round in turn.rounds if round.sealed and round.stop_reason != COMPACTED]
         params = _params(request, step)
         messages = await self._messages([*self._ancestors, turn], step, model)

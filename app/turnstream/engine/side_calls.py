@@ -24,7 +24,7 @@ from turnstream.kit.ids import new_id
 from turnstream.llm.accumulator import Accumulator
 from turnstream.llm.provider import Message, ModelRequest, Provider
 from turnstream.storage.database import retry_while_unavailable
-from turnstream.storage.owners.accounts import Accounts
+from turnstream.storage.owners.accounts import Accounts, CallPlace
 from turnstream.storage.owners.charges import Charges
 
 _SUMMARISE = (
@@ -56,7 +56,7 @@ class SideCalls:
 
     async def ask(
         self,
-        kind: Literal["summary", "title"],
+        kind: Literal["summary", "title", "guard"],
         owner: str,
         turn: Turn,
         provider: Provider,
@@ -74,7 +74,7 @@ class SideCalls:
             prices, tokens = self.policy.prices(model), tokens_of(len(prompt))
             most = most_cost(prices, 2 * tokens, max_tokens)
             request_alone = charge_of_request(kind, call, model, tokens, prices)
-            reserved = (owner, plan, turn, request_alone, 2 * tokens + max_tokens, most)
+            reserved = (owner, plan, CallPlace.of(turn), request_alone, 2 * tokens + max_tokens, most)
             if refusal := await retry_while_unavailable(lambda: self.accounts.reserve(*reserved)):
                 raise TransientError(BUDGET, rate_sentence(refusal.reached))
         request = ModelRequest(

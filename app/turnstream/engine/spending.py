@@ -2,25 +2,28 @@
 
 from collections.abc import Mapping, Sequence
 from typing import Any
+from uuid import UUID
 
 from turnstream.domain.charges import Charge
 from turnstream.domain.compaction import estimate_size
-from turnstream.domain.limits import ReachedLimit
-from turnstream.domain.plans import Plan, rate_sentence
+from turnstream.domain.limits import FamilyUse, ReachedLimit, budget_sentence, family_of, spent_budget
+from turnstream.domain.plans import Plan
 from turnstream.domain.rounds import Prices
 from turnstream.domain.turns import Turn
 from turnstream.storage.database import retry_while_unavailable
-from turnstream.storage.owners.accounts import Accounts
+from turnstream.storage.owners.accounts import Accounts, CallPlace
 
 # Tokens of a reply whose length neither its parameters nor its model limit.
 _LONGEST_REPLY = 32_000
 
 
 class BudgetSpent(Exception):
-    """The owner's plan leaves no room for the next model call of the turn, which ends."""
+    """The owner's plan, or a budget of the turn's family, leaves no room for the next model call of the turn, which
+    ends.
+    """
 
-    def __init__(self, reached: ReachedLimit) -> None:
-        super().__init__(rate_sentence(reached))
+    def __init__(self, reached: ReachedLimit, sentence: str) -> None:
+        super().__init__(sentence)
         self.reached = reached
 
 
@@ -50,11 +53,25 @@ class Spending:
         if self.reached is None and self._held != (request.call, request.model):
             if self._held is not None or not self._reserved:
                 await self.close(turn)  # what this run, or an earlier attempt, has not used
-            reserved = (self._owner, self.plan, turn, request, tokens, cost)
+            reserved = (self._owner, self.plan, CallPlace.of(turn), request, tokens, cost)
             refusal = await retry_while_unavailable(lambda: self._accounts.reserve(*reserved))
             self._reserved, self._held = True, (request.call, request.model)
             self.reached = refusal.reached if refusal else None
         return self.reached is None
+
+    async def family_use(self, turn: Turn) -> FamilyUse | None:
+        """What the family has used with which the turn shares a budget; None if it shares none."""
+        if (root := family_of(turn)) is None:
+            return None
+        return await retry_while_unavailable(lambda: self._accounts.family_use(self._owner, root))
+
+    async def take_of_family(self, root: UUID, turn: Turn, request: Charge) -> None:
+        """Reserves the request of a model call of a turn in the family of `root`. Raises BudgetSpent."""
+        take = (self._owner, root, turn, request)
+        used = await retry_while_unavailable(lambda: self._accounts.take_of_family(*take))
+        self._reserved = True
+        if (spent := spent_budget(turn, None, used)) is not None:
+            raise BudgetSpent(spent, budget_sentence(spent, used))
 
     async def count_calls(self, count: int) -> bool:
         """Counts calls of tools, all or none. False if there is no room for all."""
@@ -65,7 +82,7 @@ class Spending:
 
     def holds_for(self, turn: Turn) -> bool:
         """Whether this run has reserved something, or an earlier attempt may have."""
-        return self._reserved or (turn.has_run_before and self.limits_models)
+        return self._reserved or (turn.has_run_before and (self.limits_models or family_of(turn) is not None))
 
     async def close(self, turn: Turn) -> None:
         """Returns unused reservations, also of earlier runs, whose requests are charged."""

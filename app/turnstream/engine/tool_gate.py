@@ -7,7 +7,7 @@ import json
 from collections.abc import Collection, Iterable, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import assert_never
+from typing import Final, assert_never
 
 from msgspec.json import Decoder
 
@@ -27,6 +27,9 @@ OUTCOME_UNKNOWN = (
     "The server stopped while this call was running. Find out whether it took effect before you call again."
 )
 
+# The answer to an ask to sign in, once that is done.
+SIGNED_IN: Final = {"action": "accept", "content": None}
+
 TOO_MANY_CALLS = "This call was not run: the limit of {} tool calls in a turn is reached."
 
 
@@ -40,9 +43,12 @@ class RunCall:
 
 @dataclass(frozen=True, slots=True)
 class StartJob:
-    """The call is made a job with `input_json`, which runs apart from the turn."""
+    """The call is made a job with `input_json`, which runs apart from the turn. With `reports`, the turn does not wait
+    for it.
+    """
 
     input_json: str
+    reports: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +116,7 @@ class ToolGate:
         """
         round = calls[0].round
         results = [block.round for block in self.turn.blocks if block.type == TOOL_RESULT]
-        asked = [ask.round for ask in self.turn.asks if ask.kind != "elicitation"]
+        asked = [ask.round for ask in self.turn.asks if ask.question is None]
         started = [number for number, _ in self.started_before]
         if round in {*results, *asked, *started}:
             return []
@@ -128,14 +134,32 @@ class ToolGate:
         ask = self._ask_of(call)
         if ask is not None and ask.answer is not None and ask.answer.kind != "approve":
             return SettleUnrun(outcome_of_answer(ask, ask.answer), from_client=True)
+        if (outcome := self._without_sign_in(call)) is not None:
+            return SettleUnrun(outcome)
         if refusal is not None:
             return SettleUnrun(Outcome(refusal, kind="refused"))
         if call in calls_over_limit(self.turn):
             return SettleUnrun(Outcome(TOO_MANY_CALLS.format(self._request.limits.max_calls), kind="refused"))
         if (outcome := self._known_outcome(call)) is not None:
             return SettleUnrun(outcome)
-        run = self.run_of(call)
-        return StartJob(run.input_json) if self._policy(call).background else run
+        run, policy = self.run_of(call), self._policy(call)
+        return StartJob(run.input_json, policy.reports) if policy.background else run
+
+    def _without_sign_in(self, call: Block) -> Outcome | None:
+        """The outcome of a call whose server wants a sign-in, where the person did not sign in."""
+        asked = [ask for ask in self.turn.asks if ask.kind == "sign_in" and (ask.round, ask.call_id) == call.key]
+        answer = asked[-1].answer if asked else None
+        if answer is None:
+            return None
+        if answer.kind == "result":
+            if _parsed(answer.text) == SIGNED_IN:
+                return None
+            text, decision = "The user did not sign in.", "denied"
+        elif answer.kind == "superseded":
+            text, decision = "The user said something else instead of signing in.", "superseded"
+        else:
+            text, decision = "Nobody signed in in time.", "expired"
+        return Outcome(f"This call was not run: {text}", kind="refused", notes={"sign_in": {"decision": decision}})
 
     def end_of_job(self, call: Block) -> JobEnd | None:
         """How the job of the call has ended. None where it has none. One that still runs is stopped by the result that

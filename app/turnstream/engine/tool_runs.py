@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
@@ -13,7 +13,7 @@ from typing import Any
 
 import structlog
 
-from turnstream.domain.asks import Ask, AskAnswer, elicitation_id
+from turnstream.domain.asks import Ask, AskAnswer, AskKind, elicitation_id
 from turnstream.domain.blocks import READ_RESULT, Block, CallKey
 from turnstream.domain.deferred import NamedCalls
 from turnstream.domain.errors import ProviderError, TransientError
@@ -22,11 +22,13 @@ from turnstream.domain.output import attempt_of
 from turnstream.domain.plans import rate_sentence
 from turnstream.domain.turns import Turn, TurnRequest
 from turnstream.domain.why import RunningCall
+from turnstream.engine.guards import ResultGuards
 from turnstream.engine.hooks import AfterTool, BeforeTool, OutputRejected
 from turnstream.engine.metrics import count_tokens
 from turnstream.engine.model_route import ModelAccess
 from turnstream.engine.preliminary import PreliminaryOutputs
 from turnstream.engine.recorder import Settlement
+from turnstream.engine.reports import STARTED
 from turnstream.engine.side_calls import SideCalls, prompt_for
 from turnstream.engine.tool_call import measured, with_files_stored
 from turnstream.engine.tool_gate import RunCall, SettleUnrun, StartJob, ToolGate, with_approval, with_grants
@@ -40,7 +42,7 @@ from turnstream.storage.tool_cache import CachedResult
 from turnstream.telemetry import WAITS
 from turnstream.tools.outputs import OUTPUT, as_call
 from turnstream.tools.policy import count_policies
-from turnstream.tools.tool import Outcome, PersonAnswer, PersonQuestion, ToolContext
+from turnstream.tools.tool import Outcome, PersonAnswer, PersonQuestion, SignIn, ToolContext
 from turnstream.tools.toolset import Toolset
 
 log = structlog.get_logger(__name__)
@@ -73,6 +75,7 @@ class ToolRuns:
         self._begun: dict[CallKey, tuple[str, float]] = {}  # names of the tools, and when by perf_counter
         self._in_ledger: set[CallKey] = set()
         self._questions = 0
+        self._guards = ResultGuards([guard for guard in context.guards if "tool_result" in guard.on], context.owner)
         self.first_started: float | None = None  # perf_counter, for the metrics of the turn
 
     @property
@@ -156,18 +159,27 @@ class ToolRuns:
 
     async def _start_jobs(self, calls: Sequence[Block]) -> list[Block]:
         """Makes jobs of the calls of background tools. Returns the others."""
-        gate, jobs, others = self._gate, list[NewJob](), list[Block]()
+        gate, jobs, others, may_report = self._gate, list[NewJob](), list[Block](), None
         for call in calls:
             match gate.decide(call):
-                case StartJob(input_json):
+                case StartJob(input_json, reports):
+                    if reports and may_report is None:
+                        find = partial(self._context.reports.may_report, gate.turn.id)
+                        may_report = await retry_while_unavailable(find)
                     seconds = self._toolset.policy(call.name or "", self._request.tools).seconds
                     await self._context.call_hooks(BeforeTool(self._context.owner, gate.turn, call, input_json))
                     kind, deadline = self._toolset.job_kind(call.name or ""), CLOCK.now() + timedelta(seconds=seconds)
-                    jobs.append(NewJob(new_id(), call, kind, input_json, deadline))
+                    jobs.append(NewJob(new_id(), call, kind, input_json, deadline, reports and bool(may_report)))
                 case _:
                     others.append(call)
+        if waited_for := [job for job in jobs if not job.reports]:
+            await self._recorder.start_jobs(waited_for)
+        if reporting := [job for job in jobs if job.reports]:
+            started = [Settlement(job.call, Outcome(STARTED, notes={"job": str(job.id)})) for job in reporting]
+            await self._recorder.start_reports(reporting, *started)
+            for each in started:
+                await self._call_after_tool(each.call, each.outcome)
         if jobs:
-            await self._recorder.start_jobs(jobs)
             log.info("jobs.started", jobs=[str(job.id) for job in jobs], tools=[job.call.name for job in jobs])
             for job in jobs:
                 self._context.span.event("job", turnstream__job=str(job.id), gen_ai__tool__name=job.call.name)
@@ -192,6 +204,8 @@ class ToolRuns:
                     if from_client:
                         name, id = call.name or "", call.tool_use_id or ""
                         outcome = self._toolset.fitted(name, outcome, id, self._request.tools)
+                    if from_client or job is not None:
+                        outcome = await self._guards.check(outcome, gate.turn, call.name or "")
                     if job is not None:
                         outcome = await self._summarised(call, call.name or "", job.input_json, outcome)
                         outcome = outcome if job.approval is None else with_approval(outcome, job.approval)
@@ -207,7 +221,8 @@ class ToolRuns:
         """
         spending, admitted = self._context.spending, []
         for call in calls:
-            free = self._gate.role(call) is not None or call.key in self._started_before
+            again = call.key in {(ask.round, ask.call_id) for ask in self._recorder.turn.asks if ask.kind == "sign_in"}
+            free = self._gate.role(call) is not None or call.key in self._started_before or again
             if free or await spending.count_calls(1):
                 admitted.append(call)
             else:
@@ -255,6 +270,9 @@ class ToolRuns:
                 await self._recorder.settle_calls(Settlement(call, memo))
                 return
         outcome = await self._start(call)
+        if outcome.sign_in is not None:
+            await self._ask_to_sign_in(call, outcome.sign_in)
+            return
         await self._recorder.settle_calls(Settlement(call, outcome))
         if "cached" not in outcome.notes:  # else it did not run
             await self._call_after_tool(call, outcome)
@@ -335,7 +353,8 @@ class ToolRuns:
         outcome = Outcome(found.text, data=found.client_data, notes={"cached": round(found.age, 1)})
         outcome = self._toolset.fitted(call.name or "", outcome, call.tool_use_id or "", self._request.tools)
         count_policies(self._label(call), outcome.notes)
-        return outcome
+        # A guard may be newer than what is kept.
+        return await self._guards.check(outcome, self._recorder.turn, call.name or "")
 
     async def _run(self, call: Block, input_json: str) -> Outcome:
         await self._context.call_hooks(BeforeTool(self._context.owner, self._recorder.turn, call, input_json))
@@ -352,10 +371,9 @@ class ToolRuns:
             turn_id=turn.id,
             tool_use_id=call.tool_use_id,
             idempotency_key=f"{turn.id}:{call.round}:{call.tool_use_id}",
-            progress=lambda message: self._recorder.notify(
-                "tool_progress", tool_use_id=call.tool_use_id, name=call.name, message=message[:_MAX_PROGRESS]
-            ),
-            preliminary=outputs.show,
+            progress=partial(self._show_progress, call),
+            # What is not checked is not shown.
+            preliminary=(lambda _: None) if self._guards else outputs.show,
             ask=partial(self._ask_person, call),
             documents=self._request.documents,
             offered=self._request.tools,
@@ -363,34 +381,54 @@ class ToolRuns:
         role, output = self._gate.role(call), self._request.output
         if role is None or output is None:
             try:
-                return await self._toolset.run(call.name, input_json, context, offered=self._request.tools)
+                outcome = await self._toolset.run(call.name, input_json, context, offered=self._request.tools)
             finally:
                 await outputs.close()
+            return await self._guards.check(outcome, turn, call.name)
         draft = input_json if role == "output" else self._gate.submitted_draft(call)
         return await self._toolset.outputs.settle(role, output, draft, context)
 
-    async def _ask_person(self, call: Block, question: PersonQuestion) -> PersonAnswer | None:
-        """Asks the person a question of the tool that runs, and waits for the answer. None: there was none in time."""
+    def _show_progress(self, call: Block, message: str) -> None:
+        if not self._guards:
+            shown = {"tool_use_id": call.tool_use_id, "name": call.name, "message": message[:_MAX_PROGRESS]}
+            self._recorder.notify("tool_progress", **shown)
+
+    async def _ask_to_sign_in(self, call: Block, sign_in: SignIn) -> None:
+        """Lets the call wait until the person has signed in. Nobody else may: the tokens are the owner's."""
+        expiry = self._toolset.policy(call.name or "", self._request.tools).approval_expiry
+        ask = self._question_of(call, "sign_in", sign_in.question, expiry)
+        await self._recorder.ask_to_sign_in(call, ask)
+        self._in_ledger.discard(call.key)  # the next run of the call may come in this attempt
+        self._report_wait([ask])
+        await retry_while_unavailable(sign_in.recheck)
+
+    def _question_of(self, call: Block, kind: AskKind, question: Mapping[str, Any], seconds: float | None) -> Ask:
         self._questions += 1
         attempt = self._recorder.turn.attempt
-        id = elicitation_id(call.tool_use_id or "", attempt, self._questions)
+        id, text = (
+            elicitation_id(call.tool_use_id or "", attempt, self._questions),
+            json.dumps(question, ensure_ascii=False),
+        )
+        return Ask(
+            round=call.round,
+            tool_use_id=id,
+            name=call.name or "",
+            kind=kind,
+            digest=sha256(f"{id} {text}".encode()).hexdigest(),
+            attempt=attempt,
+            expires_at=None if seconds is None else CLOCK.now() + timedelta(seconds=seconds),
+            question=text,
+            approvers=self._gate.approvers(call) if kind == "elicitation" else (),
+        )
+
+    async def _ask_person(self, call: Block, question: PersonQuestion) -> PersonAnswer | None:
+        """Asks the person a question of the tool that runs, and waits for the answer. None: there was none in time."""
         asked: dict[str, Any] = {"message": question.message}
         if question.schema is not None:
             asked["schema"] = json.loads(question.schema)
         if question.url is not None:
             asked["url"] = question.url
-        text = json.dumps(asked, ensure_ascii=False)
-        ask = Ask(
-            round=call.round,
-            tool_use_id=id,
-            name=call.name or "",
-            kind="elicitation",
-            digest=sha256(f"{id} {text}".encode()).hexdigest(),
-            attempt=attempt,
-            expires_at=CLOCK.now() + timedelta(seconds=question.seconds),
-            question=text,
-            approvers=self._gate.approvers(call),
-        )
+        ask = self._question_of(call, "elicitation", asked, question.seconds)
         await self._recorder.ask([ask])
         self._report_wait([ask])
         answer = await self._answer_to(ask, perf_counter() + question.seconds)

@@ -4,16 +4,19 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from turnstream.domain.guards import Guard
 from turnstream.domain.turns import Turn
 from turnstream.engine.hooks import HookEvent, HookRunner
 from turnstream.engine.recorder import Recorder
 from turnstream.engine.spending import Spending
 from turnstream.llm.conversation.messages import KnownEntries
 from turnstream.storage.chats.grants import Grants
+from turnstream.storage.chats.reports import Reports
 from turnstream.storage.chats.turns import Turns
 from turnstream.storage.owners.charges import Charges
 from turnstream.storage.owners.uploads import Uploads
 from turnstream.storage.tool_cache import ToolCache
+from turnstream.tools.toolset import OpenHeaders
 from turnstream.tracing import Span
 
 
@@ -22,7 +25,8 @@ class TurnContext:
     """The objects that the parts of a run share. `recorder` has the claimed turn. `ancestors` are the turns before it
     on its path. `entries` are the messages that earlier requests have made of these turns. `updated` is set when
     a user has written rows that the run has not read yet. `notify_owner` wakes the readers of the owner's feed. `span`
-    traces the run.
+    traces the run. `open_headers` decrypts what the owner's requests have encrypted, if this server has a master key.
+    `guards` are those for the owner's plan.
     """
 
     owner: str
@@ -33,12 +37,15 @@ class TurnContext:
     turns: Turns
     uploads: Uploads
     grants: Grants
+    reports: Reports
     cache: ToolCache
     charges: Charges
     spending: Spending
     updated: asyncio.Event
     notify_owner: Callable[[str], None]
     span: Span
+    open_headers: OpenHeaders | None
+    guards: Sequence[Guard] = ()
 
     async def call_hooks(self, event: HookEvent) -> None:
         """Calls the hooks for `event`, and counts failed ones on the turn."""

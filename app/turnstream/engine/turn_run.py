@@ -10,7 +10,8 @@ from uuid import UUID
 import structlog
 
 from turnstream.domain.blocks import CallKey
-from turnstream.domain.errors import MODEL_NOT_AVAILABLE, ClaimLost, PermanentError
+from turnstream.domain.errors import MODEL_NOT_AVAILABLE, ClaimLost, PermanentError, RequestRefused
+from turnstream.domain.guards import Guard
 from turnstream.domain.history import without_withdrawn
 from turnstream.domain.plans import Plans
 from turnstream.domain.turns import Status, Turn, TurnError, TurnRequest
@@ -28,6 +29,7 @@ from turnstream.engine.warm_paths import WarmPaths
 from turnstream.kit.clock import CLOCK
 from turnstream.llm.conversation.messages import KnownEntries
 from turnstream.storage.chats.grants import Grants
+from turnstream.storage.chats.reports import Reports
 from turnstream.storage.chats.turns import Turns
 from turnstream.storage.database import Database, retry_while_unavailable
 from turnstream.storage.owners.accounts import Accounts
@@ -67,6 +69,7 @@ class RunServices:
     notify_owner: Callable[[str], None]
     decline: Callable[[Turn], Awaitable[bool]]
     warm_paths: WarmPaths
+    guards: Sequence[Guard] = ()
 
 
 class TurnRun:
@@ -129,12 +132,15 @@ class TurnRun:
                 turns=turns,
                 uploads=Uploads(storage),
                 grants=Grants(storage),
+                reports=Reports(storage),
                 cache=ToolCache(storage),
                 charges=Charges(storage),
                 spending=Spending(services.accounts, owner, plan, turn.attempt),
                 updated=self.updated,
                 notify_owner=services.notify_owner,
                 span=span,
+                open_headers=services.toolset.open_headers,
+                guards=[guard for guard in services.guards if not guard.plans or plan.name in guard.plans],
             )
             tool_runs = ToolRuns(context, services.toolset, services.models, services.side_calls, started_before)
             executor = self._executor = Executor(context, tool_runs, services.models)
@@ -173,8 +179,8 @@ class TurnRun:
                 self._services.toolset.outputs.find(request.output)
         except PermanentError as error:
             return error.message if error.type == MODEL_NOT_AVAILABLE else None
-        except ValueError as error:
-            return str(error)
+        except RequestRefused as error:
+            return error.detail
         lacking = self._services.toolset.lacking(request.tools)
         return f"there are no such tools: {', '.join(lacking)}" if lacking else None
 

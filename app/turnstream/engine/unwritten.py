@@ -53,6 +53,10 @@ class Unwritten:
             # A cancellation must not reach it: before its first step it would write nothing, and the block be lost.
             await to_the_end(late)
 
+    def forget(self) -> None:
+        """Drops what is not recorded."""
+        self.ahead, self._text, self.waits = (), None, False
+
     def _write_late(self) -> None:
         text, self._text = self._text, None
         if text is not None:

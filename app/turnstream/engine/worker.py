@@ -10,6 +10,7 @@ from uuid import UUID
 import structlog
 
 from turnstream.domain.errors import ClaimLost, StorageError
+from turnstream.domain.guards import Guard
 from turnstream.domain.plans import Plans
 from turnstream.domain.turns import Turn
 from turnstream.domain.why import Activity
@@ -139,6 +140,7 @@ class Worker:
         clock: FrameClock,
         hooks: Sequence[Hooks] = (),
         notify_owner: Callable[[str], None] = lambda _owner: None,
+        guards: Sequence[Guard] = (),
     ) -> None:
         self._queue = queue
         self._policy = policy
@@ -159,6 +161,7 @@ class Worker:
             notify_owner=notify_owner,
             decline=self._decline,
             warm_paths=WarmPaths(policy.warm_bytes),
+            guards=guards,
         )
         self._runs: dict[UUID, TurnRun] = {}
         self._woken = asyncio.Event()

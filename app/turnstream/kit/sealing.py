@@ -50,9 +50,10 @@ class MasterKeys:
                 raise ValueError(f"key {place} must be base64 of {_MASTER_BYTES} bytes") from None
         return cls(keys)
 
-    def wrap(self, owner: str, key: bytes) -> bytes:
-        nonce = secrets.token_bytes(_NONCE_BYTES)
-        return self.first + nonce + self._keys[self.first].encrypt(nonce, key, owner.encode())
+    def wrap(self, owner: str, key: bytes, by: bytes | None = None) -> bytes:
+        """`by` is the id of the master key, the first one without it."""
+        nonce, id = secrets.token_bytes(_NONCE_BYTES), by or self.first
+        return id + nonce + self._keys[id].encrypt(nonce, key, owner.encode())
 
     def unwrap(self, owner: str, wrapped: bytes) -> bytes:
         """Raises CannotOpen."""
@@ -66,10 +67,11 @@ class MasterKeys:
 
 
 class OwnerKey:
-    """`context` is the place of a value. A value opens at its own place alone."""
+    """`context` is the place of a value, which opens there alone. `master` names the master key that wraps it."""
 
-    def __init__(self, key: bytes) -> None:
+    def __init__(self, key: bytes, master: bytes = b"") -> None:
         self._cipher = AESSIV(key)
+        self.master = master
 
     def seal(self, value: str, *context: str) -> str:
         # AES-SIV refuses an empty text, and a header may be empty.

@@ -22,7 +22,7 @@ def digests_of(parts: Parts) -> Mapping[str, str]:
         "tools": [(tool.spec, tool.policy) for tool in parts.toolset.own],
         "validators and handlers": (parts.toolset.outputs.validators, parts.toolset.outputs.handlers),
         "hooks": [type(hook) for hook in parts.hooks],
-        "prompts": settings.system_prompt,
+        "prompts": (settings.system_prompt, presets) if (presets := parts.toolset.presets) else settings.system_prompt,
         "plans": parts.plans,
     }
     for section in (each.settings for each in parts.extensions if each.settings is not None):

@@ -15,9 +15,12 @@ import structlog
 
 from turnstream.config import Settings
 from turnstream.domain.errors import StorageError
+from turnstream.domain.guards import Guard
 from turnstream.engine.frame_clock import FrameClock
+from turnstream.engine.guards import InputGuards
 from turnstream.engine.jobs import JobRunner, ToolJobs
 from turnstream.engine.loop_watch import LoopWatch
+from turnstream.engine.reports import ReportDelivery
 from turnstream.engine.side_calls import SideCalls
 from turnstream.engine.upkeep.activity_reports import ActivityReports
 from turnstream.engine.upkeep.journal_writer import JournalWriter
@@ -36,6 +39,7 @@ from turnstream.setup.policies import worker_policy
 from turnstream.storage.activities import Activities
 from turnstream.storage.chats.actions import Actions
 from turnstream.storage.chats.chat_changes import ChatUpdates
+from turnstream.storage.chats.reports import Reports
 from turnstream.storage.database import Database
 from turnstream.storage.owners.accounts import Accounts
 from turnstream.storage.owners.audit import AuditTrail
@@ -85,6 +89,7 @@ class Engine:
     replica: UUID
     renewals: Renewals
     works: Mapping[str, Work]
+    input_guards: InputGuards
 
 
 @asynccontextmanager
@@ -97,6 +102,7 @@ async def started(parts: Parts, url: str, api: Database, process: ServerProcess 
     signals, directory, clock = Signals(), Directory(), FrameClock(settings.frames)
     policy = worker_policy(settings, parts.models, parts.plans)
     works = _works(parts, policy, signals)
+    guards = [guard for work in works.values() for guard in work.guards]
     kinds = {kind for work in works.values() for kind in work.webhooks}
     address, digests = _address(settings, process), digests_of(parts)
     queue = Queue(database, new_id(), address, session_key, kinds, digests, [*works], parts.master_keys)
@@ -105,8 +111,8 @@ async def started(parts: Parts, url: str, api: Database, process: ServerProcess 
     feed = OwnerFeed(OwnerChanges(api), monitor.notify_peers, _FEED_LOOK)
     refusals, provider_for = RefusedLogins(AuditTrail(database)), parts.models.provider_for
     hooks = [*(hook for work in works.values() for hook in work.hooks), *parts.hooks]
-    worker = Worker(database, queue, directory, provider_for, parts.toolset, policy, clock, hooks, feed.notify)
-    jobs = _job_runner(parts, policy, queue.replica)
+    worker = Worker(database, queue, directory, provider_for, parts.toolset, policy, clock, hooks, feed.notify, guards)
+    jobs = _job_runner(parts, policy, queue.replica, signals, guards)
     for part in (worker, jobs, chat_wakeups.broadcast, feed.broadcast):
         part.follow(signals)
     signals.changed.act(lambda _owner, chat: chat_wakeups.notify(chat))
@@ -131,13 +137,27 @@ async def started(parts: Parts, url: str, api: Database, process: ServerProcess 
         await stack.enter_async_context(background(failed, *upkeep))
         reports = ActivityReports(worker.activity, Activities(database), queue.replica)
         await stack.enter_async_context(background(failed, worker.run, jobs.run, reports.run))
-        yield Engine(worker, directory, chat_wakeups, feed, refusals, failed, queue.replica, queue.renewals, works)
+        yield Engine(
+            worker,
+            directory,
+            chat_wakeups,
+            feed,
+            refusals,
+            failed,
+            queue.replica,
+            queue.renewals,
+            works,
+            InputGuards(guards, parts.plans),
+        )
 
 
-def _job_runner(parts: Parts, policy: WorkerPolicy, replica: UUID) -> JobRunner:
-    kind = ToolJobs(parts.toolset, Uploads(parts.database), parts.plans)
-    jobs = Jobs(parts.database, replica)
-    return JobRunner(jobs, kind, parts.settings.parallel_jobs, policy.poll_interval, policy.grace_period)
+def _job_runner(
+    parts: Parts, policy: WorkerPolicy, replica: UUID, signals: Signals, guards: Sequence[Guard]
+) -> JobRunner:
+    kind = ToolJobs(parts.toolset, Uploads(parts.database), parts.plans, guards)
+    jobs, reports = Jobs(parts.database, replica), Reports(parts.database)
+    delivery = ReportDelivery(reports, parts.toolset, signals.changed.send, parts.plans, guards)
+    return JobRunner(jobs, kind, delivery, parts.settings.parallel_jobs, policy.poll_interval, policy.grace_period)
 
 
 def _works(parts: Parts, policy: WorkerPolicy, signals: Signals) -> Mapping[str, Work]:

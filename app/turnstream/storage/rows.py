@@ -59,14 +59,14 @@ def from_json(text: str | None) -> Any:
 
 
 # How many jobs of a turn are not over. Most turns never had one, which their rows say.
-JOBS_OF_TURN: Final = f"""CASE WHEN turns.status IN {OPEN_STATUSES} AND turns.asked > 0 THEN
+JOBS_OF_TURN: Final = """CASE WHEN turns.asked > 0 THEN
         (SELECT count(*) FROM jobs WHERE jobs.turn_id = turns.id AND jobs.settled_at IS NULL)
     ELSE 0 END"""
 # The text of a UUID, as a regular expression.
 ID_FORM: Final = "^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"
 # The last columns of a turn: what its running tools have shown, and its jobs. `turns` is the table, or a part of it.
-# The outcome of a job is of use until it is the result of the call.
-JOBS: Final = f"""CASE WHEN turns.status IN {OPEN_STATUSES} AND turns.asked > 0 THEN (
+# The outcome of a job is of use until it is the result of the call. What became of a report is of use for ever.
+JOBS: Final = f"""CASE WHEN turns.asked > 0 THEN (
         SELECT json_agg(json_build_object(
             'id', jobs.id, 'round', round, 'tool_use_id', tool_use_id, 'name', jobs.name, 'kind', kind,
             'progress', progress, 'settled', jobs.settled_at IS NOT NULL, 'since', jobs.created_at,
@@ -77,9 +77,11 @@ JOBS: Final = f"""CASE WHEN turns.status IN {OPEN_STATUSES} AND turns.asked > 0 
                     'cost', (SELECT sum(cost)::float FROM rounds WHERE rounds.turn_id = child.id))
                 FROM turns AS child WHERE child.id = CAST(handle->>'turn' AS uuid)
             ) END,
-            'outcome', CASE WHEN state = 'started' THEN outcome::text END
+            'outcome', CASE WHEN state = 'started' THEN outcome::text END, 'reports', reports, 'delivery', delivery,
+            'delivered_to', delivered_to, 'delivered_round', delivered_round
         ) ORDER BY round, jobs.created_at, tool_use_id)
-        FROM jobs LEFT JOIN tool_calls USING (turn_id, round, tool_use_id) WHERE turn_id = turns.id
+        FROM jobs LEFT JOIN tool_calls USING (turn_id, round, tool_use_id)
+        WHERE turn_id = turns.id AND (turns.status IN {OPEN_STATUSES} OR reports)
     ) END AS jobs"""
 PRELIMINARY: Final = f"""CASE WHEN turns.status IN {OPEN_STATUSES} THEN (
         SELECT json_agg(json_build_object(

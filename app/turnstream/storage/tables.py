@@ -82,6 +82,31 @@ owner_keys = Table(
     info=owned("owner", "credential", closed=True),
 )
 
+# Sign-ins of owners to MCP servers, and those that have begun. `tokens` and `pending` are sealed. `version` counts the
+# tokens of a row: the replica that refreshes them holds the row for a while.
+sign_ins = Table(
+    "sign_ins",
+    metadata,
+    Column("owner", Text, primary_key=True),
+    Column("server", Text, primary_key=True),
+    Column("issuer", Text),
+    Column("scopes", ARRAY(Text)),
+    Column("tokens", Text),
+    Column("expires_at", DateTime(timezone=True)),
+    Column("version", Integer, nullable=False, server_default=text("0")),
+    Column("signed_in_at", DateTime(timezone=True)),
+    Column("refreshed_at", DateTime(timezone=True)),
+    Column("refreshing_until", DateTime(timezone=True)),
+    # SHA-256 of the `state` of the request to the issuer.
+    Column("state", LargeBinary),
+    Column("pending", Text),
+    Column("pending_until", DateTime(timezone=True)),
+    CheckConstraint("(tokens IS NULL) = (signed_in_at IS NULL)", name="tokens_have_time"),
+    CheckConstraint("num_nulls(state, pending, pending_until) IN (0, 3)", name="pending"),
+    Index("ix_sign_ins_state", "state", unique=True, postgresql_where=literal_column("state IS NOT NULL")),
+    info=owned("owner", "state"),
+)
+
 # The audit trail. Triggers write of tokens, approvals and grants (`audit_token`, …). It outlasts its owners.
 audit = Table(
     "audit",
@@ -95,6 +120,17 @@ audit = Table(
     Index(None, "owner", "id"),
     Index(None, "created_at"),
     info=owned("owner", "trail", closed=True),
+)
+
+# Requests of owners to erase everything of theirs. If one is due, a replica claims it until `claimed_until`.
+erasures = Table(
+    "erasures",
+    metadata,
+    Column("owner", Text, primary_key=True),
+    _now(),
+    Column("due_at", DateTime(timezone=True), nullable=False),
+    Column("claimed_until", DateTime(timezone=True)),
+    info=owned("owner", "state", closed=True),
 )
 
 # Short-lived tokens, which go with the stored token that was exchanged for them.
@@ -324,7 +360,7 @@ charges = Table(
     Column("call", Text, primary_key=True),
     Column("kind", Text, nullable=False),
     Column("owner", Text, nullable=False),
-    Column("chat_id", Uuid, nullable=False),
+    Column("chat_id", Uuid),
     Column("model", Text, nullable=False),
     Column("input_tokens", BigInteger, nullable=False),
     Column("cache_read_tokens", BigInteger, nullable=False),
@@ -332,7 +368,9 @@ charges = Table(
     Column("output_tokens", BigInteger, nullable=False),
     Column("cost", Numeric),
     Column("charged_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
-    CheckConstraint("kind IN ('round', 'summary', 'title')", name="kind"),
+    # Of a turn that was made for another one: the root of the family, whose budgets they share.
+    Column("root_turn", Uuid),
+    Index("ix_charges_root_turn", "root_turn", postgresql_where=literal_column("root_turn IS NOT NULL")),
     Index("ix_charges_owner_charged_at", "owner", "charged_at"),
     Index("ix_charges_charged_at", "charged_at", postgresql_using="brin", postgresql_with={"autosummarize": "on"}),
     info=owned("owner", "state"),
@@ -368,6 +406,7 @@ reservations = Table(
     Column("request_tokens", BigInteger),
     Column("request_cost", Numeric),
     Column("reserved_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    Column("root_turn", Uuid),
     Index(None, "turn_id"),
     Index(None, "owner"),
     info=owned("owner"),
@@ -577,11 +616,21 @@ jobs = Table(
     Column("outcome", JSON),
     Column("settled_at", DateTime(timezone=True)),
     Column("token_digest", LargeBinary),  # who has the token may settle it
+    # The turn does not wait: the outcome is delivered as a report, which the turn applies as a steer with the job's id.
+    Column("reports", Boolean, nullable=False, server_default=text("false")),
+    Column("delivery", Text),
+    Column("delivered_to", Uuid),
+    Column("delivered_round", Integer),
     _now(),
     UniqueConstraint("turn_id", "round", "tool_use_id"),
     CheckConstraint("outcome IS NULL OR settled_at IS NOT NULL", name="outcome_has_time"),
     CheckConstraint("replica IS NULL OR settled_at IS NULL", name="over_has_no_runner"),
     Index("ix_jobs_unsettled", "due_at", postgresql_where=literal_column("settled_at IS NULL")),
+    Index(
+        "ix_jobs_undelivered",
+        "settled_at",
+        postgresql_where=literal_column("reports AND settled_at IS NOT NULL AND delivery IS NULL"),
+    ),
     info=owned("turn_id", "state"),
 )
 
@@ -608,15 +657,16 @@ asks = Table(
     Column("approvers", ARRAY(Text)),
     # Approval links that were signed until then answer nothing.
     Column("links_revoked_at", DateTime(timezone=True)),
-    CheckConstraint("kind IN ('client', 'approval', 'elicitation')", name="kind"),
-    CheckConstraint("(kind = 'elicitation') = (question IS NOT NULL)", name="elicitation_has_question"),
+    CheckConstraint("kind IN ('client', 'approval', 'elicitation', 'sign_in')", name="kind"),
+    CheckConstraint("(kind IN ('elicitation', 'sign_in')) = (question IS NOT NULL)", name="elicitation_has_question"),
     CheckConstraint("(answer IS NULL) = (answered_at IS NULL)", name="answer_has_time"),
     Index("ix_asks_open", "turn_id", postgresql_where=literal_column("answer IS NULL")),
     Index("ix_asks_expiry", "expires_at", postgresql_where=literal_column("answer IS NULL")),
     info=owned("turn_id", "content"),
 )
 
-# A message of the user to an open turn, until the turn takes it in as blocks of its own.
+# A message of the user to an open turn, or the report of the job with its id, until the turn takes it in as blocks of
+# its own.
 steers = Table(
     "steers",
     metadata,
@@ -625,6 +675,7 @@ steers = Table(
     Column("blocks", JSON, nullable=False),
     _now(),
     Column("taken_at", DateTime(timezone=True)),
+    Column("is_report", Boolean, nullable=False, server_default=text("false")),
     Index(None, "turn_id"),
     info=owned("turn_id", "content"),
 )
@@ -810,6 +861,8 @@ replicas = Table(
     Column("edits_queue", Boolean, nullable=False, server_default=text("false")),
     # The ids of its master keys; null for a version that decrypts no secrets.
     Column("master_keys", ARRAY(LargeBinary)),
+    # False for a version that knows no reports of jobs.
+    Column("knows_reports", Boolean, nullable=False, server_default=text("false")),
     info=owned(None),
 )
 
@@ -861,6 +914,8 @@ uploads = Table(
     Column("media_type", Text, nullable=False),
     Column("content", LargeBinary, nullable=False),
     _now(),
+    Column("file_name", Text),
+    Column("purpose", Text),
     UniqueConstraint("owner", "digest"),
     CheckConstraint("octet_length(digest) = 32", name="digest_is_sha256"),
     info=owned("owner", "content"),

@@ -71,6 +71,7 @@ class LiveView:
         self.unreserved: Callable[[], Charge] | None = None
         self.provisional = False
         self.last_frame: Frame | None = None
+        self.unjoined = 0  # readers whose deltas wait for no others (`frames=never`)
         self.notices: list[PlacedNotice] = []
         self.notice_number = 0
         self._pieces: list[str] = []

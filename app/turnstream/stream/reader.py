@@ -1,6 +1,7 @@
 """The reader of a turn: sends the events there are, then waits for more. Live and ended turns are read alike."""
 
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
 
 from turnstream.domain.cursor import Cursor
 from turnstream.domain.errors import NotFound
@@ -44,6 +45,7 @@ class TurnReader:
         self._encode = encode
         self._shares = shares
         self._marks_end = caught_up
+        self._unjoined = 0
         self._seen = view.notice_number
         self._resumed = False  # whether `cursor` is a cursor of `view`
         self._knows_running = False  # whether the client has what running tools had shown and asked before it came
@@ -65,6 +67,17 @@ class TurnReader:
             and self._seen == view.notice_number
             and not view.ended
         )
+
+    @contextmanager
+    def unjoined(self) -> Iterator[None]:
+        """Meanwhile the deltas of the turn wait for no tick of the frame clock, if it runs on this replica."""
+        self._unjoined = 1
+        self.view.unjoined += 1
+        try:
+            yield
+        finally:
+            self.view.unjoined -= 1
+            self._unjoined = 0
 
     async def frames(self, first: bytes = b"") -> AsyncGenerator[bytes, None]:
         """The frame `first`, and all frames after it, until the turn has ended."""
@@ -121,6 +134,8 @@ class TurnReader:
             except NotFound:
                 self.view.vanish()
                 return
+        self.view.unjoined -= self._unjoined
+        here.unjoined += self._unjoined
         self.view, self._seen, self._resumed, self._knows_running = here, here.notice_number, False, False
 
     def _events(self, end: Cursor | None = None) -> bytes:

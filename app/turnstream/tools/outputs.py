@@ -10,8 +10,9 @@ import structlog
 from pydantic_core import from_json
 
 from turnstream.domain.blocks import Block
+from turnstream.domain.errors import RequestRefused
 from turnstream.domain.output import VALUE, schema_for_model
-from turnstream.domain.turns import OutputSpec, ToolRole, ToolSpec
+from turnstream.domain.turns import OutputSpec, ToolRole
 from turnstream.tools.running.tries import is_cancelled
 from turnstream.tools.schemas import InputSchema
 from turnstream.tools.tool import Outcome, ToolContext
@@ -20,29 +21,11 @@ log = structlog.get_logger(__name__)
 
 OUTPUT = "output"  # the label in metrics
 _ACCEPTED = "The output was taken."
-_GIVE = "Give the final output. Call this once you have all that you need; it ends your work."
-_DRAFT = "Give a draft of the output. You are told what becomes of it, and may call this again with a better one."
-_SUBMIT = "Submit your last draft as the final output. Call this when you are satisfied with it; it ends your work."
-_NO_ARGUMENTS = '{"type":"object","properties":{},"additionalProperties":false}'
 
 # Returns what is wrong with an output, as a text for the model; None or an empty text for a valid output.
 Validator = Callable[[Any], str | Awaitable[str | None] | None]
 # Returns what the model reads about its draft, so that it may refine it.
 Handler = Callable[[Any, ToolContext], Awaitable[str]]
-
-
-def output_tools(spec: OutputSpec) -> tuple[ToolSpec, ...]:
-    """The tools by which a model gives its output; none when the provider enforces the schema."""
-    if spec.native:
-        return ()
-    if spec.handler is None:
-        description = spec.description or _GIVE
-        return (ToolSpec(spec.name, description, schema_for_model(spec), retry_safe=True, role="output"),)
-    draft, submit = spec.description or _DRAFT, spec.submit_description or _SUBMIT
-    return (
-        ToolSpec(spec.name, draft, schema_for_model(spec), retry_safe=True, role="output"),
-        ToolSpec(spec.submit_name, submit, _NO_ARGUMENTS, retry_safe=True, role="submit"),
-    )
 
 
 def as_call(draft: Block, name: str = OUTPUT) -> Block:
@@ -59,18 +42,22 @@ class Outputs:
     timeout: float = 30.0
 
     def check(self, spec: OutputSpec) -> None:
-        """Raises ValueError for a schema that is not valid, or a name that is not registered."""
-        InputSchema.checked(schema_for_model(spec))
+        """Raises RequestRefused for a schema that is not valid, or a name that is not registered."""
+        try:
+            InputSchema.checked(schema_for_model(spec))
+        except ValueError as error:
+            raise RequestRefused(str(error), field="output.schema") from None
         self.find(spec)
 
     def find(self, spec: OutputSpec) -> None:
-        """Raises ValueError for a name that is not registered."""
+        """Raises RequestRefused for a name that is not registered."""
         for kind, name, known in (
             ("validator", spec.validator, self.validators),
             ("handler", spec.handler, self.handlers),
         ):
             if name is not None and name not in known:
-                raise ValueError(f"there is no {kind} {name!r}; the {kind}s are: {', '.join(known) or 'none'}")
+                detail = f"there is no {kind} {name!r}; the {kind}s are: {', '.join(known) or 'none'}"
+                raise RequestRefused(detail, field=f"output.{kind}")
 
     async def settle(self, role: ToolRole, spec: OutputSpec, draft: str | None, context: ToolContext) -> Outcome:
         """The outcome of a call of an output tool. `draft` is JSON text; None when there is nothing to submit."""

@@ -78,6 +78,7 @@ class Policy:
 
     timeout: float | None = None  # seconds for the whole call, retries included; None: 30, in the background 3600
     background: bool = False  # the call runs apart from its turn, which waits for it without memory
+    reports: bool = False  # in the background: the turn does not wait, and the outcome follows in a report
     concurrency: int | None = None  # calls at once on one replica
     calls_per_turn: int | None = None  # counted from the rows of the turn, so a crash does not reset it
     max_result_chars: int | None = None  # None: the limit of the server
@@ -104,6 +105,8 @@ class Policy:
 
     def __post_init__(self) -> None:
         _check_seconds("timeout", self.seconds)
+        if self.reports and not self.background:
+            raise ValueError("`reports` must be left out for a tool without `background`: its turn waits for each call")
         _check_count("concurrency", self.concurrency)
         _check_count("calls_per_turn", self.calls_per_turn)
         _check_count("max_result_chars", self.max_result_chars)

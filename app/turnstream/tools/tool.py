@@ -139,6 +139,23 @@ class File:
             raise TypeError(f"the content of a File must be bytes, not {type(self.content).__name__}")
 
 
+@dataclass(frozen=True, slots=True)
+class SignIn:
+    """The person must sign in to `server`, with these `scopes`, before a call can be made. `url` leads there. `recheck`
+    answers the ask at once if the sign-in came before it.
+    """
+
+    server: str
+    scopes: tuple[str, ...]
+    url: str
+    recheck: Callable[[], Awaitable[None]]
+
+    @property
+    def question(self) -> Mapping[str, Any]:
+        message = f"Sign in to {self.server}, so that its tools can be used for you."
+        return {"message": message, "url": self.url, "server": self.server, "scopes": self.scopes}
+
+
 OutcomePart = str | File
 
 
@@ -161,7 +178,8 @@ class Outcome:
     `more` are files, and texts between them, that follow `text`. Once its files are uploaded, an outcome has a `layout`
     instead: the places of the files in `text`, which then holds all texts (turnstream.domain.results). `whole` is the
     full text where the model receives only a part. `notes` name the policies that were needed, for readers of the
-    block. `data` is JSON (or what can be serialized as JSON) for clients alone: no model receives it.
+    block. `data` is JSON (or what can be serialized as JSON) for clients alone: no model receives it. With `sign_in`
+    the call was not made, and is made when the person has signed in.
     """
 
     text: str
@@ -172,6 +190,7 @@ class Outcome:
     more: tuple[OutcomePart, ...] = ()
     layout: str | None = None
     data: Any = None
+    sign_in: SignIn | None = None
 
     def __post_init__(self) -> None:
         # Either of `is_error` and `kind` may be given alone.

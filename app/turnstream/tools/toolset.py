@@ -12,7 +12,7 @@ import structlog
 from pydantic_core import from_json
 from structlog.contextvars import bound_contextvars
 
-from turnstream.domain.turns import ToolSpec, TurnRequest
+from turnstream.domain.turns import Preset, ToolSpec, TurnRequest
 from turnstream.kit.json_values import MOST_VALUES, has_too_many_values
 from turnstream.kit.sealing import CannotOpen, is_sealed
 from turnstream.kit.text import storable
@@ -95,6 +95,12 @@ class Toolset:
     def tools(self) -> Sequence[Tool]:
         """All tools, with those that sources have now."""
         return tuple(self._tools.values())
+
+    @property
+    def presets(self) -> Mapping[str, Preset]:
+        """Those of tools whose names turns may have as their model."""
+        found = {name: getattr(tool, "preset", None) for name, tool in self._own.items()}
+        return {name: preset for name, preset in found.items() if preset is not None}
 
     @property
     def names(self) -> tuple[str, ...]:

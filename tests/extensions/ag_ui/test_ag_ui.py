@@ -13,6 +13,7 @@ import pytest_asyncio
 from tests.support.http_client import Client
 from tests.support.http_server import Server, pausing, serving
 from tests.support.pictures import PIXEL
+from turnstream.llm.provider import ModelRequest
 from turnstream.llm.scripted import Pause, message_of, text, tool_use
 from turnstream.tools.tool import PersonQuestion, ToolContext, tool
 from turnstream.tools.toolset import Toolset
@@ -263,6 +264,54 @@ async def test_results_of_a_thread_that_is_not_here_are_gone_on_from(server: Ser
     await run(api, thread, *begun, stored[-1], user("Sure?"), model=model)
     assert len(provider.requests) == 2
     assert [message.role for message in provider.requests[1].messages][-2:] == ["assistant", "user"]
+
+
+def kinds_in(request: ModelRequest) -> list[tuple[str, list[str]]]:
+    return [(message.role, [block.type for block in message.blocks]) for message in request.messages]
+
+
+async def test_results_of_unknown_calls_are_gone_on_from_behind_the_last_known_answer(
+    server: Server, api: Client
+) -> None:
+    model, provider = server.scripts.provider(
+        *(message_of(text(words)) for words in ("Hi.", "Blue.", "Green.", "Yes."))
+    )
+    thread, called = str(uuid4()), {"id": "m2", "role": "assistant", "toolCalls": [CALLED]}
+    await run(api, thread, user("Hello?", "m0"), model=model)
+    known = (await thread_of(api, thread))["messages"]
+    # The client has called a tool by itself, without a message of a person between.
+    await run(api, thread, *known, called, LOOKED, model=model)
+    reply = ("assistant", ["text", "tool_use"])
+    assert kinds_in(provider.requests[1]) == [("user", ["text"]), reply, ("user", ["tool_result"])]
+    # It has compacted the thread: nothing of it is known, so this is a branch.
+    compacted = [user("It is about the sea.", "s"), {**called, "id": "m9"}, {**LOOKED, "content": "Algae."}]
+    await run(api, thread, *compacted, model=model)
+    assert kinds_in(provider.requests[2]) == [
+        ("user", ["text"]),
+        ("assistant", ["tool_use"]),
+        ("user", ["tool_result"]),
+    ]
+    stored = (await thread_of(api, thread))["messages"]
+    assert [message["role"] for message in stored] == ["user", "assistant", "tool", "assistant"]
+    assert stored[-1]["content"] == "Green."
+    await run(api, thread, *stored, user("Sure?"), model=model)
+    assert [message.role for message in provider.requests[3].messages] == [
+        "user",
+        "assistant",
+        "user",
+        "assistant",
+        "user",
+    ]
+
+
+async def test_results_behind_an_answer_that_waits_are_a_conflict(server: Server, api: Client) -> None:
+    model, _ = server.scripts.provider(message_of(tool_use("look", {}, "c")))
+    thread, page = str(uuid4()), [{"name": "look", "description": "Looks.", "parameters": {"type": "object"}}]
+    await run(api, thread, user("Where?", "m0"), model=model, tools=page)
+    known = (await thread_of(api, thread))["messages"]
+    foreign = {"id": "m2", "role": "assistant", "toolCalls": [CALLED]}
+    (refusal,) = await run(api, thread, *known, foreign, LOOKED, model=model, tools=page, expect=409)
+    assert refusal["code"] == "turn_waiting"
 
 
 async def test_a_history_whose_calls_lack_results_is_refused(api: Client) -> None:

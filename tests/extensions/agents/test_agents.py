@@ -3,12 +3,13 @@
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 from uuid import UUID, uuid4
 
 import asyncpg
 import pytest
 
+from tests.support.agents import call, ended, job_of, post, results, script
 from tests.support.http_client import Client
 from tests.support.http_server import Server, serving
 from tests.support.sweeping import swept
@@ -33,35 +34,6 @@ async def pay(euros: int) -> str:
     return f"paid {euros}"
 
 
-def call(name: str, id: str, task: str = "Say it.") -> Any:
-    return tool_use(name, {"task": task}, id)
-
-
-def post(model: str) -> dict[str, Any]:
-    return {"blocks": [{"type": "text", "text": "Research it."}], "model": model}
-
-
-async def turn_of(api: Client, exchange: dict[str, Any]) -> dict[str, Any]:
-    answer = exchange["assistant_turn"]
-    return dict(await api.json("GET", f"/api/chats/{answer['chat_id']}/turns/{answer['id']}"))
-
-
-async def job_of(api: Client, exchange: dict[str, Any]) -> dict[str, Any]:
-    """The first job of the turn, once it has a child."""
-    while not (jobs := [job for job in (await turn_of(api, exchange))["jobs"] if job["child"]]):  # noqa: ASYNC110, rows have no event
-        await asyncio.sleep(0.01)
-    return dict(jobs[0])
-
-
-async def ended(api: Client, exchange: dict[str, Any]) -> dict[str, Any]:
-    await api.events(exchange["stream_url"])
-    return await turn_of(api, exchange)
-
-
-def results(turn: dict[str, Any]) -> dict[str, str]:
-    return {block["tool_use_id"]: block["text"] for block in turn["blocks"] if block["type"] == "tool_result"}
-
-
 @pytest.fixture
 async def server(database_url: str) -> AsyncIterator[Server]:
     worker = Agent("worker", "Works.", "Work.", tools=("pay", "echo", "worker"))
@@ -73,10 +45,6 @@ async def server(database_url: str) -> AsyncIterator[Server]:
 async def api(server: Server) -> AsyncIterator[Client]:
     async with Client(server.url) as client:
         yield client
-
-
-def script(server: Server, *replies: Any) -> Any:
-    return server.scripts.provider(*replies)
 
 
 async def test_the_answer_of_an_agent_is_the_result_and_its_chat_is_in_no_list(server: Server, api: Client) -> None:
@@ -245,30 +213,6 @@ def test_the_agents_of_the_page_can_be_read(tmp_path: Path) -> None:
     assert isinstance(made, AgentTool)
     assert (made.spec.name, made.policy.background, made.agent.tools[0]) == ("researcher", True, "web_search")
     assert made.policy.seconds == 1800
-
-
-async def test_budgets_of_an_agent_are_what_the_turn_and_its_agents_have_left(server: Server, api: Client) -> None:
-    """Each round uses fifteen tokens."""
-    model, provider = script(
-        server,
-        message_of(call("echo", "a")),
-        message_of(text("One.")),
-        message_of(call("echo", "b")),
-        message_of(text("So.")),
-    )
-    turn = await ended(
-        api, await api.json("POST", "/api/turns", 201, json={**post(model), "limits": {"budget_tokens": 45}})
-    )
-    assert turn["status"] == "complete"
-    assert results(turn) == {
-        "a": "One.",
-        "b": "The budget of the turn is used up, with what its agents have used.",
-    }
-    data = next(block["data"] for block in turn["blocks"] if block["type"] == "tool_result")
-    child = await server.services.storage.turns.get("local", UUID(data["chat"]), UUID(data["turn"]))
-    assert child.request is not None
-    assert child.request.limits.budget_tokens == 30
-    assert len(provider.requests) == 4
 
 
 async def test_the_deadline_of_a_call_moves_while_its_agent_makes_progress(server: Server, api: Client) -> None:

@@ -444,6 +444,26 @@ async def test_results_of_a_chat_that_is_not_here_are_gone_on_from(server: Serve
     assert len(provider.requests) == 2
 
 
+async def test_results_of_unknown_calls_are_gone_on_from_behind_the_last_known_answer(
+    server: Server, api: Client
+) -> None:
+    model, provider = server.scripts.provider(*(message_of(text(words)) for words in ("Hi.", "Blue.", "Green.")))
+    id, options = str(uuid4()), {"model": model}
+    await talk(api, id, user("Hello?", "m1"), turnstream=options)
+    known = await messages_of(api, id)
+    edited = [*known, user("Which colour?", "m2"), {"id": "m3", "role": "assistant", "parts": [LOOK]}]
+    await talk(api, id, *edited, turnstream=options)
+    sent = [(message.role, [block.type for block in message.blocks]) for message in provider.requests[1].messages]
+    pair = [("assistant", ["tool_use"]), ("user", ["tool_result"])]
+    assert sent == [("user", ["text"]), ("assistant", ["text"]), ("user", ["text"]), *pair]
+    assert [message["role"] for message in await messages_of(api, id)] == ["user", "assistant"] * 2 + ["assistant"]
+    compacted = [user("About the sea.", "s"), {"id": "m9", "role": "assistant", "parts": [LOOK]}]
+    await talk(api, id, *compacted, turnstream=options)
+    sent = [(message.role, [block.type for block in message.blocks]) for message in provider.requests[2].messages]
+    assert sent == [("user", ["text"]), *pair]
+    assert [message["role"] for message in await messages_of(api, id)] == ["user", "assistant", "assistant"]
+
+
 @pytest.mark.parametrize(
     "parts",
     [[{**LOOK, "state": "input-available"}], [LOOK, {**LOOK, "toolCallId": "c2", "state": "input-available"}]],

@@ -3,6 +3,8 @@
 import asyncio
 import json
 from base64 import b64encode
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import anthropic
@@ -11,10 +13,14 @@ from anthropic import AsyncAnthropic, beta_async_tool
 
 from tests.support.http_client import Client
 from tests.support.http_server import Server, pausing, serving
+from tests.support.owner_rows import rows_of
 from tests.support.pictures import PIXEL
 from turnstream.domain.errors import AccountRefused, PermanentError, TransientError
+from turnstream.kit.sealing import SEALED, new_master_key
+from turnstream.llm.anthropic.parameters import PARAMETERS
 from turnstream.llm.anthropic.render import render, render_count
 from turnstream.llm.models.catalog import Model, ProviderModels
+from turnstream.llm.parameters import COMMON
 from turnstream.llm.provider import BlockClosed, BlockOpened, MessageDelta, MessageEnded, ModelRequest
 from turnstream.llm.scripted import Pause, ScriptedProvider, message_of, text, thinking, tool_use
 from turnstream.tools.tool import tool
@@ -320,8 +326,24 @@ async def test_refusals_have_the_classes_of_the_sdk(server: Server, client: Asyn
         await client.messages.create(model="plain", max_tokens=9, messages=[user("Hi"), assistant("He")])
     with pytest.raises(anthropic.BadRequestError, match="max_tokens"):
         await client.post("/v1/messages", body={"model": "plain", "messages": [user("Hi")]}, cast_to=object)
-    with pytest.raises(anthropic.NotFoundError, match="has no call"):
-        await client.messages.batches.list()
+
+
+async def test_files_and_batches_are_calls_that_are_not_here(client: AsyncAnthropic) -> None:
+    sent = ("a.txt", b"Water.", "text/plain")
+    batch: Any = {"custom_id": "a", "params": {"model": "plain", "max_tokens": 9, "messages": [user("Hi")]}}
+    calls: dict[str, Callable[[], Awaitable[Any]]] = {
+        "GET /v1/messages/batches": client.messages.batches.list,
+        "POST /v1/messages/batches": partial(client.messages.batches.create, requests=[batch]),
+        "GET /v1/files": client.beta.files.list,
+        "POST /v1/files": partial(client.beta.files.upload, file=sent),
+        "GET /v1/files/f1/content": partial(client.beta.files.download, "f1"),
+        "DELETE /v1/files/f1": partial(client.beta.files.delete, "f1"),
+    }
+    for name, call in calls.items():
+        with pytest.raises(anthropic.NotFoundError) as caught:
+            await call()
+        assert (caught.value.type, bool(caught.value.request_id)) == ("not_found_error", True)
+        assert f"This server has no call {name};" in str(caught.value)
 
 
 async def test_a_model_with_prefill_continues_an_answer(server: Server, client: AsyncAnthropic) -> None:
@@ -336,6 +358,18 @@ async def test_a_model_with_prefill_continues_an_answer(server: Server, client: 
         ("assistant", "It is"),
     ]
     assert json.loads(render(asked))["messages"][-1]["role"] == "assistant"
+
+
+async def test_a_continued_answer_stays_in_its_chat(server: Server, api: Client, client: AsyncAnthropic) -> None:
+    provider = ScriptedProvider([message_of(text(words)) for words in ("It is", " blue.", "Yes.")])
+    server.scripts.offers.append(ProviderModels(provider, [Model("prefilled-here", prefill=True)]))
+    given: Any = {"model": "prefilled-here", "max_tokens": 9}
+    await client.messages.create(**given, messages=[user("Go")])
+    await client.messages.create(**given, messages=[user("Go"), assistant("It is")])
+    await client.messages.create(**given, messages=[user("Go"), assistant("It is blue."), user("Sure?")])
+    sent = [(message.role, [block.text for block in message.blocks]) for message in provider.requests[2].messages]
+    assert sent == [("user", ["Go"]), ("assistant", ["It is", " blue."]), ("user", ["Sure?"])]
+    assert len((await api.json("GET", "/api/chats"))["chats"]) == 1
 
 
 @pytest.mark.parametrize(
@@ -560,6 +594,26 @@ async def test_results_with_other_tools_get_an_answer_with_these(
         ["tool_result"],
     ]
     assert (await api.json("GET", "/api/waiting"))["calls"] == []
+
+
+async def test_results_with_the_same_credentials_let_the_turn_go_on(database_url: str) -> None:
+    """They are encrypted in the turn, and plain in the request."""
+    provider = ScriptedProvider([message_of(tool_use("look", {}, "c1")), message_of(text("Blue."))])
+    parameters = (*COMMON, *(each for each in PARAMETERS if each.name == "mcp_servers"))
+    offers = [ProviderModels(provider, ["m"], (), parameters)]
+    servers = [{"type": "url", "url": "https://crm.test/mcp", "name": "crm", "authorization_token": "tok"}]
+    async with serving(database_url, offers=offers, master_key=new_master_key(), params_allow="mcp_servers") as server:
+        key = await server.token("ada")
+        async with AsyncAnthropic(base_url=server.url, api_key=key, max_retries=0) as client:
+            given: Any = {"model": "m", "max_tokens": 9, "tools": [LOOK], "extra_body": {"mcp_servers": servers}}
+            made = await client.messages.create(messages=[user("Colour?")], **given)
+            messages = [user("Colour?"), assistant(made.content), user([result("c1", "water")])]
+            made = await client.messages.create(messages=messages, **given)
+            assert made.content[0].to_dict()["text"] == "Blue."
+        rows = await rows_of(database_url)
+    assert len(rows["turns"]) == 2
+    assert SEALED in json.dumps(rows["turns"])
+    assert [request.params["mcp_servers"] for request in provider.requests] == [servers, servers]
 
 
 async def test_members_of_tools_and_tools_that_anthropic_defines_reach_its_models(

@@ -54,8 +54,9 @@ def _names(archive: bytes) -> list[str]:
 
 
 LEFT_OUT = (
-    *("audit", "tokens", "charges", "tool_cache", "webhooks", "open_text", "deleted_chats", "replicas"),
+    *("audit", "erasures", "tokens", "charges", "tool_cache", "webhooks", "open_text", "deleted_chats", "replicas"),
     *("token_requirement", "search_segments", "search_chats", "search_texts", "search_pending"),
+    "sign_ins",  # an archive has no secrets
     *("search_documents", "tool_sets"),  # turns have the digests of sets, and an archive the tools
 )
 
@@ -328,12 +329,14 @@ async def test_the_commands_name_what_they_have_done(
     assert OWNER not in await call("list")
 
 
-async def test_the_headers_of_http_tools_are_masked_in_an_archive(harness: Harness) -> None:
+async def test_the_secrets_of_tools_are_masked_in_an_archive(harness: Harness) -> None:
     call = HttpCall("https://crm.example.com/", headers={"Authorization": "Bearer tok-123456"})
     tool = ToolSpec("crm", "Looks.", '{"type":"object"}', http=call)
-    asked = await harness.ask('Show me "headers" of', tools=[tool])
-    settings = {"tools": [{"type": "http", "name": "crm", "headers": {"x-key": "tok-123456"}}]}
+    definition = '{"type":"mcp","server_url":"https://crm.test/","authorization":"tok-123456"}'
+    params = {"mcp_servers": [{"url": "https://crm.test/", "authorization_token": "tok-123456"}]}
+    asked = await harness.ask('Show me "headers" of', tools=[tool], provider_tools=(definition,), params=params)
+    settings = {"tools": [{"type": "http", "name": "crm", "headers": {"x-key": "tok-123456"}}], "params": params}
     await Chats(harness.database).change(OWNER, asked.chat, lambda _: {"settings": settings})
     parts = [part.content async for part in OwnerExport(harness.database, OWNER).parts()]
     assert not [part for part in parts if b"tok-123456" in part]
-    assert sum(part.count(f'"{MASK}"'.encode()) for part in parts) == 2
+    assert sum(part.count(MASK.encode()) for part in parts) == 5

@@ -1,6 +1,7 @@
 """An owner who moves to another cell: every row, once, whenever the move is cut off."""
 
 import asyncio
+import os
 import re
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
@@ -8,9 +9,11 @@ from itertools import count
 from unittest.mock import AsyncMock
 
 import pytest
+from click.testing import CliRunner
 
 from tests.support.harness import OWNER, Asked, Harness
 from tests.support.owner_rows import fill_owner, rows_of
+from turnstream.cli import commands
 from turnstream.domain.errors import ConfigError, NotFound, StorageError, StorageUnavailable
 from turnstream.domain.identity import Identity, arriving_name, departed_name
 from turnstream.extensions.cells.moves import Move, Moves
@@ -24,6 +27,7 @@ from turnstream.storage.chats.turns import CANCEL_TURN
 from turnstream.storage.database import Database, Statement, connect
 from turnstream.storage.migrations import newest_revision
 from turnstream.storage.owners.documents import Documents
+from turnstream.storage.owners.erasure import erase_owner
 from turnstream.storage.owners.owner_keys import KeyCounts, OwnerKeys
 from turnstream.storage.owners.owners import Owners
 from turnstream.storage.owners.tokens import Tokens
@@ -148,9 +152,7 @@ def test_every_column_of_a_table_that_is_copied_ahead_is_copied_and_what_may_cha
 async def test_what_stays_behind_is_erased_like_an_owner(cells: Cells) -> None:
     await cells.move().run()
     for owner in (DEPARTED, OWNER):
-        await Owners(cells.harness.database).delete_tokens(owner)
-        async for _ in Owners(cells.harness.database).erase(owner):
-            pass
+        await erase_owner(cells.harness.database, owner, lambda _turn: 0, 0)
     rest = await cells.here()
     assert of_the_owner(rest).keys() <= {"deleted_chats"}
     assert await Moves(cells.harness.database).all() == {}
@@ -518,6 +520,30 @@ async def test_secrets_that_the_new_cell_could_not_open_are_not_moved(cells: Cel
     await lacking.leave()
     await Queue(cells.target, new_id(), "new:1", 8, master_keys=theirs.ids).renew_lease(60)
     await OwnerMove(OWNER, source, target, masters=(mine, theirs)).run()
+
+
+async def test_the_command_takes_the_master_key_of_the_new_cell(cells: Cells) -> None:
+    here, there = new_master_key(), new_master_key()
+    key = await OwnerKeys(cells.harness.database, MasterKeys.read(here)).find_or_create(OWNER)
+    env = {
+        **os.environ,
+        "DATABASE_URL": cells.harness.url,
+        "TURNSTREAM_CELL": "07",
+        "TURNSTREAM_MASTER_KEY": here,
+        "TARGET_DATABASE_URL": cells.target_url,
+    }
+
+    async def call(**more: str) -> str:
+        arguments = ["owners", "move", OWNER, "--to", "08"]
+        done = await asyncio.to_thread(CliRunner().invoke, commands, arguments, env=env | more)
+        return f"{done.output}{done.exception or ''}"
+
+    wrong = await call(TARGET_MASTER_KEY="dGVsbHRhbGU=")
+    assert "TARGET_MASTER_KEY: key 1 must have 32 bytes, not 8" in wrong
+    assert "ada is in the cell 08" in await call(TARGET_MASTER_KEY=there)
+    found = await OwnerKeys(cells.target, MasterKeys.read(there)).find(OWNER)
+    assert found is not None
+    assert found.open(key.seal("a secret", "place"), "place") == "a secret"
 
 
 @pytest.mark.parametrize("while_copying", [False, True])

@@ -23,6 +23,8 @@ from turnstream.api.identity.way import identity_from
 from turnstream.config import Settings
 from turnstream.domain.errors import ConfigError, Unauthorized
 from turnstream.main import running
+from turnstream.storage.database import connect
+from turnstream.storage.owners.audit import AuditTrail
 
 pytestmark = [pytest.mark.extensions("auth_proxy"), pytest.mark.asyncio(loop_scope="session")]
 
@@ -94,6 +96,18 @@ async def test_a_plan_and_more_scopes_come_from_claims(site: Server, issuer: Tes
     identity = await site.services.authenticator.identity_of(request_with(issuer.token("first", **claims)))
     assert (identity.owner, identity.plan, identity.credential) == ("ada", "gold", "jwt:one")
     assert identity.scopes == {"read", "chat", "approve", "admin"}
+
+
+@pytest.mark.parametrize(("claims", "actor"), [({}, "owner:ada"), ({"jti": "one"}, "jwt:one")], ids=["owner", "id"])
+async def test_a_login_is_the_actor_of_what_it_does(
+    site: Server, issuer: TestIssuer, document: Document, claims: dict[str, Any], actor: str
+) -> None:
+    token = issuer.token("first", realm_access={"roles": "writer"}, **claims)
+    async with Client(site.url, document, token) as ada:
+        await ada.json("POST", "/api/tokens", json={"scopes": ["read"]})
+    async with connect(site.database_url, size=1) as database:
+        (entry,) = await AuditTrail(database).page("ada", "token.exchanged", 1, 1)
+    assert entry.actor == actor
 
 
 async def test_names_that_look_the_same_are_one_owner(site: Server, issuer: TestIssuer) -> None:

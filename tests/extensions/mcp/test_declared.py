@@ -97,6 +97,11 @@ def test_a_tool_of_a_server_has_its_own_policy_or_the_servers(tmp_path: Path) ->
         ("[mcp.time]\ncommand = 'a'\nurl = 'b'", ": [mcp.time]: a server needs either a `command` or a `url`"),
         ("[mcp.time]\ncommand = 'a'\nheaders = {}", ": [mcp.time]: a server with a `command` takes no `headers`"),
         ("[mcp.time]\nurl = 'a'\nargs = []", ": [mcp.time]: a server with a `url` takes no `args`"),
+        ("[mcp.time]\ncommand = 'a'\nauth = 'oauth'", ": [mcp.time]: `auth` needs a `url`"),
+        ("[mcp.time]\nurl = 'a'\nscopes = []", ': [mcp.time]: `scopes` needs `auth = "oauth"`'),
+        ("[mcp.time]\nurl = 'a'\nauth = 'oauth'\nclient_secret = 'x'", ": [mcp.time]: `client_secret` needs a"),
+        ("[mcp.time]\nurl = 'a'\nauth = 'basic'", ": [mcp.time] `auth`: input should be 'oauth'"),
+        ("[mcp.time]\nurl = 'a'\nauth = 'oauth'\nbackground = true", ': [mcp.time] `background` and `auth = "oauth"`'),
         ("[mcp.time]\nurl = '$NONE'", ": [mcp.time] `url` names $NONE, which is not set"),
         ("[mcp.time]\nurl = 'a'\nretries = -1", ": [mcp.time] `retries` must be 0 (none) or more, not -1"),
         ("[mcp.time]\nurl = 'a'\n[mcp.time.policy.b]\ntimeot = 1", ": [mcp.time.policy.b] has no key `timeot`; did"),
@@ -137,6 +142,19 @@ def test_the_servers_of_the_page_can_be_declared(tmp_path: Path) -> None:
     (tmp_path / "tools.toml").write_text("".join(blocks("docs/tools.md", "MCP servers", "toml")), encoding="utf-8")
     servers = declared_servers(tmp_path / "tools.toml", {"WIKI_TOKEN": "tok-1"})
     assert [server.name for server in servers] == ["clock", "company-wiki"]
+
+
+def test_the_calendar_of_the_page_wants_a_sign_in(tmp_path: Path) -> None:
+    (tmp_path / "tools.toml").write_text("".join(blocks("docs/tools.md", "Sign-ins of owners", "toml")), "utf-8")
+    (server,) = declared_servers(tmp_path / "tools.toml", {"CALENDAR_LIST_TOKEN": "tok-1"})
+    assert (server.oauth, server.scopes, server.client_id) == (True, ("calendar.read",), None)
+
+
+async def test_a_server_with_sign_in_needs_the_address_of_this_one(tmp_path: Path) -> None:
+    (tmp_path / "tools.toml").write_text("[mcp.calendar]\nurl = 'http://127.0.0.1:9/mcp'\nauth = 'oauth'\n", "utf-8")
+    with pytest.raises(ConfigError, match="TURNSTREAM_SIGN_IN_URL"):
+        async with open_toolset([], ToolSettings(file=tmp_path / "tools.toml")):
+            pass
 
 
 async def test_the_examples_of_declarations_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -351,7 +351,7 @@ def test_a_server_is_believed_only_where_it_is_trusted(server: McpServer, read_o
     assert (spec.read_only, spec.retry_safe) == (read_only, retry_safe)
 
 
-async def _never(tool: McpTool, arguments: object, progress: object) -> CallToolResult:
+async def _never(tool: McpTool, arguments: object, progress: object, context: object) -> CallToolResult:
     raise AssertionError
 
 

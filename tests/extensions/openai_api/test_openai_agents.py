@@ -1,5 +1,6 @@
 """OpenAI's Agents SDK on top: its runs, tools and streams, by responses and by chat completions."""
 
+import openai
 import pytest
 from agents import (
     Agent,
@@ -10,10 +11,13 @@ from agents import (
     function_tool,
     set_tracing_disabled,
 )
+from agents.exceptions import ModelBehaviorError
 from openai import AsyncOpenAI
 from openai.types.responses import ResponseTextDeltaEvent
+from pydantic import BaseModel
 
 from tests.support.http_server import Server
+from turnstream.domain.errors import PermanentError
 from turnstream.llm.scripted import message_of, text, tool_use
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -59,3 +63,25 @@ async def test_a_run_is_streamed(server: Server, client: AsyncOpenAI) -> None:
         if event.type == "raw_response_event" and isinstance(event.data, ResponseTextDeltaEvent)
     ]
     assert "".join(deltas) == run.final_output == "Blue."
+
+
+class Sea(BaseModel):
+    name: str
+
+
+@pytest.mark.parametrize("kind", [OpenAIResponsesModel, OpenAIChatCompletionsModel])
+async def test_an_output_has_its_type_and_a_failure_its_class(
+    server: Server, client: AsyncOpenAI, kind: type[OpenAIResponsesModel | OpenAIChatCompletionsModel]
+) -> None:
+    # The name of the format is that of the SDK: `final_output`.
+    name = server.scripts.model(
+        message_of(tool_use("final_output", {"name": "North"}, "c1")),
+        [PermanentError("context_length_exceeded", "It is too long.")],
+    )
+    sailor = Agent(name="Sailor", model=kind(model=name, openai_client=client), output_type=Sea)
+    assert (await Runner.run(sailor, "Which sea?")).final_output == Sea(name="North")
+    # A response that failed is no refused request, for OpenAI's own server too.
+    error = ModelBehaviorError if kind is OpenAIResponsesModel else openai.BadRequestError
+    with pytest.raises(error, match="It is too long") as failed:
+        await Runner.run(sailor, "And now?")
+    assert "context_length_exceeded" in str(getattr(failed.value, "code", failed.value))

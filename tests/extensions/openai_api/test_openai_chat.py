@@ -22,6 +22,10 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 FUNCTION: Any = {"type": "function", "function": {name: LOOK[name] for name in ("name", "description", "parameters")}}
 
 
+def assistant(words: str) -> Any:
+    return {"role": "assistant", "content": words}
+
+
 def user(words: str) -> Any:
     return {"role": "user", "content": words}
 
@@ -237,6 +241,69 @@ async def test_what_was_continued_is_sent_as_one_answer(server: Server, api: Cli
     await api.ask(f"/api/chats/{chat}", "Sure?", model="prefilled-on")
     sent = [(message.role, [block.text for block in message.blocks]) for message in provider.requests[1].messages]
     assert sent == [("user", ["Go"]), ("assistant", ["It is", " blue."]), ("user", ["Sure?"])]
+
+
+async def test_a_continued_answer_stays_in_its_chat(server: Server, api: Client, client: AsyncOpenAI) -> None:
+    said = ("Hi.", "It is", " blue", ".", " green.", "Yes.", "No.")
+    provider = ScriptedProvider([message_of(text(words)) for words in said])
+    server.scripts.offers.append(ProviderModels(provider, [Model("prefilled-in", prefill=True)]))
+
+    async def complete(*messages: Any) -> str:
+        made = await client.chat.completions.create(model="prefilled-in", messages=messages)
+        return made.choices[0].message.content or ""
+
+    def sent() -> list[tuple[str, str]]:
+        blocks = [(each.role, [block.text for block in each.blocks]) for each in provider.requests[-1].messages]
+        return [(role, "".join(texts)) for role, texts in blocks]
+
+    hello: Any = [user("Hello?"), assistant(await complete(user("Hello?"))), user("Which colour?")]
+    assert await complete(*hello) == "It is"
+    assert await complete(*hello, assistant("It is")) == " blue"
+    # What was continued is one answer, also when it is continued again, and when it is followed.
+    assert await complete(*hello, assistant("It is blue")) == "."
+    assert sent()[-1] == ("assistant", "It is blue")
+    # A text that the client has edited is a branch beside the answer.
+    assert await complete(*hello, assistant("Perhaps")) == " green."
+    assert sent()[2:] == [("user", "Which colour?"), ("assistant", "Perhaps")]
+    assert await complete(*hello, assistant("Perhaps green."), user("Sure?")) == "Yes."
+    assert await complete(*hello, assistant("It is blue."), user("Sure?")) == "No."
+    assert sent() == [
+        *((each["role"], each["content"]) for each in hello),
+        ("assistant", "It is blue."),
+        ("user", "Sure?"),
+    ]
+    chats = (await api.json("GET", "/api/chats"))["chats"]
+    assert len(chats) == 1, "each of them is in the same chat"
+
+
+async def test_a_continued_answer_that_is_not_stored_leaves_nothing_behind(
+    server: Server, api: Client, client: AsyncOpenAI
+) -> None:
+    provider = ScriptedProvider([message_of(text("It is")), message_of(text(" blue."))])
+    server.scripts.offers.append(ProviderModels(provider, [Model("prefilled-out", prefill=True)]))
+    asked: Any = {"model": "prefilled-out", "messages": [user("Which?")]}
+    await client.chat.completions.create(**asked)
+    (chat,) = (await api.json("GET", "/api/chats"))["chats"]
+    asked["messages"].append(assistant("It is"))
+    made = await client.chat.completions.create(**asked, store=False)
+    assert made.choices[0].message.content == " blue."
+    assert [each["id"] for each in (await api.json("GET", "/api/chats"))["chats"]] == [chat["id"]]
+    assert len((await api.json("GET", f"/api/chats/{chat['id']}/turns"))["turns"]) == 2
+
+
+async def test_a_model_for_side_tasks_leaves_no_chat(server: Server, api: Client, client: AsyncOpenAI) -> None:
+    provider = ScriptedProvider(lambda _: message_of(text("A title")))
+    server.scripts.offers.append(ProviderModels(provider, [Model("side", stores=False)]))
+    made = await client.chat.completions.create(model="side", messages=[user("Name this chat.")])
+    assert made.choices[0].message.content == "A title"
+    async for _ in await client.chat.completions.create(model="side", messages=[user("Name it.")], stream=True):
+        pass
+    response = await client.responses.create(model="side", input="Name it.")
+    assert (response.output_text, response.to_dict()["store"]) == ("A title", False)
+    assert (await api.json("GET", "/api/chats"))["chats"] == []
+    kept = await client.responses.create(model="side", input="Name it.", store=True)
+    assert (await client.responses.retrieve(kept.id)).output_text == "A title"
+    assert len((await api.json("GET", "/api/chats"))["chats"]) == 1, "the request decides"
 
 
 async def test_an_answer_is_not_continued(client: AsyncOpenAI) -> None:

@@ -14,6 +14,7 @@ import pytest
 from openai import AsyncOpenAI
 
 from tests.support.canned import Answer, CannedServer, canned_server
+from tests.support.http_client import Client
 from tests.support.http_server import serving
 from tests.support.model_apis import providers_of
 from turnstream.domain.plans import Plan
@@ -33,6 +34,7 @@ headers = {{ X-Team = "ships" }}
 provider = "vectors"
 upstream = "text-embedding-3-small"
 aliases = ["small"]
+prices = {{ input = 2.0, output = 0.0 }}
 """
 
 
@@ -127,6 +129,47 @@ async def test_requests_beyond_the_plan_and_other_models_are_refused(database_ur
         with pytest.raises(openai.RateLimitError, match="requests_per_day"):
             await client.embeddings.create(model="small", input="The sea")
         assert len(provider.requests) == 1
+
+
+async def usage_of(client: AsyncOpenAI, **query: str) -> Any:
+    async with Client(str(client.base_url).removesuffix("/v1/"), None, client.api_key) as api:
+        return await api.json("GET", "/api/usage", params=query)
+
+
+async def test_the_tokens_and_their_cost_are_charged_to_the_owner(database_url: str, tmp_path: Path) -> None:
+    async with vectors(database_url, tmp_path) as (provider, client):
+        provider.answer = answer([0.5])
+        await client.embeddings.create(model="small", input="The sea")
+        provider.answer = failure(400, message="Too long.")
+        with pytest.raises(openai.BadRequestError):
+            await client.embeddings.create(model="small", input="The sea")
+        provider.answer = Answer(b'{"object": "list", "data": []}', headers=JSON)
+        mixed: Any = ["A ship", [1, 2, 3]]
+        with pytest.raises(ValueError, match="No embedding data"):
+            await client.embeddings.create(model="small", input=mixed)
+        used = await usage_of(client, by="model,chat")
+        (group,) = used["groups"]
+        assert (group["model"], group["chat"], group["calls"]) == ("vectors-small", None, 2)
+        # Those that the provider counts, and an estimate if it counts none.
+        assert used["total"]["input_tokens"] == 3 + (1 + 3)
+        assert used["total"]["cost"] == pytest.approx(7 * 2.0 / 1_000_000)
+
+
+async def test_a_plan_limits_the_tokens_and_the_cost(database_url: str, tmp_path: Path) -> None:
+    plans = {"ada": Plan("small", {"tokens_per_day": 5})}
+    async with vectors(database_url, tmp_path, plans) as (provider, client):
+        provider.answer = failure(500, message="Broken.")
+        for _ in range(3):  # what a failed call has reserved is given back
+            with pytest.raises(openai.InternalServerError):
+                await client.embeddings.create(model="small", input="The sea and the ships")
+        provider.answer = answer([0.5])
+        for _ in range(2):
+            await client.embeddings.create(model="small", input="The sea")
+        with pytest.raises(openai.RateLimitError, match="tokens_per_day") as refused:
+            await client.embeddings.create(model="small", input="The sea")
+        assert int(refused.value.response.headers["retry-after"]) > 0
+        assert (await usage_of(client))["total"]["input_tokens"] == 6
+        assert len(provider.requests) == 5
 
 
 async def test_a_model_of_embeddings_answers_no_message(database_url: str, tmp_path: Path) -> None:

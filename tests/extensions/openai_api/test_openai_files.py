@@ -28,13 +28,15 @@ async def test_a_file_is_uploaded_listed_read_and_deleted(client: AsyncOpenAI) -
     assert [each.bytes for each in made] == [len(content) for content in contents]
     assert made[1].filename == "a.png"
     assert "zwölf" in made[0].filename
+    assert [each.purpose for each in made] == list(purposes)
     assert [each.id async for each in client.files.list(limit=2)] == [each.id for each in reversed(made)]
     assert [each.id async for each in client.files.list(limit=1, order="asc")] == [each.id for each in made]
+    for each in made:
+        assert [listed async for listed in client.files.list(purpose=each.purpose)] == [each]
     assert [each async for each in client.files.list(purpose="batch")] == []
     for each, content in zip(made, contents, strict=True):
         assert (await client.files.content(each.id)).read() == content
-        kept = await client.files.retrieve(each.id)
-        assert (kept.bytes, kept.created_at, kept.object) == (each.bytes, each.created_at, "file")
+        assert await client.files.retrieve(each.id) == each
     assert (await client.files.delete(made[0].id)).deleted
     for call in (client.files.retrieve, client.files.content, client.files.delete):
         with pytest.raises(openai.NotFoundError):
@@ -107,6 +109,32 @@ async def test_bytes_of_no_known_type_and_members_without_a_place_are_refused(cl
     assert [each async for each in client.files.list()] == []
 
 
+async def test_an_upload_of_the_page_is_a_file_without_a_name(api: Client, client: AsyncOpenAI) -> None:
+    id = (await api.json("POST", "/api/uploads", 201, content=b"From the page."))["id"]
+    (listed,) = [each async for each in client.files.list(purpose="user_data")]
+    assert (listed.id, listed.filename, listed.purpose) == (id, f"{id}.txt", "user_data")
+
+
+@pytest.mark.parametrize(("name", "kept"), [("a" * 1_001, None), ("5.00\u202fPM.png", "5.00\u202fPM.png"), ("", None)])
+async def test_a_name_is_kept_or_refused(client: AsyncOpenAI, name: str, kept: str | None) -> None:
+    if len(name) > 1_000:
+        with pytest.raises(openai.BadRequestError, match="a name of at most 1,000 characters") as refused:
+            await client.files.create(file=(name, PNG), purpose="vision")
+        assert refused.value.param == "file"
+    else:
+        made = await client.files.create(file=(name, PNG), purpose="vision")
+        assert made.filename == (kept or f"{made.id}.png")
+
+
+@pytest.mark.parametrize("name", ["filename*=utf-8''%00", "filename*=utf-8''%ff", 'filename="\udc80"'])
+async def test_a_name_that_cannot_be_stored_has_a_defined_answer(server: Server, api: Client, name: str) -> None:
+    head = f'--b\r\ncontent-disposition: form-data; name="file"; {name}\r\n\r\nx\r\n'
+    body = head.encode(errors="surrogatepass") + b'--b\r\ncontent-disposition: form-data; name="purpose"\r\n\r\nvision'
+    async with Client(server.url, None, await server.token(api.owner)) as client:
+        answer = await client.post("/v1/files", content=body + b"\r\n--b--", headers={"content-type": FORM})
+    assert answer.status_code in {200, 400}, answer.text
+
+
 FORM = "multipart/form-data; boundary=b"
 BAD_FORMS = {
     "JSON": ("application/json", b"{}"),
@@ -160,10 +188,15 @@ async def test_a_list_takes_only_what_it_knows(client: AsyncOpenAI) -> None:
         assert refused.value.param in query
 
 
-async def test_the_same_bytes_are_the_same_file(api: Client, client: AsyncOpenAI) -> None:
-    note = await client.files.create(file=b"A note.", purpose="user_data")
-    assert (await client.files.create(file=b"A note.", purpose="vision")).id == note.id
+async def test_the_same_bytes_are_the_same_file_with_the_last_name_and_purpose(
+    api: Client, client: AsyncOpenAI
+) -> None:
+    note = await client.files.create(file=("a.txt", b"A note."), purpose="user_data")
+    again = await client.files.create(file=("b.txt", b"A note."), purpose="vision")
+    assert again.id == note.id
     assert (await api.json("POST", "/api/uploads", 200, content=b"A note."))["id"] == note.id
+    kept = await client.files.retrieve(note.id)
+    assert (kept.filename, kept.purpose) == ("b.txt", "vision")
     source: Any = {"role": "user", "content": [{"type": "input_file", "file_data": b64encode(b"A note.").decode()}]}
     await client.responses.create(model="plain", input=[source])
     assert [each.id async for each in client.files.list()] == [note.id]

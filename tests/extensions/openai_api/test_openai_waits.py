@@ -1,6 +1,7 @@
 """The wait that a provider asks for: from its response on one socket to the errors of the SDKs on another."""
 
 import json
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,6 +12,7 @@ import openai
 import pytest
 from anthropic import AsyncAnthropic
 from openai import AsyncOpenAI
+from openai.types.responses import ResponseFailedEvent
 
 from tests.support.canned import Answer, CannedServer, canned_server
 from tests.support.http_client import Client
@@ -18,7 +20,10 @@ from tests.support.http_server import serving
 from tests.support.model_apis import providers_of
 from turnstream.llm.models.connect import connect_providers
 
-pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.extensions("anthropic_api", "openai")]
+pytestmark = [
+    pytest.mark.asyncio(loop_scope="session"),
+    pytest.mark.extensions("anthropic_api", "openai", "ag_ui", "ai_sdk"),
+]
 
 FILE = """
 [providers.asked]
@@ -74,6 +79,35 @@ async def test_the_wait_that_a_provider_asks_for_reaches_the_clients(
         chats = (await native.json("GET", "/api/chats"))["chats"]
         turns = (await native.json("GET", f"/api/chats/{chats[0]['id']}/turns"))["turns"]
         assert turns[-1]["error"]["details"] == {"retry_after": 90}
+
+
+async def test_the_wait_is_in_the_error_of_each_stream(database_url: str, tmp_path: Path) -> None:
+    async with asked(database_url, tmp_path, "openai-chat") as (provider, client, claude, native):
+        provider.answer = failed(429, "90")
+        stream = await client.responses.create(model="small", input="Hi", stream=True)
+        last = [event async for event in stream][-1]
+        assert isinstance(last, ResponseFailedEvent)
+        kept = await client.responses.retrieve(last.response.id)
+        for response in (last.response, kept):
+            assert response.error is not None
+            assert (response.error.code, response.error.to_dict()["retry_after"]) == ("rate_limit_exceeded", 90)
+        with pytest.raises(openai.APIError) as chat:
+            async for _ in await client.chat.completions.create(model="small", messages=MESSAGES, stream=True):
+                pass
+        assert chat.value.body is not None
+        assert chat.value.body["retry_after"] == 90  # type: ignore[index]
+        with pytest.raises(anthropic.APIStatusError) as message:
+            async with claude.messages.stream(model="small", max_tokens=9, messages=MESSAGES) as written:
+                await written.until_done()
+        assert message.value.body["error"]["retry_after"] == 90  # type: ignore[index]
+        user = {"id": "m", "role": "user"}
+        options = {"turnstream": {"model": "small"}}
+        ui = {"id": "c", "messages": [{**user, "parts": [{"type": "text", "text": "Hi"}]}], **options}
+        run = {"threadId": "t", "runId": "r", "messages": [{**user, "content": "Hi"}], "forwardedProps": options}
+        for path, body in (("/api/ai-sdk/chat", ui), ("/api/ag-ui", run)):
+            answer = await native.post(path, json=body)
+            assert answer.status_code == 200
+            assert re.search(r'"retry_after":90(\.0)?[,}]', answer.text), answer.text
 
 
 @pytest.mark.parametrize("api", ["anthropic", "openai-chat"])

@@ -195,3 +195,18 @@ async def test_a_restricted_credential_makes_no_schedule(own: Server) -> None:
         weak = (await client.post("/api/tokens", json=fixed, headers=strong)).json()["token"]
         answer = await client.post("/api/schedules", json=BODY, headers={"Authorization": f"Bearer {weak}"})
     assert answer.status_code == 403, answer.text
+
+
+@pytest.mark.parametrize(
+    ("secret", "field"),
+    [
+        ({"tools": [{"type": "provider", "definition": {"type": "mcp", "authorization": "tok"}}]}, "request.tools"),
+        ({"params": {"mcp_servers": [{"authorization_token": "tok"}]}}, "request.params.mcp_servers"),
+    ],
+)
+async def test_a_schedule_keeps_no_secret(client: httpx2.AsyncClient, secret: Any, field: str) -> None:
+    request: Any = BODY["request"]
+    body = {**BODY, "request": {**request, **secret}}
+    answer = await client.post("/api/schedules", json=body)
+    assert answer.status_code == 422
+    assert answer.json()["errors"][0]["field"] == field

@@ -32,7 +32,8 @@ async def server(postgres_server: str, template_database: str) -> AsyncIterator[
     connection = await asyncpg.connect(postgres_server)
     try:
         await connection.execute(f"CREATE DATABASE {name} TEMPLATE {template_database}")
-        async with serving(urlsplit(postgres_server)._replace(path=f"/{name}").geturl()) as server:
+        url = urlsplit(postgres_server)._replace(path=f"/{name}").geturl()
+        async with serving(url, self_service=True, archive_downloads=True) as server:
             await server.token("first")
             yield server
         await connection.execute(f"DROP DATABASE {name} WITH (FORCE)")

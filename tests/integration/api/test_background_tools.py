@@ -175,3 +175,63 @@ async def test_a_call_that_waits_for_a_person_is_not_stopped_but_answered(databa
         refused = await api.json("POST", f"{path}/calls/a/cancel", 409)
         assert "Call a does not run in the background: answer it if it waits" in refused["detail"]
         assert (await api.json("GET", path))["status"] == "waiting"
+
+
+async def test_a_call_that_reports_is_stopped_after_its_turn_and_its_report_starts_another(database_url: str) -> None:
+    pause, ended = Pause(), asyncio.Event()
+
+    @tool(background=True, reports=True)
+    async def dig() -> str:
+        """Dig."""
+        pause.reached.set()
+        try:
+            await pause.go.wait()
+        finally:
+            ended.set()
+        return "a hole"
+
+    async with serving(database_url, Toolset([dig])) as server, Client(server.url) as api:
+        replies = [message_of(tool_use("dig", {}, "a")), message_of(text("Soon.")), message_of(text("Then not."))]
+        model, provider = server.scripts.provider(*replies)
+        first = await api.ask(await api.chat(), "Dig!", model=model)
+        await pause.reached.wait()
+        while (report := (await api.json("GET", first.url))["reports"][0])["state"] != "running":  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        assert (report["name"], report["tool_use_id"], report["delivery"]) == ("dig", "a", None)
+        stopped = await api.json("POST", f"{first.url}/calls/a/cancel", 200)
+        assert (stopped["status"], stopped["reports"][0]["state"]) == ("complete", "settled")
+        await ended.wait()
+        while (report := (await api.json("GET", first.url))["reports"][0])["round"] is None:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        path = f"{first.url.rpartition('/')[0]}/{report['turn']}"
+        events = await api.events(f"{path}/stream")
+        second = await api.json("GET", path)
+        again = await api.json("POST", f"{first.url}/calls/a/cancel", 200)
+    assert [each.name for each in events[:5]] == [
+        *("turn_start", "block_start", "block_delta", "block_stop", "round_start")
+    ]
+    assert (report["delivery"], report["round"], again["reports"]) == ("started", 0, [report])
+    said, answer = second["blocks"]
+    assert said["text"] == "The user stopped this call while it ran. It may have taken effect."
+    assert (said["type"], said["data"]["is_error"], answer["text"]) == ("report", True, "Then not.")
+    assert len(provider.requests) == 3
+
+
+async def test_a_result_from_elsewhere_for_a_deleted_chat_is_refused(database_url: str) -> None:
+    addresses = asyncio.Queue[ResultAddress]()
+
+    @tool(background=True, reports=True)
+    async def send(context: ToolContext) -> Detached:
+        """Send something away."""
+        addresses.put_nowait(await context.result_address())
+        return Detached("away")
+
+    async with serving(database_url, Toolset([send])) as server, Client(server.url) as api:
+        model, _ = server.scripts.provider(message_of(tool_use("send", {}, "a")), message_of(text("Sent.")))
+        chat = await api.chat()
+        await api.ask(chat, "Send!", model=model)
+        address = await addresses.get()
+        await api.json("DELETE", chat)
+        async with Client(server.url, token=address.token) as elsewhere:
+            refused = await elsewhere.json("POST", address.path, 401, json={"output": "there"})
+        assert "token" in refused["detail"].lower()

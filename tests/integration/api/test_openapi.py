@@ -56,7 +56,9 @@ from turnstream.domain.turns import TurnError
 from turnstream.extensions.ag_ui.schemas import RunInput
 from turnstream.extensions.ai_sdk.schemas import UiRequest
 from turnstream.extensions.schedules.schemas import ScheduleIn
+from turnstream.extensions.self_service.schemas import ErasureIn
 from turnstream.llm.scripted import Pause, message_of, text, tool_use
+from turnstream.storage.database import Statement
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -138,9 +140,18 @@ class World:
             return await self.waiting(endpoint)
         if "{job}" in endpoint.path:
             return await self.detached(endpoint)
+        if "{server}" in endpoint.path:
+            await self.server.services.storage.database.rows(SIGN_IN, owner=self.api.owner)
+            return filled(endpoint, {"{server}": "calendar"})
         if "{schedule}" in endpoint.path:
             made = await self.api.json("POST", "/api/schedules", 201, json=SCHEDULE)
             return filled(endpoint, {"{schedule}": made["id"]})
+        if "{credential}" in endpoint.path:
+            await self.server.token(self.api.owner)
+            (credential, *_) = (await self.api.json("GET", "/api/account/credentials"))["credentials"]
+            return filled(endpoint, {"{credential}": credential["id"]})
+        if endpoint.handler.__name__ == "undo_erasure":
+            await self.api.json("POST", "/api/account/erasure", 202, json={"owner": self.api.owner})
         if "{entry}" in endpoint.path:
             chat = (await self.running(endpoint)).split("/")[3]
             queued = await self.api.say(f"/api/chats/{chat}", on_busy="enqueue")
@@ -273,6 +284,8 @@ def nothing_there(endpoint: Endpoint) -> str:
         "{replica}": str(uuid4()),
         "{job}": str(uuid4()),
         "{schedule}": str(uuid4()),
+        "{credential}": str(uuid4()),
+        "{server}": "none",
     }
     return filled(endpoint, ids)
 
@@ -310,6 +323,9 @@ Provoke = Callable[[World, Endpoint], Awaitable[None]]
 
 
 async def good(world: World, endpoint: Endpoint) -> None:
+    if endpoint.takes is ErasureIn:
+        await world.api.json(endpoint.method, endpoint.path, 202, json={"owner": world.api.owner})
+        return
     is_requeue = endpoint.handler.__name__ == "requeue_turn"
     path = await (world.running(endpoint) if is_requeue else world.fill(endpoint))
     if endpoint.events == "ChatStream":
@@ -369,6 +385,8 @@ async def not_there(world: World, endpoint: Endpoint) -> None:
     body = {"json": {"chat": str(uuid4())}} if endpoint.takes is BrowserTokenIn else body_of(endpoint)
     if endpoint.takes is ScheduleIn:
         body = {"json": {**SCHEDULE, "chat": str(uuid4())}}
+    if endpoint.handler.__name__ == "undo_erasure":
+        await world.api.delete(endpoint.path)  # what another case has asked for
     named = {query.name: str(uuid4()) for query in endpoint.queries if query.name == "turn"}
     await world.api.request(endpoint.method, nothing_there(endpoint), params=named, **body)
 
@@ -478,6 +496,12 @@ PROVOKED: dict[int, Provoke] = {
     422: wrong_field,
     429: too_many,
 }
+
+
+SIGN_IN = Statement(
+    "INSERT INTO sign_ins (owner, server, tokens, signed_in_at) VALUES (:owner, 'calendar', 'sealed', now())"
+    " ON CONFLICT DO NOTHING RETURNING owner"
+)
 
 
 @pytest_asyncio.fixture(loop_scope="session")

@@ -1,9 +1,12 @@
 """What a client receives, and how it comes back for the rest."""
 
+import asyncio
+
 import pytest
 
 from tests.support.http_client import Client, Event, Said, assembled, words_of
-from tests.support.http_server import Server, pausing
+from tests.support.http_server import Server, pausing, serving
+from turnstream.engine.frame_clock import FrameClock
 from turnstream.llm.scripted import Pause, message_of, text, thinking, tool_use
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -165,3 +168,35 @@ async def test_many_readers_get_the_same(api: Client, server: Server) -> None:
         pause.go.set()
         assert assembled([], [event async for event in first]) == ["One two."]
         assert assembled([], [event async for event in second]) == ["One two."]
+
+
+async def test_while_a_reader_wants_each_delta_at_once_its_turn_waits_for_no_tick(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits, tick, pause = asyncio.Event(), asyncio.Event(), Pause()
+
+    async def wait_for_tick(_clock: FrameClock) -> None:
+        waits.set()
+        await tick.wait()
+
+    monkeypatch.setattr(FrameClock, "wait_for_tick", wait_for_tick)
+    async with serving(database_url, frames="cheap") as server, Client(server.url) as api:
+        chat = await api.chat()
+        turn = await api.say(chat, model=server.scripts.model([pause, *message_of(text("One ", "two ", "three."))]))
+        await pause.reached.wait()
+        async with api.follow(f"{turn.stream_url}?frames=never") as events, api.follow(turn.stream_url):
+            await anext(events)
+            pause.go.set()
+            assert [event.name async for event in events][-1] == "turn_complete"
+        assert not waits.is_set()
+        turn = await api.say(chat, model=server.scripts.model(message_of(text("Four."))))
+        async with api.follow(turn.stream_url) as events:
+            await waits.wait()
+            tick.set()
+            assert [event.name async for event in events][-1] == "turn_complete"
+
+
+async def test_frames_are_never_or_as_the_server_does(api: Client) -> None:
+    turn = await api.say(await api.chat())
+    refused = await api.json("GET", f"{turn.stream_url}?frames=always", 422)
+    assert refused["errors"][0]["field"] == "frames"

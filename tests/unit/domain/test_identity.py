@@ -20,6 +20,22 @@ def test_a_person_may_do_everything_with_what_is_theirs_and_nothing_else() -> No
         identity.require("admin")
 
 
+@pytest.mark.parametrize(
+    ("identity", "whole"),
+    [
+        (Identity("ada"), True),
+        (Identity("ada", frozenset[Scope]({"read", "chat", "approve", "admin"})), True),
+        (Identity("ada", frozenset[Scope]({"read", "chat"})), False),
+        (Identity("ada", frozenset[Scope]({"read", "send", "approve"})), False),
+        (Identity("ada", chat=UUID(int=1)), False),
+        (Identity("ada", turn=UUID(int=1)), False),
+        (Identity("ada", fixed={"model": "m"}), False),
+    ],
+)
+def test_a_credential_is_whole_if_nothing_narrows_the_rights_of_a_person(identity: Identity, whole: bool) -> None:
+    assert identity.is_whole is whole
+
+
 def test_one_of_several_scopes_is_enough() -> None:
     approver = Identity("ada", frozenset[Scope]({"approve"}))
     approver.require("chat", "approve")

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from uuid import uuid4
 
 import pytest
 from hypothesis import given
@@ -10,7 +11,9 @@ from hypothesis import strategies as st
 from tests.support.turns import ask, call, result, sealed, text, turn_of, voided
 from turnstream.domain.asks import Ask
 from turnstream.domain.blocks import Block
-from turnstream.domain.limits import ReachedLimit, reached_limits, round_limit, spent_budget
+from turnstream.domain.charges import root_of
+from turnstream.domain.jobs import Job
+from turnstream.domain.limits import FamilyUse, ReachedLimit, family_of, reached_limits, round_limit, spent_budget
 from turnstream.domain.rounds import Prices, Round
 from turnstream.domain.steps import CallModel, Fail, Finish, RunTools, next_step
 from turnstream.domain.turns import Limits, OutputSpec, ToolSpec, Turn, TurnError
@@ -117,7 +120,7 @@ def used(limits: Limits, *blocks: Block, asks: tuple[Ask, ...] = ()) -> Turn:
         (Limits(budget_cost=0.0002, prices={"model": Prices(1.0, 10.0)}), 0.00029, "has used 0.00029 in cost"),
         (Limits(budget_cost=0.0003, prices={"model": Prices(1.0, 10.0)}), None, ""),
         (Limits(budget_cost=0.0003), None, ""),
-        (Limits(budget_seconds=60), 61.0, "has used 61.0 seconds"),
+        (Limits(budget_seconds=60), 61.0, "has used 61 seconds"),
         (Limits(budget_seconds=62), None, ""),
     ],
 )
@@ -144,6 +147,33 @@ def test_a_budget_that_is_spent_refuses_the_calls_that_were_not_run_yet() -> Non
         "This call was not run: the turn's budget is used up. The turn has used 210 tokens, and its"
         " `limits.budget_tokens` is 1.",
     )
+
+
+def test_what_the_family_has_used_counts_for_a_turn_that_shares_a_budget() -> None:
+    turn = used(Limits(budget_tokens=1000, budget_cost=2.5), call(0), result(1))
+    assert next_step(turn, family=FamilyUse(999, 2.4)) == CallModel(2)
+    step = next_step(turn, family=FamilyUse(1000, 2.4))
+    assert isinstance(step, Fail)
+    assert step.message == "The turn and its family have used 1,000 tokens, and its `limits.budget_tokens` is 1,000."
+    assert spent_budget(turn, None, FamilyUse(0, 2.5)) == ReachedLimit("budget_cost", 2.5, 2.5)
+    late = START + timedelta(seconds=60)
+    slow = next_step(used(Limits(budget_seconds=1), call(0), result(1)), now=late, family=FamilyUse(0, 0))
+    assert isinstance(slow, Fail)
+    assert slow.message.startswith("The turn has used ")
+
+
+def test_a_turn_shares_a_budget_with_the_turns_it_was_made_for_and_with_its_children() -> None:
+    alone = used(Limits(budget_tokens=1000))
+    child, tool = (Job(uuid4(), 1, "a", "scout", kind) for kind in ("child", "tool"))
+    assert alone.request is not None
+    assert family_of(alone) is None
+    assert family_of(replace(alone, jobs=(tool,))) is None
+    assert family_of(replace(alone, jobs=(tool, child))) == alone.id
+    below = replace(alone, request=replace(alone.request, root_turn=(root := uuid4())))
+    assert family_of(below) == root_of(below) == root
+    assert family_of(replace(below, request=replace(alone.request, limits=Limits(), root_turn=root))) is None
+    assert root_of(alone) is None
+    assert root_of(replace(alone, request=None)) is None
 
 
 def test_an_output_that_was_handed_over_is_judged_whatever_it_cost() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.turns import ask, begun, call, elicitation, result, sealed, text, turn_of, voided, words
+from tests.support.turns import ask, begun, call, elicitation, result, sealed, sign_in, text, turn_of, voided, words
 from turnstream.domain.asks import AskAnswer
 from turnstream.domain.blocks import Block
 from turnstream.domain.cursor import START, Cursor
@@ -401,6 +401,17 @@ def test_an_elicitation_is_open_while_its_call_runs_in_its_attempt() -> None:
     ):
         assert open_actions_of(gone) == ()
         assert elicited(gone) is None
+
+
+def test_a_sign_in_is_open_in_any_attempt_until_its_call_has_a_result() -> None:
+    turn = turn_of(call(0), rounds=[sealed()], asks=[sign_in()])
+    (action,) = open_actions_of(turn)
+    assert (action.kind, action.tool_use_id) == ("sign_in", "a")
+    for open in (replace(turn, status="waiting"), replace(turn, attempt=2)):
+        assert open_actions_of(open) == (action,)
+    assert elicited(turn) == ActionRequired(1, 1, (action,))
+    assert marks_of(turn) == marks_of(replace(turn, asks=()))
+    assert open_actions_of(replace(turn, blocks=(call(0), result(1)))) == ()
 
 
 def test_an_elicitation_and_an_ask_that_a_grant_has_answered_leave_no_mark() -> None:

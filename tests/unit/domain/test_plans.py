@@ -61,6 +61,7 @@ def test_a_period_ends_with_its_minute_day_or_month_of_utc() -> None:
 
 
 def test_the_sentence_has_the_figures() -> None:
-    assert rate_sentence(ReachedLimit("calls_per_month", 1000, 1000)) == (
+    assert rate_sentence(ReachedLimit("calls_per_month", 1000.0, 1000.0)) == (
         "The owner has used 1,000 tool calls of this month, and the limit `calls_per_month` of the plan is 1,000."
     )
+    assert "has used 5.75 in cost of this day" in rate_sentence(ReachedLimit("cost_per_day", 5.5, 5.75))

@@ -4,9 +4,19 @@ from typing import Any
 
 import pytest
 
-from turnstream.domain.secret_headers import MASK, masked_settings, masked_tool
+from turnstream.domain.secret_headers import (
+    MASK,
+    credentials_of,
+    masked_params,
+    masked_settings,
+    masked_tool,
+    server_of,
+    with_credentials,
+)
 
 SECRET = {"name": "crm", "url": "https://crm.example/", "headers": {"Authorization": "Bearer tok", "x": "y"}}
+MCP = {"type": "mcp", "server_url": "https://crm.example/", "authorization": "tok", "headers": {"x": "y"}}
+SHOWN_MCP = {**MCP, "authorization": MASK, "headers": {"x": MASK}}
 SHOWN = {**SECRET, "headers": {"Authorization": MASK, "x": MASK}}
 
 
@@ -18,6 +28,7 @@ SHOWN = {**SECRET, "headers": {"Authorization": MASK, "x": MASK}}
         ({"type": "http", "headers": {}}, {"type": "http", "headers": {}}),
         (SECRET, SHOWN),
         ({"name": "crm", "http": SECRET}, {"name": "crm", "http": SHOWN}),
+        ({"type": "provider", "definition": MCP}, {"type": "provider", "definition": SHOWN_MCP}),
         (
             {"headers": {"a": "${secret:KEY}", "b": "Bearer ${secret:KEY}", "c": "tok ${secret:KEY} x"}},
             {"headers": {"a": "${secret:KEY}", "b": "Bearer ${secret:KEY}", "c": MASK}},
@@ -34,3 +45,38 @@ def test_settings_are_shown_with_masked_tools() -> None:
         "tools": ["doc_tree", SHOWN],
     }
     assert masked_settings({"model": "m"}) == {"model": "m"}
+
+
+def test_the_credentials_of_servers_in_parameters_are_masked() -> None:
+    server = {"type": "url", "url": "https://crm.example/", "authorization_token": "tok"}
+    params = {"max_tokens": 5, "mcp_servers": [server]}
+    shown = {"max_tokens": 5, "mcp_servers": [{**server, "authorization_token": MASK}]}
+    assert masked_params(params) == shown
+    assert masked_settings({"params": params}) == {"params": shown}
+
+
+@pytest.mark.parametrize("servers", [None, "x", ["x"], {"authorization": "x"}, []])
+def test_a_parameter_of_another_form_stays(servers: Any) -> None:
+    assert masked_params({"mcp_servers": servers}) == {"mcp_servers": servers}
+
+
+def test_what_is_no_text_is_no_credential() -> None:
+    for definition in ({}, {"authorization": None, "headers": None}, {"authorization": {"type": "oauth"}}):
+        assert credentials_of(definition) == {}
+        assert with_credentials(definition, {}) == definition
+
+
+def test_credentials_are_put_back_in_their_places() -> None:
+    values = {name: f"new {value}" for name, value in credentials_of(MCP).items()}
+    assert values == {"authorization": "new tok", "headers.x": "new y"}
+    changed = with_credentials(MCP, values)
+    assert list(changed) == list(MCP)
+    assert changed == {**MCP, "authorization": "new tok", "headers": {"x": "new y"}}
+
+
+@pytest.mark.parametrize(
+    ("definition", "server"),
+    [(MCP, "https://crm.example/"), ({"connector_id": "mail"}, "mail"), ({"url": 5}, ""), ({"type": "custom"}, "")],
+)
+def test_a_credential_is_for_its_server(definition: Any, server: str) -> None:
+    assert server_of(definition) == server

@@ -6,7 +6,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.turns import ask, begun, call, result, sealed, steer, text, turn_of, voided, words
+from tests.support.turns import (
+    ask,
+    begun,
+    call,
+    elicitation,
+    result,
+    sealed,
+    sign_in,
+    steer,
+    text,
+    turn_of,
+    voided,
+    words,
+)
 from turnstream.domain.asks import AnswerKind, Ask, AskAnswer, AskKind, Steer
 from turnstream.domain.blocks import Block
 from turnstream.domain.jobs import Job
@@ -217,6 +230,14 @@ TWO_CALLS = (call(0, id="a"), call(1, id="b"))
 def test_what_waits_for_nobody_is_run_while_the_rest_waits() -> None:
     turn = turn_of(*TWO_CALLS, rounds=[sealed()], asks=[ask("a")])
     assert next_step(turn) == RunTools((TWO_CALLS[1],))
+
+
+def test_a_call_waits_for_its_sign_in_and_not_for_a_question_of_a_run_that_is_gone() -> None:
+    turn = turn_of(*TWO_CALLS, rounds=[sealed()], asks=[sign_in("a"), elicitation("b")])
+    assert next_step(turn) == RunTools((TWO_CALLS[1],))
+    assert next_step(replace(turn, blocks=(*TWO_CALLS, result(2, id="b")))) == AwaitClient((sign_in("a"),))
+    done = replace(sign_in("a"), answer=AskAnswer("result"))
+    assert next_step(replace(turn, asks=(done,))) == RunTools(TWO_CALLS)
 
 
 def test_when_all_that_is_left_waits_for_a_person_the_turn_waits_in_the_order_of_the_calls() -> None:

@@ -12,6 +12,7 @@ QUEUED = TurnState(ID, UUID(int=3), "ada", "queued", 70.0, model="m")
 RUNNING = replace(QUEUED, status="running", replica="a:1", lease_left=5.0, attempt=1, activity=Activity())
 STREAMING = replace(RUNNING, activity=Activity("streaming", 40.0, 31.0))
 ASKS = (OpenAsk("pay", "approval", 130), OpenAsk("find", "client", 1), OpenAsk("book", "elicitation", 8_000))
+SIGN_IN = OpenAsk("events", "sign_in", 90)
 GONE = "The replica that ran it is gone; another one takes it over within seconds."
 CALLS = (RunningCall("dig", 40.0),)
 DETACHED = OpenJob(OTHER, "dig", 40.0, detached=True, deadline=7200.0)
@@ -24,6 +25,10 @@ UNTAKEN = "which is due, and no replica has taken it for"
 @pytest.mark.parametrize(
     ("turn", "sentences"),
     [
+        (
+            replace(QUEUED, status="waiting", asks=(SIGN_IN,)),
+            ["It waits for a sign-in to the server of events, 2 minutes by now."],
+        ),
         (QUEUED, ["It is the next in the queue, 70 seconds by now; no replica has claimed it yet."]),
         (replace(QUEUED, ahead=1), ["It is queued behind 1 other turn."]),
         (replace(QUEUED, ahead=2), ["It is queued behind 2 other turns."]),

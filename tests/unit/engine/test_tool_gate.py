@@ -8,14 +8,16 @@ from uuid import uuid4
 
 import pytest
 
-from tests.support.turns import call, result, turn_of
+from tests.support.turns import call, result, sign_in, turn_of
 from turnstream.domain.asks import Ask, AskAnswer, AskKind, Grant, digest_of
 from turnstream.domain.blocks import Block, CallKey
 from turnstream.domain.jobs import Job
 from turnstream.domain.kinds import TEXT
+from turnstream.domain.output import output_tools
 from turnstream.domain.turns import Limits, OutputSpec, ToolSpec, Turn, TurnRequest
 from turnstream.engine.tool_gate import (
     OUTCOME_UNKNOWN,
+    SIGNED_IN,
     RunCall,
     SettleUnrun,
     StartJob,
@@ -28,7 +30,8 @@ from turnstream.engine.tool_gate import (
     with_approval,
     with_grants,
 )
-from turnstream.tools.outputs import as_call, output_tools
+from turnstream.storage.rows import to_json
+from turnstream.tools.outputs import as_call
 from turnstream.tools.tool import File, Outcome, tool
 from turnstream.tools.toolset import Toolset
 
@@ -480,6 +483,30 @@ def test_only_an_approval_can_be_remembered() -> None:
     block = named("where")
     (asked,) = gate_of(block).asks([block], NOW)
     assert (asked.kind, asked.tool_digest) == ("client", None)
+
+
+@pytest.mark.parametrize(
+    ("answer", "words", "decision"),
+    [
+        (AskAnswer("result", '{"action": "decline", "content": null}'), "did not sign in", "denied"),
+        (AskAnswer("result", '{"action": "cancel", "content": null}'), "did not sign in", "denied"),
+        (AskAnswer("superseded"), "said something else", "superseded"),
+        (AskAnswer("expired"), "Nobody signed in", "expired"),
+    ],
+)
+def test_a_call_without_its_sign_in_is_not_run(answer: AskAnswer, words: str, decision: str) -> None:
+    block = named("look", id="a")
+    settled = gate_of(block, asks=[replace(sign_in(), answer=answer)]).decide(block)
+    assert isinstance(settled, SettleUnrun)
+    assert words in settled.outcome.text
+    assert (settled.outcome.kind, settled.outcome.notes) == ("refused", {"sign_in": {"decision": decision}})
+
+
+def test_the_last_sign_in_of_a_call_decides_about_it() -> None:
+    block = named("look", id="a")
+    declined = replace(sign_in(), answer=AskAnswer("result", '{"action": "decline", "content": null}'))
+    done = replace(sign_in(attempt=2), answer=AskAnswer("result", to_json(SIGNED_IN)))
+    assert isinstance(gate_of(block, asks=[declined, done]).decide(block), RunCall)
 
 
 def test_a_question_of_a_tool_that_runs_already_keeps_no_call_of_the_round_from_being_asked_about() -> None:

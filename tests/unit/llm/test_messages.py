@@ -31,6 +31,7 @@ from turnstream.domain.turns import EarlierResults, Limits, ToolSpec, Turn, Turn
 from turnstream.llm.conversation.messages import (
     GIVEN_UP,
     GO_ON,
+    GO_ON_FROM_BEGUN,
     NO_RESULT,
     NO_ROUND_LEFT,
     NO_USER,
@@ -67,6 +68,14 @@ def after_question(*rounds: Sequence[Block], stops: Sequence[str] = ()) -> list[
 
 def test_a_question_is_one_message() -> None:
     assert sent(QUESTION, assistant()) == [("user", ["Hello?"])]
+
+
+def test_a_fallback_is_asked_to_go_on_from_a_text_that_was_begun() -> None:
+    path = [QUESTION, assistant([text("It is")]), user(), assistant()]
+    own = [("user", "Hello?"), ("assistant", "It is")]
+    for model, more in ((REQUEST.model, []), ("other", [("user", GO_ON_FROM_BEGUN)])):
+        messages = build_messages(path, model=model)
+        assert [(message.role, message.blocks[-1].text) for message in messages] == [*own, *more]
 
 
 def test_a_round_is_followed_by_the_results_of_its_calls_in_call_order() -> None:

@@ -3,8 +3,9 @@
 import pytest
 
 from turnstream.domain.blocks import Block
-from turnstream.domain.errors import PermanentError, RequestRefused
+from turnstream.domain.errors import ConfigError, PermanentError, RequestRefused
 from turnstream.domain.rounds import Prices
+from turnstream.domain.turns import Preset
 from turnstream.llm.conversation.attachments import LEFT_OUT
 from turnstream.llm.models.catalog import Model, Models, ProviderModels
 from turnstream.llm.provider import Message, ModelRequest
@@ -117,3 +118,26 @@ def test_a_cost_counts_cached_tokens_at_their_own_price() -> None:
     assert found.fallbacks("best") == ("small",)
     assert found.cost("small", usage) is None
     assert Prices(2, 4).cost_of({"cache_read_input_tokens": 500_000, "cache_creation_input_tokens": 500_000}) == 2
+
+
+def test_an_agent_is_another_name_of_its_model() -> None:
+    provider = ScriptedProvider([message_of(text("Hi."))] * 2)
+    first = ProviderModels(ScriptedProvider([]), ["other"])
+    known = Models([first, ProviderModels(provider, [Model("big", upstream="big-1", aliases=("best",))])])
+    found = known.with_presets({"lead": Preset("Leads.", "Lead.", "best"), "scout": Preset("", "")}, "other")
+    assert found.preset("lead") == Preset("Leads.", "Lead.", "big")
+    assert [found.preset(name) for name in ("big", "nothing")] == [None, None]
+    assert [found.behind(name).id for name in ("lead", "scout", "best", "other")] == ["big", "other", "big", "other"]
+    assert (found.check("lead").upstream, found.check("lead").aliases) == ("big-1", ())
+    assert list(found.listed()) == ["other", "scout", "big", "lead"]
+    assert found.provider_name("lead") == found.provider_name("big")
+    assert known.with_presets({}, "other") is known
+
+
+def test_the_name_of_an_agent_is_free_and_its_model_is_there() -> None:
+    found, *_ = models()
+    for taken in ("big", "best"):
+        with pytest.raises(ConfigError, match=f"The agent {taken} must have another name"):
+            found.with_presets({taken: Preset("", "")}, "big")
+    with pytest.raises(ConfigError, match=r"The agent lead: `model`: there is no model 'none' here\."):
+        found.with_presets({"lead": Preset("", "", "none")}, "big")

@@ -112,6 +112,10 @@ def test_the_operator_says_more_of_a_model_adds_others_and_takes_some_out(tmp_pa
             "[models.m]\nprovider = 'openai'\nwindow = 1",
             r"`window` of \[models.m\] is not known; known keys are provider, upstream, context_window, ",
         ),
+        (
+            "[providers.p]\napi = 'openai-responses'\n[models.m]\nprovider = 'p'\nprefill = true",
+            r"`prefill` of \[models.m\] must be left out: openai-responses does not continue an answer\.$",
+        ),
         ("[models.m]\ncan = []", r"`provider` of \[models.m\] is required\.$"),
         (
             "colour = 'red'",

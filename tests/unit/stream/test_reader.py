@@ -400,3 +400,14 @@ async def test_a_reader_who_comes_while_a_tool_runs_gets_what_it_has_behind_the_
             view.notify(preliminary_notice(replace(output, text="more", data=None)))
             news = {"tool_use_id": "a", "name": "look", "text": "more"}
             assert _events(await waiting) == [Notice("tool_output", news)]
+
+
+async def test_a_reader_without_joined_deltas_counts_at_the_view_that_it_reads_and_only_while_it_reads() -> None:
+    directory, mirror, here = Directory(), LiveView(turn_of(rounds=[begun()])), _writing("a")
+    reader = tail.TurnReader(directory, mirror, _never, START, encode)
+    with reader.unjoined():
+        assert (mirror.unjoined, here.unjoined) == (1, 0)
+        with directory.host(here, "ada"):
+            await reader.renew()
+            assert (mirror.unjoined, here.unjoined) == (0, 1)
+    assert here.unjoined == 0

@@ -18,6 +18,7 @@ def test_the_decorator_makes_the_policy() -> None:
     chosen: dict[str, Any] = {
         "timeout": 1.5,
         "background": False,
+        "reports": False,
         "concurrency": 2,
         "calls_per_turn": 3,
         "max_result_chars": 4,

@@ -8,20 +8,21 @@ makes exchanges of them.
 
 import asyncio
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import takewhile
 from typing import Any, Self
 from uuid import UUID
 
-from turnstream.api.attachments import Contents, user_blocks
+from turnstream.api.attachments import Contents, allowed_blocks, allowed_text, user_blocks
 from turnstream.api.caller import CALLER, with_fixed
 from turnstream.api.codec import to_json
 from turnstream.api.dialects.chats import checked_turn
 from turnstream.api.dialects.projection import Close, Closed, Projection, calls_of_client
 from turnstream.api.dialects.streams import current_view
-from turnstream.api.exchange import History, post_in_new_chat
+from turnstream.api.exchange import History, post_behind, post_in_new_chat
 from turnstream.api.schemas.requests import NewTurn
 from turnstream.api.services import Services
 from turnstream.domain.blocks import Block
@@ -33,7 +34,7 @@ from turnstream.domain.output import output_of
 from turnstream.domain.turns import Role, Turn
 from turnstream.kit.offload import Portions
 from turnstream.kit.text import unstorable
-from turnstream.storage.chats.exchanges import Exchange, IdempotencyKey
+from turnstream.storage.chats.exchanges import Exchange, IdempotencyKey, Target
 from turnstream.storage.chats.histories import PastExchange
 
 _MOST_RECORDED = 1000  # exchanges of one history: they are written in one transaction
@@ -99,12 +100,12 @@ async def turn_of(services: Services, owner: str, chat: UUID, id: str, role: Rol
     return turn if turn.role == role else None
 
 
-async def last_answer(services: Services, owner: str, chat: UUID, ids: Sequence[str]) -> Turn | None:
-    """The last answer of the chat that one of these ids names."""
-    for id in reversed(ids):
-        if turn := await turn_of(services, owner, chat, id, "assistant"):
-            return turn
-    return None
+async def last_answer(services: Services, owner: str, chat: UUID, ids: Sequence[str]) -> tuple[Turn | None, int]:
+    """The last answer of the chat that one of these ids names, and the number of ids through it."""
+    for place in range(len(ids), 0, -1):
+        if turn := await turn_of(services, owner, chat, ids[place - 1], "assistant"):
+            return turn, place
+    return None, 0
 
 
 def key_of(protocol: str, *parts: object) -> IdempotencyKey:
@@ -149,15 +150,68 @@ async def find_place(
     services: Services, identity: Identity, history: Iterable[PastItem], answer: Iterable[PastItem]
 ) -> HistoryPlace | None:
     """The newest turn to which the same history has led, with the same answer, where the caller reaches its chat."""
-    owner, wanted = identity.owner, _PastAnswer.of_items(answer)
-    for found, id in await services.storage.histories.find(owner, await digest_of(history)):
-        if identity.chat in {None, found}:
-            with suppress(NotFound):
-                turn = await services.storage.turns.get(owner, found, id)
-                for part, given in enumerate(await _answers_of(services, turn)):
-                    if given == wanted:
-                        return HistoryPlace(found, id, part)
+    wanted = _PastAnswer.of_items(answer)
+    async for turn in _turns_behind(services, identity, history):
+        answers = await _answers_of(services, turn)
+        begun = "" if wanted in answers else await _text_before(services, identity.owner, turn)
+        for part, given in enumerate(answers):
+            if wanted == (replace(given, text=begun + given.text) if part == 0 else given):
+                return HistoryPlace(turn.chat_id, turn.id, part)
     return None
+
+
+async def find_continuation(
+    services: Services, identity: Identity, history: Sequence[PastItem], answer: Sequence[PastItem]
+) -> tuple[Target, Sequence[PastItem]] | None:
+    """The place in a chat where a model continues the text `answer`, and the items to record there before: none where
+    an answer of the chat ends so. None if no chat is known to have the history. Another text, such as an edited one, or
+    the beginning of an answer that still runs, is a branch beside that answer.
+    """
+    owner = identity.owner
+    if found := await find_place(services, identity, history, answer):
+        turn = await services.storage.turns.get(owner, found.chat, found.turn)
+        if turn.ended and found.part == len({ask.round for ask in turn.asks if ask.is_marked}):
+            return Target(owner, found.chat, found.turn), ()
+    message = list(takewhile(lambda item: isinstance(item, PastMessage), reversed(history)))[::-1]
+    if message:
+        async for turn in _turns_behind(services, identity, history):
+            question, _ = await _question_of(services, owner, turn)
+            return Target(owner, turn.chat_id, question.parent_id), [*message, *answer]
+    return None
+
+
+async def _turns_behind(services: Services, identity: Identity, history: Iterable[PastItem]) -> AsyncIterator[Turn]:
+    """The turns to which this history has led, the newest first, where the caller reaches their chats."""
+    for chat, id in await services.storage.histories.find(identity.owner, await digest_of(history)):
+        if identity.chat in {None, chat}:
+            try:
+                turn = await services.storage.turns.get(identity.owner, chat, id)
+            except NotFound:  # deleted
+                continue
+            yield turn
+
+
+async def _question_of(services: Services, owner: str, turn: Turn) -> tuple[Turn, Sequence[Turn]]:
+    """The message that the turn answers, and the answers to it that the turn goes on from: each has a message without
+    blocks behind it.
+    """
+    earlier: list[Turn] = []
+    assert turn.parent_id is not None
+    question = await services.storage.turns.get(owner, turn.chat_id, turn.parent_id)
+    while not question.blocks and question.parent_id is not None:
+        earlier.append(await services.storage.turns.get(owner, turn.chat_id, question.parent_id))
+        assert earlier[-1].parent_id is not None
+        question = await services.storage.turns.get(owner, turn.chat_id, earlier[-1].parent_id)
+    return question, earlier[::-1]
+
+
+async def _text_before(services: Services, owner: str, turn: Turn) -> str:
+    """The text of the answers that the turn goes on from: clients send it with its own as one answer."""
+    try:
+        _, earlier = await _question_of(services, owner, turn)
+    except NotFound:  # deleted meanwhile
+        return ""
+    return "".join([(await _answers_of(services, each))[-1].text for each in earlier])
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,16 +269,22 @@ NO_MESSAGE = {"type": "text", "text": "…"}
 
 
 def history_of(
-    services: Services, owner: str, items: Iterable[PastItem], place: str, *, goes_on: bool = False
+    services: Services,
+    owner: str,
+    items: Iterable[PastItem],
+    place: str,
+    *,
+    goes_on: bool = False,
+    follows: bool = False,
 ) -> History:
-    """Exchanges from the items of the field `place`. `goes_on`: they end with results of calls, and the model is
-    to go on from these. Raises RequestRefused.
+    """Exchanges from the items of the field `place`. `goes_on`: they end with results of calls or a text, and the model
+    is to go on from these. `follows`: they are recorded behind an answer. Raises RequestRefused.
     """
     pasts = list(_exchanges_of(items, place))
     if len(pasts) > _MOST_RECORDED:
         detail = f"`{place}` must have at most {_MOST_RECORDED:,} messages of a history that is not known here."
         raise RequestRefused(detail, field=place)
-    return History(len(pasts), partial(_load, services, owner, pasts, place), goes_on)
+    return History(len(pasts), partial(_load, services, owner, pasts, place, follows=follows), goes_on)
 
 
 def check_may_record(identity: Identity, items: Iterable[PastItem]) -> None:
@@ -244,6 +304,27 @@ def check_prefill(services: Services, new: NewTurn, items: Sequence[PastItem], p
         raise RequestRefused(f"{detail}: the model {model.id} does not continue an answer.", field=place)
 
 
+async def continue_answer(
+    services: Services,
+    identity: Identity,
+    new: NewTurn,
+    history: Sequence[PastItem],
+    answer: Sequence[PastItem],
+    key: IdempotencyKey | None,
+    place: str,
+) -> Turn | None:
+    """The turn that continues the text `answer`, in the chat that has the history. None if no chat is known to have it.
+    Raises RequestRefused.
+    """
+    found = await find_continuation(services, identity, history, answer)
+    if found is None:
+        return None
+    target, items = found
+    check_may_record(identity, items)
+    past = history_of(services, identity.owner, items, place, goes_on=True)
+    return (await post_behind(services, new, target, key, past)).assistant_turn
+
+
 def seed_of(services: Services, identity: Identity, items: Iterable[PastItem], place: str) -> History | None:
     """The history of a chat that begins with messages of its client. Raises RequestRefused."""
     found = list(items)
@@ -252,20 +333,31 @@ def seed_of(services: Services, identity: Identity, items: Iterable[PastItem], p
 
 
 async def go_on_from_results(
-    services: Services, new: NewTurn, chat: Chat, items: Sequence[PastItem], key: IdempotencyKey | None, place: str
+    services: Services,
+    new: NewTurn,
+    chat: Chat,
+    before: Turn | None,
+    items: Sequence[PastItem],
+    key: IdempotencyKey | None,
+    place: str,
 ) -> Exchange | None:
-    """Records a history that ends in results of calls, in a chat that is not there yet, and has the model go on from
-    them. None where the chat is there, or the history does not end in complete pairs. Raises RequestRefused.
+    """Records a history that ends in results of calls, and has the model go on from them. It follows the answer
+    `before`; without one it is that of a new chat, or a branch at the root of the chat. None where it does not end in
+    complete pairs. Raises RequestRefused, and Conflict while the answer before runs.
     """
     calls = {item.id for item in items if isinstance(item, PastCall)}
     results = {item.call for item in items if isinstance(item, PastResult)}
     if not items or not isinstance(items[-1], PastResult) or items[-1].call not in calls or calls - results:
         return None
     CALLER.get().require("chat")
-    history = history_of(services, chat.owner, items, place, goes_on=True)
-    with suppress(Conflict):
-        return await post_in_new_chat(services, new, chat, key, history)
-    return None
+    history = history_of(services, chat.owner, items, place, goes_on=True, follows=before is not None)
+    target = Target(chat.owner, chat.id, before.id if before else None)
+    if before is None:
+        with suppress(NotFound):
+            return await post_behind(services, new, target, key, history)
+        with suppress(Conflict):  # another request has just created it
+            return await post_in_new_chat(services, new, chat, key, history)
+    return await post_behind(services, new, target, key, history)
 
 
 def past_answer(path: Sequence[Turn], items: Iterable[PastItem], place: str) -> Turn | None:
@@ -358,17 +450,31 @@ def _exchanges_of(items: Iterable[PastItem], place: str) -> Iterator[_Past]:
         yield now
 
 
-async def _load(services: Services, owner: str, pasts: Sequence[_Past], place: str) -> Sequence[PastExchange]:
+async def _load(
+    services: Services, owner: str, pasts: Sequence[_Past], place: str, *, follows: bool
+) -> Sequence[PastExchange]:
     """The exchanges as rows keep them. Bytes of files become uploads. Raises RequestRefused."""
     exchanges, contents = [], Contents(services.http.max_turn_bytes)
     for past in pasts:
-        new = checked_turn({"blocks": past.message or [{"type": "text", "text": _NO_MESSAGE}]})
-        blocks = await user_blocks(new.blocks, owner, services, contents=contents)
+        blocks: Sequence[Block] = ()
+        if past.message or not follows:  # an answer behind another one has an empty message before it
+            new = checked_turn({"blocks": past.message or [{"type": "text", "text": _NO_MESSAGE}]})
+            allowed = await allowed_blocks(new.blocks, owner, services)
+            blocks = await user_blocks(allowed, owner, services, contents=contents)
         for block in past.blocks:
             for text in (block.tool_use_id, block.name, block.text):
                 if text and (problem := unstorable(text)):
                     raise RequestRefused(f"`{place}` {problem}, which cannot be stored; remove it.", field=place)
             contents.add_text(block.text, place)
         texts = [block.text for block in blocks if block.text]
-        exchanges.append(PastExchange(blocks, past.blocks, past.stop_reasons, title_from(texts[0]) if texts else None))
+        answer = [await _allowed(block, owner, services) for block in past.blocks]
+        exchanges.append(PastExchange(blocks, answer, past.stop_reasons, title_from(texts[0]) if texts else None))
     return exchanges
+
+
+async def _allowed(block: Block, owner: str, services: Services) -> Block:
+    """A block of an answer; a result of a tool as guards let it pass."""
+    if block.type != TOOL_RESULT:
+        return block
+    text = await allowed_text(block.text, owner, services, "tool_result")
+    return block if text == block.text else replace(block, text=text, data=None)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from turnstream.api.codec import parsed
-from turnstream.domain.asks import AskKind
+from turnstream.domain.asks import QUESTIONS, AskKind
 from turnstream.domain.blocks import Block, CallKey
 from turnstream.domain.events import (
     ActionRequired,
@@ -136,8 +136,8 @@ class Projection:
             case RoundStart():
                 self._round_begins = len(self.closed)
             case ActionRequired(round=round, actions=actions):
-                # A tool that asks a person while it runs is no wait of the turn.
-                self.asked |= {(round, each.tool_use_id): each.kind for each in actions if each.kind != "elicitation"}
+                # A question is no wait of the turn: it comes while a tool runs, and a sign-in has no place in the log.
+                self.asked |= {(round, each.tool_use_id): each.kind for each in actions if each.kind not in QUESTIONS}
             case _:
                 pass
         return event

@@ -40,7 +40,7 @@ class CallGroup:
     tags by the modules of their handlers. `streams` are the event streams that `Endpoint.events` names. `answer` calls
     the handlers instead of `dispatch.answer`, to refuse in the form of another API. `routes` are not in the document,
     and have what no endpoint of any group has. Two APIs may have calls of the same path: with a `header`, a group has
-    the requests with that header alone, and before the others.
+    the requests with that header alone, and before the others. Its `refused` routes come before the calls of others.
     """
 
     endpoints: tuple[Endpoint, ...]
@@ -49,5 +49,6 @@ class CallGroup:
     streams: Mapping[str, EventStream] = field(default_factory=dict)
     answer: Answer | None = None
     routes: tuple[Route, ...] = ()
+    refused: tuple[Route, ...] = ()
     foreign: Foreign | None = None
     header: str | None = None

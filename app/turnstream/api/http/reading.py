@@ -129,6 +129,14 @@ def flag_of(request: Request, name: str) -> bool:
     return text == "true"
 
 
+def frames_of(request: Request) -> str | None:
+    """`never`, where the client wants each delta at once. Raises RequestRefused."""
+    text = request.query_params.get("frames")
+    if text not in {None, "never"}:
+        raise RequestRefused("`frames` must be never, or be left out.", field="frames")
+    return text
+
+
 def limit_of(request: Request, default: int, most: int) -> int:
     text = request.query_params.get("limit", str(default))
     if not _NUMBER.fullmatch(text) or not 1 <= int(text) <= most:

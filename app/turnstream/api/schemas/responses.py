@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from turnstream.api.schemas.fields import Absent, without_defaults
 from turnstream.domain.errors import RefusalCode
 from turnstream.domain.identity import Scope
-from turnstream.domain.jobs import OpenJobState
+from turnstream.domain.jobs import Delivery, OpenJobState
 from turnstream.domain.output import Phase
 from turnstream.domain.queue import EntryKind
 from turnstream.domain.turns import Status
@@ -135,12 +135,12 @@ class ErrorOut(BaseModel):
 class WantedOut(BaseModel):
     """A call that waits: a `client` tool for its result, an `approval` for permission to run, an `elicitation` for the
     answer to a question of a tool that runs. `input` is then the question: its `message`, and the `schema` of the
-    answer, or a `url`.
+    answer, or a `url`. A `sign_in` waits until the owner has signed in at the `url` to the `server` of the tool.
     """
 
     tool_use_id: str
     name: str
-    type: Literal["client", "approval", "elicitation"]
+    type: Literal["client", "approval", "elicitation", "sign_in"]
     input: Any
     input_digest: Annotated[str, Field(description="SHA-256 of this exact call, to be sent with the decision")]
     expires_at: datetime | None
@@ -195,6 +195,31 @@ class JobOut(BaseModel):
     progress: Annotated[str | None, Field(description="what the tool last reported")]
 
 
+class ReportOut(BaseModel):
+    """A call that the turn did not wait for. Once it is `settled`, its outcome is delivered as a block `report`."""
+
+    job: UUID
+    tool_use_id: str
+    name: str
+    state: OpenJobState | Literal["settled"]
+    progress: Annotated[str | None, Field(description="what the tool last reported")]
+    delivery: Annotated[
+        Delivery | None,
+        Field(
+            description="`steered`: into an open turn; `started`: a turn begins with it; `discarded`: the turn of the "
+            "call was cancelled; null while it is not delivered"
+        ),
+    ]
+    turn: Annotated[UUID | None, Field(description="the turn that has the report")]
+    round: Annotated[
+        int | None,
+        Field(
+            description="the round that it stands behind; 0: before the first one; null "
+            "while the turn has not applied it"
+        ),
+    ]
+
+
 class JobResultOut(BaseModel):
     """What became of a result. One that is not `applied` has a `reason`: the job was over, or its turn has ended."""
 
@@ -225,6 +250,7 @@ class TurnOut(BaseModel):
     actions: Annotated[list[WantedOut], Field(description="the calls that wait for a person now")]
     preliminary: Annotated[list[PreliminaryOut], Field(description="what running tools have of their results so far")]
     jobs: Annotated[list[JobOut], Field(description="the calls that run in the background now")]
+    reports: Annotated[list[ReportOut], Field(description="the calls in the background that it did not wait for")]
     labels: Annotated[dict[str, str], Field(description="texts of the client, which no model receives")]
     hook_failures: Annotated[int, Field(description="calls of hooks of the program that failed")]
     degraded: Annotated[list[DegradedOut], Field(description="the policies that the turn needed")]
@@ -276,7 +302,7 @@ class WaitingOut(BaseModel):
     turn: UUID
     tool_use_id: str
     name: Annotated[str, Field(description="the tool")]
-    type: Literal["client", "approval", "elicitation"]
+    type: Literal["client", "approval", "elicitation", "sign_in"]
     input: Annotated[str, Field(description="the beginning of the input, as JSON text")]
     since: datetime
     expires_at: datetime | None
@@ -296,8 +322,8 @@ class ApprovalOut(BaseModel):
     turn: UUID
     tool_use_id: str
     name: Annotated[str, Field(description="the tool")]
-    type: Literal["client", "approval", "elicitation"]
-    input: Annotated[str, Field(description="JSON text; the question, where the type is `elicitation`")]
+    type: Literal["client", "approval", "elicitation", "sign_in"]
+    input: Annotated[str, Field(description="JSON text; the question, where the type is `elicitation` or `sign_in`")]
     input_digest: str
     since: datetime
     expires_at: datetime | None
@@ -417,6 +443,7 @@ class ModelOut(BaseModel):
     aliases: list[str]
     fallbacks: Annotated[list[str], Field(description="the models that are tried when this one is unavailable")]
     params: Annotated[list[ParameterOut], Field(description="the parameters that turns can set for it on this server")]
+    agent: Annotated[str | None, Field(description="what it does, for an agent of this server; null for a model")]
 
 
 class ModelsOut(BaseModel):

@@ -155,7 +155,9 @@ class DenyIn(Body):
 
 
 class AnswerIn(Body):
-    """The answer to an elicitation. `content` meets the schema of the question; it is sent to the tool."""
+    """The answer to a question. `content` meets its schema, and is sent to the tool. `accept` to a `sign_in` makes the
+    call again, as the sign-in itself does.
+    """
 
     type: Literal["answer"]
     tool_use_id: Storable

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from contextlib import nullcontext
 from datetime import UTC, datetime
 
 import anyio
@@ -32,6 +33,8 @@ class TurnResponse(Response):
         life: float,
         heartbeat: float,
         streams: OwnerStreams,
+        *,
+        unjoined: bool = False,
     ) -> None:
         """Times and `streams` are those of a `FrameResponse`, which is sent without `deliveries`."""
         self.status_code = 200
@@ -43,14 +46,16 @@ class TurnResponse(Response):
         self._life = life
         self._heartbeat = heartbeat
         self._streams = streams
+        self._unjoined = unjoined
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         outlet = scope.get("extensions", {}).get(OUTLET, {}).get("outlet")
-        if self._deliveries is None or outlet is None or scope["method"] == "HEAD":
-            frames = self._reader.frames(self._first)
-            await FrameResponse(frames, self._life, self._heartbeat, self._streams)(scope, receive, send)
-        else:
-            await self._deliver(self._deliveries, outlet, scope, send)
+        with self._reader.unjoined() if self._unjoined else nullcontext():
+            if self._deliveries is None or outlet is None or scope["method"] == "HEAD":
+                frames = self._reader.frames(self._first)
+                await FrameResponse(frames, self._life, self._heartbeat, self._streams)(scope, receive, send)
+            else:
+                await self._deliver(self._deliveries, outlet, scope, send)
 
     async def _deliver(self, deliveries: Deliveries, outlet: Outlet, scope: Scope, send: Send) -> None:
         delivery = Delivery(deliveries, self._reader, outlet)

@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from turnstream.api.events import frame
 from turnstream.api.http.errors import BadRequest
-from turnstream.api.http.reading import flag_of, id_of
+from turnstream.api.http.reading import flag_of, frames_of, id_of
 from turnstream.api.neighbours import is_from_neighbour
 from turnstream.api.reads import ReadStorage
 from turnstream.api.services import Services, services_and_owner, services_of
@@ -40,7 +40,8 @@ async def stream_turn(request: Request) -> Response:
     turn = view.turn if view and known else await services.reads.read(request, read)
     if answer := await passed_on(request, turn):
         return answer
-    return stream_response(services, owner, turn, cursor, caught_up=flag_of(request, "caught_up"))
+    caught_up, unjoined = flag_of(request, "caught_up"), frames_of(request) == "never"
+    return stream_response(services, owner, turn, cursor, caught_up=caught_up, unjoined=unjoined)
 
 
 async def passed_on(request: Request, turn: Turn) -> Response | None:
@@ -58,7 +59,13 @@ async def passed_on(request: Request, turn: Turn) -> Response | None:
 
 
 def stream_response(
-    services: Services, owner: str, turn: Turn, cursor: Cursor = START, *, caught_up: bool = False
+    services: Services,
+    owner: str,
+    turn: Turn,
+    cursor: Cursor = START,
+    *,
+    caught_up: bool = False,
+    unjoined: bool = False,
 ) -> Response:
     """The turn's events after `cursor`; 204 when nothing will follow, which stops an EventSource for good."""
     if turn.role == "user":
@@ -70,7 +77,9 @@ def stream_response(
     if reader.done and view.ended:
         return Response(status_code=204, headers=HEADERS)
     http, live = services.http, services.live
-    return TurnResponse(reader, first, live.deliveries, http.stream_life, http.heartbeat, services.streams)
+    return TurnResponse(
+        reader, first, live.deliveries, http.stream_life, http.heartbeat, services.streams, unjoined=unjoined
+    )
 
 
 def requested_cursor(

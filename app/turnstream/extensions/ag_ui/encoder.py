@@ -6,6 +6,7 @@ from typing import Any, assert_never
 
 from turnstream.api.codec import parsed, to_json
 from turnstream.api.dialects.projection import Begin, CallResult, Close, Closed, Projection, ProviderResult, Retract
+from turnstream.domain.asks import QUESTIONS
 from turnstream.domain.blocks import Block
 from turnstream.domain.cursor import Cursor
 from turnstream.domain.events import (
@@ -153,7 +154,7 @@ class RunEncoder:
             case CallResult() | ProviderResult():
                 yield from self._result(step)
             case ActionRequired(actions=actions):  # of what a turn waits for, the end of its run has the rest
-                if any(action.kind == "elicitation" for action in actions):
+                if any(action.kind in QUESTIONS for action in actions):
                     interrupts = interrupts_of(self._now(), actions)
                     if not {each["id"] for each in interrupts} & set(self._answered):
                         yield from self._finish_run({"type": "interrupt", "interrupts": interrupts})
@@ -247,10 +248,11 @@ class RunEncoder:
 
     def _end(self, end: TurnEnd) -> Iterator[Json]:
         turn = self._now()
-        about = {"turnstream": {"turn": self._turn.id, "status": end.status, "stop_reason": end.stop_reason}}
+        about: Json = {"turnstream": {"turn": self._turn.id, "status": end.status, "stop_reason": end.stop_reason}}
         usage = {"usage": [self._usage(end)], "metadata": about}
         if end.error is not None:
             yield from self._end_open()
+            about["turnstream"].update(end.error.wait)
             yield {"type": "RUN_ERROR", "message": end.error.message, "code": end.error.type, **usage}
             return
         output = output_of(turn)

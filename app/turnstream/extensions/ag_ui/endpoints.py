@@ -40,7 +40,7 @@ from turnstream.api.schemas.requests import UiOptions
 from turnstream.api.schemas.tools import ActionsIn
 from turnstream.api.services import Services, count_writes, identity_of, path_for, services_and_owner
 from turnstream.api.views import json_response
-from turnstream.domain.asks import Ask, AskAnswer
+from turnstream.domain.asks import QUESTIONS, Ask, AskAnswer
 from turnstream.domain.errors import RequestRefused
 from turnstream.domain.identity import Identity
 from turnstream.domain.turns import Turn
@@ -152,8 +152,7 @@ async def _post(
     """The turn that answers the message, and whether it goes on with one that was there. The same message again is
     another run: it follows the answer that is open, or asks for another one.
     """
-    named = [message.id.partition(".")[0] for message in sent.messages[:-1] if message.role != "user"]
-    before = await last_answer(services, owner, chat, named)
+    before, _ = await last_answer(services, owner, chat, _turns_named(sent.messages[:-1]))
     place: Parent = before.id if before else "newest"
     content = [part.sent() for part in message.content] if isinstance(message.content, list) else message.content
     of_message = key_of("ag-ui", chat, message.id, str(place), content) if message.id else None
@@ -188,16 +187,23 @@ async def _options(services: Services, owner: str, chat: UUID, sent: RunInput, b
 
 
 async def _go_on(services: Services, owner: str, chat: UUID, sent: RunInput, key: IdempotencyKey | None) -> Turn:
-    """The turn that goes on from results for which no turn waits, in a thread that is not here. Raises
+    """The turn that goes on from results for which no turn waits, behind the last answer that the thread has. Raises
     RequestRefused.
     """
-    last, items = sent.messages[-1], list(past_items(sent.messages))
-    new = new_turn(await _options(services, owner, chat, sent, None), [NO_MESSAGE])
-    of_result = key_of("ag-ui", chat, last.tool_call_id, output_text(last.content))
-    exchange = await go_on_from_results(services, new, new_chat(owner, chat), items, key or of_result, "messages")
+    last = sent.messages[-1]
+    before, known = await last_answer(services, owner, chat, _turns_named(sent.messages))
+    items = list(past_items(sent.messages[known:]))
+    new = new_turn(await _options(services, owner, chat, sent, before), [NO_MESSAGE])
+    key = key or key_of("ag-ui", chat, last.tool_call_id, output_text(last.content))
+    exchange = await go_on_from_results(services, new, new_chat(owner, chat), before, items, key, "messages")
     if exchange is None:
-        raise RequestRefused("`messages` must answer calls of an answer in this thread.", field="messages")
+        raise RequestRefused("`messages` must end with a result for each call of the last answer.", field="messages")
     return exchange.assistant_turn
+
+
+def _turns_named(messages: Sequence[AgUiMessageIn]) -> list[str]:
+    """The id of a turn that the id of each message may begin with."""
+    return ["" if message.role == "user" else message.id.partition(".")[0] for message in messages]
 
 
 # --- calls that wait for a person ------------------------------------------------------------------------------------
@@ -252,7 +258,7 @@ def _action(turn: Turn, entry: AgUiResumeIn) -> dict[str, Any]:
     assert found is not None
     payload = entry.payload if isinstance(entry.payload, dict) else {"approved": entry.payload is True}
     about = {"tool_use_id": found[0], "input_digest": digest}
-    if any(ask.kind == "elicitation" and ask.digest == digest for ask in turn.asks):
+    if any(ask.kind in QUESTIONS and ask.digest == digest for ask in turn.asks):
         if entry.status == "cancelled":
             return {"type": "answer", **about, "action": "cancel"}
         return {"type": "answer", **about, "action": "accept", "content": payload}

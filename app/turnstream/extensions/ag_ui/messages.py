@@ -17,7 +17,7 @@ from turnstream.api.dialects.histories import (
     spoken,
 )
 from turnstream.api.dialects.projection import CallResult, Close, Closed, Projection, ProviderResult
-from turnstream.domain.asks import AskKind
+from turnstream.domain.asks import QUESTIONS, AskKind
 from turnstream.domain.blocks import Block
 from turnstream.domain.events import RequiredAction
 from turnstream.domain.kinds import CALLS, DOCUMENT, IMAGE, TEXT, THINKING, USER_TEXT
@@ -272,7 +272,7 @@ def interrupt_id(turn: UUID, round: int, action: RequiredAction) -> str:
 
 def interrupts_of(turn: Turn, actions: Sequence[RequiredAction] | None = None) -> list[Json]:
     """The decisions and answers that the turn waits for."""
-    return [_interrupt(turn, round, each) for round, each in _waiting(turn, {"approval", "elicitation"}, actions)]
+    return [_interrupt(turn, round, each) for round, each in _waiting(turn, {"approval", *QUESTIONS}, actions)]
 
 
 def pending_calls_of(turn: Turn) -> list[str]:
@@ -298,9 +298,11 @@ def _interrupt(turn: Turn, round: int, action: RequiredAction) -> Json:
         "responseSchema": _APPROVAL_SCHEMA,
         "metadata": {"name": action.name, "can_remember": action.can_remember},
     }
-    if action.kind == "elicitation":
+    if action.kind in QUESTIONS:
         question = parsed(action.input)
-        found |= {"reason": "input_required", "message": question["message"], "metadata": {"name": action.name}}
+        shown = {name: question[name] for name in ("url", "server", "scopes") if name in question}
+        found |= {"reason": "input_required", "message": question["message"]}
+        found["metadata"] = {"name": action.name, **shown}
         found["responseSchema"] = question.get("schema", {"type": "object"})
     if action.expires_at is not None:
         found["expiresAt"] = action.expires_at.isoformat()

@@ -1,6 +1,7 @@
 """The turns of agents. Each has a chat of its own, which belongs to the turn that has called the agent."""
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -10,19 +11,23 @@ from uuid import UUID
 
 import structlog
 
-from turnstream.domain.blocks import Block
+from turnstream.domain.charges import root_of
 from turnstream.domain.chats import Chat
-from turnstream.domain.compaction import EDITS
 from turnstream.domain.errors import NotFound, RequestRefused, StorageUnavailable, TooMany
 from turnstream.domain.kinds import TEXT
+from turnstream.domain.limits import seconds_used, spent_budget
+from turnstream.domain.output import output_of
 from turnstream.domain.turns import Limits, Turn, TurnRequest
 from turnstream.engine.hooks import Hooks, TurnEnded
 from turnstream.extension import Context
-from turnstream.extensions.agents.tool import Agent
+from turnstream.extensions.agents.context import message_of_task
+from turnstream.extensions.agents.tool import Agent, output_spec
 from turnstream.kit.ids import new_id
+from turnstream.llm.models.abilities import within_abilities, without_format
 from turnstream.storage.chats.exchanges import Exchanges, IdempotencyKey, KeyTaken
 from turnstream.storage.chats.turns import CANCEL_TURN, Turns
 from turnstream.storage.database import Statement
+from turnstream.storage.owners.accounts import Accounts
 from turnstream.storage.rows import OPEN_STATUSES
 from turnstream.storage.runs.queue import QUEUED, UPDATED
 from turnstream.storage.runs.session import CHANNEL, JOBS
@@ -50,15 +55,6 @@ GET_FAMILY = Statement(
     SELECT max(depth) AS depth, (SELECT title FROM above ORDER BY depth DESC LIMIT 1) AS title,
         (SELECT count(*) FROM chats WHERE of_turn = :turn) AS children
     FROM above
-    """
-)
-# What the turn has used, with the turns below it.
-GET_SPENT = Statement(
-    f"""
-    WITH RECURSIVE {_FAMILY}
-    SELECT coalesce(sum(input_tokens + cache_read_tokens + cache_write_tokens + output_tokens), 0)::bigint AS tokens,
-        coalesce(sum(cost), 0)::float8 AS cost
-    FROM charges WHERE turn_id IN (SELECT id FROM family)
     """
 )
 # How far the turn and those below it have come, and whether one of them waits for a person.
@@ -117,6 +113,7 @@ class Children(Hooks):
         self._database = context.database
         self._turns = Turns(context.database)
         self._exchanges = Exchanges(context.database)
+        self._accounts = Accounts(context.database)
         self._depth = depth
         self._most = most
         self._look_now = asyncio.Event()
@@ -134,18 +131,21 @@ class Children(Hooks):
                 return Outcome(f"A turn may call agents {self._most} times, and did.", kind="refused")
             parent = await self._turns.get(call.owner, call.chat_id, call.turn_id)
             assert parent.request is not None
-            if (limits := await self._left_of(call.turn_id, parent.request.limits)) is None:
-                return Outcome("The budget of the turn is used up, with what its agents have used.", kind="refused")
+            root = root_of(parent) or parent.id
+            if (limits := await self._left_of(call.owner, parent, root)) is None:
+                return Outcome("A budget of the turn is used up, with what its agents have used.", kind="refused")
             try:
-                request = self._request_of(agent, replace(parent.request, limits=limits), call)
+                given = replace(parent.request, limits=limits, root_turn=root)
+                request = self._request_of(agent, given, call)
             except RequestRefused as error:
                 return Outcome(f"The agent {agent.name} cannot work: {error.detail}", is_error=True)
             now, title = datetime.now(UTC), f"{family['title'] or 'Chat'}: {agent.name}"
             chat = Chat(new_id(), call.owner, title[-_MOST_TITLE:], agent.prompt, {}, created_at=now, updated_at=now)
+            message = message_of_task(await self._path_of(agent, parent), agent.context, agent.context_blocks, task)
             most = self._context.plans.of(call.owner, parent.request.plan).queued_turns
             try:
                 async with self._exchanges.in_new_chat(chat, key, most) as draft:
-                    begun = await draft.create([Block(0, 0, 0, TEXT, task)], request, None)
+                    begun = await draft.create(message, request, None)
                     await draft.connection.row(PUT_CHILD, chat=chat.id, turn=call.turn_id)
                     await draft.connection.row(WAKE_WORKERS)
                 log.info("agent.begun", agent=agent.name, child=str(begun.assistant_turn.id))
@@ -156,36 +156,37 @@ class Children(Hooks):
         assert begun is not None
         return {"chat": str(begun.assistant_turn.chat_id), "turn": str(begun.assistant_turn.id)}
 
-    async def _left_of(self, turn: UUID, limits: Limits) -> Limits | None:
-        """The limits of a child: its budgets are what the calling turn and its other children have left of theirs."""
-        tokens, cost = limits.budget_tokens, limits.budget_cost
-        if tokens is None and cost is None:
-            return limits
-        spent = await self._database.row(GET_SPENT, turn=turn)
-        assert spent is not None
-        tokens, cost = tokens and tokens - spent["tokens"], cost and cost - spent["cost"]
-        if (tokens is not None and tokens <= 0) or (cost is not None and cost <= 0):
+    async def _path_of(self, agent: Agent, parent: Turn) -> Sequence[Turn]:
+        """The path of the calling turn, as far as the agent is given it."""
+        if agent.context == "none" or parent.parent_id is None:
+            return [parent]
+        return [*await self._turns.path_to(parent.parent_id), parent]
+
+    async def _left_of(self, owner: str, parent: Turn, root: UUID) -> Limits | None:
+        """The limits of a child; None if a budget is used up. Tokens and cost are shared with the family. Time passes
+        for all at once: the child has what the calling turn has left.
+        """
+        assert parent.request is not None
+        limits, now = parent.request.limits, datetime.now(UTC)
+        family = await self._accounts.family_use(owner, root)
+        if spent_budget(parent, now, family) is not None:
             return None
-        return replace(limits, budget_tokens=tokens, budget_cost=cost)
+        if limits.budget_seconds is None:
+            return limits
+        return replace(limits, budget_seconds=limits.budget_seconds - seconds_used(parent, now))
 
     def _request_of(self, agent: Agent, parent: TurnRequest, call: ToolContext) -> TurnRequest:
         """The request of a child: that of the calling turn, with what the agent has of its own."""
-        limits, params = parent.limits, dict(parent.params)
+        limits, params = parent.limits, without_format(parent.params)
         if agent.max_rounds is not None:
             limits = replace(limits, max_rounds=agent.max_rounds, hard_max_rounds=None)
-        if agent.model is not None and agent.model != parent.model:
-            model = self._context.models.check(agent.model)
-            edits = tuple(each for each in EDITS if limits.compaction == "provider" and each in (model.can or ()))
-            limits = replace(limits, context_window=model.context_window, provider_edits=edits)
-            if limits.budget_cost is not None:
-                names = (model.id, *self._context.models.fallbacks(model.id))
-                known = {name: self._context.models.prices(name) for name in names}
-                limits = replace(limits, prices={name: each for name, each in known.items() if each is not None})
+        model = self._context.models.behind(agent.model or parent.model)
+        if model != self._context.models.behind(parent.model):
             params = {}
         params.pop("tool_choice", None)
-        return replace(
+        request = replace(
             parent,
-            model=agent.model or parent.model,
+            model=model.id,
             system=agent.prompt,
             params=params,
             tools=self._context.toolset.specs(agent.tools),
@@ -194,6 +195,8 @@ class Children(Hooks):
             output=None,
             labels={"agent": agent.name, "job": str(call.job)},
         )
+        request = within_abilities(self._context.models, model, request, output_spec(agent))
+        return self._context.toolset.offered(request)
 
     async def look(self, agent: Agent, owner: str, handle: Any) -> Outcome | None:
         """The outcome of a child, None while it works."""
@@ -205,6 +208,8 @@ class Children(Hooks):
         if not turn.ended:
             return None
         text, data = answer_of(turn), {"agent": agent.name, **handle}
+        if (output := output_of(turn)) is not None:
+            return Outcome(output, data=data)
         if turn.status == "complete":
             return Outcome(text or f"The agent {agent.name} has ended without words.", data=data)
         reason = f": {turn.error.message}" if turn.error else "."

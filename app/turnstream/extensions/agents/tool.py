@@ -1,13 +1,16 @@
 """The tool of an agent. It is a background tool: its call holds nothing while the agent works."""
 
 import json
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
 
-from turnstream.domain.errors import ConfigError
-from turnstream.domain.turns import ToolSpec
+from turnstream.domain.errors import ConfigError, RequestRefused
+from turnstream.domain.output import is_of_an_object
+from turnstream.domain.turns import OutputSpec, Preset, ToolSpec
+from turnstream.extensions.agents.context import ALL_FILES, KINDS_OF_BLOCKS, TEXTS, ContextTurns
 from turnstream.tools.declared.declarations import Declarations
 from turnstream.tools.declared.tables import PolicyTable
 from turnstream.tools.policy import Policy, policy_of
@@ -19,14 +22,11 @@ if TYPE_CHECKING:
     from turnstream.extensions.agents.children import Children
 
 _LOOK = 30.0  # seconds between two looks at the progress of a child, and at its end, should that not be reported
-_SCHEMA = json.dumps(
-    {
-        "type": "object",
-        "properties": {"task": {"type": "string", "description": "all that the agent must know: it sees nothing else"}},
-        "required": ["task"],
-        "additionalProperties": False,
-    }
-)
+_SEES: Mapping[ContextTurns, str] = {
+    "none": "it sees nothing else",
+    "last_turn": "it sees nothing else but the last message of the user and your answer so far",
+    "path": "it sees nothing else but the conversation so far",
+}
 
 
 class AgentTable(PolicyTable):
@@ -35,12 +35,19 @@ class AgentTable(PolicyTable):
     model: str | None = None
     tools: list[str] = Field(default_factory=list)
     max_rounds: int | None = Field(None, ge=1)
+    output: dict[str, Any] | None = None
+    context: ContextTurns = "none"
+    context_blocks: list[str] = Field(default_factory=lambda: [TEXTS, ALL_FILES])
+    as_model: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Agent:
     """`prompt` is its system prompt, `tools` are names of tools of the server. `model` is that of the calling turn
-    unless it is given, and so are the limits.
+    unless it is given, and so are the limits. With `output`, a JSON schema, its answer is JSON that meets the schema;
+    `max_rounds` are then the model calls of one attempt at it. `context` are the turns that it is given of the
+    conversation, and `context_blocks` the blocks of these: `text`, `files`, `results`, or names of tools, whose results
+    are meant. With `as_model` its name is that of a model too: a turn with that model is a turn of the agent.
     """
 
     name: str
@@ -49,6 +56,10 @@ class Agent:
     model: str | None = None
     tools: tuple[str, ...] = ()
     max_rounds: int | None = None
+    output: Mapping[str, Any] | None = None
+    context: ContextTurns = "none"
+    context_blocks: tuple[str, ...] = (TEXTS, ALL_FILES)
+    as_model: bool = False
 
 
 @dataclass(slots=True)
@@ -68,6 +79,15 @@ class AgentTool:
     spec: ToolSpec
     policy: Policy
     place: _Place = field(default_factory=_Place)
+
+    @property
+    def preset(self) -> Preset | None:
+        """What turns have whose model is the agent; None where it is none."""
+        agent = self.agent
+        if not agent.as_model:
+            return None
+        output = output_spec(agent)
+        return Preset(agent.description, agent.prompt, agent.model, agent.tools, agent.max_rounds, output)
 
     async def __call__(self, context: ToolContext, input_json: str) -> Outcome:
         children = self.place.children
@@ -95,22 +115,39 @@ def agent_tool(agent: Agent, **options: Any) -> AgentTool:
     """The tool of an agent, with `options` of its policy. Raises ValueError."""
     check_name(agent.name)
     # To begin a child is safe to repeat: it has the job as its key.
-    spec = ToolSpec(agent.name, agent.description, _SCHEMA, retry_safe=True)
+    task = {"type": "string", "description": f"all that the agent must know: {_SEES[agent.context]}"}
+    schema = {"type": "object", "properties": {"task": task}, "required": ["task"], "additionalProperties": False}
+    spec = ToolSpec(agent.name, agent.description, json.dumps(schema), retry_safe=True)
     return AgentTool(agent, spec, policy_of(spec, {**options, "background": True}))
 
 
 def bind(toolset: Toolset, children: "Children") -> bool:
     """Lets the agents of the toolset work with `children`. False where it has none. Raises ConfigError for a tool that
-    an agent names and that is not there.
+    an agent names and that is not there, and for an output schema that is not valid.
     """
     found = [tool for tool in toolset.own if isinstance(tool, AgentTool)]
     for tool in found:
+        field = "tools"
         try:
             toolset.specs(tool.agent.tools)
-        except ValueError as error:
-            raise ConfigError(f"The agent {tool.spec.name}: `tools`: {error}") from None
+            field = "context_blocks"
+            toolset.specs([name for name in tool.agent.context_blocks if name not in KINDS_OF_BLOCKS])
+            field = "output"
+            if (output := output_spec(tool.agent)) is not None:
+                toolset.outputs.check(output)
+        except (ValueError, TypeError, RequestRefused) as error:
+            raise ConfigError(f"The agent {tool.spec.name}: `{field}`: {error}") from None
         tool.place.children = children
     return bool(found)
+
+
+def output_spec(agent: Agent) -> OutputSpec | None:
+    """The output that the turns of the agent have to give, if it has one."""
+    if agent.output is None:
+        return None
+    wrapped = not is_of_an_object(agent.output)
+    spec = OutputSpec(json.dumps(agent.output), wrapped=wrapped)
+    return spec if agent.max_rounds is None else replace(spec, max_iterations=agent.max_rounds)
 
 
 def _task_of(input_json: str) -> str:
@@ -123,7 +160,19 @@ def _task_of(input_json: str) -> str:
 
 def _make(declarations: Declarations) -> LoadedTools:
     def make(name: str, table: AgentTable) -> AgentTool:
-        agent = Agent(name, table.description, table.prompt, table.model, tuple(table.tools), table.max_rounds)
+        tools = tuple(table.tools)
+        agent = Agent(
+            name,
+            table.description,
+            table.prompt,
+            table.model,
+            tools,
+            table.max_rounds,
+            table.output,
+            table.context,
+            tuple(table.context_blocks),
+            table.as_model,
+        )
         return agent_tool(agent, **table.options())
 
     return LoadedTools(declarations.each("agents", make))

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import assert_never
 
-from turnstream.api.codec import to_json
+from turnstream.api.codec import parsed, to_json
 from turnstream.api.dialects.projection import (
     Begin,
     CallResult,
@@ -65,6 +65,7 @@ class UiEncoder:
         self._step_is_void = False
         self._step_is_of_client = False  # even if its calls were retracted
         self._approvals: dict[str, str] = {}
+        self._sign_ins = set[str]()
 
     def __call__(self, event: Event | Notice, _cursor: Cursor | None) -> bytes:
         if isinstance(event, BlockDelta):  # the token path
@@ -105,6 +106,9 @@ class UiEncoder:
                     if action.kind == "approval" and self._approvals.get(call) != approval:
                         self._approvals[call] = approval
                         yield {"type": "tool-approval-request", "approvalId": approval, "toolCallId": call}
+                    elif action.kind == "sign_in" and action.digest not in self._sign_ins:
+                        self._sign_ins.add(action.digest)
+                        yield {"type": "data-sign-in", "id": call, "data": parsed(action.input), "transient": True}
             case Retract(kept=kept):
                 yield {"type": "reset-step"}
                 self._step_is_void = not kept

@@ -170,17 +170,19 @@ async def _post(services: Services, owner: str, chat: UUID, sent: UiRequest, key
 
 
 async def _go_on(services: Services, owner: str, chat: UUID, sent: UiRequest, key: IdempotencyKey | None) -> Exchange:
-    """Goes on from results for which no turn waits, in a chat that is not here. Raises RequestRefused."""
-    last, items = sent.all_messages[-1], list(past_items(sent.all_messages))
+    """Goes on from results for which no turn waits, behind the last answer that the chat has. Raises RequestRefused."""
+    last = sent.all_messages[-1]
+    named = [each.id if each.role == "assistant" else "" for each in sent.all_messages]
+    before, known = await last_answer(services, owner, chat, named)
+    items = list(past_items(sent.all_messages[known:]))
     if any("toolCallId" in part and part.get("state") not in ENDED_CALLS for part in last.parts):
         raise RequestRefused("`messages` must end with an output for each call of the last answer.", field="messages")
-    new = new_turn(await _options(services, owner, chat, sent, None), [NO_MESSAGE])
+    new = new_turn(await _options(services, owner, chat, sent, before), [NO_MESSAGE])
     key = key or key_of("ai-sdk", chat, last.id, "results", last.parts)
-    exchange = await go_on_from_results(services, new, new_chat(owner, chat), items, key, "messages")
+    exchange = await go_on_from_results(services, new, new_chat(owner, chat), before, items, key, "messages")
     if exchange is None:
-        raise RequestRefused(
-            "`messages` must end with a user message, or with an answer of this chat.", field="messages"
-        )
+        detail = "`messages` must end with a user message, an answer of this chat, or an output for each of its calls."
+        raise RequestRefused(detail, field="messages")
     return exchange
 
 
@@ -197,7 +199,7 @@ async def _answer_before(services: Services, owner: str, chat: UUID, sent: UiReq
     which the client does not have the id.
     """
     before = sent.messages if sent.message else sent.messages[:-1]
-    found = await last_answer(services, owner, chat, [each.id for each in before if each.role == "assistant"])
+    found, _ = await last_answer(services, owner, chat, [each.id for each in before if each.role == "assistant"])
     if found is None and before and sent.message_id and not sent.message:
         with suppress(NotFound):
             return past_answer(await newest_path(services, owner, chat), past_items(before), "messages")

@@ -34,7 +34,7 @@ def start_metadata(turn: Turn) -> Json:
 
 
 def end_metadata(end: TurnEnd, turn: Turn) -> Json:
-    error = {"error": {"type": end.error.type, "message": end.error.message}} if end.error else {}
+    error = {"error": {"type": end.error.type, "message": end.error.message, **end.error.wait}} if end.error else {}
     output = {} if (text := output_of(turn)) is None else {"output": parsed(text)}
     return {"status": end.status, "stopReason": end.stop_reason, "usage": end.usage, **output, **error}
 

@@ -60,7 +60,7 @@ SHARED = (
 
 async def _no_call(request: Request) -> Response:
     """The SDKs have many more calls; their errors show a text in Anthropic's form only."""
-    name = f"{request.method} /v1/{request.path_params['call']}"
+    name = f"{request.method} {request.url.path}"
     return await refusal(
         request, NotFound(f"This server has no call {name}; docs/anthropic.md lists those that it has.")
     )
@@ -103,6 +103,8 @@ GROUPS = (
         _ABOUT,
         answer=_answer,
         routes=(Route("/v1/{call:path}", HandlerApp(_no_call)),),
+        # OpenAI's files are uploads with other members. A message has its files in itself.
+        refused=(Route("/v1/files", HandlerApp(_no_call)), Route("/v1/files/{call:path}", HandlerApp(_no_call))),
         foreign=_FOREIGN,
         header=_VERSION,
     ),

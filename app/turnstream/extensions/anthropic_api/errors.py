@@ -1,5 +1,6 @@
 """Refusals and failures in Anthropic's form, by whose status its SDKs choose the class of their error."""
 
+from collections.abc import Mapping
 from datetime import datetime
 
 from starlette.requests import Request
@@ -48,9 +49,16 @@ class ThreadRefused(NotFound):
         self.error_code = error_code
 
 
-def error_json(type: str, message: str, request: str | None = None, error_code: str | None = None) -> Json:
+def error_json(
+    type: str,
+    message: str,
+    request: str | None = None,
+    error_code: str | None = None,
+    wait: Mapping[str, float] | None = None,
+) -> Json:
     details = {"details": {"error_code": error_code}} if error_code else {}
-    return {"type": "error", "error": {"type": type, "message": message, **details}, "request_id": request}
+    error = {"type": type, "message": message, **details, **(wait or {})}
+    return {"type": "error", "error": error, "request_id": request}
 
 
 def text_of(error: RequestRefused) -> str:

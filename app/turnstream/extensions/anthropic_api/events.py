@@ -248,7 +248,7 @@ class MessageEvents:
             yield from self._finish(end.error.type)
         elif end.error is not None or end.status == "cancelled":
             self.failure = _CANCELLED if end.error is None else failure_of(end.error)
-            yield _error(*self.failure)
+            yield _error(*self.failure, end.error.wait if end.error else {})
         else:
             yield from self._finish(end.stop_reason if end.stop_reason in _STOP_REASONS else "end_turn")
 
@@ -321,8 +321,8 @@ def _frame(type: str, **members: Any) -> bytes:
     return b"event: %b\ndata: %b\n\n" % (type.encode(), to_json({"type": type, **members}))
 
 
-def _error(type: str, message: str) -> bytes:
-    return b"event: error\ndata: %b\n\n" % to_json(error_json(type, message))
+def _error(type: str, message: str, wait: Mapping[str, float] | None = None) -> bytes:
+    return b"event: error\ndata: %b\n\n" % to_json(error_json(type, message, wait=wait))
 
 
 def _rendered(block: Block) -> bytes | None:

@@ -308,7 +308,8 @@ def _has_cache_marks(sent: CountIn) -> bool:
 def _system(services: Services, sent: CountIn) -> str | None:
     """The system prompt of an earlier turn is not carried over."""
     if sent.system is None:
-        return None if "system_prompt" in held_options() else services.resolver.defaults.system_prompt or ""
+        held = held_options() | services.resolver.held_by(sent.model)
+        return None if "system_prompt" in held else services.resolver.defaults.system_prompt or ""
     if isinstance(sent.system, str):
         return sent.system
     for place, part in enumerate(sent.system):
@@ -331,7 +332,7 @@ def _tools(services: Services, sent: CountIn) -> list[Any] | None:
     """The tools of the request, and those of the server that it chooses: all of them where it has no `tools`."""
     resolver, given = services.resolver, sent.tools
     if given is None:
-        if "tools" in held_options():
+        if "tools" in held_options() | resolver.held_by(sent.model):
             return None
         with_tools = resolver.models.check(sent.model).supports("tools")
         return list(resolver.toolset.names) if with_tools and _output(sent) is None else []

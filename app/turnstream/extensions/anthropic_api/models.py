@@ -44,4 +44,5 @@ async def get_model(request: Request) -> Response:
 
 def _model(model: Model) -> Json:
     sizes = {"max_input_tokens": model.context_window, "max_tokens": model.max_output}
-    return {"id": model.id, "type": "model", "display_name": model.id, "created_at": _EPOCH, **sizes}
+    name = model.id if model.preset is None else f"{model.id} (agent)"
+    return {"id": model.id, "type": "model", "display_name": name, "created_at": _EPOCH, **sizes}

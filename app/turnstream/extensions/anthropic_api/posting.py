@@ -12,12 +12,14 @@ from turnstream.api.dialects.histories import (
     PastResult,
     check_may_record,
     check_prefill,
+    continue_answer,
     digest_of,
     find_place,
     history_of,
 )
 from turnstream.api.dialects.results import last_ask, part_behind, still_waiting, store_results, was_answered_so
 from turnstream.api.exchange import cancel_turn, post_in_new_chat, post_message
+from turnstream.api.sealed_headers import sealed
 from turnstream.api.services import Services
 from turnstream.domain.errors import RequestRefused
 from turnstream.domain.identity import Identity
@@ -42,6 +44,8 @@ class MessagePosting:
         the request names it. Raises RequestRefused.
         """
         found, input = continued, self.input
+        if not (input.blocks or input.results):
+            return await self._continue(), 0
         if input.last_answer and input.new:
             found = await find_place(self.services, self.identity, input.history, input.last_answer)
         if found is None:
@@ -76,11 +80,23 @@ class MessagePosting:
             check_may_record(self.identity, past)
             history = history_of(self.services, self.identity.owner, past, _PLACE, goes_on=goes_on)
         new = new_turn(self.options, [NO_MESSAGE] if goes_on else input.blocks)
-        if goes_on and not results:
-            check_prefill(self.services, new, past, _PLACE)
         return (
             await post_in_new_chat(self.services, new, new_chat(self.identity.owner), self.key, history)
         ).assistant_turn
+
+    async def _continue(self) -> Turn:
+        """Continues the answer that the messages end with; in a chat of its own if no chat is known to have the
+        history.
+        """
+        services, identity, input = self.services, self.identity, self.input
+        identity.require("send")
+        new = new_turn(self.options, [NO_MESSAGE])
+        check_prefill(services, new, input.last_answer, _PLACE)
+        history, answer = input.history, input.last_answer
+        turn = await continue_answer(services, identity, new, history, answer, self.key, _PLACE)
+        turn = turn or await self._post_in_new_chat()
+        await services.storage.histories.keep(identity.owner, await digest_of(history), turn.id)
+        return turn
 
     # --- results of calls --------------------------------------------------------------------------------------------
 
@@ -111,7 +127,8 @@ class MessagePosting:
         """Whether the turn goes on with what this request asks for. Some clients change tools between two calls."""
         assert turn.request is not None
         chat = await self.services.storage.chats.get(self.identity.owner, turn.chat_id)
-        new = with_fixed(new_turn(self.options, [NO_MESSAGE]))
+        # Its secrets are encrypted as those of the turn, so that equal ones are equal.
+        new = await sealed(self.services, self.identity.owner, with_fixed(new_turn(self.options, [NO_MESSAGE])))
         return _essence(self.services.resolver.resolve(new, chat, turn.request)) == _essence(turn.request)
 
 

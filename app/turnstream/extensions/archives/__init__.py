@@ -1,10 +1,44 @@
 """Archives: what an owner has, or one chat, as a file that another server imports."""
 
-from turnstream.extension import Extension
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pydantic import Field
+
+from turnstream.config import Section
+from turnstream.extension import Context, Extension, Work
+
+if TYPE_CHECKING:
+    from turnstream.api.http.call_group import CallGroup
+
+
+class ArchiveSettings(Section):
+    archive_downloads: bool = Field(
+        False,
+        description="whether owners may download an archive of what they have. Requests of turns are part of it,"
+        " with the system prompt of the server",
+    )
+
+
+def _calls() -> "Sequence[CallGroup]":
+    from turnstream.extensions.archives.download import CALLS
+
+    return [CALLS]
+
+
+def _work(context: Context) -> Work:
+    from turnstream.extensions.archives.download import Downloads
+
+    is_on = context.settings.section(ArchiveSettings).archive_downloads
+    return Work(state=Downloads(context.database) if is_on else None)
+
 
 EXTENSION = Extension(
     "archives",
     "export and import of what an owner has",
+    settings=ArchiveSettings,
+    calls=_calls,
+    work=_work,
     commands={
         "owners export": "turnstream.extensions.archives.commands",
         "owners import": "turnstream.extensions.archives.commands",

@@ -19,7 +19,7 @@ import msgspec
 
 from turnstream.domain.errors import ConfigError, StatementRefused
 from turnstream.domain.identity import Identity
-from turnstream.domain.secret_headers import masked_settings, masked_tool
+from turnstream.domain.secret_headers import masked_definition, masked_settings
 from turnstream.storage import tables
 from turnstream.storage.database import LONG, Database, Statement, Transaction
 from turnstream.storage.ownership import Path, ownership_of
@@ -155,8 +155,8 @@ PUT_UPLOAD_AS_IT_WAS = Statement(
     WITH same AS (
         SELECT id FROM uploads WHERE owner = :owner AND digest = :digest
     ), made AS (
-        INSERT INTO uploads (id, owner, digest, media_type, content, created_at)
-        SELECT id, :owner, :digest, media_type, :content, created_at
+        INSERT INTO uploads (id, owner, digest, media_type, content, created_at, file_name, purpose)
+        SELECT id, :owner, :digest, media_type, :content, created_at, file_name, purpose
         FROM json_populate_record(NULL::uploads, CAST(:line AS json)) WHERE NOT EXISTS (SELECT FROM same)
         ON CONFLICT (id) DO NOTHING RETURNING id
     )
@@ -167,10 +167,15 @@ PUT_UPLOAD_AS_IT_WAS = Statement(
 
 
 class ArchivePart(NamedTuple):
-    """A file of an archive."""
+    """A file of an archive. While the reader has one that is `in_transaction`, a snapshot of Postgres is open."""
 
     name: str
     content: bytes
+
+    @property
+    def in_transaction(self) -> bool:
+        section, _, rest = self.name.partition("/")
+        return section == "documents" or (section == "chats" and not rest.endswith(f"/{_LAST}"))
 
 
 class ArchiveHead(msgspec.Struct, frozen=True):
@@ -279,14 +284,17 @@ class OwnerExport:
 
 
 def _masked(line: str) -> str:
-    """The row of a chat or a turn without the values of the headers of its HTTP tools."""
-    if '"headers"' not in line:
+    """The row of a chat or a turn without the secrets of its tools."""
+    if "headers" not in line and "authorization" not in line:
         return line
     row = json.loads(line)
     if row.get("settings"):
         row["settings"] = masked_settings(row["settings"])
-    elif row.get("request") and row["request"].get("tools"):
-        row["request"]["tools"] = list(map(masked_tool, row["request"]["tools"]))
+    elif request := row.get("request"):
+        row["request"] = masked_settings(request)
+        if definitions := request.get("provider_tools"):
+            masked = [masked_definition(json.loads(each)) for each in definitions]
+            row["request"]["provider_tools"] = [json.dumps(each, ensure_ascii=False) for each in masked]
     else:
         return line
     return json.dumps(row, ensure_ascii=False)

@@ -163,10 +163,11 @@ _TURNS: Final = _Copied(
     },
 )
 _UPLOADS: Final = _Copied(
-    ("id", "owner", "digest", "media_type", "content", "created_at"),
+    ("id", "owner", "digest", "media_type", "content", "created_at", "file_name", "purpose"),
     Statement(
         """
-        SELECT id AS key, digest AS version, octet_length(content) AS size, media_type, created_at
+        SELECT id AS key, digest AS version, octet_length(content) AS size, media_type, created_at,
+            file_name, purpose
         FROM uploads WHERE owner = :owner
         """,
         timeout=_TIMEOUT,
@@ -174,7 +175,7 @@ _UPLOADS: Final = _Copied(
     # As a new file: a sweep deletes old ones to which no turn refers.
     Statement(
         """
-        SELECT id, CAST(:name AS text), digest, media_type, content, now()
+        SELECT id, CAST(:name AS text), digest, media_type, content, now(), file_name, purpose
         FROM uploads WHERE owner = :owner AND id = ANY(CAST(:key AS uuid[]))
         """,
         timeout=_TIMEOUT,
@@ -183,16 +184,19 @@ _UPLOADS: Final = _Copied(
     Statement(
         """
         WITH taken AS (
-            UPDATE uploads SET owner = :owner, media_type = live.media_type, created_at = live.created_at
-            FROM unnest(CAST(:key AS uuid[]), CAST(:media_type AS text[]), CAST(:created_at AS timestamptz[]))
-                AS live (id, media_type, created_at)
+            UPDATE uploads SET owner = :owner, media_type = live.media_type, created_at = live.created_at,
+                file_name = live.file_name, purpose = live.purpose
+            FROM unnest(
+                CAST(:key AS uuid[]), CAST(:media_type AS text[]), CAST(:created_at AS timestamptz[]),
+                CAST(:file_name AS text[]), CAST(:purpose AS text[])
+            ) AS live (id, media_type, created_at, file_name, purpose)
             WHERE owner = :name AND uploads.id = live.id RETURNING uploads.id
         )
         SELECT count(*) AS number FROM taken
         """,
         timeout=_TIMEOUT,
     ),
-    live=("media_type", "created_at"),
+    live=("media_type", "created_at", "file_name", "purpose"),
 )
 _DOCUMENTS: Final = _Copied(
     ("owner", "path", "content", "updated_at", "searchable"),

@@ -16,9 +16,9 @@ from aiohttp import (
 )
 from yarl import URL
 
-from turnstream.extensions.http_tools.addresses import AddressRefused, Allowed, UrlRefused
 from turnstream.kit.clock import CLOCK
 from turnstream.kit.signature import headers_of
+from turnstream.tools.addresses import AddressRefused, Allowed, UrlRefused
 from turnstream.tracing import TRACING
 
 _MAX_REDIRECTS = 3

@@ -8,8 +8,8 @@ from pathlib import Path
 from yarl import URL
 
 from turnstream.domain.turns import HttpCall
-from turnstream.extensions.http_tools.addresses import Allowed, UrlRefused
 from turnstream.extensions.http_tools.client import parse_url
+from turnstream.tools.addresses import Allowed, UrlRefused
 
 _REFERENCE = re.compile(r"\$\{secret:(\w+)\}")
 

@@ -12,7 +12,6 @@ import structlog
 
 from turnstream.domain.media import MEDIA, media_type_of
 from turnstream.domain.turns import HttpCall, ToolSpec
-from turnstream.extensions.http_tools.addresses import Allowed, UrlRefused
 from turnstream.extensions.http_tools.client import (
     AnswerTooLong,
     HostUnreachable,
@@ -22,6 +21,7 @@ from turnstream.extensions.http_tools.client import (
     parse_url,
 )
 from turnstream.extensions.http_tools.request_tools import RequestToolRules
+from turnstream.tools.addresses import Allowed, UrlRefused
 from turnstream.tools.policy import Policy, ResultForm
 from turnstream.tools.schemas import InputSchema
 from turnstream.tools.serialize import serialize

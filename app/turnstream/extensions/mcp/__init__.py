@@ -1,18 +1,32 @@
-"""Tools of MCP servers, which the tools file names."""
+"""Tools of MCP servers, which the tools file names. Owners sign in to those that want it."""
 
 from collections.abc import Sequence
+from functools import partial
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from turnstream.config import Settings
+from pydantic import Field, HttpUrl
+
+from turnstream.config import Section, Settings
+from turnstream.domain.errors import ConfigError
 from turnstream.domain.extras import need
 from turnstream.extension import Context, Extension, Work
 
 if TYPE_CHECKING:
+    from turnstream.api.http.call_group import CallGroup
+    from turnstream.extensions.mcp.declared import McpServer
+    from turnstream.storage.database import Database
     from turnstream.tools.declared.declarations import Declarations
     from turnstream.tools.sources import LoadedTools, SourceKind
 
 
-def _make(declarations: "Declarations") -> "LoadedTools":
+class McpSettings(Section):
+    sign_in_url: HttpUrl | None = Field(
+        None, description="public address of this server, with which links to sign in to MCP servers begin"
+    )
+
+
+def _make(settings: Settings, declarations: "Declarations") -> "LoadedTools":
     from turnstream.extensions.mcp.declared import servers_of
     from turnstream.tools.declared.declarations import errors_named
     from turnstream.tools.sources import LoadedTools
@@ -24,22 +38,80 @@ def _make(declarations: "Declarations") -> "LoadedTools":
     from turnstream.extensions.mcp.servers import McpServers  # a second
 
     with errors_named(f"{declarations.source}:"):
+        _check_sign_in(settings, servers)
         source = McpServers(servers)
     return LoadedTools(sources=[source], prefixes=[server.name_prefix for server in servers], connections=[source])
 
 
-def _tool_sources(_: Settings) -> "Sequence[SourceKind]":
+def _check_sign_in(settings: Settings, servers: "Sequence[McpServer]") -> None:
+    wanting = next((server.name for server in servers if server.oauth), None)
+    if wanting is not None and settings.section(McpSettings).sign_in_url is None:
+        raise ValueError(
+            f'[mcp.{wanting}]: `auth = "oauth"` needs TURNSTREAM_SIGN_IN_URL, the public address of this server'
+        )
+
+
+def _tool_sources(settings: Settings) -> "Sequence[SourceKind]":
     from turnstream.extensions.mcp.declared import McpTable
     from turnstream.tools.sources import SourceKind
 
-    return [SourceKind("mcp", McpTable, _make)]
+    return [SourceKind("mcp", McpTable, partial(_make, settings))]
+
+
+def _calls() -> "Sequence[CallGroup]":
+    if find_spec("mcp") is None:  # the extra is not installed: no server can be declared
+        return ()
+    from turnstream.extensions.mcp.calls import GROUP
+
+    return [GROUP]
 
 
 def _work(context: Context) -> Work:
     from turnstream.extensions.mcp.stopping import StoppedTasks, TaskSource
 
     sources = [source for source in context.toolset.sources if isinstance(source, TaskSource)]
-    return Work(hooks=[StoppedTasks(context.database, sources)]) if sources else Work()
+    if not sources:
+        return Work()
+    return Work(hooks=[StoppedTasks(context.database, sources)], state=_sign_ins(context, sources))
 
 
-EXTENSION = Extension("mcp", "tools of MCP servers", tool_sources=_tool_sources, work=_work)
+def _sign_ins(context: Context, sources: Sequence[object]) -> object:
+    """The sign-ins of all servers that want one. Raises ConfigError without a key to seal their tokens with."""
+    from turnstream.extensions.mcp.oauth import OAuth
+    from turnstream.extensions.mcp.servers import McpServers
+    from turnstream.extensions.mcp.sign_ins import SignIns
+    from turnstream.setup.master_keys import master_keys
+    from turnstream.storage.owners.owner_keys import OwnerKeys
+
+    found = [source for source in sources if isinstance(source, McpServers)]
+    servers = {name: server for source in found for name, server in source.with_sign_in.items()}
+    url = context.settings.section(McpSettings).sign_in_url
+    if not servers or url is None:
+        return None
+    if (masters := master_keys(context.settings)) is None:
+        raise ConfigError(
+            f'[mcp.{min(servers)}]: `auth = "oauth"` needs TURNSTREAM_MASTER_KEY: tokens are not stored in plain text.'
+        )
+    keys, oauth = OwnerKeys(context.database, masters), OAuth(str(url).rstrip("/"))
+    sign_ins = SignIns(context.database, keys, oauth, servers, context.notify)
+    for source in found:
+        source.use(sign_ins)
+    return sign_ins
+
+
+async def _before_erasure(settings: Settings, database: "Database", owner: str) -> None:
+    if find_spec("mcp") is not None:
+        from turnstream.extensions.mcp.erasure import revoke_tokens
+
+        await revoke_tokens(settings, database, owner)
+
+
+EXTENSION = Extension(
+    "mcp",
+    "tools of MCP servers",
+    settings=McpSettings,
+    calls=_calls,
+    tool_sources=_tool_sources,
+    work=_work,
+    before_erasure=_before_erasure,
+)

@@ -1,5 +1,6 @@
 """MCP servers as the operator declares them: the tables `[mcp.NAME]` of the tools file."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -19,6 +20,11 @@ class McpTable(PolicyTable):
     cwd: str | None = None
     url: str | None = None
     headers: dict[str, str] = Field(default_factory=dict)
+    auth: Literal["oauth"] | None = None
+    issuer: str | None = None
+    client_id: str | None = None
+    client_secret: str | None = None
+    scopes: list[str] = Field(default_factory=list)
     prefix: str = ""
     tools: list[str] | None = None
     read_only: list[str] = Field(default_factory=list)
@@ -35,6 +41,17 @@ class McpTable(PolicyTable):
             raise ValueError(f"a server with a `{kind}` takes no `{key}`: remove one of them")
         return self
 
+    @model_validator(mode="after")
+    def _check_auth(self) -> Self:
+        if self.auth is None:
+            for key in sorted({"issuer", "client_id", "client_secret", "scopes"} & self.model_fields_set):
+                raise ValueError(f'`{key}` needs `auth = "oauth"`')
+        elif self.url is None:
+            raise ValueError("`auth` needs a `url`: a process has the credentials of its `env`")
+        elif self.client_secret is not None and self.client_id is None:
+            raise ValueError("`client_secret` needs a `client_id`")
+        return self
+
 
 @dataclass(frozen=True, slots=True)
 class McpServer:
@@ -44,6 +61,9 @@ class McpServer:
     `read_only` and `policies` are those of the server, without the prefix. `trusted`: hints that a tool is read-only or
     idempotent are taken as true. A question of the server waits `elicitation` seconds for a person; None: it may not
     ask. `env` and `headers` hold secrets: environment variables are filled in already.
+    With `oauth` each owner signs in, and calls are made with the owner's token, `headers` list the tools. Without a
+    `client_id` the client is known by its metadata document or registered. `scopes` take the place of the server's.
+    `issuer` is the only one that may give tokens; without it the server names one, which must have a public address.
     """
 
     name: str
@@ -53,6 +73,11 @@ class McpServer:
     cwd: str | None = None
     url: str | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
+    oauth: bool = False
+    issuer: str | None = None
+    client_id: str | None = None
+    client_secret: str | None = field(default=None, repr=False)
+    scopes: tuple[str, ...] = ()
     prefix: str = ""
     tools: tuple[str, ...] | None = None
     read_only: frozenset[str] = frozenset()
@@ -83,6 +108,11 @@ def _server_of(declarations: Declarations, name: str, table: McpTable) -> McpSer
         cwd=table.cwd,
         url=None if table.url is None else declarations.fill("url", table.url),
         headers=declarations.fill_all("headers", table.headers),
+        oauth=table.auth == "oauth",
+        issuer=None if table.issuer is None else declarations.fill("issuer", table.issuer),
+        client_id=None if table.client_id is None else declarations.fill("client_id", table.client_id),
+        client_secret=None if table.client_secret is None else declarations.fill("client_secret", table.client_secret),
+        scopes=tuple(table.scopes),
         prefix=table.prefix,
         tools=None if table.tools is None else tuple(table.tools),
         read_only=frozenset(table.read_only),
@@ -90,6 +120,8 @@ def _server_of(declarations: Declarations, name: str, table: McpTable) -> McpSer
         elicitation=None if table.elicitation is False else table.elicitation,
         policy=Policy(**table.options()),
     )
+    if server.issuer is not None and not re.match(r"https?://[^/?#@\s]+", server.issuer):
+        raise ValueError("`issuer` must be an address such as https://login.example.com")
     prefix, policies = server.name_prefix, {}
     named = {name.removeprefix(prefix): each for name, each in declarations.policies.items() if name.startswith(prefix)}
     for tool in {**table.policy, **named}:
@@ -99,4 +131,7 @@ def _server_of(declarations: Declarations, name: str, table: McpTable) -> McpSer
         options = {**table.options(), **own, **named.get(tool, {})}
         with errors_named(f"policy.{tool}", ValueError):
             policies[tool] = Policy(**options)
+    for policy in (server.policy, *policies.values()):
+        if server.oauth and policy.background:
+            raise ValueError('`background` and `auth = "oauth"` exclude each other: a job cannot wait for a sign-in')
     return replace(server, policies=policies)

@@ -5,6 +5,7 @@ import random
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from time import monotonic
 from typing import Any, NoReturn, Self
 
@@ -13,14 +14,16 @@ from mcp import MCPError, types
 from mcp.shared.dispatcher import ProgressFnT
 
 from turnstream.extensions.mcp.declared import McpServer
+from turnstream.extensions.mcp.owner_calls import OwnerCalls
 from turnstream.extensions.mcp.session import REFUSALS, McpSession, session_with
+from turnstream.extensions.mcp.sign_ins import SignIns
 from turnstream.extensions.mcp.tasks import McpTask, TaskRequest, TaskState
 from turnstream.extensions.mcp.tool import McpTool, tool_of
 from turnstream.kit.text import storable
 from turnstream.telemetry import MCP_CONNECTED
 from turnstream.tools.policy import repeatable
 from turnstream.tools.schemas import SchemaRoom
-from turnstream.tools.tool import Tool, ToolError, ToolUnavailable
+from turnstream.tools.tool import Outcome, Tool, ToolContext, ToolError, ToolUnavailable
 
 log = structlog.get_logger(__name__)
 
@@ -79,6 +82,7 @@ class McpConnection:
         self.tools: Mapping[str, McpTool] = {}
         self.tried = False
         self.failure = ""
+        self.sign_ins: SignIns | None = None
         self._changes = changes
         self._timing = timing
         self._session: McpSession | None = None
@@ -179,11 +183,14 @@ class McpConnection:
 
     # --- calls -------------------------------------------------------------------------------------------------------
 
-    async def call(self, tool: McpTool, arguments: Mapping[str, Any], progress: ProgressFnT) -> types.CallToolResult:
+    async def call(
+        self, tool: McpTool, arguments: Mapping[str, Any], progress: ProgressFnT, context: ToolContext
+    ) -> types.CallToolResult | Outcome:
         """Raises ToolError for a call that the server refused, ToolUnavailable when there is no server."""
-        session = await self._connected_session()
         try:
-            return await session.call(tool.name, arguments, progress)
+            if self.server.oauth:
+                return await self._owner_calls().call(tool.name, arguments, progress, context)
+            return await (await self._connected_session()).call(tool.name, arguments, progress)
         except MCPError as error:
             reason = _shortened(error.message)
             log.warning("mcp.call_failed", tool=tool.spec.name, code=error.code, error=reason)
@@ -204,12 +211,20 @@ class McpConnection:
                 text += " What the call has done is not known."
             raise ToolError(text) from error
 
-    async def send_task(self, request: TaskRequest) -> TaskState | types.EmptyResult:
+    async def send_task(self, owner: str, request: TaskRequest) -> TaskState | types.EmptyResult:
         """Sends a request about a task. Raises MCPError, and ToolUnavailable without a connection."""
+        if self.server.oauth:
+            return await self._owner_calls().send_task(owner, request)
         return await (await self._connected_session()).send_task(request)
 
-    def task(self, id: str) -> McpTask:
-        return McpTask(id, self.server.name, self.send_task, self.server.elicitation, self._timing.shortest_poll)
+    def task(self, id: str, owner: str) -> McpTask:
+        send = partial(self.send_task, owner)
+        return McpTask(id, self.server.name, send, self.server.elicitation, self._timing.shortest_poll)
+
+    def _owner_calls(self) -> OwnerCalls:
+        if self.sign_ins is None:
+            raise ToolUnavailable(f"Nobody can sign in to the MCP server {self.server.name} here: no server runs.")
+        return OwnerCalls(self.server, self.sign_ins)
 
     async def _connected_session(self) -> McpSession:
         with suppress(TimeoutError):
@@ -233,6 +248,7 @@ class McpServers:
         self._timing = timing or McpTiming()
         self._connections: dict[str, McpConnection] = {}
         self._tasks: list[asyncio.Task[NoReturn]] = []
+        self._sign_ins: SignIns | None = None
         for server in servers:
             prefix = server.name_prefix
             if prefix in self._connections:
@@ -259,10 +275,21 @@ class McpServers:
     def has_tool(self, name: str) -> bool:
         return self._connection_of(name) is not None
 
-    async def cancel_task(self, name: str, task: str) -> None:
-        """Asks the server of the tool `name` to stop a task."""
+    async def cancel_task(self, name: str, task: str, owner: str) -> None:
+        """Asks the server of the tool `name` to stop a task of an owner."""
         if (connection := self._connection_of(name)) is not None:
-            await connection.task(task).cancel()
+            await connection.task(task, owner).cancel()
+
+    @property
+    def with_sign_in(self) -> Mapping[str, McpServer]:
+        """The servers to which owners sign in, by their names."""
+        return {each.server.name: each.server for each in self._connections.values() if each.server.oauth}
+
+    def use(self, sign_ins: SignIns) -> None:
+        """The server runs: owners can sign in from now on."""
+        self._sign_ins = sign_ins
+        for each in self._connections.values():
+            each.sign_ins = sign_ins
 
     def _connection_of(self, name: str) -> McpConnection | None:
         return next((each for each in self._connections.values() if name in each.tools), None)
@@ -283,3 +310,5 @@ class McpServers:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._sign_ins is not None:
+            await self._sign_ins.oauth.close()

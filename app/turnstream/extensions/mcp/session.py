@@ -22,7 +22,7 @@ from mcp.shared.exceptions import UrlElicitationRequiredError
 from turnstream.extensions.mcp.declared import McpServer
 from turnstream.extensions.mcp.questions import question_of
 from turnstream.extensions.mcp.tasks import TaskExtension, TaskRequest, TaskState
-from turnstream.extensions.mcp.transport import TOO_LONG, transport
+from turnstream.extensions.mcp.transport import TOO_LONG, Bearer, transport
 from turnstream.tools.tool import AskPerson, ToolError
 
 log = structlog.get_logger(__name__)
@@ -186,11 +186,11 @@ class McpSession:
 
 
 @asynccontextmanager
-async def session_with(server: McpServer) -> AsyncIterator[McpSession]:
+async def session_with(server: McpServer, bearer: Bearer | None = None) -> AsyncIterator[McpSession]:
     """Must be left in the task that entered it."""
     session = McpSession(server)
     client = Client(
-        transport(server, session.end),
+        transport(server, session.end, bearer),
         message_handler=session.receive,
         elicitation_callback=None if server.elicitation is None else session.elicit,
         client_info=types.Implementation(name="turnstream", version=version("turnstream")),

@@ -32,7 +32,7 @@ class TaskSource(Protocol):
     """A source of tools whose calls may be tasks."""
 
     def has_tool(self, name: str) -> bool: ...
-    async def cancel_task(self, name: str, task: str) -> None: ...
+    async def cancel_task(self, name: str, task: str, owner: str) -> None: ...
 
 
 class StoppedTasks(Hooks):
@@ -51,4 +51,4 @@ class StoppedTasks(Hooks):
             log.info("mcp.task_cancelled", tool=row["name"], task=task)
             for source in self._sources:
                 if source.has_tool(row["name"]):
-                    await source.cancel_task(row["name"], task)
+                    await source.cancel_task(row["name"], task, event.owner)

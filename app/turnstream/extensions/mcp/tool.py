@@ -30,7 +30,8 @@ _KEPT_OF_A_NAME = 55
 MAX_DESCRIPTION = 10_000  # characters: each request to the model has them
 _PROTOCOL = "io.modelcontextprotocol/"  # of metadata about the connection, such as the server's version
 
-McpCall = Callable[["McpTool", Mapping[str, Any], ProgressFnT], Awaitable[types.CallToolResult]]
+# Calls a tool of a server for an owner.
+McpCall = Callable[["McpTool", Mapping[str, Any], ProgressFnT, ToolContext], Awaitable[types.CallToolResult | Outcome]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,7 @@ class McpTool:
     name: str
     call: McpCall
     output: InputSchema | None = None
-    task: Callable[[str], McpTask] | None = None
+    task: Callable[[str, str], McpTask] | None = None
 
     async def __call__(self, context: ToolContext, input_json: str) -> Outcome:
         async def show(progress: float, total: float | None, message: str | None) -> None:
@@ -55,20 +56,20 @@ class McpTool:
         asking.set(context.ask)
         result: types.CallToolResult | Outcome
         if context.handle is not None:
-            result = await self._task(context.handle["task"]).resume(context)
+            result = await self._task(context.handle["task"], context).resume(context)
         else:
             try:
-                result = await self.call(self, from_json(input_json), show)
+                result = await self.call(self, from_json(input_json), show, context)
             except TaskCreated as created:
-                task = self._task(created.task.task_id)
+                task = self._task(created.task.task_id, context)
                 if context.job is not None:
                     return task.detach(context, created.task)
                 result = await task.follow(context, created.task)
         return result if isinstance(result, Outcome) else self.outcome(result)
 
-    def _task(self, id: str) -> McpTask:
+    def _task(self, id: str, context: ToolContext) -> McpTask:
         assert self.task is not None
-        return self.task(id)
+        return self.task(id, context.owner)
 
     def outcome(self, result: types.CallToolResult) -> Outcome:
         """The outcome of a call that the server answered. Data that does not match the declared schema is an error."""
@@ -87,7 +88,11 @@ class McpTool:
 
 
 def tool_of(
-    server: McpServer, tool: types.Tool, call: McpCall, room: SchemaRoom, task: Callable[[str], McpTask] | None = None
+    server: McpServer,
+    tool: types.Tool,
+    call: McpCall,
+    room: SchemaRoom,
+    task: Callable[[str, str], McpTask] | None = None,
 ) -> McpTool:
     """Raises ValueError for a tool whose texts are too long, or with a schema that is not valid or has no `room`."""
     if tool.execution is not None and tool.execution.task_support == "required":

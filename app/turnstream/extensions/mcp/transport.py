@@ -23,6 +23,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
 
 from turnstream.extensions.mcp.declared import McpServer
+from turnstream.extensions.mcp.oauth import Challenge, challenge_of
 from turnstream.kit.json_values import weight_of
 
 log = structlog.get_logger(__name__)
@@ -47,8 +48,10 @@ _Incoming = SessionMessage | Exception
 
 
 @asynccontextmanager
-async def transport(server: McpServer, ended: Callable[[], None]) -> AsyncIterator[TransportStreams]:
-    streams = _over_stdio(server) if server.url is None else _over_http(server.url, dict(server.headers))
+async def transport(
+    server: McpServer, ended: Callable[[], None], bearer: "Bearer | None" = None
+) -> AsyncIterator[TransportStreams]:
+    streams = _over_stdio(server) if server.url is None else _over_http(server.url, dict(server.headers), bearer)
     async with streams as (read, write):
         yield _WatchedStream(read, ended), write
 
@@ -100,14 +103,39 @@ class MessageTooLong(httpx2.SSEError, httpx2.StreamError):
     """
 
 
+class Bearer:
+    """The token of an owner on one connection. `challenge` is the refusal of the server, if it came before a call was
+    accepted: such a call was not made.
+    """
+
+    def __init__(self, token: str) -> None:
+        self.token = token
+        self.challenge: Challenge | None = None
+        self._accepted = False
+
+    def note(self, response: httpx2.Response) -> None:
+        if response.request.method != "POST" or self._accepted:
+            return
+        if response.is_success:
+            self._accepted = b'"tools/call"' in response.request.content
+        else:
+            self.challenge = challenge_of(response) or self.challenge
+
+
 @asynccontextmanager
-async def _over_http(url: str, headers: dict[str, str]) -> AsyncIterator[TransportStreams]:
+async def _over_http(url: str, headers: dict[str, str], bearer: Bearer | None) -> AsyncIterator[TransportStreams]:
+    if bearer is not None:
+        headers = {name: value for name, value in headers.items() if name.lower() != "authorization"}
+        headers["Authorization"] = f"Bearer {bearer.token}"
+
     async def limit_goodbye(request: httpx2.Request) -> None:
         """The DELETE at the end of a session may go to a server that no longer answers."""
         if request.method == "DELETE":
             request.extensions["timeout"] = _GOODBYE.as_dict()
 
     async def bound(response: httpx2.Response) -> None:
+        if bearer is not None:
+            bearer.note(response)
         unread = httpx2.Response(response.status_code, headers=response.headers, stream=response.stream)
         response.headers.pop("content-encoding", None)
         is_events = response.headers.get("content-type", "").lower().startswith("text/event-stream")

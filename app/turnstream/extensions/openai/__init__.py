@@ -70,6 +70,7 @@ def _providers(_: Settings) -> "Sequence[ModelApi]":
             own_members=OWN_MEMBERS,
             catalog=Path(__file__).with_name("models.toml") if name == "openai-chat" else None,
             check=_check,
+            prefills=name == "openai-chat",
         )
         for name, parameters, taken in tables
     ]

@@ -32,7 +32,7 @@ from turnstream.extensions.openai_api.objects import (
     state_of,
     usage_json,
 )
-from turnstream.extensions.openai_api.posting import Forgetting, Place, Posting, delivered
+from turnstream.extensions.openai_api.posting import Forgetting, Place, Posting, delivered, is_to_be_stored
 from turnstream.extensions.openai_api.schemas import ChatIn
 from turnstream.extensions.openai_api.stream import event_stream
 
@@ -52,9 +52,10 @@ async def complete_chat(request: Request) -> Response:
     key = idempotency_key_of(request, body)
     if sent.stream:
         services.streams.take(request)
-    posting = Posting(request, services, options, input, key, stores=sent.store is not False)
+    stores = is_to_be_stored(services, sent)
+    posting = Posting(request, services, options, input, key, stores=stores)
     turn, part = await posting.respond(Place())
-    forget = Forgetting(services, owner, turn, keeps_chat=False) if sent.store is False else None
+    forget = None if stores else Forgetting(services, owner, turn, keeps_chat=False)
     wants_usage = bool(sent.stream_options and sent.stream_options.include_usage)
     reader = PartReader(
         services, owner, turn, lambda turn, view: ChatChunks(turn, part, lambda: view().turn, usage=wants_usage)

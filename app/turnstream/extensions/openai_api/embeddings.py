@@ -1,6 +1,7 @@
 """Embeddings: requests are passed on to a provider whose `api` in the file of models is `openai-embeddings`."""
 
 from collections.abc import AsyncGenerator, Sequence
+from functools import partial
 
 import httpx2
 import msgspec
@@ -11,17 +12,28 @@ from turnstream.api.codec import to_json
 from turnstream.api.exchange import admit
 from turnstream.api.http.reading import read_body
 from turnstream.api.schemas.requests import TurnOptions
-from turnstream.api.services import identity_of, services_and_owner
+from turnstream.api.services import check_rate, identity_of, services_and_owner
+from turnstream.domain.charges import Charge, charge_of_request
+from turnstream.domain.compaction import tokens_of
 from turnstream.domain.errors import PermanentError, ProviderError, RequestRefused
+from turnstream.domain.rounds import billed_tokens
+from turnstream.engine.recorder import to_the_end
+from turnstream.engine.spending import most_cost
 from turnstream.extensions.openai_api.errors import failed_call
 from turnstream.extensions.openai_api.schemas import EmbeddingsIn
+from turnstream.kit.ids import new_id
+from turnstream.kit.offload import offload
 from turnstream.llm.models.api import CallOptions, ProviderSpec
 from turnstream.llm.models.catalog import Model, Models
 from turnstream.llm.models.connect import OnDemand
 from turnstream.llm.provider import ModelRequest, Part, Provider, ProviderWrapper
 from turnstream.llm.transport.failures import connection_error, provider_error
 from turnstream.llm.transport.http import http_client
+from turnstream.storage.database import retry_while_unavailable
+from turnstream.storage.owners.accounts import CallPlace
+from turnstream.storage.owners.charges import Charges
 
+_CALL = "1"  # its name in the ledger: there is one in each request
 _OPENAI = "https://api.openai.com/v1"
 _READ_TIMEOUT = 60.0  # seconds
 _MOST_BYTES = 64_000_000  # of an answer: 2,048 vectors of 3,072 dimensions in base64 have 34 MB
@@ -74,10 +86,26 @@ async def create_embeddings(request: Request) -> Response:
     if (provider := await _provider_of(resolver.models, model)) is None:
         raise RequestRefused(f"`model` must be one that makes embeddings; {sent.model} does not.", field="model")
     await admit(services, owner, TurnOptions())
+    id, prices, estimate = new_id(), resolver.models.prices(model.id), _estimated_tokens(sent.input)
+    charge: Charge | None
+    charge = request_alone = charge_of_request("embedding", _CALL, model.id, estimate, prices)
+    plan, accounts, charges = services.plans.of(owner), services.storage.accounts, Charges(services.storage.database)
+    if limited := plan.has("tokens", "cost"):
+        reserved = (2 * estimate, most_cost(prices, 2 * estimate, 0))
+        check_rate(await accounts.reserve(owner, plan, CallPlace(id), request_alone, *reserved))
     try:
         answer = await provider.embed(to_json({**sent.sent(), "model": model.upstream or model.id}))
+        if (used := await offload(len(answer), _tokens_in, answer)) is not None:
+            charge = charge_of_request("embedding", _CALL, model.id, used, prices)
     except ProviderError as error:
+        charge = None
         return failed_call(error)
+    finally:
+        # A call that is cancelled is charged by the estimate: the provider has its request.
+        if charge is not None:
+            await to_the_end(retry_while_unavailable(partial(charges.add, owner, None, id, charge)))
+        elif limited:
+            await to_the_end(retry_while_unavailable(lambda: accounts.release_call(id, _CALL)))
     return Response(answer, media_type="application/json")
 
 
@@ -91,6 +119,34 @@ async def _provider_of(models: Models, model: Model) -> EmbeddingsProvider | Non
             adapter = await provider.adapter() if isinstance(provider, OnDemand) else provider
             return adapter if isinstance(adapter, EmbeddingsProvider) else None
     return None
+
+
+class _Used(msgspec.Struct):
+    prompt_tokens: int
+
+
+class _Answer(msgspec.Struct):
+    usage: _Used
+
+
+def _tokens_in(answer: bytes) -> int | None:
+    """The tokens that the provider counted; None if it did not."""
+    try:
+        used = msgspec.json.decode(answer, type=_Answer).usage.prompt_tokens
+    except msgspec.DecodeError:
+        return None
+    return billed_tokens({"input_tokens": used}).input
+
+
+def _estimated_tokens(input: object) -> int:
+    """The tokens of a text, of a number, which is a token, or of a list of those."""
+    match input:
+        case str():
+            return max(1, tokens_of(len(input)))
+        case list():
+            return sum(map(_estimated_tokens, input))
+        case _:
+            return 1
 
 
 def _decoded(body: bytes) -> object:

@@ -35,6 +35,7 @@ _RENAMED = {
 }
 # The same for chat completions.
 _RENAMED_OF_CHAT = {
+    "output.schema": "response_format.json_schema.schema",
     **_RENAMED,
     "blocks": "messages",
     "input": "messages",

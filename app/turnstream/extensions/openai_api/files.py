@@ -1,4 +1,4 @@
-"""Handlers of OpenAI's files: a file is an upload. Its name and purpose are not kept."""
+"""Handlers of OpenAI's files: a file is an upload, with a name and a purpose."""
 
 from email.message import Message
 from email.parser import HeaderParser
@@ -17,10 +17,13 @@ from turnstream.domain.errors import NotFound, RequestRefused
 from turnstream.domain.media import MEDIA, PLAIN, media_type_of
 from turnstream.extensions.openai_api.objects import Json
 from turnstream.kit.offload import offload
+from turnstream.kit.text import unstorable
 from turnstream.storage.owners.uploads import Upload
 
 # What a file may be for: input of the model. Others begin jobs that this server does not have.
 PURPOSES = ("user_data", "assistants", "vision")
+_USUAL = PURPOSES[0]  # of uploads without one
+_LONGEST_NAME = 1_000  # characters
 _MOST_PARTS = 20
 _ROOM = 10_000  # bytes of a form around its file
 MOST_LISTED = 10_000
@@ -44,8 +47,11 @@ async def create_file(request: Request) -> Response:
         raise TooLarge(f"`file` must have at most {most:,} bytes.", field="file")
     if (media_type := media_type_of(content)) is None:
         raise RequestRefused(f"`file` must be of one of these types: {', '.join(MEDIA)} (in UTF-8).", field="file")
-    upload = await take_upload(request, media_type, content)
-    return Response(to_json(_file(upload, name)), media_type="application/json")
+    if name is not None and (len(name) > _LONGEST_NAME or unstorable(name)):
+        detail = f"`file` must have a name of at most {_LONGEST_NAME:,} characters, none of them U+0000."
+        raise RequestRefused(detail, field="file")
+    upload = await take_upload(request, media_type, content, name or None, purpose)
+    return Response(to_json(_file(upload)), media_type="application/json")
 
 
 async def list_files(request: Request) -> Response:
@@ -59,10 +65,11 @@ async def list_files(request: Request) -> Response:
             after = UUID(text)
         except ValueError:
             raise RequestRefused(f"`after` must be the id of a file; {text} is none.", field="after") from None
-    found = await services.storage.uploads.page(owner, after, limit + 1, descending=order == "desc")
-    files = [_file(upload) for upload in found[:limit]] if query.get("purpose", PURPOSES[0]) in PURPOSES else []
+    uploads, purpose = services.storage.uploads, query.get("purpose")
+    found = await uploads.page(owner, after, limit + 1, purpose, _USUAL, descending=order == "desc")
+    files = [_file(upload) for upload in found[:limit]]
     ends = {"first_id": files[0]["id"] if files else None, "last_id": files[-1]["id"] if files else None}
-    body = {"object": "list", "data": files, **ends, "has_more": bool(files) and len(found) > limit}
+    body = {"object": "list", "data": files, **ends, "has_more": len(found) > limit}
     return Response(to_json(body), media_type="application/json")
 
 
@@ -82,15 +89,15 @@ async def delete_file(request: Request) -> Response:
     return Response(to_json({"id": str(id), "object": "file", "deleted": True}), media_type="application/json")
 
 
-def _file(upload: Upload, name: str | None = None) -> Json:
+def _file(upload: Upload) -> Json:
     suffix = "txt" if upload.media_type == PLAIN else upload.media_type.rpartition("/")[2]
     return {
         "id": str(upload.id),
         "object": "file",
         "bytes": upload.size,
         "created_at": (upload.id.int >> 80) // 1000,  # a UUID of version 7 begins with its milliseconds
-        "filename": name or f"{upload.id}.{suffix}",
-        "purpose": PURPOSES[0],
+        "filename": upload.name or f"{upload.id}.{suffix}",
+        "purpose": upload.purpose or _USUAL,
         "status": "processed",
     }
 

@@ -259,7 +259,7 @@ def new_turn(services: Services, options: Options, input: Input, *, follows: boo
     """The turn that a request asks for. Raises RequestRefused."""
     texts = [*([options.instructions] if options.instructions else []), *input.instructions]
     prompt = "\n\n".join(texts) if texts or options.instructions == "" else None
-    held = held_options()
+    held = held_options() | services.resolver.held_by(options.model)
     # The instructions of the response before are not carried over.
     if prompt is None and follows and "system_prompt" not in held:
         prompt = services.resolver.defaults.system_prompt or ""

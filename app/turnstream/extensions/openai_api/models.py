@@ -25,4 +25,4 @@ async def get_model(request: Request) -> Response:
 
 
 def _model(model: Model, provider: str) -> Json:
-    return {"id": model.id, "object": "model", "created": 0, "owned_by": provider}
+    return {"id": model.id, "object": "model", "created": 0, "owned_by": provider if model.preset is None else "agents"}

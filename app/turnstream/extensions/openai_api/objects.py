@@ -135,7 +135,8 @@ def state_of(end: TurnEnd, is_structured: bool) -> ResponseState:
         return ResponseState("incomplete", reason=reason)
     if end.error is not None:
         _, type, code = failure_of(end.error.type)
-        return ResponseState("failed", error={"code": code, "message": end.error.message, "type": type, "param": None})
+        error = {"code": code, "message": end.error.message, "type": type, "param": None, **end.error.wait}
+        return ResponseState("failed", error=error)
     if end.status == "cancelled":
         return ResponseState("cancelled")
     if not is_structured and (reason := _CUT_OFF.get(end.stop_reason or "")):

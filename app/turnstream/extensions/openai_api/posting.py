@@ -13,12 +13,14 @@ from turnstream.api.dialects.histories import (
     PastCall,
     check_may_record,
     check_prefill,
+    continue_answer,
     digest_of,
     find_place,
     history_of,
 )
 from turnstream.api.dialects.results import last_ask, part_behind, still_waiting, store_results, was_answered_so
 from turnstream.api.exchange import post_in_new_chat, post_message
+from turnstream.api.schemas.requests import NewTurn
 from turnstream.api.services import Services, identity_of
 from turnstream.domain.asks import Ask, AskAnswer
 from turnstream.domain.errors import NotFound, RequestRefused
@@ -32,7 +34,7 @@ from turnstream.extensions.openai_api.inputs import (
     unknown_previous,
 )
 from turnstream.extensions.openai_api.objects import ResponseId, approval_id
-from turnstream.extensions.openai_api.schemas import ApprovalItem, FunctionOutputItem
+from turnstream.extensions.openai_api.schemas import ApprovalItem, ChatIn, FunctionOutputItem, ResponseIn
 from turnstream.storage.chats.actions import Decision
 from turnstream.storage.chats.exchanges import IdempotencyKey, Parent, Target
 
@@ -72,7 +74,7 @@ class Posting:
     async def respond(self, place: Place) -> tuple[Turn, int]:
         """Returns the turn that answers, and the part of it that is the response."""
         if not (self._input.blocks or self._input.answers):
-            return await self._post(Place(named=place.named)), 0
+            return await self._continue(place), 0
         if place.named:
             return await self._follow(place) or (await self._post(place), 0)
         histories, input = self._services.storage.histories, self._input
@@ -111,26 +113,44 @@ class Posting:
         if goes_on:
             self._input.blocks = [NO_MESSAGE]
         new = new_turn(services, self._options, self._input, follows=place.origin is not None)
-        if goes_on and not self._input.answers:
-            ended = [] if place.named else [*self._input.history, *self._input.last_answer]
-            check_prefill(services, new, list(past_items(ended)), PLACE)
         if place.chat is None:
-            self._identity.require_reach(None)
-            history = None
-            if self._input.last_answer:
-                items = list(past_items([*self._input.history, *self._input.last_answer, *self._input.answers]))
-                check_may_record(self._identity, items)
-                history = history_of(services, owner, items, PLACE, goes_on=goes_on)
-            turn = (await post_in_new_chat(services, new, new_chat(owner), self._key, history)).assistant_turn
-            if not self._stores:
-                await services.storage.histories.keep_unstored(turn, owner)
-            return turn
+            return await self._post_in_new_chat(new, goes_on=goes_on)
         parent: Parent = None
         if place.origin is not None:
             before = await self._turn_of(place.origin)
             _check_nothing_waits(before, ())
             parent = before.id
         return (await post_message(services, new, Target(owner, place.chat, parent), self._key)).assistant_turn
+
+    async def _post_in_new_chat(self, new: NewTurn, *, goes_on: bool) -> Turn:
+        """Posts behind the history of the input, which is recorded."""
+        services, owner = self._services, self._owner
+        self._identity.require_reach(None)
+        history = None
+        if self._input.last_answer:
+            items = list(past_items([*self._input.history, *self._input.last_answer, *self._input.answers]))
+            check_may_record(self._identity, items)
+            history = history_of(services, owner, items, PLACE, goes_on=goes_on)
+        turn = (await post_in_new_chat(services, new, new_chat(owner), self._key, history)).assistant_turn
+        if not self._stores:
+            await services.storage.histories.keep_unstored(turn, owner)
+        return turn
+
+    async def _continue(self, place: Place) -> Turn:
+        """Continues the answer that the input ends with; in a chat of its own if no chat is known to have the history,
+        or this one is not to be stored.
+        """
+        self._identity.require("send")
+        self._input.blocks = [NO_MESSAGE]
+        new = new_turn(self._services, self._options, self._input, follows=False)
+        history, answer = list(past_items(self._input.history)), list(past_items(self._input.last_answer))
+        check_prefill(self._services, new, [] if place.named else [*history, *answer], PLACE)
+        turn = None
+        if self._stores:
+            turn = await continue_answer(self._services, self._identity, new, history, answer, self._key, PLACE)
+        turn = turn or await self._post_in_new_chat(new, goes_on=True)
+        await self._services.storage.histories.keep(self._owner, await digest_of(history), turn.id)
+        return turn
 
     async def _turn_of(self, id: ResponseId) -> Turn:
         """Raises RequestRefused."""
@@ -226,6 +246,12 @@ def _check_nothing_waits(turn: Turn, answered: Sequence[str]) -> None:
 
 
 # --- deleting what was not to be stored ------------------------------------------------------------------------------
+
+
+def is_to_be_stored(services: Services, sent: ResponseIn | ChatIn) -> bool:
+    """As the request asks, or else as the operator has set for its model. Raises RequestRefused."""
+    resolver = services.resolver
+    return resolver.models.check(sent.model or resolver.defaults.model).stores if sent.store is None else sent.store
 
 
 async def delete_turn(services: Services, owner: str, turn: Turn) -> None:

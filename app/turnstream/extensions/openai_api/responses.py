@@ -28,7 +28,7 @@ from turnstream.extensions.openai_api.inputs import (
 )
 from turnstream.extensions.openai_api.items import input_items_of
 from turnstream.extensions.openai_api.objects import ResponseId, chat_of_conversation, parts_of
-from turnstream.extensions.openai_api.posting import Forgetting, Place, Posting, delete_turn, delivered
+from turnstream.extensions.openai_api.posting import Forgetting, Place, Posting, delete_turn, delivered, is_to_be_stored
 from turnstream.extensions.openai_api.references import with_referenced
 from turnstream.extensions.openai_api.schemas import Included, ResponseIn
 from turnstream.extensions.openai_api.stream import event_stream, response_now, response_reader
@@ -48,14 +48,11 @@ async def create_response(request: Request) -> Response:
     if sent.stream:
         services.streams.take(request)
     key = idempotency_key_of(request, body)
-    posting = Posting(request, services, options, input, key, stores=sent.store is not False)
+    stores = sent.background is True or is_to_be_stored(services, sent)
+    posting = Posting(request, services, options, input, key, stores=stores)
     turn, part = await posting.respond(place)
-    forget = None
-    if sent.store is False:
-        forget = Forgetting(services, owner, turn, keeps_chat=sent.conversation is not None)
-    reader = response_reader(
-        services, owner, turn, part, previous=sent.previous_response_id, stored=sent.store is not False
-    )
+    forget = None if stores else Forgetting(services, owner, turn, keeps_chat=sent.conversation is not None)
+    reader = response_reader(services, owner, turn, part, previous=sent.previous_response_id, stored=stores)
     if sent.stream:
         return event_stream(services, delivered(reader.frames(), forget), options.headers)
     if sent.background:

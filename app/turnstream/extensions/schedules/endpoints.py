@@ -8,11 +8,12 @@ from starlette.responses import Response
 
 from turnstream.api.http.reading import id_of, limit_of, read_body
 from turnstream.api.schemas.responses import Deleted
-from turnstream.api.schemas.tools import HttpToolIn
+from turnstream.api.schemas.tools import HttpToolIn, ProviderToolIn, ToolIn
 from turnstream.api.services import Services, identity_of, path_for, services_and_owner
 from turnstream.api.views import json_response
 from turnstream.domain.chats import Chat
 from turnstream.domain.errors import Forbidden, RequestRefused
+from turnstream.domain.secret_headers import credentials_of, masked_settings, servers_of
 from turnstream.extensions.schedules.rules import Rule, shortest
 from turnstream.extensions.schedules.schemas import ScheduleIn, ScheduleList, ScheduleOut, ScheduleRunOut, ScheduleRuns
 from turnstream.extensions.schedules.settings import ScheduleSettings
@@ -89,9 +90,13 @@ async def _draft(request: Request, services: Services, given: ScheduleIn, settin
         field = "every" if given.cron is None else "cron"
         detail = f"`{field}` must leave at least {settings.schedule_interval:g} seconds between two runs."
         raise RequestRefused(detail, field=field)
-    if any(isinstance(tool, HttpToolIn) and tool.headers for tool in given.request.tools or ()):
-        detail = "`request.tools` must have no headers: name a tool that the settings of the chat declare."
+    if any(map(_has_secrets, given.request.tools or ())):
+        detail = "`request.tools` must have no secrets: name a tool that the settings of the chat declare."
         raise RequestRefused(detail, field="request.tools")
+    params = given.request.params
+    if params is not None and any(map(credentials_of, servers_of(params.given))):
+        detail = "`request.params.mcp_servers` must have no credentials: set the parameter in the settings of the chat."
+        raise RequestRefused(detail, field="request.params.mcp_servers")
     text = given.request.model_dump_json(exclude_unset=True)
     if len(text) > _LARGEST:
         raise RequestRefused(f"`request` must have at most {_LARGEST:,} characters of JSON.", field="request")
@@ -114,6 +119,12 @@ async def _check_request(services: Services, owner: str, given: ScheduleIn) -> N
         raise RequestRefused(error.detail, field=f"request.{error.field}" if error.field else "request") from None
 
 
+def _has_secrets(tool: ToolIn) -> bool:
+    if isinstance(tool, ProviderToolIn):
+        return bool(credentials_of(tool.definition))
+    return isinstance(tool, HttpToolIn) and bool(tool.headers)
+
+
 def _schedules(services: Services) -> Schedules:
     return Schedules(services.storage.of_owner)
 
@@ -126,7 +137,7 @@ def _settings(services: Services) -> ScheduleSettings:
 
 def _out(row: Row) -> ScheduleOut:
     values: dict[str, Any] = {name: row[name] for name in ScheduleOut.model_fields if name not in {"chat", "request"}}
-    return ScheduleOut(chat=row["chat_id"], request=from_json(row["request"]), **values)
+    return ScheduleOut(chat=row["chat_id"], request=masked_settings(from_json(row["request"])), **values)
 
 
 def _run_out(row: Row) -> ScheduleRunOut:

@@ -6,6 +6,7 @@ and its signatures hold. (Exceptions: a server tool that was still at work when 
 and a summary or a shortening of results begins again at its place.)
 """
 
+import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -21,7 +22,7 @@ from turnstream.domain.history import (
     turns_after_summary,
     with_earlier_results,
 )
-from turnstream.domain.kinds import SERVER_CALLS, SUMMARY, TEXT, THOUGHTS, TOOL_RESULT, USER_TEXT, VERDICT
+from turnstream.domain.kinds import REPORT, SERVER_CALLS, STEERED, SUMMARY, TEXT, THOUGHTS, TOOL_RESULT, VERDICT
 from turnstream.domain.limits import calls_are_spent, round_limit, rounds_with_calls
 from turnstream.domain.results import count_files
 from turnstream.domain.rounds import Round
@@ -47,6 +48,8 @@ GO_ON = (
     "Your reply was cut off, and what you have written stands. Begin with its last few words, exactly as they are, and"
     " go on from there. Do not begin anew, and say nothing about the interruption."
 )
+# For a fallback that does not continue a text which its client has begun. No seam is looked for there.
+GO_ON_FROM_BEGUN = "Your reply was begun for you. Go on behind its last word, and repeat nothing of it."
 SUMMARISED = "The conversation so far, in a summary:\n\n"
 SUMMARISE = (
     "The conversation above has become too long. It will be replaced by a summary, which is all that you will know of"
@@ -67,6 +70,11 @@ ROUNDS_LEFT = "(You can call tools in up to {} more rounds of this answer, sever
 ONE_ROUND_LEFT = "(You can call tools in one more round of this answer.)"
 NO_ROUND_LEFT = "(You cannot call any more tools in this answer: give it now, from what you have.)"
 NO_USER = "(The conversation starts with the assistant.)"
+# A provider takes one result of a call, which was that it has been started.
+REPORTED = (
+    "[Result of the call {tool_use_id} of the tool {name}, which ran in the background. The tool has returned it{how};"
+    " the user has not written it.]"
+)
 
 _RESULT_TO_SUMMARISE = 2_000  # characters
 _RESULT_OF_PROGRAM = 500  # characters: such results were meant for the program
@@ -140,7 +148,8 @@ def _build(
         if turn.role == "user":
             entries += [("user", block) for block in turn.blocks if is_sendable(block) and not is_blank(block)]
             continue
-        if not entries or (entries[-1][0] == "assistant" and not _is_prefilled(path, place)):
+        begins = _user_words(turn, 0)  # a turn that a report has started follows an answer
+        if not entries or (entries[-1][0] == "assistant" and not begins and not _is_prefilled(path, place)):
             # A path may begin with an assistant turn, or have two in a row; a provider takes neither.
             entries.append(("user", Block(0, 0, 0, TEXT, GO_ON if entries else NO_USER)))
         # A provider's signature binds a thought to what came before it. Where that is sent changed now, it is invalid.
@@ -160,6 +169,9 @@ def _build(
         else:
             key = (model, tuple(valid), same_frames[then], earlier_results_of(request), may_use_tools)
             entries += known.get(turn, key, make)
+    is_fallback = request is not None and model != request.model
+    if is_fallback and entries[-1][0] == "assistant" and _is_prefilled(path, len(path) - 1):
+        entries.append(("user", Block(0, 0, 0, TEXT, GO_ON_FROM_BEGUN)))
     return group_by_role(drop_last_thoughts(entries))
 
 
@@ -279,21 +291,33 @@ def _result_of(turn: Turn, call: Block) -> Block:
 
 def _user_words(turn: Turn, round: int) -> list[RoleBlock]:
     """Returns what was sent from the user's side behind a round while the turn ran, 0 for before any of them: steering
-    messages, and the reasons why an output was not taken.
+    messages, reports of jobs, and the reasons why an output was not taken.
     """
     return [
-        ("user", replace(block, type=TEXT, data=None, notes=None))
+        ("user", replace(block, type=TEXT, text=_words_of(block), data=None, notes=None))
         for block in turn.blocks
         if block.round == round
-        and (block.type == USER_TEXT or (block.type == VERDICT and block.data == REJECTED))
+        and (block.type in STEERED or (block.type == VERDICT and block.data == REJECTED))
         and block.text.strip()
     ]
 
 
+def _words_of(block: Block) -> str:
+    if block.type != REPORT:
+        return block.text
+    about = json.loads(block.data or "{}")
+    head = REPORTED.format(
+        tool_use_id=about.get("tool_use_id"),
+        name=about.get("name"),
+        how=" as an error" if about.get("is_error") else "",
+    )
+    return f"{head}\n\n{block.text}"
+
+
 def is_added(text: str) -> bool:
     """True for a text that is sent as the user's and was not written by one."""
-    named = (part.partition("{")[0] for part in (ROUNDS_LEFT, ONE_ROUND_LEFT, NO_ROUND_LEFT))
-    return text in {GO_ON, GIVEN_UP} or text.startswith(tuple(named))
+    named = (part.partition("{")[0] for part in (ROUNDS_LEFT, ONE_ROUND_LEFT, NO_ROUND_LEFT, REPORTED))
+    return text in {GO_ON, GO_ON_FROM_BEGUN, GIVEN_UP} or text.startswith(tuple(named))
 
 
 def _rounds_left(turn: Turn, round: int) -> Sequence[RoleBlock]:

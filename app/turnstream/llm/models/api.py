@@ -41,7 +41,7 @@ class ModelApi:
     parameter sets; without it a provider takes no further `params`.
 
     `catalog` is a file of models that comes with the API. The providers of a `stand_in` are there as long as no other
-    provider has its key.
+    provider has its key. `prefills`: a model may have `prefill`.
     """
 
     name: str
@@ -53,6 +53,7 @@ class ModelApi:
     catalog: Path | None = None
     check: Callable[[str], None] = _is_usable
     stand_in: bool = False
+    prefills: bool = True
 
     def parameters_of(self, quirks: str | None, further: Sequence[str] = ()) -> Sequence[Parameter]:
         """Returns those that a server takes with the named quirks and `further` ones that only its operator knows."""

@@ -4,9 +4,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from turnstream.domain.errors import MODEL_NOT_AVAILABLE, PermanentError, RequestRefused
+from turnstream.domain.errors import MODEL_NOT_AVAILABLE, ConfigError, PermanentError, RequestRefused
 from turnstream.domain.kinds import DOCUMENT, IMAGE
 from turnstream.domain.rounds import Prices
+from turnstream.domain.turns import Preset
 from turnstream.llm.conversation.attachments import without_files
 from turnstream.llm.models.think_tags import ThinkTagFilter
 from turnstream.llm.parameters import COMMON, Parameter
@@ -33,7 +34,9 @@ class Model:
     """`upstream` is the provider's own id for the model, where it differs. `context_window` and `max_output` are in
     tokens. Without `can`, its abilities are unknown and nothing is refused. `fallbacks` are tried in order when it is
     down. With `think_tags` its answers contain its thoughts in <think> tags. `refuses` are parameters that its provider
-    takes for other models. With `prefill` it goes on with a message of the assistant that ends a request.
+    takes for other models. With `prefill` it goes on with a message of the assistant that ends a request. A model with
+    a `preset` is an agent: another name of the preset's model. Without `stores` its answers to programs are deleted
+    once they were delivered.
     """
 
     id: str
@@ -48,6 +51,8 @@ class Model:
     think_tags: bool = False
     refuses: frozenset[str] = frozenset()
     prefill: bool = False
+    preset: Preset | None = None
+    stores: bool = True
 
     def supports(self, ability: Ability) -> bool:
         return self.can is None or ability in self.can
@@ -87,6 +92,35 @@ class Models:
     def listed(self) -> Mapping[str, tuple[Model, str]]:
         """Returns the models by id, with the name of their provider."""
         return {model.id: (model, entry.provider.name) for entry in self.providers for model in entry.listed()}
+
+    def with_presets(self, presets: Mapping[str, Preset], default: str) -> "Models":
+        """The models, with the names of agents beside them. `default` is the model of a preset that names none. Raises
+        ConfigError.
+        """
+        if not presets:
+            return self
+        providers = list(self.providers)
+        for name, preset in presets.items():
+            if self._find_listed(name) is not None:
+                raise ConfigError(f"The agent {name} must have another name: a model has this one.")
+            if (found := self._find(preset.model or default)) is None:
+                raise ConfigError(f"The agent {name}: `model`: there is no model {preset.model!r} here.")
+            entry, model = found
+            upstream, named = model.upstream or model.id, replace(preset, model=model.id)
+            agent = replace(model, id=name, upstream=upstream, aliases=(), preset=named)
+            place = next(place for place, each in enumerate(self.providers) if each is entry)
+            providers[place] = replace(providers[place], models=[*providers[place].models, agent])
+        return Models(providers)
+
+    def preset(self, name: str) -> Preset | None:
+        """None for a name that is of no agent."""
+        found = self._find_listed(name)
+        return None if found is None else found[1].preset
+
+    def behind(self, name: str) -> Model:
+        """The model that answers for this name: itself, or that of the agent. Raises RequestRefused."""
+        model = self.check(name)
+        return model if model.preset is None or model.preset.model is None else self.check(model.preset.model)
 
     def check(self, name: str) -> Model:
         """Returns the model of that id or alias. Raises RequestRefused if no provider serves it."""

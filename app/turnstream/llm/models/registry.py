@@ -60,6 +60,7 @@ class ModelTable(_Table):
     think_tags: bool = False
     refuses: list[str] = []
     prefill: bool = False
+    store: bool = True
     enabled: bool = True
 
     def model(self, id: str, currency: str | None) -> Model:
@@ -76,6 +77,7 @@ class ModelTable(_Table):
             think_tags=self.think_tags,
             refuses=frozenset(self.refuses),
             prefill=self.prefill,
+            stores=self.store,
         )
 
 
@@ -181,6 +183,8 @@ def _check_references(found: _File, models: Mapping[str, tuple[str, Model]], api
                 f"`refuses` of [models.{id}] must name parameters of [providers.{provider}]"
                 f" ({', '.join(known_params)}), not {name!r}."
             )
+        if model.prefill and not apis[table.api].prefills:
+            raise ConfigError(f"`prefill` of [models.{id}] must be left out: {table.api} does not continue an answer.")
         for fallback in model.fallbacks:
             if fallback not in models:
                 raise ConfigError(

@@ -21,6 +21,7 @@ import msgspec
 import structlog
 
 from turnstream.domain.errors import AccountRefused, PermanentError, ProviderError, TooLong, TransientError
+from turnstream.domain.guards import GUARDRAIL
 from turnstream.kit.clock import CLOCK
 
 log = structlog.get_logger(__name__)
@@ -181,7 +182,7 @@ def failure_class(type: str) -> FailureClass:
         return "overloaded"
     if type == TOO_LONG:
         return "too_long"
-    return "refused" if type in _PERMANENT or (_STATUS.fullmatch(status) and status < "5") else "server"
+    return "refused" if type in _PERMANENT | {GUARDRAIL} or (_STATUS.fullmatch(status) and status < "5") else "server"
 
 
 def report_account(error: ProviderError) -> None:

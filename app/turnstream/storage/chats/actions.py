@@ -1,10 +1,10 @@
 """Answers of people to asks. A running turn has one writer, so an answer waits in its ask until the turn reads it."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from uuid import UUID
 
-from turnstream.domain.asks import Ask, AskAnswer, AskKind
+from turnstream.domain.asks import QUESTIONS, Ask, AskAnswer, AskKind
 from turnstream.domain.blocks import Block
 from turnstream.domain.errors import Conflict, Forbidden, NotFound, RequestRefused
 from turnstream.domain.identity import Identity
@@ -84,8 +84,8 @@ class Decision:
     """The answer of a person to the ask for `tool_use_id`. `digest` names the input that the person saw; a result needs
     none. `field` is the path of the answer in the request. `remember`: further calls of the tool in the chat are
     allowed with it, those whose inputs meet the condition `when` (JSON text). A decision that `follows` from another
-    one of the request does not count where the call has its answer already. `elicited`: the answer is that to an
-    elicitation, whose own id is `tool_use_id`.
+    one of the request does not count where the call has its answer already. `elicited`: the answer is that to a
+    question, whose own id is `tool_use_id`.
     """
 
     tool_use_id: str
@@ -98,11 +98,11 @@ class Decision:
     elicited: bool = False
 
     @property
-    def to(self) -> AskKind:
-        """The kind of ask that it answers."""
+    def to(self) -> Collection[AskKind]:
+        """The kinds of asks that it may answer."""
         if self.elicited:
-            return "elicitation"
-        return "client" if self.answer.kind == "result" else "approval"
+            return QUESTIONS
+        return {"client"} if self.answer.kind == "result" else {"approval"}
 
 
 class Actions:
@@ -222,10 +222,10 @@ def _checked(decision: Decision, rows: Sequence[Row], identity: Identity) -> Ask
     if row["gone"]:
         detail = f"Call {ask.call_id} does not wait for this answer any more."
         raise Conflict(detail, field=field, code="call_over")
-    if decision.to != ask.kind:
-        expected = {"client": "`result`", "approval": "`approve` or `deny`", "elicitation": "`answer`"}[ask.kind]
+    if ask.kind not in decision.to:
+        expected = {"client": "`result`", "approval": "`approve` or `deny`"}.get(ask.kind, "`answer`")
         raise RequestRefused(f"`type` must be {expected} for call {ask.tool_use_id}.", field=f"{decision.field}.type")
-    if decision.to == "approval" and decision.digest != ask.digest:
+    if ask.kind == "approval" and decision.digest != ask.digest:
         detail = f"`input_digest` is about another input than that of call {ask.tool_use_id}; read the call again."
         raise Conflict(detail, field=f"{decision.field}.input_digest")
     if decision.remember and ask.tool_digest is None:

@@ -356,7 +356,7 @@ class Exchanges:
         )
         if target.parent == "newest" and (row["id"] is None or row["status"] not in OPEN):
             return Position(chat, turn_from(row) if row["id"] else None)
-        return Position(chat, (await _placement(self._database, target)).before)
+        return Position(chat, (await placement(self._database, target)).before)
 
     async def answer(self, owner: str, chat: UUID, turn: UUID) -> Turn:
         """The answer that another one is to stand beside, without its contents. Raises NotFound and Conflict."""
@@ -457,10 +457,10 @@ class Exchanges:
             if read is not None and _is_unchanged(read, chat):
                 yield Draft(chat, read.before, connection, key, _most_queued=most_queued)
                 return
-            place = await _placement(connection, target)
+            place = await placement(connection, target)
             for turn in place.interrupted:
                 await connection.row(CANCEL_TURN, turn=turn, withdraws=False)
-            steered = await _lock_first_open(connection, place.steerable)
+            steered = await lock_first_open(connection, place.steerable)
             if place.before is not None and not place.before.ended:
                 await connection.row(MARK_FOLLOWED, turn=place.before.id)
             yield Draft(chat, place.before, connection, key, steered, place.interrupted, most_queued)
@@ -508,7 +508,8 @@ def _user_turn(id: UUID, chat: UUID, parent: UUID | None, blocks: Sequence[Block
     return Turn(id, chat, parent, "user", "complete", created_at=at, ended_at=at, blocks=tuple(blocks))
 
 
-async def _placement(database: Database | Transaction, target: Target) -> Placement:
+async def placement(database: Database | Transaction, target: Target) -> Placement:
+    """Where a message goes. Raises RequestRefused and Conflict as `Exchanges.after` does."""
     row, field = None, "parent_id"
     if target.parent == "newest":
         row = await database.row(GET_NEWEST_OF_CHAT, chat=target.chat)
@@ -527,7 +528,7 @@ async def _placement(database: Database | Transaction, target: Target) -> Placem
     return place_message(before, branch, target.on_busy)
 
 
-async def _lock_first_open(connection: Transaction, turns: Sequence[Turn]) -> Turn | None:
+async def lock_first_open(connection: Transaction, turns: Sequence[Turn]) -> Turn | None:
     """The first of `turns` that has not ended, kept from ending until the transaction does."""
     for turn in turns:
         if await connection.row(LOCK_OPEN_TURN, turn=turn.id):

@@ -6,31 +6,33 @@ from uuid import UUID
 from turnstream.storage.database import Database, Statement
 from turnstream.storage.rows import OPEN_STATUSES, to_json
 from turnstream.storage.runs.queue import QUEUED, UPDATED
-from turnstream.storage.runs.session import CHANNEL
+from turnstream.storage.runs.session import CHANNEL, JOBS
 
 # The turn is locked first, as its own writes and the end of a job do: of two results at once, one counts. The runner
 # that has the job finds that it is over.
 PUT_RESULT = Statement(
     f"""
     WITH job AS (
-        SELECT id, turn_id, outcome FROM jobs WHERE id = :job AND token_digest = CAST(:digest AS bytea)
+        SELECT id, turn_id, outcome, reports FROM jobs WHERE id = :job AND token_digest = CAST(:digest AS bytea)
     ), turn AS (
-        SELECT turns.id FROM turns JOIN job ON turn_id = turns.id
-        WHERE status IN {OPEN_STATUSES} AND NOT cancel_requested FOR NO KEY UPDATE OF turns
+        SELECT turns.id, status, chat_id FROM turns JOIN job ON turn_id = turns.id
+        WHERE CASE WHEN status IN {OPEN_STATUSES} THEN NOT cancel_requested ELSE reports AND status <> 'cancelled' END
+        FOR NO KEY UPDATE OF turns
     ), settled AS (
         UPDATE jobs SET outcome = CAST(:outcome AS json), settled_at = now(), replica = NULL
         FROM turn WHERE jobs.id = :job AND turn_id = turn.id AND jobs.settled_at IS NULL
-        RETURNING turn_id
+        RETURNING turn_id, chat_id, jobs.reports
     ), arrived AS (
         UPDATE turns
         SET arrivals = arrivals + 1, status = CASE WHEN status = 'waiting' THEN 'queued' ELSE status END
-        WHERE id IN (SELECT turn_id FROM settled)
-        RETURNING id, status, queue_owner
+        WHERE id IN (SELECT turn_id FROM settled WHERE NOT reports)
+        RETURNING id, status
     )
-    SELECT job.turn_id, job.outcome IS NOT NULL AS was_settled, arrived.queue_owner AS owner,
-        arrived.id IS NOT NULL AS is_applied,
-        pg_notify({CHANNEL}, CASE status WHEN 'queued' THEN '{QUEUED}' ELSE '{UPDATED} ' || arrived.id END)
-    FROM job LEFT JOIN arrived ON true
+    SELECT job.turn_id, job.outcome IS NOT NULL AS was_settled, settled.turn_id IS NOT NULL AS is_applied,
+        (SELECT owner FROM chats WHERE chats.id = settled.chat_id) AS owner,
+        pg_notify({CHANNEL}, CASE WHEN settled.reports THEN '{JOBS}' WHEN status = 'queued' THEN '{QUEUED}'
+            ELSE '{UPDATED} ' || arrived.id END)
+    FROM job LEFT JOIN settled ON true LEFT JOIN arrived ON true
     """
 )
 

@@ -11,21 +11,23 @@ from turnstream.storage.runs.session import CHANNEL, JOBS
 STOP_JOB = Statement(
     f"""
     WITH turn AS (
-        SELECT turns.id FROM turns JOIN chats ON chats.id = chat_id
-        WHERE turns.id = :turn AND owner = :owner AND status IN {OPEN_STATUSES}
+        SELECT turns.id, status IN {OPEN_STATUSES} AS is_open FROM turns JOIN chats ON chats.id = chat_id
+        WHERE turns.id = :turn AND owner = :owner
         FOR NO KEY UPDATE OF turns
     ), over AS (
         UPDATE jobs SET outcome = CASE attempt WHEN 0 THEN CAST(:unrun AS json) ELSE CAST(:stopped AS json) END,
             settled_at = now(), replica = NULL
         FROM turn WHERE turn_id = turn.id AND tool_use_id = :tool_use_id AND settled_at IS NULL
-        RETURNING turn_id
+          AND (turn.is_open OR reports)
+        RETURNING turn_id, reports
     ), arrived AS (
         UPDATE turns
         SET arrivals = arrivals + 1, status = CASE WHEN status = 'waiting' THEN 'queued' ELSE status END
-        WHERE id IN (SELECT turn_id FROM over) AND status IN {OPEN_STATUSES}
+        WHERE id IN (SELECT turn_id FROM over WHERE NOT reports) AND status IN {OPEN_STATUSES}
         RETURNING id
     )
-    SELECT id, pg_notify({CHANNEL}, '{JOBS}') FROM arrived
+    SELECT turn_id, pg_notify({CHANNEL}, '{JOBS}') FROM over
+    WHERE reports OR EXISTS (SELECT FROM arrived)
     """
 )
 

@@ -34,7 +34,7 @@ from turnstream.storage.database import Database, Row, Statement, Transaction
 from turnstream.storage.rows import OPEN_STATUSES, WITH_TOOLS, block_from, columns_of, steer_from, to_json, turn_from
 from turnstream.storage.runs.record import ADD_BLOCKS
 
-# A question that has another answer was delivered with that one.
+# A question that has another answer was delivered with that one. A turn that a report has started has no message.
 _PAIRS = """
     SELECT question.id AS question, question.parent_id AS after, question.created_at, turns.id AS answer,
         turns.cancel_requested,
@@ -43,7 +43,7 @@ _PAIRS = """
     WHERE turns.chat_id = :chat AND turns.status = 'queued' AND turns.attempt = 0 AND NOT EXISTS (
         SELECT FROM turns AS other
         WHERE other.chat_id = :chat AND other.parent_id = question.id AND other.id <> turns.id
-    )
+    ) AND NOT EXISTS (SELECT FROM steers WHERE turn_id = turns.id AND is_report)
     ORDER BY question.created_at, question.id
 """
 GET_PAIRS = Statement(_PAIRS)
@@ -51,7 +51,7 @@ LOCK_PAIRS = Statement(_PAIRS + " FOR NO KEY UPDATE OF turns")
 GET_STEERS_OF_CHAT = Statement(
     f"""
     SELECT steers.* FROM turns JOIN steers ON turn_id = turns.id
-    WHERE chat_id = :chat AND status IN {OPEN_STATUSES} AND taken_at IS NULL ORDER BY steers.id
+    WHERE chat_id = :chat AND status IN {OPEN_STATUSES} AND taken_at IS NULL AND NOT is_report ORDER BY steers.id
     """
 )
 LOCK_TURN_OF_STEER = Statement(

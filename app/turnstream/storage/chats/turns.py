@@ -213,22 +213,30 @@ CANCEL_TURN = Statement(
     """
 )
 
+# The result of a call that reports is that it has been started: its outcome is in the row of its job.
+_REPORTED = """
+    LEFT JOIN LATERAL (
+        SELECT coalesce(outcome #>> '{outcome,whole}', outcome #>> '{outcome,text}') AS reported FROM jobs
+        WHERE jobs.turn_id = blocks.turn_id AND jobs.round = blocks.round AND jobs.tool_use_id = blocks.tool_use_id
+          AND reports
+    ) AS job ON true
+"""
 GET_WHOLE_ON_PATH = Statement(
-    """
+    f"""
     WITH RECURSIVE path AS (
         SELECT id, parent_id, 0 AS depth FROM turns WHERE id = :turn
         UNION ALL
         SELECT turns.id, turns.parent_id, depth + 1 FROM turns JOIN path ON turns.id = path.parent_id
     )
-    SELECT coalesce(whole, text) AS whole FROM path JOIN blocks ON turn_id = path.id
+    SELECT coalesce(reported, whole, text) AS whole FROM path JOIN blocks ON turn_id = path.id {_REPORTED}
     WHERE tool_use_id = :tool_use_id AND type = 'tool_result'
-    ORDER BY whole IS NULL, depth, index DESC LIMIT 1
+    ORDER BY coalesce(reported, blocks.whole) IS NULL, depth, index DESC LIMIT 1
     """
 )
 GET_RESULT = Statement(
-    """
-    SELECT coalesce(whole, text) AS text FROM blocks
-    JOIN turns ON turns.id = turn_id JOIN chats ON chats.id = chat_id
+    f"""
+    SELECT coalesce(reported, whole, text) AS text FROM blocks
+    JOIN turns ON turns.id = turn_id JOIN chats ON chats.id = chat_id {_REPORTED}
     WHERE turn_id = :turn AND chat_id = :chat AND owner = :owner
       AND tool_use_id = :tool_use_id AND type = 'tool_result'
     ORDER BY index DESC LIMIT 1

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import NamedTuple
 from uuid import UUID
 
-from turnstream.domain.asks import AskKind
+from turnstream.domain.asks import QUESTIONS, AskKind
 from turnstream.storage.database import Database, Row, Statement
 from turnstream.storage.rows import WAITS
 
@@ -57,7 +57,7 @@ class WaitingCall:
 
     @property
     def tool_use_id(self) -> str:
-        return self.place.tool_use_id.rpartition("#")[0] if self.kind == "elicitation" else self.place.tool_use_id
+        return self.place.tool_use_id.rpartition("#")[0] if self.kind in QUESTIONS else self.place.tool_use_id
 
 
 class WaitingCalls:

@@ -6,6 +6,9 @@ statement that seals or voids its round (app/turnstream/storage/owners/charges.p
 
 A call that no plan limits has a reservation too, from its first tick until its charge. It counts for no rate. If the
 process dies before the reply begins, the request is charged by it.
+
+A turn that shares a budget with its family reserves each request before the call, with `root_turn`: turns of a family
+that work side by side see what each other's requests use.
 """
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -15,8 +18,8 @@ from decimal import Decimal
 from typing import Any, Final
 from uuid import UUID
 
-from turnstream.domain.charges import Charge
-from turnstream.domain.limits import ReachedLimit
+from turnstream.domain.charges import Charge, root_of
+from turnstream.domain.limits import FamilyUse, ReachedLimit
 from turnstream.domain.plans import COUNTED, MEASURES, PERIODS, RATES, Plan, reached_rate, seconds_to_next
 from turnstream.domain.turns import Turn
 from turnstream.storage.database import LONG, Database, Row, Statement
@@ -65,14 +68,49 @@ RESERVE = Statement(
 RESERVE_REQUESTS = Statement(
     """
     INSERT INTO reservations
-        (owner, turn_id, attempt, tokens, cost, chat_id, kind, call, model, request_tokens, request_cost)
-    SELECT owner, turns.id, turns.attempt, 0, 0, chat_id, 'round', r.call, r.model, r.tokens, r.cost
+        (owner, turn_id, attempt, tokens, cost, chat_id, kind, call, model, request_tokens, request_cost, root_turn)
+    SELECT owner, turns.id, turns.attempt, 0, 0, chat_id, 'round', r.call, r.model, r.tokens, r.cost, r.root
     FROM unnest(
         CAST(:turns AS uuid[]), CAST(:attempts AS int[]), CAST(:calls AS text[]), CAST(:models AS text[]),
-        CAST(:tokens AS bigint[]), CAST(:costs AS float8[])
-    ) AS r (turn, attempt, call, model, tokens, cost)
+        CAST(:tokens AS bigint[]), CAST(:costs AS float8[]), CAST(:roots AS uuid[])
+    ) AS r (turn, attempt, call, model, tokens, cost, root)
     JOIN turns ON turns.id = r.turn AND turns.attempt = r.attempt AND status = 'running'
     JOIN chats ON chats.id = chat_id
+    """
+)
+# What a family has used: its charges, and the requests of calls that run.
+_FAMILY_USE = """
+    SELECT coalesce(sum(tokens), 0)::bigint AS tokens, coalesce(sum(cost), 0)::float8 AS cost
+    FROM (
+        SELECT input_tokens + cache_read_tokens + cache_write_tokens + output_tokens AS tokens, cost
+        FROM charges WHERE turn_id = CAST(:root AS uuid) AND kind = 'round'
+        UNION ALL
+        SELECT input_tokens + cache_read_tokens + cache_write_tokens + output_tokens, cost
+        FROM charges WHERE root_turn = CAST(:root AS uuid) AND kind = 'round'
+        UNION ALL
+        SELECT request_tokens, request_cost
+        FROM reservations WHERE owner = :owner AND root_turn = CAST(:root AS uuid)
+            AND (turn_id, call) IS DISTINCT FROM (CAST(:turn AS uuid), CAST(:call AS text))
+    ) AS uses
+"""
+GET_FAMILY_USE = Statement(_FAMILY_USE)
+# The lock comes in a statement before, so that the next one sees what others took under it. No row is locked: a
+# deletion of the family locks its rows in an order of its own.
+LOCK_FAMILY = Statement("SELECT pg_advisory_xact_lock(hashtextextended(CAST(:root AS text), 0))")
+TAKE_OF_FAMILY = Statement(
+    f"""
+    WITH used AS ({_FAMILY_USE}), taken AS (
+        INSERT INTO reservations
+            (owner, turn_id, attempt, tokens, cost, chat_id, kind, call, model, request_tokens, request_cost, root_turn)
+        SELECT CAST(:owner AS text), CAST(:turn AS uuid), CAST(:attempt AS int), 0, 0, CAST(:chat AS uuid), 'round',
+            CAST(:call AS text), CAST(:model AS text), CAST(:request_tokens AS bigint),
+            CAST(:request_cost AS float8), CAST(:root AS uuid)
+        FROM used
+        WHERE (CAST(:budget_tokens AS bigint) IS NULL OR tokens < CAST(:budget_tokens AS bigint))
+          AND (CAST(:budget_cost AS float8) IS NULL OR cost < CAST(:budget_cost AS float8))
+          AND NOT EXISTS (SELECT FROM reservations WHERE turn_id = :turn AND call = :call AND root_turn = :root)
+    )
+    SELECT tokens, cost FROM used
     """
 )
 # An account begins with what the ledger has of the present periods.
@@ -121,8 +159,8 @@ CHARGE_REQUEST = Statement(
     WITH released AS (
         DELETE FROM reservations WHERE id = :id RETURNING *
     ), charged AS (
-        INSERT INTO charges ({COLUMNS}, charged_at)
-        SELECT owner, chat_id, kind, turn_id, call, model, request_tokens, 0, 0, 0, request_cost, reserved_at
+        INSERT INTO charges ({COLUMNS}, charged_at, root_turn)
+        SELECT owner, chat_id, kind, turn_id, call, model, request_tokens, 0, 0, 0, request_cost, reserved_at, root_turn
         FROM released WHERE model IS NOT NULL
         ON CONFLICT DO NOTHING
         RETURNING input_tokens AS tokens, cost
@@ -153,6 +191,19 @@ GET_ORPHANS = Statement(
 _TRIES = 5
 _SOON = 5  # seconds
 _STEP = 100  # reservations that a sweep reads at once
+
+
+@dataclass(frozen=True, slots=True)
+class CallPlace:
+    """The turn of a model call, or an id of its own if the call has no turn; its chat and attempt."""
+
+    turn: UUID
+    chat: UUID | None = None
+    attempt: int = 0
+
+    @classmethod
+    def of(cls, turn: Turn) -> "CallPlace":
+        return cls(turn.id, turn.chat_id, turn.attempt)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,10 +241,10 @@ class Accounts:
         return await self._take(TAKE, owner, plan, {"calls": count}, sets_turns=False, running_turns=None)
 
     async def reserve(
-        self, owner: str, plan: Plan, turn: Turn, request: Charge, tokens: int, cost: float
+        self, owner: str, plan: Plan, place: CallPlace, request: Charge, tokens: int, cost: float
     ) -> Refusal | None:
-        """Reserves what a model call of the turn may use at most; `request` is what it is charged without a reply. A
-        repeated write reserves again, until the call is settled.
+        """Reserves what a model call may use at most; `request` is what it is charged without a reply. A repeated
+        write reserves again, until the call is settled.
         """
         adding = {"tokens": tokens, "cost": cost}
         return await self._take(
@@ -201,9 +252,9 @@ class Accounts:
             owner,
             plan,
             adding,
-            turn=turn.id,
-            attempt=turn.attempt,
-            chat=turn.chat_id,
+            turn=place.turn,
+            attempt=place.attempt,
+            chat=place.chat,
             kind=request.kind,
             call=request.call,
             model=request.model,
@@ -223,7 +274,39 @@ class Accounts:
             models=[request.model for _, request in requests],
             tokens=[request.tokens.input for _, request in requests],
             costs=[request.cost for _, request in requests],
+            roots=[root_of(turn) for turn, _ in requests],
         )
+
+    async def family_use(self, owner: str, root: UUID) -> FamilyUse:
+        """What the turn `root` and the turns that were made for it have used."""
+        row = await self._database.row(GET_FAMILY_USE, owner=owner, root=root, turn=None, call=None)
+        assert row is not None
+        return FamilyUse(row["tokens"], row["cost"])
+
+    async def take_of_family(self, owner: str, root: UUID, turn: Turn, request: Charge) -> FamilyUse:
+        """Reserves the request of a model call of the turn, if the budgets of its family have some left beside what the
+        family has used, which is returned. A repeated write reserves once.
+        """
+        assert turn.request is not None
+        limits = turn.request.limits
+        async with self._database.transaction() as connection:
+            await connection.row(LOCK_FAMILY, root=str(root))
+            row = await connection.row(
+                TAKE_OF_FAMILY,
+                owner=owner,
+                root=root,
+                turn=turn.id,
+                attempt=turn.attempt,
+                chat=turn.chat_id,
+                call=request.call,
+                model=request.model,
+                request_tokens=request.tokens.input,
+                request_cost=request.cost,
+                budget_tokens=limits.budget_tokens,
+                budget_cost=limits.budget_cost,
+            )
+        assert row is not None
+        return FamilyUse(row["tokens"], row["cost"])
 
     async def release(self, turn: UUID, attempt: int, since: int) -> None:
         """Gives back what attempts up to this one have reserved, and not used. The run of those before `since` has

@@ -55,9 +55,9 @@ class AuditTrail:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def note(self, kind: str, owner: str | None, *details: Mapping[str, Any]) -> None:
-        """Writes an entry for each of `details`."""
-        values = {"kind": kind, "owner": owner, "actor": None, "details": [to_json(each) for each in details]}
+    async def note(self, kind: str, owner: str | None, *details: Mapping[str, Any], actor: str | None = None) -> None:
+        """Writes an entry for each of `details`. `actor` is that of a request; a command has its own."""
+        values = {"kind": kind, "owner": owner, "actor": actor, "details": [to_json(each) for each in details]}
         await self._database.rows(NOTE, **values)
 
     async def page(

@@ -20,6 +20,8 @@ CHARGES: Final = """unnest(
             CAST(:costs AS float8[])
         ) AS c"""
 
+_COLUMNS_OF_C: Final = "c.*, coalesce((SELECT min(reserved_at) FROM released), now()), CAST(:root_turn AS uuid)"
+
 
 def beginning(period: str, at: str) -> str:
     """When the period began that `at` is in, an expression of SQL. Periods are those of UTC."""
@@ -46,15 +48,16 @@ def applied(delta: str) -> str:
 def charging(turn: str, source: str, held: str = "true") -> str:
     """Parts of a statement that charge `CHARGES` to the owner of `source`, a clause that gives `owner`, `chat_id`,
     `kind` and the id of the `turn`, if the condition `held` is met. The charge takes the place of its reservation, at
-    the time of that one, and changes the account of an owner who has one. Repeated writes charge once.
+    the time of that one, and changes the account of an owner who has one. Repeated writes charge once. `root_turn` is
+    the turn whose budgets the turn shares.
     """
     return f"""
     released AS (
         DELETE FROM reservations WHERE turn_id = {turn} AND call = ANY(CAST(:calls AS text[])) AND {held}
         RETURNING tokens, cost, reserved_at
     ), charged AS (
-        INSERT INTO charges ({COLUMNS}, charged_at)
-        SELECT {source.format(columns="c.*, coalesce((SELECT min(reserved_at) FROM released), now())")}
+        INSERT INTO charges ({COLUMNS}, charged_at, root_turn)
+        SELECT {source.format(columns=_COLUMNS_OF_C)}
         ON CONFLICT DO NOTHING
         RETURNING owner, cost, charged_at,
             input_tokens + cache_read_tokens + cache_write_tokens + output_tokens AS tokens
@@ -122,9 +125,11 @@ class Charges:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def add(self, owner: str, chat: UUID, turn: UUID, charge: Charge) -> None:
-        """Charges a call that no statement about a round does. May be repeated."""
-        columns = columns_of_charges([charge])
+    async def add(self, owner: str, chat: UUID | None, turn: UUID, charge: Charge, root: UUID | None = None) -> None:
+        """Charges a call that no statement about a round does; `turn` is an id of its own if it has none. May be
+        repeated.
+        """
+        columns = columns_of_charges([charge], root)
         await self._database.rows(CHARGE, owner=owner, chat=chat, turn=turn, kind=charge.kind, **columns)
 
     async def usage(
@@ -146,8 +151,8 @@ class Charges:
         return [_sum_from(row) for row in rows]
 
 
-def columns_of_charges(charges: Sequence[Charge]) -> dict[str, list[Any]]:
-    """One list for each column of `CHARGES`."""
+def columns_of_charges(charges: Sequence[Charge], root: UUID | None = None) -> dict[str, Any]:
+    """One list for each column of `CHARGES`, and the turn whose budgets their turn shares."""
     return {
         "calls": [charge.call for charge in charges],
         "called_models": [charge.model for charge in charges],
@@ -156,6 +161,7 @@ def columns_of_charges(charges: Sequence[Charge]) -> dict[str, list[Any]]:
         "cache_writes": [charge.tokens.cache_write for charge in charges],
         "outputs": [charge.tokens.output for charge in charges],
         "costs": [charge.cost for charge in charges],
+        "root_turn": root,
     }
 
 

@@ -1,17 +1,18 @@
-"""The keys of owners, by which their secrets in rows are encrypted, and the change of the master key.
+"""The keys of owners, by which their secrets in rows are encrypted.
 
 No key is kept in memory: each use reads the row, so that a key that an erasure has deleted is used by no replica.
 """
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from turnstream.domain.errors import Conflict
+from turnstream.domain.identity import owner_before_move
 from turnstream.domain.secret_headers import needs_sealing
 from turnstream.kit.sealing import CannotOpen, MasterKeys, OwnerKey, is_sealed, new_owner_key
 from turnstream.storage.database import LONG, Database, Statement, retry_while_unavailable
 
-GET_OWNER_KEY = Statement("SELECT wrapped FROM owner_keys WHERE owner = :owner")
+GET_OWNER_KEY = Statement("SELECT master, wrapped FROM owner_keys WHERE owner = :owner")
 # Replicas of the version before, and those without the key: they would send the encrypted text. As long as one may be
 # alive, nothing is encrypted.
 _CANNOT_OPEN = """
@@ -32,14 +33,6 @@ CREATE_OWNER_KEY = Statement(
     SELECT 1 AS done
     """
 )
-# By the primary key: keys that were wrapped anew leave no gap in the order, and a command that was cut off begins with
-# the first one that is left.
-GET_KEYS_OF_OTHERS = Statement(
-    """
-    SELECT owner, wrapped FROM owner_keys WHERE master <> :master AND owner > :behind ORDER BY owner LIMIT :most
-    """,
-    timeout=LONG,
-)
 REWRAP = Statement(
     """
     UPDATE owner_keys SET master = :master, wrapped = :wrapped WHERE owner = :owner AND wrapped = :before
@@ -50,8 +43,6 @@ COUNT_KEYS = Statement(
     "SELECT count(*) AS every, count(*) FILTER (WHERE master <> :master) AS others FROM owner_keys", timeout=LONG
 )
 
-_STEP = 100
-
 
 @dataclass(frozen=True, slots=True)
 class KeyCounts:
@@ -59,14 +50,6 @@ class KeyCounts:
 
     every: int
     others: int
-
-
-@dataclass(frozen=True, slots=True)
-class RotationStep:
-    """How many keys a step has wrapped by the first master key; and owners whose key no master key here unwraps."""
-
-    rewrapped: int
-    failed: tuple[str, ...] = ()
 
 
 async def count_lost_keys(database: Database, masters: MasterKeys | None) -> int:
@@ -88,13 +71,16 @@ class OwnerKeys:
     async def find(self, owner: str) -> OwnerKey | None:
         """None for an owner without a key, or whose key was erased. Raises CannotOpen."""
         row = await self._database.row(GET_OWNER_KEY, owner=owner)
-        return None if row is None else OwnerKey(self._masters.unwrap(owner, row["wrapped"]))
+        if row is None:
+            return None
+        return OwnerKey(self._masters.unwrap(owner_before_move(owner), row["wrapped"]), row["master"])
 
     async def find_or_create(self, owner: str) -> OwnerKey:
         """Raises CannotOpen."""
         while (key := await self.find(owner)) is None:
-            wrapped = self._masters.wrap(owner, new_owner_key())
-            await self._database.rows(CREATE_OWNER_KEY, owner=owner, master=self._masters.first, wrapped=wrapped)
+            master = await self._master_of_all()
+            wrapped = self._masters.wrap(owner_before_move(owner), new_owner_key(), master)
+            await self._database.rows(CREATE_OWNER_KEY, owner=owner, master=master, wrapped=wrapped)
         return key
 
     async def sealed_headers(self, owner: str, url: str, headers: Mapping[str, str]) -> Mapping[str, str]:
@@ -107,7 +93,7 @@ class OwnerKeys:
         for name, value in headers.items():
             if is_sealed(value):
                 key.open(value, url, name)
-        if (replica := await self.replica_without_key()) is not None:
+        if (replica := await self.replica_without_key(key.master)) is not None:
             if self._required:
                 raise Conflict(
                     f"A secret cannot be encrypted while the replica {replica} lacks the master key: try again when it"
@@ -119,10 +105,19 @@ class OwnerKeys:
             for name, value in headers.items()
         }
 
-    async def replica_without_key(self) -> str | None:
-        """The address of a live replica that cannot open what is sealed here."""
-        row = await self._database.row(GET_REPLICA_WITHOUT_KEY, master=self._masters.first)
+    async def replica_without_key(self, master: bytes | None = None) -> str | None:
+        """The address of a live replica that lacks the master key, the first one without an id."""
+        row = await self._database.row(GET_REPLICA_WITHOUT_KEY, master=master or self._masters.first)
         return None if row is None else row["address"]
+
+    async def _master_of_all(self) -> bytes:
+        """The first master key that all live replicas have: while a new one is given to one replica after the other,
+        the keys of new owners are wrapped by the earlier one.
+        """
+        for master in self._masters.ids:
+            if await self.replica_without_key(master) is None:
+                return master
+        return self._masters.first
 
     async def opened_headers(self, owner: str, url: str, headers: Mapping[str, str]) -> Mapping[str, str]:
         """Raises CannotOpen. A value from before the encryption stays as it is."""
@@ -134,23 +129,3 @@ class OwnerKeys:
     async def counts(self) -> KeyCounts:
         row = await self._database.row(COUNT_KEYS, master=self._masters.first)
         return KeyCounts(0, 0) if row is None else KeyCounts(row["every"], row["others"])
-
-    async def rotate(self) -> AsyncGenerator[RotationStep, None]:
-        """Wraps each key by the first master key. Servers may work meanwhile if they have both master keys. What was
-        cut off is done by the next call.
-        """
-        behind, first = "", self._masters.first
-        while rows := await self._database.rows(GET_KEYS_OF_OTHERS, master=first, behind=behind, most=_STEP):
-            done, failed = 0, list[str]()
-            for row in rows:
-                owner, before = row["owner"], row["wrapped"]
-                try:
-                    wrapped = self._masters.wrap(owner, self._masters.unwrap(owner, before))
-                except CannotOpen:
-                    failed.append(owner)
-                    continue
-                done += len(
-                    await self._database.rows(REWRAP, owner=owner, master=first, wrapped=wrapped, before=before)
-                )
-            yield RotationStep(done, tuple(failed))
-            behind = rows[-1]["owner"]

@@ -12,11 +12,13 @@ from turnstream.storage.rows import OPEN_STATUSES
 from turnstream.storage.tables import metadata
 
 # The chats come first, one by one: what goes with them has no column of its own for the owner, and what their deletion
-# leaves behind is in the other tables.
+# leaves behind is in the other tables. The request for the erasure is deleted at its end (erasure.py).
 _WITH_OWNER: Final = tuple(
     table.name
     for table in metadata.sorted_tables
-    if (each := ownership_of(table)).path == "owner" and each.nature != "trail" and table.name != "chats"
+    if (each := ownership_of(table)).path == "owner"
+    and each.nature != "trail"
+    and table.name not in {"chats", "erasures"}
 )
 # Tables that have no foreign key to the turns.
 _WITHOUT_KEY: Final = tuple(

@@ -17,9 +17,12 @@ from turnstream.storage.rows import MAY_NAME_UPLOADS, OPEN_STATUSES
 
 PUT_UPLOAD = Statement(
     """
-    INSERT INTO uploads (id, owner, digest, media_type, content) VALUES (:id, :owner, :digest, :media_type, :content)
-    ON CONFLICT (owner, digest) DO UPDATE SET media_type = EXCLUDED.media_type, created_at = now()
-    RETURNING id, media_type, length(content) AS size, id = :id AS created
+    INSERT INTO uploads (id, owner, digest, media_type, content, file_name, purpose)
+    VALUES (:id, :owner, :digest, :media_type, :content, CAST(:file_name AS text), CAST(:purpose AS text))
+    ON CONFLICT (owner, digest) DO UPDATE SET media_type = EXCLUDED.media_type, created_at = now(),
+        file_name = coalesce(EXCLUDED.file_name, uploads.file_name),
+        purpose = coalesce(EXCLUDED.purpose, uploads.purpose)
+    RETURNING id, media_type, length(content) AS size, file_name, purpose, id = :id AS created
     """
 )
 # One file of an owner is put after the other, so that two do not take the same room.
@@ -32,15 +35,15 @@ COUNT_OTHERS = Statement(
 )
 DESCRIBE_UPLOADS = Statement(
     """
-    SELECT id, media_type, length(content) AS size, false AS created FROM uploads
+    SELECT id, media_type, length(content) AS size, file_name, purpose, false AS created FROM uploads
     WHERE owner = :owner AND id = ANY(CAST(:ids AS uuid[]))
     """
 )
 # An owner has as many as the plan allows; the order of ids is that of their creation.
 LIST_UPLOADS = Statement(
     """
-    SELECT id, media_type, length(content) AS size, false AS created FROM uploads
-    WHERE owner = :owner
+    SELECT id, media_type, length(content) AS size, file_name, purpose, false AS created FROM uploads
+    WHERE owner = :owner AND (CAST(:purpose AS text) IS NULL OR coalesce(purpose, :usual) = :purpose)
       AND (CAST(:after AS uuid) IS NULL OR CASE WHEN :descending THEN id < :after ELSE id > :after END)
     ORDER BY CASE WHEN :descending THEN id END DESC, id LIMIT :most
     """
@@ -149,12 +152,16 @@ _MARGIN = 3_600_000  # milliseconds by which the clocks of replicas may differ
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """A file without its bytes. `size` is in bytes; `created` is false where the file was there already."""
+    """A file without its bytes. `size` is in bytes; `created` is false where the file was there already. `name` and
+    `purpose` are those of its last upload that had them.
+    """
 
     id: UUID
     media_type: str
     size: int
     created: bool = False
+    name: str | None = None
+    purpose: str | None = None
 
     @property
     def source(self) -> dict[str, str]:
@@ -170,7 +177,9 @@ class Uploads:
     def __init__(self, database: Database | Transaction) -> None:
         self._database = database
 
-    async def put(self, owner: str, media_type: str, content: bytes) -> Upload:
+    async def put(
+        self, owner: str, media_type: str, content: bytes, name: str | None = None, purpose: str | None = None
+    ) -> Upload:
         row = await self._database.row(
             PUT_UPLOAD,
             id=new_id(),
@@ -178,32 +187,47 @@ class Uploads:
             digest=await _digest(content),
             media_type=media_type,
             content=content,
+            file_name=name,
+            purpose=purpose,
         )
         assert row is not None
         return _upload(row)
 
-    async def put_within(self, owner: str, media_type: str, content: bytes, plan: Plan) -> Upload | ReachedLimit:
+    async def put_within(
+        self,
+        owner: str,
+        media_type: str,
+        content: bytes,
+        plan: Plan,
+        name: str | None = None,
+        purpose: str | None = None,
+    ) -> Upload | ReachedLimit:
         """The same, unless the files of the owner are then more than the plan allows."""
         if plan.uploads is None and plan.upload_bytes is None:
-            return await self.put(owner, media_type, content)
+            return await self.put(owner, media_type, content, name, purpose)
         assert isinstance(self._database, Database)
         async with self._database.transaction() as connection:
             await connection.row(LOCK_FILES, owner=owner)
             others = await connection.row(COUNT_OTHERS, owner=owner, digest=await _digest(content))
             assert others is not None
-            for name, limit, size in (("uploads", plan.uploads, 1), ("upload_bytes", plan.upload_bytes, len(content))):
-                if limit is not None and others[name] + size > limit:
-                    return ReachedLimit(name, limit, int(others[name]))
-            return await Uploads(connection).put(owner, media_type, content)
+            for of, limit, size in (("uploads", plan.uploads, 1), ("upload_bytes", plan.upload_bytes, len(content))):
+                if limit is not None and others[of] + size > limit:
+                    return ReachedLimit(of, limit, int(others[of]))
+            return await Uploads(connection).put(owner, media_type, content, name, purpose)
 
     async def describe(self, owner: str, ids: Collection[UUID]) -> Mapping[UUID, Upload]:
         """Returns the uploads of `ids` that belong to the owner."""
         rows = await self._database.rows(DESCRIBE_UPLOADS, owner=owner, ids=list(ids))
         return {row["id"]: _upload(row) for row in rows}
 
-    async def page(self, owner: str, after: UUID | None, most: int, *, descending: bool) -> Sequence[Upload]:
-        """Up to `most` uploads of the owner, those behind `after` in this order."""
-        rows = await self._database.rows(LIST_UPLOADS, owner=owner, after=after, most=most, descending=descending)
+    async def page(
+        self, owner: str, after: UUID | None, most: int, purpose: str | None, usual: str, *, descending: bool
+    ) -> Sequence[Upload]:
+        """Up to `most` uploads of the owner, those behind `after` in this order, of this purpose if it is not None.
+        Uploads without a purpose have the `usual` one.
+        """
+        asked = {"after": after, "most": most, "purpose": purpose, "usual": usual, "descending": descending}
+        rows = await self._database.rows(LIST_UPLOADS, owner=owner, **asked)
         return [_upload(row) for row in rows]
 
     async def read(self, owner: str, id: UUID) -> tuple[str, bytes] | None:
@@ -260,4 +284,4 @@ class Uploads:
 
 
 def _upload(row: Row) -> Upload:
-    return Upload(row["id"], row["media_type"], row["size"], row["created"])
+    return Upload(row["id"], row["media_type"], row["size"], row["created"], row["file_name"], row["purpose"])

@@ -16,22 +16,26 @@ from turnstream.storage.rows import OPEN_STATUSES, TOOLS, from_json, requests_fr
 from turnstream.storage.runs.queue import QUEUED, UPDATED
 from turnstream.storage.runs.session import CHANNEL, JOBS
 
-# The turn of a job that goes on: it is open, nobody has cancelled it, and its owner is not held.
+# The owner of a turn, which the row of an open one has.
+_OWNER = "coalesce(turns.queue_owner, (SELECT chats.owner FROM chats WHERE chats.id = turns.chat_id))"
+# A job goes on while its turn is open, nobody has cancelled that, and its owner is not held. One that reports goes on
+# after the end of its turn.
 _GOES_ON = f"""
-    turns.status IN {OPEN_STATUSES} AND NOT turns.cancel_requested AND NOT EXISTS (
-        SELECT FROM moves WHERE moves.owner = turns.queue_owner AND held_until > now()
-    )
+    CASE WHEN turns.status IN {OPEN_STATUSES} THEN NOT turns.cancel_requested
+        ELSE jobs.reports AND turns.status <> 'cancelled' END
+    AND NOT EXISTS (SELECT FROM moves WHERE moves.owner = {_OWNER} AND held_until > now())
 """
 # The owner with the fewest running jobs comes first. Here an owner gets at most half of the room that its own jobs
 # leave, so that a slot is left for another one, however long jobs take. A job whose time is up is claimed without its
-# tool too, so that it ends.
+# tool too, so that it ends. Each look of a runner sends this, so it also finds out whether reports wait: there is a row
+# without a claimed job.
 CLAIM_JOBS = Statement(
     f"""
     WITH unsettled AS (
-        SELECT jobs.id, due_at, jobs.replica, turns.queue_owner AS owner, holder.id IS NOT NULL AS runs,
+        SELECT jobs.id, due_at, jobs.replica, {_OWNER} AS owner, holder.id IS NOT NULL AS runs,
             {_GOES_ON} AND (
                 due_at <= now() AND jobs.name = ANY(CAST(:names AS text[])) OR deadline <= now()
-            ) AS wanted
+            ) AS wanted, jobs.reports AND turns.status = 'cancelled' AS discarded
         FROM jobs JOIN turns ON turns.id = turn_id LEFT JOIN replicas AS holder ON holder.id = jobs.replica
         WHERE jobs.settled_at IS NULL
     ), shares AS (
@@ -48,13 +52,18 @@ CLAIM_JOBS = Statement(
           AND NOT EXISTS (SELECT FROM replicas WHERE replicas.id = jobs.replica)
         ORDER BY running + place, ranked.due_at, jobs.id
         FOR UPDATE OF jobs SKIP LOCKED LIMIT (CAST(:free AS int) + 1) / 2
+    ), claimed AS (
+        UPDATE jobs SET replica = :replica, attempt = jobs.attempt + 1, started_at = now()
+        FROM chosen, turns
+        WHERE jobs.id = chosen.id AND turns.id = turn_id
+        RETURNING jobs.id, turn_id, round, tool_use_id, name, kind, input, deadline, checkpoint, handle,
+            jobs.attempt, progress, reports,
+            chat_id, {_OWNER} AS owner, request, {TOOLS} AS tools
     )
-    UPDATE jobs SET replica = :replica, attempt = jobs.attempt + 1, started_at = now()
-    FROM chosen, turns
-    WHERE jobs.id = chosen.id AND turns.id = turn_id
-    RETURNING jobs.id, turn_id, round, tool_use_id, name, kind, input, deadline, checkpoint, handle,
-        jobs.attempt, progress,
-        chat_id, queue_owner AS owner, request, {TOOLS} AS tools
+    SELECT claimed.*, EXISTS (SELECT FROM unsettled WHERE discarded) OR EXISTS (
+        SELECT FROM jobs WHERE reports AND settled_at IS NOT NULL AND delivery IS NULL
+    ) AS reports_wait
+    FROM (SELECT) AS always LEFT JOIN claimed ON true
     """
 )
 # What this replica holds by its rows, and whether it goes on.
@@ -120,7 +129,8 @@ STORE_PROGRESS = Statement(
       AND tool_calls.tool_use_id = stored.tool_use_id AND state = 'started' AND output IS NOT NULL
     """
 )
-# The turn is locked first, as its own writes do. A turn that waits is queued; one that runs reads the outcome.
+# The turn is locked first, as its own writes do. A turn that waits is queued; one that runs reads the outcome. It does
+# not learn of a job that reports: the runners are notified, and deliver the report.
 SETTLE_JOB = Statement(
     f"""
     WITH turn AS (
@@ -128,14 +138,15 @@ SETTLE_JOB = Statement(
     ), settled AS (
         UPDATE jobs SET outcome = CAST(:outcome AS json), settled_at = now(), replica = NULL FROM turn
         WHERE jobs.id = :job AND turn_id = turn.id AND jobs.attempt = :job_attempt AND settled_at IS NULL
-        RETURNING turn_id
+        RETURNING turn_id, reports
     ), arrived AS (
         UPDATE turns
         SET arrivals = arrivals + 1, status = CASE WHEN status = 'waiting' THEN 'queued' ELSE status END
-        WHERE id IN (SELECT turn_id FROM settled) AND status IN {OPEN_STATUSES}
+        WHERE id IN (SELECT turn_id FROM settled WHERE NOT reports) AND status IN {OPEN_STATUSES}
         RETURNING id, status
     )
     SELECT pg_notify({CHANNEL}, CASE status WHEN 'queued' THEN '{QUEUED}' ELSE '{UPDATED} ' || id END) FROM arrived
+    UNION ALL SELECT pg_notify({CHANNEL}, '{JOBS}') FROM settled WHERE reports
     """
 )
 
@@ -188,11 +199,14 @@ class Jobs:
         self._database = database
         self._replica = replica
 
-    async def claim(self, free: int, names: Collection[str]) -> Sequence[ClaimedJob]:
-        """Claims due jobs of the tools `names`, for a part of `free` slots."""
+    async def claim(self, free: int, names: Collection[str]) -> tuple[Sequence[ClaimedJob], bool]:
+        """Claims due jobs of the tools `names`, for a part of `free` slots. Also returns whether reports wait for their
+        delivery.
+        """
         rows = await self._database.rows(CLAIM_JOBS, replica=self._replica, free=free, names=list(names))
-        requests = requests_from(rows)
-        return [_claimed(row, requests[row["request"], row["tools"]]) for row in rows]
+        claimed = [row for row in rows if row["id"] is not None]
+        requests = requests_from(claimed)
+        return [_claimed(row, requests[row["request"], row["tools"]]) for row in claimed], rows[0]["reports_wait"]
 
     async def held(self) -> Mapping[UUID, int | None]:
         """The jobs that this replica holds by its rows, with their attempt; None where the job is to stop."""
@@ -246,7 +260,9 @@ class Jobs:
 
 
 def _claimed(row: Row, request: TurnRequest) -> ClaimedJob:
-    job = Job(row["id"], row["round"], row["tool_use_id"], row["name"], row["kind"], row["progress"])
+    job = Job(
+        row["id"], row["round"], row["tool_use_id"], row["name"], row["kind"], row["progress"], reports=row["reports"]
+    )
     return ClaimedJob(
         job=job,
         turn=row["turn_id"],

@@ -165,12 +165,12 @@ RENEW_LEASE = Statement(
         ON CONFLICT DO NOTHING
     )
     INSERT INTO replicas (
-        id, address, session, lease_until, webhooks, signs, reads_tool_sets, edits_queue, runs_jobs, configuration,
-        extensions, master_keys
+        id, address, session, lease_until, webhooks, signs, reads_tool_sets, edits_queue, runs_jobs, knows_reports,
+        configuration, extensions, master_keys
     )
     VALUES (
-        :replica, :address, :session, now() + :lease, :webhooks, true, true, true, true, :configuration, :extensions,
-        :master_keys
+        :replica, :address, :session, now() + :lease, :webhooks, true, true, true, true, true,
+        :configuration, :extensions, :master_keys
     )
     ON CONFLICT (id) DO UPDATE SET lease_until = EXCLUDED.lease_until
     RETURNING clock_timestamp() AS time, now() AS began, lease_until, draining_since IS NOT NULL AS draining,

@@ -18,10 +18,10 @@ import structlog
 
 from turnstream.domain.asks import Ask, AskAnswer, Steer
 from turnstream.domain.blocks import Block, CallState, PreliminaryOutput
-from turnstream.domain.charges import charges_of
+from turnstream.domain.charges import charges_of, root_of
 from turnstream.domain.errors import ClaimLost
 from turnstream.domain.jobs import JobKind
-from turnstream.domain.kinds import TOOL_RESULT, USER_TEXT
+from turnstream.domain.kinds import STEERED, TOOL_RESULT
 from turnstream.domain.rounds import Round
 from turnstream.domain.turns import Status, Turn
 from turnstream.storage.database import Database, Row, Statement, retry_while_unavailable
@@ -192,27 +192,28 @@ VOID_ROUND = Statement(
 # jobs, are as if they had declined the turn.
 _START_JOBS = """
     jobs_started AS (
-        INSERT INTO jobs (id, turn_id, round, tool_use_id, name, kind, input, deadline, attempt)
-        SELECT j.id, fenced.id, j.round, j.tool_use_id, j.name, j.kind, j.input, j.deadline, :job_runs
+        INSERT INTO jobs (id, turn_id, round, tool_use_id, name, kind, input, deadline, attempt, reports)
+        SELECT j.id, fenced.id, j.round, j.tool_use_id, j.name, j.kind, j.input, j.deadline, :job_runs, j.reports
         FROM fenced, unnest(
             CAST(:job_ids AS uuid[]), CAST(:job_rounds AS int[]), CAST(:job_calls AS text[]),
             CAST(:job_names AS text[]), CAST(:job_kinds AS text[]), CAST(:job_inputs AS text[]),
-            CAST(:deadlines AS timestamptz[])
-        ) AS j (id, round, tool_use_id, name, kind, input, deadline)
+            CAST(:deadlines AS timestamptz[]), CAST(:job_reports AS bool[])
+        ) AS j (id, round, tool_use_id, name, kind, input, deadline, reports)
         ON CONFLICT DO NOTHING
     )
 """
-START_JOBS = Statement(
-    f"""
-    {_fence()}, started AS ({_START_CALLS}), {_START_JOBS}, counted AS (
+_COUNT_JOBS = f"""
+    counted AS (
         UPDATE turns SET asked = :asked, declined = CASE WHEN others.ids IS NULL THEN declined
             ELSE coalesce(declined, '{{}}') || others.ids END
         FROM fenced, (SELECT array_agg(id) AS ids FROM replicas WHERE NOT runs_jobs) AS others
         WHERE turns.id = fenced.id
     )
     SELECT whole, pg_notify({CHANNEL}, '{JOBS}') FROM held
-    """
-)
+"""
+START_JOBS = Statement(f"{_fence()}, started AS ({_START_CALLS}), {_START_JOBS}, {_COUNT_JOBS}")
+# The call has its result with the job. The ledger of calls has no row of it: it is never run inside the turn.
+START_REPORTS = Statement(f"{_fence()}, results AS ({INSERT_BLOCKS}), {_START_JOBS}, {_COUNT_JOBS}")
 
 START_CALLS = Statement(_fence() + f", started AS ({_START_CALLS}) SELECT whole FROM held")
 
@@ -251,17 +252,27 @@ _ASK = """
     )
 """
 ASK = Statement(f"{_fence()}, {_ASK} SELECT whole FROM held")
+# The call was refused before it was made: the ledger forgets it.
+ASK_TO_SIGN_IN = Statement(
+    f"""
+    {_fence()}, {_ASK}, forgotten AS (
+        DELETE FROM tool_calls USING fenced
+        WHERE turn_id = fenced.id AND round = :round AND tool_use_id = :tool_use_id AND state = 'started'
+    )
+    SELECT whole FROM held
+    """
+)
 
 # WAIT and END_TURN put the turn back into the queue where something has arrived that the run does not know of. Each may
 # be written again when its answer was lost, so it takes a turn in the statuses that it writes, too. A turn that is
 # queued by then stays queued: it may have been taken over.
 # Steers that wait to be taken in came before the asks, or they had answered them: they stand for the answers too. They
-# do not stop a job: as for a tool that runs inside the turn, they are taken in after its end.
+# do not stop a job: as for a tool that runs inside the turn, they are taken in after its end. A report answers nothing.
 WAIT = Statement(
     _fence(
         "attempt = :attempt AND status IN ('running', 'waiting', 'queued')",
         columns="""
-            id, EXISTS (SELECT FROM steers WHERE turn_id = turns.id AND taken_at IS NULL)
+            id, EXISTS (SELECT FROM steers WHERE turn_id = turns.id AND taken_at IS NULL AND NOT is_report)
             AND EXISTS (SELECT FROM asks WHERE turn_id = turns.id AND answer IS NULL) AS spoken
         """,
     )
@@ -287,6 +298,13 @@ _TAKE_STEERS = """
         WHERE steers.id = ANY(CAST(:steers AS uuid[]))
     )
 """
+# The job of a report has its id. Its row may be gone: the turn of the call can be deleted.
+_NOTE_DELIVERY = """
+    noted AS (
+        UPDATE jobs SET delivered_round = :applied_round FROM fenced
+        WHERE jobs.id = ANY(CAST(:steers AS uuid[])) AND reports
+    )
+"""
 # Only steers that are as the run has read them: they may be edited or withdrawn until then, under the lock of the turn.
 # The turn is locked in a statement before, so that this one sees the rows as they are under the lock.
 _ARE_FRESH = """(
@@ -296,7 +314,7 @@ _ARE_FRESH = """(
 ) AS fresh"""
 APPLY_STEERS = Statement(
     _fence(columns=f"id, {_ARE_FRESH}", writes="whole AND fresh")
-    + f", {_TAKE_STEERS}, applied AS ({INSERT_BLOCKS}) SELECT whole, fresh FROM held"
+    + f", {_TAKE_STEERS}, {_NOTE_DELIVERY}, applied AS ({INSERT_BLOCKS}) SELECT whole, fresh FROM held"
 )
 
 _SETTLED = (
@@ -413,13 +431,16 @@ class SettledCall:
 
 @dataclass(frozen=True, slots=True)
 class NewJob:
-    """The job of `call`, which is stopped at the `deadline`. `input` is JSON text."""
+    """The job of `call`, which is stopped at the `deadline`. `input` is JSON text. The turn does not wait for one that
+    `reports`.
+    """
 
     id: UUID
     call: Block
     kind: JobKind
     input: str
     deadline: datetime
+    reports: bool = False
 
 
 class Records:
@@ -486,10 +507,21 @@ class Records:
         """Stores the asks of one round. `asked` is the number of asks and jobs of the turn, these included."""
         await self._write(ASK, **_columns_of_asks(asks), asked=asked)
 
+    async def ask_to_sign_in(self, call: Block, ask: Ask, asked: int) -> None:
+        """Stores the ask of a call that was started and not made."""
+        named = {"round": call.round, "tool_use_id": call.tool_use_id}
+        await self._write(ASK_TO_SIGN_IN, **_columns_of_asks([ask]), **named, asked=asked)
+        self._started = [each for each in self._started if each.key != call.key]
+
     async def start_jobs(self, jobs: Sequence[NewJob], asked: int) -> None:
         """Stores the jobs of calls. `asked` is the number of asks and jobs of the turn, these included."""
         calls = [job.call for job in jobs]
         await self._write(START_JOBS, **_ledger_of(calls), **_columns_of_jobs(jobs), asked=asked)
+        self._jobs.extend(jobs)
+
+    async def start_reports(self, jobs: Sequence[NewJob], results: Sequence[Block], asked: int) -> None:
+        """Stores jobs that report, with the results that their calls have until then."""
+        await self._write(START_REPORTS, **columns_of(results), **_columns_of_jobs(jobs), asked=asked)
         self._jobs.extend(jobs)
 
     async def settle_calls(self, calls: Sequence[SettledCall]) -> None:
@@ -506,6 +538,7 @@ class Records:
             **_fenced_by(self._known()),
             "steers": [steer.id for steer in steers],
             "stored": [steer.stored for steer in steers],
+            "applied_round": blocks[0].round if blocks else 0,
             **columns_of(blocks),
         }
         is_fresh: bool = (await self._until_whole(lambda: self._write_locked(APPLY_STEERS, values)))["fresh"]
@@ -565,7 +598,7 @@ class Records:
         turn, replica = self._known(), self._replica
         done = [round for round in turn.rounds if round.sealed or round.voided]
         settled = {block.key for block in turn.blocks if block.type == TOOL_RESULT}
-        jobs = [job for job in self._jobs if job.call.key not in settled]
+        jobs = [job for job in self._jobs if job.reports or job.call.key not in settled]
         running = [call for call in (*self._started, *(job.call for job in jobs)) if call.key not in settled]
         async with self._database.transaction() as connection:
             regained = await connection.row(
@@ -580,17 +613,17 @@ class Records:
                 turn=turn.id,
                 attempt=self.attempt,
                 asked=len(turn.asks) + len(turn.jobs),
-                steers=[from_json(block.notes)["steer"] for block in turn.blocks if block.type == USER_TEXT],
+                steers=[from_json(block.notes)["steer"] for block in turn.blocks if block.type in STEERED],
                 **self._columns(turn.rounds),
                 **columns_of(turn.blocks),
-                **columns_of_charges(charges_of(done, turn)),
+                **columns_of_charges(charges_of(done, turn), root_of(turn)),
                 **_columns_of_asks(turn.asks),
                 **_ledger_of(running),
                 **_columns_of_jobs(jobs, runs=1),  # a runner may have begun them
             )
 
     def _sealed(self, round: Round, turn: Turn) -> dict[str, object]:
-        return {**self._columns([round]), **columns_of_charges(charges_of([round], turn))}
+        return {**self._columns([round]), **columns_of_charges(charges_of([round], turn), root_of(turn))}
 
     def _columns(self, rounds: Sequence[Round]) -> dict[str, Sequence[object]]:
         return columns_of_rounds([self._turn] * len(rounds), rounds)
@@ -645,6 +678,7 @@ def _columns_of_jobs(jobs: Sequence[NewJob], runs: int = 0) -> dict[str, object]
         "job_kinds": [job.kind for job in jobs],
         "job_inputs": [job.input for job in jobs],
         "deadlines": [job.deadline for job in jobs],
+        "job_reports": [job.reports for job in jobs],
         "job_runs": runs,
     }
 

@@ -39,7 +39,7 @@ export function askForm(action, written, answer) {
     for (const button of element.querySelectorAll('button')) button.disabled = false
     trouble.textContent = refused ?? ''
   }
-  const forms = { approval, elicitation }
+  const forms = { approval, elicitation, sign_in: signIn }
   const fieldsFor = forms[action.type] ?? CLIENT_TOOLS[action.name] ?? anyClientTool
   const element = h(
     'form',
@@ -163,6 +163,27 @@ function elicitation({ name, input, input_digest }, send) {
       { class: 'choices' },
       h('button', { type: 'button', class: 'primary', onclick: accept }, url ? texts.done : texts.answer),
       h('button', { type: 'button', class: 'danger', onclick: () => answer('decline') }, texts.decline),
+    ),
+  ]
+}
+
+/** The link opens a page of the server, which shows what the person consents to. The turn goes on by itself then. */
+function signIn({ name, input, input_digest }, send) {
+  const { server, url, scopes } = input
+  const isWeb = /^https?:/i.test(url)
+  return [
+    h('p', {}, h('strong', {}, name), texts.wantsSignIn(server)),
+    scopes?.length ? h('p', { class: 'hint' }, texts.scopes(scopes.join(', '))) : null,
+    h(
+      'div',
+      { class: 'choices' },
+      isWeb &&
+        h('a', { class: 'button', href: url, target: '_blank', rel: 'noopener noreferrer' }, texts.signIn(server)),
+      h(
+        'button',
+        { type: 'button', class: 'danger', onclick: () => send({ type: 'answer', input_digest, action: 'decline' }) },
+        texts.decline,
+      ),
     ),
   ]
 }

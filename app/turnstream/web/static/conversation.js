@@ -342,6 +342,7 @@ const EMPTY = () => ({
   rounds: [],
   actions: [],
   jobs: [],
+  reports: [],
   degraded: [],
   usage: {},
   error: null,

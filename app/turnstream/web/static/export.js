@@ -46,6 +46,7 @@ function blockText(block) {
   if (type === 'tool_use') return `**${name}**\n\n${fenced(text || '{}', 'json')}`
   if (type === 'tool_result')
     return `${is_error ? texts.error : texts.result} **${name}**\n\n${fenced(resultText(block), '')}`
+  if (type === 'report') return `${texts.result} **${block.data?.name}**\n\n${fenced(text, '')}`
   return ''
 }
 

@@ -1,5 +1,5 @@
 // The server's notes in words: its own blocks among those of a model (results sent shortened, turns summarised, an output
-// accepted or not), and the notes on tool results.
+// accepted or not, results of calls that came later), and the notes on tool results.
 
 import { TEXTS } from './texts.js'
 
@@ -37,7 +37,7 @@ function costOf({ output_tokens: tokens, estimated, limit, used }) {
 
 // --- blocks of the server --------------------------------------------------------------------------------------------
 
-const ASIDES = { shortened, summary, verdict }
+const ASIDES = { report, shortened, summary, verdict }
 const MAX_LINE = 140 // characters
 
 /**
@@ -83,6 +83,11 @@ function verdict({ data, text }) {
     sign: 'cross',
     line: texts.notAccepted(wrong.length > MAX_LINE ? `${wrong.slice(0, MAX_LINE)}…` : wrong),
   }
+}
+
+function report({ data }) {
+  const { name = '', is_error: failed } = data ?? {}
+  return { sign: failed ? 'cross' : 'check', line: failed ? texts.reportedError(name) : texts.reported(name) }
 }
 
 const number = (value) => value.toLocaleString('en')

@@ -46,7 +46,10 @@ export interface components {
         ActionsIn: {
             actions: (components["schemas"]["ResultIn"] | components["schemas"]["ApproveIn"] | components["schemas"]["DenyIn"] | components["schemas"]["AnswerIn"])[];
         };
-        /** @description The answer to an elicitation. `content` meets the schema of the question; it is sent to the tool. */
+        /**
+         * @description The answer to a question. `content` meets its schema, and is sent to the tool. `accept` to a `sign_in` makes the
+         *     call again, as the sign-in itself does.
+         */
         AnswerIn: {
             /**
              * @description discriminator enum property added by openapi-typescript
@@ -1129,6 +1132,22 @@ export interface components {
                 [key: string]: components["schemas"]["MemberCondition"];
             } | null;
         };
+        /** @description A call that the turn did not wait for. Once it is `settled`, its outcome is delivered as a block `report`. */
+        ReportOut: {
+            /** Format: uuid */
+            job: string;
+            tool_use_id: string;
+            name: string;
+            state: ("due" | "running" | "detached") | "settled";
+            /** @description what the tool last reported */
+            progress: string | null;
+            /** @description `steered`: into an open turn; `started`: a turn begins with it; `discarded`: the turn of the call was cancelled; null while it is not delivered */
+            delivery: ("steered" | "started" | "discarded") | null;
+            /** @description the turn that has the report */
+            turn: string | null;
+            /** @description the round that it stands behind; 0: before the first one; null while the turn has not applied it */
+            round: number | null;
+        };
         /** @description Discard the blocks from `index` on: `attempt` writes them again. */
         ResetEvent: {
             attempt: number;
@@ -1432,6 +1451,8 @@ export interface components {
             preliminary: components["schemas"]["PreliminaryOut"][];
             /** @description the calls that run in the background now */
             jobs: components["schemas"]["JobOut"][];
+            /** @description the calls in the background that it did not wait for */
+            reports: components["schemas"]["ReportOut"][];
             /** @description texts of the client, which no model receives */
             labels: {
                 [key: string]: string;
@@ -1502,7 +1523,7 @@ export interface components {
             /** @description the tool */
             name: string;
             /** @enum {string} */
-            type: "client" | "approval" | "elicitation";
+            type: "client" | "approval" | "elicitation" | "sign_in";
             /** @description the beginning of the input, as JSON text */
             input: string;
             /** Format: date-time */
@@ -1519,13 +1540,13 @@ export interface components {
         /**
          * @description A call that waits: a `client` tool for its result, an `approval` for permission to run, an `elicitation` for the
          *     answer to a question of a tool that runs. `input` is then the question: its `message`, and the `schema` of the
-         *     answer, or a `url`.
+         *     answer, or a `url`. A `sign_in` waits until the owner has signed in at the `url` to the `server` of the tool.
          */
         WantedOut: {
             tool_use_id: string;
             name: string;
             /** @enum {string} */
-            type: "client" | "approval" | "elicitation";
+            type: "client" | "approval" | "elicitation" | "sign_in";
             input: unknown;
             /** @description SHA-256 of this exact call, to be sent with the decision */
             input_digest: string;

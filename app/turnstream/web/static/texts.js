@@ -296,6 +296,9 @@ export const TEXTS = {
     send: 'Send',
     failed: 'It failed',
     answer: 'Answer',
+    wantsSignIn: (server) => ` needs your sign-in to ${server}:`,
+    signIn: (server) => `Sign in to ${server}`,
+    scopes: (scopes) => `Scopes: ${scopes}`,
   },
   export: {
     question: '## You',
@@ -362,6 +365,8 @@ export const TEXTS = {
     firstOfEach: (count, head) => `${count} characters, the first ${head} of each`,
     roundBefore: (round) => `round ${round} of an earlier answer`,
     summarised: 'The turns before were summarised',
+    reported: (name) => `Result of ${name}, from the background`,
+    reportedError: (name) => `${name} failed in the background`,
   },
   // By the path of the value. Parameters that are not here are edited as JSON.
   parameters: {

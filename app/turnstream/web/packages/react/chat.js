@@ -171,4 +171,5 @@ const NEW_TURN = {
   hook_failures: 0,
   degraded: [],
   jobs: [],
+  reports: [],
 }

@@ -1,4 +1,4 @@
-"""The addresses that the URL of a tool may lead to: public ones, and those that the operator allows."""
+"""The addresses that a URL which others chose may lead to: public ones, and those that the operator allows."""
 
 import errno
 import re
@@ -34,7 +34,7 @@ class AddressRefused(OSError):
 
 
 class UrlRefused(ValueError):
-    """A URL that a tool must not have. The message does not hold the URL."""
+    """A URL that must not be used. The message does not hold the URL."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,120 @@
+"""The delivery of reports: outcomes of jobs that their turn did not wait for."""
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from typing import Final
+from uuid import UUID
+
+import structlog
+
+from turnstream.domain.blocks import Block
+from turnstream.domain.errors import StorageUnavailable
+from turnstream.domain.guards import Guard
+from turnstream.domain.kinds import REPORT
+from turnstream.domain.plans import Plans
+from turnstream.domain.results import result_as_text
+from turnstream.engine.guards import ResultGuards, TurnBlocked
+from turnstream.engine.tool_gate import UNKNOWN_END, JobEnd, end_of
+from turnstream.storage.chats.reports import JobReport, Reports
+from turnstream.storage.rows import to_json
+from turnstream.telemetry import REPORTS_DELIVERED
+from turnstream.tools.tool import RETURNED_NOTHING, Outcome
+from turnstream.tools.toolset import Toolset
+
+log = structlog.get_logger(__name__)
+
+_AT_ONCE: Final = 20  # reports in one look
+_FILE: Final = "[A file of the type {type} is not shown here.]"
+STARTED: Final = (
+    "This call was started and runs in the background. Its result is not known yet. It will be sent to you later, in"
+    " this conversation: do not wait for it, and do not make the call again."
+)
+
+
+class ReportDelivery:
+    """`notify` informs the readers of an owner's chat. `guards` check the outcomes, as those of calls in a turn."""
+
+    def __init__(
+        self,
+        reports: Reports,
+        toolset: Toolset,
+        notify: Callable[[str, UUID], None],
+        plans: Plans,
+        guards: Sequence[Guard] = (),
+    ) -> None:
+        self._reports = reports
+        self._toolset = toolset
+        self._notify = notify
+        self._plans = plans
+        self._guards = guards
+        self._failed: set[UUID] = set()  # by a bug: another replica may do better, or the next start
+
+    async def deliver(self) -> bool:
+        """Delivers reports that wait, and returns whether it has changed any. What another replica delivers is left to
+        it.
+        """
+        discarded = await self._reports.discard()
+        self._note_discarded(discarded, "cancelled")
+        reports = await self._reports.undelivered(_AT_ONCE, self._failed)
+        for report in reports:
+            try:
+                delivered = await self._reports.deliver(report, *await self._block_of(report))
+            except StorageUnavailable:
+                raise
+            except Exception:  # the runner of all jobs must not end by one report
+                self._failed.add(report.id)
+                log.exception("report.failed", job=str(report.id))
+                continue
+            if delivered is None:
+                continue
+            if delivered.turn is None:
+                self._note_discarded([report.id], "deleted")
+                continue
+            REPORTS_DELIVERED.labels(delivered.delivery).inc()
+            log.info("report.delivered", job=str(report.id), delivery=delivered.delivery, turn=str(delivered.turn))
+            self._notify(report.owner, report.chat)
+        return bool(discarded or reports)
+
+    async def note_deleted(self, jobs: Collection[UUID]) -> None:
+        """Notes which of these jobs are gone with their turns: no row has it."""
+        self._note_discarded(await self._reports.deleted(jobs), "deleted")
+
+    def _note_discarded(self, jobs: Collection[UUID], reason: str) -> None:
+        for job in jobs:
+            REPORTS_DELIVERED.labels("discarded").inc()
+            log.info("report.discarded", job=str(job), reason=reason)
+
+    async def _block_of(self, report: JobReport) -> tuple[Block, str | None]:
+        """The report as the turn that gets it will have it, and the outcome of the job if guards have changed it.
+        `data` tells readers of which call it is.
+        """
+        end = UNKNOWN_END if report.outcome is None else end_of(report.outcome)
+        round, call = report.call
+        outcome = end.outcome
+        if end.from_elsewhere:
+            outcome = self._toolset.fitted(report.name, outcome, call, report.request.tools)
+        checked = await self._checked(report, outcome)
+        changed = None if checked is outcome else to_json(JobEnd(checked, end.state))
+        outcome = checked
+        block = result_as_text(Block(0, 0, 0, REPORT, outcome.text, outcome.layout), _FILE)
+        about = {
+            "type": REPORT,
+            "job": report.id,
+            "turn": report.turn,
+            "round": round,
+            "tool_use_id": call,
+            "name": report.name,
+            "kind": outcome.kind,
+            "is_error": outcome.is_error,
+            "data": outcome.data,
+        }
+        return replace(block, text=block.text.strip() or RETURNED_NOTHING, data=to_json(about)), changed
+
+    async def _checked(self, report: JobReport, outcome: Outcome) -> Outcome:
+        """The outcome as guards let it pass. The turn that gets it goes on where one of another call would end it."""
+        plan = self._plans.of(report.owner, report.request.plan).name
+        guards = [guard for guard in self._guards if guard.applies("tool_result", plan)]
+        try:
+            return await ResultGuards(guards, report.owner).check(outcome, None, report.name)
+        except TurnBlocked as blocked:
+            return Outcome(f"The result of this call was withheld: {blocked}", is_error=True, kind="refused")

@@ -1,0 +1,66 @@
+"""The chain of an audit file: each line has the hash of the line before it.
+
+A line that was changed, removed or inserted breaks the chain behind it. A forger who rewrites all lines behind
+it changes the head, which the trail of the database has too.
+"""
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC
+from hashlib import sha256
+from typing import Any
+
+from turnstream.domain.errors import ConfigError
+from turnstream.storage.owners.audit import AuditEntry
+
+# `previous` of the first line.
+BEGIN = "0" * 64
+
+
+@dataclass(frozen=True, slots=True)
+class ChainedEntry:
+    """A line of the file. `head` is the hash of the line, and `previous` of the next one; `size` is in bytes."""
+
+    number: int
+    entry: dict[str, Any]
+    head: str
+    size: int
+
+
+def values_of(entry: AuditEntry) -> dict[str, Any]:
+    """The members of a line, as they are after JSON."""
+    return {
+        "id": entry.id,
+        "created_at": entry.created_at.astimezone(UTC).isoformat(timespec="microseconds"),
+        "kind": entry.kind,
+        "owner": entry.owner,
+        "actor": entry.actor,
+        "detail": entry.detail,
+    }
+
+
+def line_of(entry: AuditEntry, previous: str) -> bytes:
+    values = {**values_of(entry), "previous": previous}
+    return json.dumps(values, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+
+
+def hash_of(line: bytes) -> str:
+    return sha256(line).hexdigest()
+
+
+def chained(lines: Iterable[bytes]) -> Iterator[ChainedEntry]:
+    """The entries of a file. Raises ConfigError for the first line that does not continue the chain."""
+    head, last = BEGIN, 0
+    for number, line in enumerate(lines, 1):
+        try:
+            values = json.loads(line)
+            previous, id = values.pop("previous"), values["id"]
+        except (ValueError, TypeError, AttributeError, LookupError):
+            raise ConfigError(f"Line {number} is no entry of an audit file.") from None
+        if previous != head:
+            raise ConfigError(f"Line {number} does not continue the chain: it, or a line before it, was changed.")
+        if not isinstance(id, int) or id <= last:
+            raise ConfigError(f"Line {number} is out of order: its `id` must be greater than that of the line before.")
+        head, last = hash_of(line), id
+        yield ChainedEntry(number, values, head, len(line))

@@ -1,0 +1,49 @@
+"""The change of the master key: each owner's key is wrapped by the new one. No secret is encrypted again."""
+
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+
+from turnstream.domain.identity import owner_before_move
+from turnstream.kit.sealing import CannotOpen, MasterKeys
+from turnstream.storage.database import LONG, Database, Statement
+from turnstream.storage.owners.owner_keys import REWRAP
+
+# By the primary key: keys that were wrapped anew leave no gap in the order, and a command that was cut off begins with
+# the first one that is left.
+GET_KEYS_OF_OTHERS = Statement(
+    """
+    SELECT owner, wrapped FROM owner_keys WHERE master <> :master AND owner > :behind ORDER BY owner LIMIT :most
+    """,
+    timeout=LONG,
+)
+
+_STEP = 100
+
+
+@dataclass(frozen=True, slots=True)
+class RotationStep:
+    """How many keys a step has wrapped by the first master key; and owners whose key no master key here unwraps."""
+
+    rewrapped: int
+    failed: tuple[str, ...] = ()
+
+
+async def rotate(database: Database, masters: MasterKeys) -> AsyncGenerator[RotationStep, None]:
+    """Wraps each key by the first master key. Servers may work meanwhile if they have both master keys. What was cut
+    off is done by the next call.
+    """
+    behind, first = "", masters.first
+    while rows := await database.rows(GET_KEYS_OF_OTHERS, master=first, behind=behind, most=_STEP):
+        done, failed = 0, list[str]()
+        for row in rows:
+            # A move leaves the key as it was wrapped, under another name.
+            owner, before = owner_before_move(row["owner"]), row["wrapped"]
+            try:
+                wrapped = masters.wrap(owner, masters.unwrap(owner, before))
+            except CannotOpen:
+                failed.append(row["owner"])
+                continue
+            # An erasure, or another rotation, may have come first.
+            done += len(await database.rows(REWRAP, owner=row["owner"], master=first, wrapped=wrapped, before=before))
+        yield RotationStep(done, tuple(failed))
+        behind = rows[-1]["owner"]

@@ -1,0 +1,49 @@
+"""Revocation of the tokens of an owner at their issuers, before the owner is erased."""
+
+import structlog
+
+from turnstream.config import Settings, read_environment
+from turnstream.domain.errors import ConfigError
+from turnstream.extension import selected
+from turnstream.extensions.mcp.declared import McpServer, servers_of
+from turnstream.extensions.mcp.oauth import OAuth
+from turnstream.extensions.mcp.sign_ins import GET_TOKENS, SignIns
+from turnstream.setup.master_keys import master_keys
+from turnstream.setup.toolset import source_kinds
+from turnstream.storage.database import Database
+from turnstream.storage.owners.owner_keys import OwnerKeys
+from turnstream.tools.declared.declarations import read_declarations
+
+log = structlog.get_logger(__name__)
+
+
+async def revoke_tokens(settings: Settings, database: Database, owner: str) -> None:
+    """Revokes the tokens of an owner at their issuers. What cannot be revoked ends by itself: an erasure goes on."""
+    rows = await database.rows(GET_TOKENS, owner=owner)
+    if not rows:
+        return
+    left = [row["server"] for row in rows]
+    try:
+        masters, servers = master_keys(settings, make=False), _servers_of(settings)
+    except ConfigError as error:
+        log.warning("mcp.not_revoked", owner=owner, servers=left, error=str(error))
+        return
+    if masters is not None:
+        oauth = OAuth("")
+        sign_ins = SignIns(database, OwnerKeys(database, masters), oauth, servers, lambda _owner, _chat: None)
+        try:
+            left = [row["server"] for row in rows if not await sign_ins.revoke(owner, row["server"], row["tokens"])]
+        finally:
+            await oauth.close()
+    if left:
+        log.warning("mcp.not_revoked", owner=owner, servers=left, error="the issuer has not confirmed it")
+
+
+def _servers_of(settings: Settings) -> dict[str, McpServer]:
+    """The servers of the tools file. Raises ConfigError."""
+    if settings.tools_file is None:
+        return {}
+    kinds = source_kinds(settings, selected(settings))
+    tables = {kind.name: kind.table for kind in kinds if kind.table is not None}
+    declarations = read_declarations(settings.tools_file, read_environment(), tables)
+    return {server.name: server for server in servers_of(declarations)}

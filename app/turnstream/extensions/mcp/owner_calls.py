@@ -1,0 +1,103 @@
+"""Calls to an MCP server with the token of the owner: each on a connection of its own, so that none has another's."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from mcp import MCPError, types
+from mcp.shared.dispatcher import ProgressFnT
+
+from turnstream.extensions.mcp.declared import McpServer
+from turnstream.extensions.mcp.oauth import Challenge
+from turnstream.extensions.mcp.session import McpSession, session_with
+from turnstream.extensions.mcp.sign_ins import SignIns, Token
+from turnstream.extensions.mcp.tasks import TaskCreated, TaskRequest, TaskState
+from turnstream.extensions.mcp.transport import Bearer
+from turnstream.tools.tool import Outcome, ToolContext, ToolError, ToolUnavailable
+
+T = TypeVar("T")
+
+_MOST_SCOPES = 300  # characters
+
+Use = Callable[[McpSession], Awaitable[T]]
+
+
+class _SignInNeeded(Exception):
+    """The owner has no token, or the server does not accept the one that there is."""
+
+    def __init__(self, scopes: tuple[str, ...] = (), seen: int | None = None) -> None:
+        super().__init__("sign-in needed")
+        self.scopes = scopes
+        self.seen = seen
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerCalls:
+    server: McpServer
+    sign_ins: SignIns
+
+    async def call(
+        self, tool: str, arguments: Mapping[str, Any], progress: ProgressFnT, context: ToolContext
+    ) -> types.CallToolResult | Outcome:
+        """Raises as a session does. The outcome of a call that was not made asks for a sign-in."""
+        try:
+            return await self._with_token(context.owner, lambda session: session.call(tool, arguments, progress))
+        except _SignInNeeded as needed:
+            if needed.scopes and self.server.scopes and not set(needed.scopes) <= set(self.server.scopes):
+                return Outcome(self._out_of_scope(needed.scopes), is_error=True)
+            ask = self.sign_ins.ask(context.owner, context.turn_id, self.server, needed.scopes, needed.seen)
+            return Outcome(f"The user must sign in to {self.server.name} first.", kind="refused", sign_in=ask)
+
+    def _out_of_scope(self, scopes: Sequence[str]) -> str:
+        wanted = ", ".join(scope for scope in scopes if scope not in self.server.scopes)[:_MOST_SCOPES]
+        return (
+            f"The MCP server {self.server.name} wants the scopes {wanted}, which the operator's `scopes` do not have."
+            " The call was not made."
+        )
+
+    async def send_task(self, owner: str, request: TaskRequest) -> TaskState | types.EmptyResult:
+        try:
+            return await self._with_token(owner, lambda session: session.send_task(request))
+        except _SignInNeeded:
+            raise ToolUnavailable(f"The user is not signed in to {self.server.name}.") from None
+
+    async def _with_token(self, owner: str, use: Use[T]) -> T:
+        """Refreshes the token once where the server does not accept it."""
+        token = await self.sign_ins.token(owner, self.server)
+        if token is None:
+            raise _SignInNeeded
+        result = await self._used(token, use)
+        if isinstance(result, Challenge) and not result.insufficient:
+            refreshed = await self.sign_ins.refreshed(owner, self.server, token.version)
+            if refreshed is None:
+                raise _SignInNeeded(seen=token.version)
+            token = refreshed
+            result = await self._used(token, use)
+        if isinstance(result, Challenge):
+            more = [scope for scope in result.scopes if scope not in token.scopes]
+            raise _SignInNeeded((*token.scopes, *more) if result.insufficient else (), token.version)
+        return result
+
+    async def _used(self, token: Token, use: Use[T]) -> T | Challenge:
+        """Raises what `use` raises. The SDK wraps what leaves its task groups, so nothing does."""
+        bearer, failure, results = Bearer(token.access), None, list[T]()
+        try:
+            async with session_with(self.server, bearer) as session:
+                try:
+                    results.append(await use(session))
+                except (MCPError, ToolError, TaskCreated, ValueError, RuntimeError) as error:
+                    failure = error
+        except (OSError, ValueError, MCPError, ExceptionGroup) as error:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():  # a group of the SDK reports the other error alone
+                raise asyncio.CancelledError from None
+            if failure is None and not results and bearer.challenge is None:
+                raise ToolUnavailable(f"The MCP server {self.server.name} cannot be reached now.") from error
+        if results:
+            return results[0]
+        if bearer.challenge is not None:
+            return bearer.challenge
+        if failure is None:
+            raise ToolUnavailable(f"The MCP server {self.server.name} went away in the middle of the call.")
+        raise failure

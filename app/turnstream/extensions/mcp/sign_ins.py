@@ -1,0 +1,443 @@
+"""The sign-ins of owners to MCP servers: their rows, the tokens in them, and the calls that wait for one.
+
+Tokens are sealed with the key of their owner, for one server at one address. One replica refreshes them at a time: it
+takes the row for a while, and the others wait for its new version.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from functools import partial
+from hashlib import sha256
+from hmac import compare_digest
+from secrets import token_urlsafe
+from time import monotonic
+from typing import Any, Final, TypeVar
+from uuid import UUID
+
+import msgspec
+import structlog
+
+from turnstream.engine.recorder import to_the_end
+from turnstream.engine.tool_gate import SIGNED_IN
+from turnstream.extensions.mcp.declared import McpServer
+from turnstream.extensions.mcp.oauth import (
+    IssuerUnavailable,
+    McpIssuer,
+    OAuth,
+    OAuthTokens,
+    Pending,
+    SignInFailed,
+    TokensRefused,
+)
+from turnstream.kit.clock import CLOCK
+from turnstream.kit.sealing import CannotOpen
+from turnstream.storage.database import Database, Row, Statement, Transaction, retry_while_unavailable
+from turnstream.storage.owners.audit import NOTE
+from turnstream.storage.owners.owner_keys import OwnerKeys
+from turnstream.storage.rows import OPEN_STATUSES, to_json
+from turnstream.storage.runs.queue import QUEUED, UPDATED
+from turnstream.storage.runs.session import CHANNEL
+from turnstream.tools.tool import SignIn, ToolUnavailable
+
+log = structlog.get_logger(__name__)
+
+_PENDING: Final = timedelta(minutes=10)  # between the page of the link and the callback
+_LEASE: Final = timedelta(seconds=30)  # of the replica that refreshes: longer than its request to the issuer may take
+_WAIT: Final = 40.0  # seconds for another replica to refresh
+_LOOK: Final = 0.1  # seconds between two looks at the row that it has
+_EARLY: Final = timedelta(seconds=30)  # before their end, tokens are refreshed
+_MOST_REASON: Final = 500  # characters
+
+T = TypeVar("T")
+
+_COLUMNS = "owner, server, tokens, version, expires_at"
+GET_SIGN_IN = Statement(f"SELECT {_COLUMNS} FROM sign_ins WHERE owner = :owner AND server = :server")
+LIST_SIGN_INS = Statement(
+    """
+    SELECT server, issuer, scopes, signed_in_at, refreshed_at FROM sign_ins
+    WHERE owner = :owner AND tokens IS NOT NULL ORDER BY server
+    """
+)
+GET_TOKENS = Statement("SELECT server, tokens FROM sign_ins WHERE owner = :owner AND tokens IS NOT NULL")
+# The tokens of an earlier sign-in stay until the new one is complete.
+BEGIN_SIGN_IN = Statement(
+    """
+    INSERT INTO sign_ins (owner, server, state, pending, pending_until)
+    VALUES (:owner, :server, :state, :pending, :until)
+    ON CONFLICT (owner, server) DO UPDATE
+    SET state = EXCLUDED.state, pending = EXCLUDED.pending, pending_until = EXCLUDED.pending_until
+    RETURNING owner
+    """
+)
+GET_PENDING = Statement("SELECT owner, server, pending, pending_until FROM sign_ins WHERE state = :state")
+# A state is taken once.
+TAKE_PENDING = Statement(
+    """
+    UPDATE sign_ins SET state = NULL, pending = NULL, pending_until = NULL WHERE state = :state RETURNING owner, server
+    """
+)
+# A row that a sign-out or an erasure has deleted since the sign-in was begun does not come back.
+STORE_SIGN_IN = Statement(
+    """
+    UPDATE sign_ins
+    SET issuer = :issuer, scopes = :scopes, tokens = :tokens, expires_at = :expires_at, version = version + 1,
+        signed_in_at = now(), refreshed_at = NULL, refreshing_until = NULL
+    WHERE owner = :owner AND server = :server RETURNING owner
+    """
+)
+CLAIM_REFRESH = Statement(
+    f"""
+    UPDATE sign_ins SET refreshing_until = now() + CAST(:lease AS interval)
+    WHERE owner = :owner AND server = :server AND version = :version AND tokens IS NOT NULL
+      AND (refreshing_until IS NULL OR refreshing_until < now())
+    RETURNING {_COLUMNS}
+    """
+)
+STORE_REFRESHED = Statement(
+    """
+    UPDATE sign_ins
+    SET tokens = :tokens, scopes = :scopes, expires_at = :expires_at, version = version + 1, refreshed_at = now(),
+        refreshing_until = NULL
+    WHERE owner = :owner AND server = :server AND version = :version RETURNING version
+    """
+)
+GIVE_UP_REFRESH = Statement(
+    """
+    UPDATE sign_ins SET refreshing_until = NULL WHERE owner = :owner AND server = :server AND version = :version
+    RETURNING owner
+    """
+)
+FORGET_TOKENS = Statement(
+    """
+    UPDATE sign_ins
+    SET tokens = NULL, signed_in_at = NULL, refreshed_at = NULL, refreshing_until = NULL, expires_at = NULL,
+        version = version + 1
+    WHERE owner = :owner AND server = :server AND version = :version RETURNING owner
+    """
+)
+DELETE_SIGN_IN = Statement(
+    "DELETE FROM sign_ins WHERE owner = :owner AND server = :server RETURNING tokens, issuer, scopes"
+)
+GET_LINKED_ASK = Statement(
+    """
+    SELECT asks.question, asks.answer, asks.expires_at <= now() AS expired, chats.owner, turns.status,
+        turns.cancel_requested
+    FROM asks JOIN turns ON turns.id = turn_id JOIN chats ON chats.id = chat_id
+    WHERE turn_id = :turn AND asks.kind = 'sign_in' AND asks.question->>'url' = :url
+    """
+)
+# The turns are locked first, as their own writes do, and in one order.
+ANSWER_SIGN_INS = Statement(
+    f"""
+    WITH waiting AS (
+        SELECT id FROM turns WHERE queue_owner = :owner AND status IN {OPEN_STATUSES} AND EXISTS (
+            SELECT FROM asks WHERE turn_id = turns.id AND answer IS NULL AND kind = 'sign_in'
+              AND question->>'server' = :server
+        )
+        ORDER BY id FOR NO KEY UPDATE
+    ), answered AS (
+        UPDATE asks SET answer = CAST(:answer AS json), answered_at = now() FROM waiting
+        WHERE turn_id = waiting.id AND answer IS NULL AND kind = 'sign_in' AND question->>'server' = :server
+        RETURNING turn_id
+    ), arrived AS (
+        UPDATE turns
+        SET arrivals = arrivals + 1, status = CASE WHEN status = 'waiting' THEN 'queued' ELSE status END
+        WHERE id IN (SELECT turn_id FROM answered) RETURNING id, chat_id, status
+    )
+    SELECT id, chat_id, pg_notify(
+        {CHANNEL}, CASE status WHEN 'queued' THEN '{QUEUED}' ELSE '{UPDATED} ' || id END
+    ) FROM arrived
+    """
+)
+
+_ANSWER: Final = to_json({"kind": "result", "text": to_json(SIGNED_IN)})
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """An access token of an owner. `version` tells a refreshed one apart."""
+
+    access: str = field(repr=False)
+    version: int
+    scopes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LinkedAsk:
+    """The ask of a link, and whose it is. `over` says why it waits no more."""
+
+    owner: str
+    server: str
+    scopes: tuple[str, ...]
+    over: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SignInRow:
+    """A sign-in without its secrets."""
+
+    server: str
+    issuer: str
+    scopes: tuple[str, ...]
+    signed_in_at: datetime
+    refreshed_at: datetime | None
+
+
+class SignIns:
+    """`servers` are those with `auth = "oauth"`, by their names. `notify` wakes the readers of an owner and a chat."""
+
+    def __init__(
+        self,
+        database: Database,
+        keys: OwnerKeys,
+        oauth: OAuth,
+        servers: Mapping[str, McpServer],
+        notify: Callable[[str, UUID], None],
+    ) -> None:
+        self._database = database
+        self._keys = keys
+        self._notify = notify
+        self.oauth = oauth
+        self.servers = servers
+
+    # --- tokens for calls --------------------------------------------------------------------------------------------
+
+    async def token(self, owner: str, server: McpServer) -> Token | None:
+        """None where the owner must sign in. Raises ToolUnavailable."""
+        row = await self._database.row(GET_SIGN_IN, owner=owner, server=server.name)
+        if row is None or row["tokens"] is None:
+            return None
+        if row["expires_at"] is not None and row["expires_at"] - _EARLY <= CLOCK.now():
+            return await self.refreshed(owner, server, row["version"])
+        return await self._token_of(row, server)
+
+    async def refreshed(self, owner: str, server: McpServer, version: int) -> Token | None:
+        """A token that is newer than `version`, whichever replica refreshes it. None where the owner must sign in.
+        Raises ToolUnavailable.
+        """
+        named, deadline = {"owner": owner, "server": server.name}, monotonic() + _WAIT
+        while monotonic() < deadline:
+            claimed = await self._database.row(CLAIM_REFRESH, **named, version=version, lease=_LEASE)
+            if claimed is not None:
+                # To the end, whatever becomes of the call: the issuer accepts the old refresh token once.
+                return await to_the_end(self._refresh(claimed, server))
+            row = await self._database.row(GET_SIGN_IN, **named)
+            if row is None or row["tokens"] is None:
+                return None
+            if row["version"] != version:
+                return await self._token_of(row, server)
+            await asyncio.sleep(_LOOK * random.uniform(0.5, 1.5))  # noqa: S311, no secret depends on it
+        raise ToolUnavailable(f"The sign-in to {server.name} is being renewed, and that takes too long. Try again.")
+
+    async def _refresh(self, row: Row, server: McpServer) -> Token | None:
+        owner = row["owner"]
+        named = {"owner": owner, "server": server.name, "version": row["version"]}
+        grant = await self._grant_of(row, server)
+        if grant is None:
+            await self._write(GIVE_UP_REFRESH, **named)
+            return None
+        try:
+            new = await self.oauth.refresh(server, grant)
+        except IssuerUnavailable as error:
+            await self._write(GIVE_UP_REFRESH, **named)
+            log.warning("mcp.refresh_failed", server=server.name, owner=owner, error=str(error)[:_MOST_REASON])
+            raise ToolUnavailable(f"The sign-in to {server.name} cannot be renewed now. Try again later.") from error
+        except TokensRefused as error:
+            await self._write(FORGET_TOKENS, **named)
+            log.warning("mcp.refresh_refused", server=server.name, owner=owner, error=str(error)[:_MOST_REASON])
+            return None
+        tokens = await self._sealed(owner, server, new)
+        ends, scopes = _end_of(new), list(new.scopes)
+        stored = await self._write(STORE_REFRESHED, **named, tokens=tokens, scopes=scopes, expires_at=ends)
+        if stored is not None:
+            return Token(new.access_token, stored["version"], new.scopes)
+        # The owner has signed out meanwhile, or in; or the answer of the write was lost. Tokens of a row that is there
+        # are not revoked: those of its next version may be of the same consent.
+        found = await self._database.row(GET_SIGN_IN, owner=owner, server=server.name)
+        if found is None or found["tokens"] is None:
+            await self.oauth.revoke(server, new)
+            return None
+        return await self._token_of(found, server)
+
+    async def _write(self, statement: Statement, **values: Any) -> Row | None:
+        """The issuer accepts a refresh token once: what has become of it is written when Postgres is there again."""
+        return await retry_while_unavailable(partial(self._database.row, statement, **values))
+
+    async def _token_of(self, row: Row, server: McpServer) -> Token | None:
+        grant = await self._grant_of(row, server)
+        return None if grant is None else Token(grant.access_token, row["version"], grant.scopes)
+
+    async def _grant_of(self, row: Row, server: McpServer) -> OAuthTokens | None:
+        """None after a change of the server's address, or without the key. The tokens stay: both may come back."""
+        try:
+            return await self._opened(row["owner"], server, row["tokens"], OAuthTokens)
+        except CannotOpen as error:
+            log.warning("mcp.tokens_unreadable", server=server.name, owner=row["owner"], error=str(error))
+            return None
+
+    def ask(self, owner: str, turn: UUID, server: McpServer, scopes: Collection[str], seen: int | None) -> SignIn:
+        """What a call needs that cannot be made. `seen` is the version of the token that was refused."""
+
+        async def recheck() -> None:
+            row = await self._database.row(GET_SIGN_IN, owner=owner, server=server.name)
+            if row is None or row["tokens"] is None or row["version"] == seen:
+                return
+            if await self._token_of(row, server) is None:  # the call would ask again, and for ever
+                return
+            async with self._database.transaction() as connection:
+                await self._answer(connection, owner, server.name)
+
+        url = f"{self.oauth.base}/sign-in/{turn}/{token_urlsafe(32)}"
+        return SignIn(server.name, tuple(scopes) or tuple(server.scopes), url, recheck)
+
+    # --- the sign-in -------------------------------------------------------------------------------------------------
+
+    async def linked(self, turn: UUID, secret: str) -> LinkedAsk | None:
+        """The ask of a link. None for a link that was never made."""
+        url = f"{self.oauth.base}/sign-in/{turn}/{secret}"
+        row = await self._database.row(GET_LINKED_ASK, turn=turn, url=url)
+        if row is None:
+            return None
+        question = msgspec.json.decode(row["question"])
+        over = None
+        if row["answer"] is not None:
+            over = "The call has its answer already."
+        elif row["expired"]:
+            over = "The link has expired."
+        elif row["status"] not in {"queued", "running", "waiting"} or row["cancel_requested"]:
+            over = "The call does not wait for a sign-in any more."
+        return LinkedAsk(row["owner"], question["server"], tuple(question["scopes"]), over)
+
+    async def begin(self, owner: str, server: McpServer, issuer: McpIssuer, cookie: str) -> str:
+        """Begins a sign-in: returns the address at which the person consents. A sign-in of the owner to this server
+        that was begun before ends. Raises SignInFailed.
+        """
+        client = await self.oauth.client_for(server, issuer)
+        state = token_urlsafe(32)
+        url, pending = self.oauth.begin(issuer, client, state, _digest(cookie).hex())
+        await self._database.row(
+            BEGIN_SIGN_IN,
+            owner=owner,
+            server=server.name,
+            state=_digest(state),
+            pending=await self._sealed(owner, server, pending),
+            until=CLOCK.now() + _PENDING,
+        )
+        return url
+
+    async def complete(self, state: str, cookie: str, iss: str | None, code: str | None, error: str | None) -> str:
+        """Completes the sign-in of a callback, and answers the calls that wait for it. Returns the server. `cookie` is
+        that of the browser in which the sign-in was begun. Raises SignInFailed; calls wait on then.
+        """
+        row = await self._database.row(GET_PENDING, state=_digest(state))
+        server = None if row is None else self.servers.get(row["server"])
+        if row is None or server is None:
+            raise SignInFailed("This sign-in was completed before, or was begun again since, or never was.")
+        owner = row["owner"]
+        try:
+            pending = await self._opened(owner, server, row["pending"], Pending)
+        except CannotOpen:
+            raise SignInFailed("This sign-in was begun for another address of the server.") from None
+        if not compare_digest(pending.cookie, _digest(cookie).hex()):
+            log.warning("mcp.sign_in_refused", server=server.name, owner=owner, reason="another browser")
+            raise SignInFailed("This sign-in was begun in another browser.")
+        if await self._database.row(TAKE_PENDING, state=_digest(state)) is None:
+            raise SignInFailed("This sign-in was completed before.")
+        if row["pending_until"] <= CLOCK.now():
+            raise SignInFailed("More than ten minutes have passed since this sign-in was begun.")
+        if code is None:
+            raise SignInFailed(f"The issuer gave no access: {(error or 'no reason')[:_MOST_REASON]}.")
+        grant = await self.oauth.complete(server, pending, code, iss)
+        if not await self._store(owner, server, grant):
+            await self.oauth.revoke(server, grant)
+            raise SignInFailed("The sign-in was ended while it was completed.")
+        log.info("mcp.signed_in", server=server.name, owner=owner)
+        return server.name
+
+    async def _store(self, owner: str, server: McpServer, grant: OAuthTokens) -> bool:
+        """The tokens and the answers in one transaction: a crash loses both, or none. False if the row is gone."""
+        values = {
+            "issuer": grant.issuer,
+            "scopes": list(grant.scopes),
+            "tokens": await self._sealed(owner, server, grant),
+            "expires_at": _end_of(grant),
+        }
+        async with self._database.transaction() as connection:
+            if await connection.row(STORE_SIGN_IN, owner=owner, server=server.name, **values) is None:
+                return False
+            await _note(connection, "sign_in.made", owner, server.name, grant.issuer, grant.scopes)
+            chats = await self._answer(connection, owner, server.name)
+        for chat in chats:
+            self._notify(owner, chat)
+        return True
+
+    async def _answer(self, connection: Transaction, owner: str, server: str) -> Collection[UUID]:
+        """Answers the calls that wait. Returns their chats."""
+        rows = await connection.rows(ANSWER_SIGN_INS, owner=owner, server=server, answer=_ANSWER)
+        return {row["chat_id"] for row in rows}
+
+    # --- for owners --------------------------------------------------------------------------------------------------
+
+    async def revoke(self, owner: str, name: str, tokens: str) -> bool:
+        """Revokes deleted tokens at the issuer. Returns whether it has confirmed that."""
+        server = self.servers.get(name)
+        if server is None:
+            return False
+        try:
+            grant = await self._opened(owner, server, tokens, OAuthTokens)
+        except CannotOpen:
+            return False
+        return await self.oauth.revoke(server, grant)
+
+    async def _sealed(self, owner: str, server: McpServer, value: object) -> str:
+        key = await self._keys.find_or_create(owner)
+        return key.seal(to_json(value), "sign_in", server.name, server.url or "")
+
+    async def _opened(self, owner: str, server: McpServer, sealed: str, type: type[T]) -> T:
+        """Raises CannotOpen, also after the address of the server was changed: tokens are not sent elsewhere."""
+        key = await self._keys.find(owner)
+        if key is None:
+            raise CannotOpen(f"There is no key of {owner}.")
+        return msgspec.json.decode(key.open(sealed, "sign_in", server.name, server.url or ""), type=type)
+
+
+async def list_sign_ins(database: Database, owner: str) -> Sequence[SignInRow]:
+    rows = await database.rows(LIST_SIGN_INS, owner=owner)
+    return [SignInRow(**{**dict(row), "scopes": tuple(row["scopes"] or ())}) for row in rows]
+
+
+async def delete_sign_in(database: Database, owner: str, server: str, actor: str | None) -> str | None:
+    """Deletes a sign-in, also to a server that the operator has removed. Returns the tokens, sealed; None if there were
+    none.
+    """
+    async with database.transaction() as connection:
+        row = await connection.row(DELETE_SIGN_IN, owner=owner, server=server)
+        if row is None or row["tokens"] is None:
+            return None
+        await _note(connection, "sign_in.revoked", owner, server, row["issuer"], row["scopes"], actor)
+    tokens: str = row["tokens"]
+    return tokens
+
+
+async def _note(
+    connection: Transaction,
+    kind: str,
+    owner: str,
+    server: str,
+    issuer: str | None,
+    scopes: Collection[str] | None,
+    actor: str | None = None,
+) -> None:
+    detail: dict[str, Any] = {"server": server, "issuer": issuer, "scopes": list(scopes or ())}
+    await connection.rows(NOTE, kind=kind, owner=owner, actor=actor, details=[to_json(detail)])
+
+
+def _end_of(grant: OAuthTokens) -> datetime | None:
+    return None if grant.expires_in is None else CLOCK.now() + timedelta(seconds=max(0, grant.expires_in))
+
+
+def _digest(text: str) -> bytes:
+    return sha256(text.encode()).digest()

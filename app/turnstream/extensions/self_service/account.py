@@ -1,0 +1,125 @@
+"""The account of an owner: credentials, grants, entries of the audit trail, and the request for an erasure.
+
+The role of the API does not reach tokens and the audit trail. So these statements see the rows of all owners, and each
+names its owner.
+"""
+
+from collections.abc import Sequence
+from uuid import UUID
+
+from turnstream.domain.errors import NotFound
+from turnstream.domain.identity import Identity
+from turnstream.storage.database import LONG, Database, Row, Statement
+from turnstream.storage.owners.audit import AuditEntry
+from turnstream.storage.rows import from_json
+
+GET_ACCOUNT = Statement(
+    """
+    SELECT (SELECT count(*) FROM chats WHERE owner = :owner AND of_turn IS NULL) AS chats,
+        (SELECT count(*) FROM uploads WHERE owner = :owner) AS uploads,
+        (SELECT coalesce(sum(length(content)), 0) FROM uploads WHERE owner = :owner) AS bytes,
+        (SELECT count(*) FROM documents WHERE owner = :owner) AS documents,
+        (SELECT due_at FROM erasures WHERE owner = :owner) AS erasure_due_at
+    """,
+    timeout=LONG,
+)
+LIST_CREDENTIALS = Statement(
+    """
+    SELECT 'token' AS kind, id, name, scopes, created_at, expires_at, last_used_at, NULL::uuid AS chat,
+        NULL::uuid AS turn
+    FROM tokens WHERE owner = :owner
+    UNION ALL
+    SELECT 'browser', id, NULL, scopes, NULL, expires_at, NULL, chat_id, turn_id
+    FROM browser_tokens WHERE owner = :owner AND expires_at > now()
+    ORDER BY kind DESC, id DESC LIMIT :limit
+    """
+)
+# A trigger writes the entry of a stored token, with the actor of the transaction.
+REVOKE_CREDENTIAL = Statement(
+    """
+    WITH token AS (
+        DELETE FROM tokens USING (SELECT set_config('turnstream.actor', CAST(:actor AS text), true) AS name) AS actor
+        WHERE actor.name IS NOT NULL AND owner = :owner AND id = :id RETURNING id
+    ), browser AS (
+        DELETE FROM browser_tokens WHERE owner = :owner AND id = :id RETURNING id
+    ), noted AS (
+        INSERT INTO audit (kind, owner, actor, detail)
+        SELECT 'token.deleted', :owner, CAST(:actor AS text), json_build_object('token', id) FROM browser
+    )
+    SELECT id FROM token UNION ALL SELECT id FROM browser
+    """
+)
+LIST_GRANTS = Statement(
+    """
+    SELECT grants.id, chat_id AS chat, title, tool, "when", grants.created_at, turn_id AS turn, tool_use_id
+    FROM grants JOIN chats ON chats.id = chat_id
+    WHERE owner = :owner AND revoked_at IS NULL ORDER BY grants.created_at DESC, grants.id LIMIT :limit
+    """
+)
+LIST_OWN_ENTRIES = Statement(
+    "SELECT * FROM audit WHERE owner = :owner AND id < :before ORDER BY id DESC LIMIT :limit", timeout=LONG
+)
+ASK_ERASURE = Statement(
+    """
+    WITH asked AS (
+        INSERT INTO erasures (owner, due_at) VALUES (:owner, now() + make_interval(secs => :delay))
+        ON CONFLICT (owner) DO NOTHING RETURNING due_at
+    ), noted AS (
+        INSERT INTO audit (kind, owner, actor, detail)
+        SELECT 'erasure.asked', :owner, CAST(:actor AS text), json_build_object('due_at', due_at) FROM asked
+    )
+    SELECT due_at FROM asked UNION ALL SELECT due_at FROM erasures WHERE owner = :owner
+    """
+)
+# A due erasure may have begun, and cannot be undone.
+UNDO_ERASURE = Statement(
+    """
+    WITH undone AS (
+        DELETE FROM erasures WHERE owner = :owner AND due_at > now() RETURNING owner
+    ), noted AS (
+        INSERT INTO audit (kind, owner, actor, detail)
+        SELECT 'erasure.undone', owner, CAST(:actor AS text), '{}' FROM undone
+    )
+    SELECT owner FROM undone
+    """
+)
+
+
+class OwnAccounts:
+    """`delay` is in seconds."""
+
+    def __init__(self, database: Database, delay: float) -> None:
+        self._database = database
+        self._delay = delay
+
+    async def get(self, owner: str) -> Row:
+        row = await self._database.row(GET_ACCOUNT, owner=owner)
+        assert row is not None
+        return row
+
+    async def credentials(self, owner: str, limit: int) -> Sequence[Row]:
+        return await self._database.rows(LIST_CREDENTIALS, owner=owner, limit=limit)
+
+    async def revoke(self, identity: Identity, id: UUID) -> None:
+        """Raises NotFound."""
+        if await self._database.row(REVOKE_CREDENTIAL, owner=identity.owner, id=id, actor=identity.actor) is None:
+            raise NotFound(f"There is no token {id} of yours.")
+
+    async def grants(self, owner: str, limit: int) -> Sequence[Row]:
+        return await self._database.rows(LIST_GRANTS, owner=owner, limit=limit)
+
+    async def entries(self, owner: str, before: int, limit: int) -> Sequence[AuditEntry]:
+        rows = await self._database.rows(LIST_OWN_ENTRIES, owner=owner, before=before, limit=limit)
+        return [AuditEntry(**{**dict(row), "detail": from_json(row["detail"])}) for row in rows]
+
+    async def ask_erasure(self, identity: Identity) -> Row:
+        """A second request changes nothing."""
+        values = {"owner": identity.owner, "delay": self._delay, "actor": identity.actor}
+        row = await self._database.row(ASK_ERASURE, **values)
+        assert row is not None
+        return row
+
+    async def undo_erasure(self, identity: Identity) -> None:
+        """Raises NotFound if no erasure was asked for, or if it is due."""
+        if await self._database.row(UNDO_ERASURE, owner=identity.owner, actor=identity.actor) is None:
+            raise NotFound("There is no erasure to undo: none was asked for, or it has begun.")

@@ -1,0 +1,77 @@
+"""Requests within the abilities of their model: nothing is spent on a call that must fail."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+from turnstream.domain.compaction import EDITS
+from turnstream.domain.errors import RequestRefused
+from turnstream.domain.output import output_tools, schema_for_model
+from turnstream.domain.rounds import Prices
+from turnstream.domain.turns import OutputSpec, TurnRequest
+from turnstream.kit.strict_schema import is_strict
+from turnstream.llm.models.catalog import Model, Models
+
+
+def within_abilities(
+    models: Models, model: Model, request: TurnRequest, output: OutputSpec | None = None
+) -> TurnRequest:
+    """The request with its output, and with what its limits have to know of the model. Raises RequestRefused for what
+    the model cannot do.
+    """
+    if output is not None:
+        request = _structured(models, request, output)
+    # An unknown model is not assumed to support edits by the provider.
+    known = model.can or () if request.limits.compaction == "provider" else ()
+    edits = tuple(edit for edit in EDITS if edit in known)
+    found = {} if request.limits.budget_cost is None else prices_of(models, request.model)
+    prices = {name: each for name, each in found.items() if each is not None}
+    limits = replace(request.limits, context_window=model.context_window, provider_edits=edits, prices=prices)
+    request = replace(request, limits=limits)
+    if (request.tools or request.provider_tools) and not model.supports("tools"):
+        raise RequestRefused(f"`tools` must be left out: model {model.id} does not support tools.", field="tools")
+    return request
+
+
+def prices_of(models: Models, model: str) -> Mapping[str, Prices | None]:
+    """The prices of the models that a turn with this model may use. A budget of cost is counted by them."""
+    return {name: models.prices(name) for name in (model, *models.fallbacks(model))}
+
+
+def without_format(params: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters without a format of the reply."""
+    kept = {name: value for name, value in params.items() if name not in {"response_format", "output_config"}}
+    config = {name: value for name, value in (params.get("output_config") or {}).items() if name != "format"}
+    return {**kept, "output_config": config} if config else kept
+
+
+def _structured(models: Models, request: TurnRequest, output: OutputSpec) -> TurnRequest:
+    """Adds the tools by which the model submits its output, if it needs any. Attempts are counted instead of tool
+    rounds. Half an output has no value, so an output in text is rewritten after an interruption.
+    """
+    output = replace(output, native=_is_native(models, request, output))
+    tools = output_tools(output)
+    taken = {spec.name for spec in request.tools}
+    taken |= {msgspec.json.decode(tool).get("name") for tool in request.provider_tools}
+    for spec in tools:
+        if spec.name in taken:
+            field = "output.name" if spec.role == "output" else "output.submit_name"
+            detail = f"`{field}` must be another name: this turn has another tool {spec.name}."
+            raise RequestRefused(detail, field=field)
+        taken.add(spec.name)
+    recovery = "retry" if output.native else request.limits.recovery
+    most = output.max_attempts * output.max_iterations
+    limits = replace(request.limits, max_rounds=most, recovery=recovery)
+    return replace(request, tools=(*request.tools, *tools), output=output, limits=limits)
+
+
+def _is_native(models: Models, request: TurnRequest, output: OutputSpec) -> bool:
+    """Drafts need tools, and the provider's own tools cite sources, which have no place in JSON."""
+    own_format = (request.params.get("output_config") or {}).get("format") or request.params.get("response_format")
+    if output.handler is not None or request.provider_tools or own_format:
+        return False
+    return is_strict(msgspec.json.decode(schema_for_model(output))) and models.all_support(
+        request.model, "structured_output"
+    )

@@ -1,0 +1,61 @@
+"""The change of the master key while servers work."""
+
+import pytest
+
+from tests.support.harness import Harness
+from turnstream.extensions.keys.rotation import rotate
+from turnstream.kit.sealing import CannotOpen, MasterKeys, new_master_key
+from turnstream.storage.database import Statement
+from turnstream.storage.owners.owner_keys import KeyCounts, OwnerKeys
+
+
+async def test_a_rotation_that_was_cut_off_goes_on_while_others_read(harness: Harness) -> None:
+    old, new = new_master_key(), new_master_key()
+    before = OwnerKeys(harness.database, MasterKeys.read(old))
+    owners = [f"owner-{number:03}" for number in range(150)]
+    sealed = {owner: (await before.find_or_create(owner)).seal(owner, "place") for owner in owners}
+    masters = MasterKeys.read(f"{new} {old}")
+    both = OwnerKeys(harness.database, masters)
+    async for step in rotate(harness.database, masters):
+        assert step.rewrapped == 100
+        break
+    assert await both.counts() == KeyCounts(every=150, others=50)
+    for owner in owners:  # some are wrapped by the one, and some by the other
+        key = await both.find(owner)
+        assert key is not None
+        assert key.open(sealed[owner], "place") == owner
+    assert [step.rewrapped async for step in rotate(harness.database, masters)] == [50]
+    assert [step async for step in rotate(harness.database, masters)] == []
+    after = OwnerKeys(harness.database, MasterKeys.read(new))
+    for owner in owners:
+        key = await after.find(owner)
+        assert key is not None
+        assert key.open(sealed[owner], "place") == owner
+    with pytest.raises(CannotOpen):
+        await before.find(owners[0])
+
+
+async def test_a_rotation_names_owners_whose_key_it_cannot_unwrap(harness: Harness) -> None:
+    await OwnerKeys(harness.database, MasterKeys.read(new_master_key())).find_or_create("ada")
+    old, new = new_master_key(), new_master_key()
+    await OwnerKeys(harness.database, MasterKeys.read(old)).find_or_create("bob")
+    masters = MasterKeys.read(f"{new} {old}")
+    steps = [step async for step in rotate(harness.database, masters)]
+    assert [(step.rewrapped, step.failed) for step in steps] == [(1, ("ada",))]
+    assert await OwnerKeys(harness.database, masters).counts() == KeyCounts(every=2, others=1)
+
+
+async def test_the_key_of_an_owner_who_moved_is_wrapped_anew(harness: Harness) -> None:
+    """It opens what the rows have that remained, also when a move back gives them their name again."""
+    old, new = new_master_key(), new_master_key()
+    before, masters = OwnerKeys(harness.database, MasterKeys.read(old)), MasterKeys.read(f"{new} {old}")
+    sealed = (await before.find_or_create("ada")).seal("secret", "place")
+    rename = Statement("UPDATE owner_keys SET owner = :after WHERE owner = :before RETURNING owner")
+    await harness.database.rows(rename, before="ada", after="ada (moved to 08)")
+    assert [(step.rewrapped, step.failed) async for step in rotate(harness.database, masters)] == [(1, ())]
+    after = OwnerKeys(harness.database, MasterKeys.read(new))
+    for name in ("ada (moved to 08)", "ada"):
+        key = await after.find(name)
+        assert key is not None
+        assert key.open(sealed, "place") == "secret"
+        await harness.database.rows(rename, before=name, after="ada")
