@@ -64,15 +64,12 @@ async def fill_owner(harness: Harness) -> Asked:
         " VALUES ($1, decode(repeat('00', 32), 'hex'), 'send', 'x', 1, now())",
         OWNER,
     )
-<<<<<<< HEAD
     await connection.execute("INSERT INTO erasures (owner, due_at) VALUES ($1, '2100-01-01')", OWNER)
-=======
     await connection.execute(
         "INSERT INTO sign_ins (owner, server, issuer, scopes, tokens, signed_in_at, state, pending, pending_until)"
         " VALUES ($1, 'calendar', 'https://login.example.com', '{read}', 'sealed', now(), 'x', 'sealed', now())",
         OWNER,
     )
->>>>>>> w-a
     await connection.execute("INSERT INTO webhooks (turn_id) VALUES ($1)", turn)
     await connection.execute("INSERT INTO open_text VALUES ($1, 1, 99, 0, 1, 'text', NULL, NULL, 'open')", turn)
     await connection.close()
