@@ -10,7 +10,7 @@ from turnstream.extensions.demo import provider
 from turnstream.extensions.demo.provider import DemoProvider
 from turnstream.extensions.demo.script import Answer, answer_of
 from turnstream.llm.accumulator import Accumulator
-from turnstream.llm.conversation.messages import GIVEN_UP, GO_ON, NO_ROUND_LEFT, ONE_ROUND_LEFT, ROUNDS_LEFT
+from turnstream.llm.conversation.messages import GIVEN_UP, GO_ON, NO_ROUND_LEFT, ONE_ROUND_LEFT, REPORTED, ROUNDS_LEFT
 from turnstream.llm.provider import Message, ModelRequest
 
 ALL = ("doc_search", "doc_tree", "doc_view")
@@ -194,3 +194,10 @@ async def test_a_long_question_is_answered_in_a_thread(
     monkeypatch.setattr(provider, "answer_of", noted)
     assert words(await reply(asking(question))) == question.removeprefix("/say ").strip()
     assert (get_ident() not in threads) == away
+
+
+async def test_it_says_what_a_call_in_the_background_has_reported() -> None:
+    head = REPORTED.format(tool_use_id="a", name="dig", how="")
+    report = Message("user", (text(f"{head}\n\na hole\n\nin Rome"),))
+    blocks = await reply(asking("/call dig {}", *used("dig", "{}", "It was started."), report))
+    assert words(blocks) == "A call in the background returned:\n\n> a hole\n>\n> in Rome"

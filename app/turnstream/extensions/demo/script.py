@@ -13,7 +13,7 @@ import msgspec
 
 from turnstream.domain.kinds import TEXT, TOOL_RESULT
 from turnstream.extensions.demo.commands import DemoCommands, Failure, ToolCommand, commands_of
-from turnstream.llm.conversation.messages import GO_ON, is_added
+from turnstream.llm.conversation.messages import GO_ON, REPORTED, is_added
 from turnstream.llm.provider import BlockText, Message, ModelRequest, Part
 from turnstream.llm.scripted import text, thinking, tool_use
 
@@ -27,6 +27,7 @@ _COMMON = re.compile(
 )
 _LISTING = re.compile(r"\b(list|tree|files?|folders?|documents?|library|everything|what is there)\b", re.IGNORECASE)
 _HIT = re.compile(r"^(\S[^\n]*)\n  \S", re.MULTILINE)
+_REPORTED = REPORTED.partition("{")[0]
 _MOST_QUOTED = 12
 # Characters of a question without commands, and of a result: a search in megabytes lets no other thread run meanwhile.
 _MOST_READ = 10_000
@@ -57,6 +58,9 @@ class _ToolCall:
 
 
 def answer_of(request: ModelRequest) -> Answer:
+    if reports := _reports(request.messages[-1:]):
+        said = [f"A call in the background returned:\n\n{_quoted(each)}" for each in reports]
+        return Answer([text(*_pieces("\n\n".join(said)))])
     question, since = _question(request.messages)
     calls = _calls(since)
     if commands := commands_of(question):
@@ -64,6 +68,12 @@ def answer_of(request: ModelRequest) -> Answer:
         return Answer(_behind(since, blocks), commands.failure, commands.times)
     offered = {tool.name for tool in request.tools} if request.may_use_tools else set()
     return Answer(_behind(since, _search(question[:_MOST_READ], {call.name: call for call in calls}, offered)))
+
+
+def _reports(last: Sequence[Message]) -> list[str]:
+    """What calls in the background have reported in the `last` message."""
+    texts = [block.text for message in last for block in message.blocks if block.type == TEXT]
+    return [each.partition("\n\n")[2] for each in texts if each.startswith(_REPORTED)]
 
 
 # --- commands --------------------------------------------------------------------------------------------------------
