@@ -41,6 +41,7 @@ def settings(**given: object) -> Settings:
         (f"{new_master_key()},dGVsbHRhbGU=", "key 2 must have 32 bytes, not 8"),
         (f"{new_master_key()} tell!", "key 2 must be base64 of 32 bytes"),
     ],
+    ids=["none", "separators", "no base64", "short", "second short", "second no base64"],
 )
 def test_a_wrong_key_is_named_and_not_shown(value: str, sentence: str) -> None:
     with pytest.raises(ConfigError) as refused:
