@@ -18,7 +18,8 @@ from turnstream.llm.provider import (
     Part,
 )
 
-LONG = "The tide table says that high water is at six. " * 50
+LONG = "".join(f"On day {day} the tide table says that high water is at six. " for day in range(50))
+ROWS = "| calm | no wind |\n" * 4
 
 
 def joined(stands: str, pieces: Sequence[str], earlier: str = "") -> str:
@@ -58,6 +59,17 @@ def joined(stands: str, pieces: Sequence[str], earlier: str = "") -> str:
         # the whole text again
         ("Once upon a ti", "Once upon a time", "Once upon a time"),
         (LONG, LONG + "Ebb is at noon.", LONG + "Ebb is at noon."),
+        # a text of equal parts goes on with them: none may be lost
+        (ROWS, ROWS + "| storm | north |", ROWS * 2 + "| storm | north |"),
+        (f"Winds:\n{ROWS}| calm", f" | no wind |\n{ROWS}", f"Winds:\n{ROWS}| calm | no wind |\n{ROWS}"),
+        (ROWS, "| calm | no wind |", ROWS + "| calm | no wind |"),
+        ("1, 0, 0, 0, 0, 0, 0, 0, 0", ", 0, 0, 0, 0, 0, 0, 0, 2", "1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2"),
+        # words that stand twice are taken as new, too
+        (
+            "Press the red button. Wait. Press the red button.",
+            " Press the red button. Go.",
+            "Press the red button. Wait. Press the red button. Press the red button. Go.",
+        ),
         # the whole text again, and nothing else
         ("That is all.", "That is all.", "That is all."),
         # begun anew, then different: all of it stays

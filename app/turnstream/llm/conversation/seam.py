@@ -22,7 +22,8 @@ class Seam:
     ends.
 
     At most as much is held back as both texts have, and REACH characters. White space makes no difference. A reply that
-    begins the text again and then differs is passed on whole. Once `decided`, parts need not pass through here.
+    begins the text again and then differs is passed on whole, and so is one that begins with what stands several times.
+    Once `decided`, parts need not pass through here.
     """
 
     def __init__(self, stands: str, earlier: str = "") -> None:
@@ -71,7 +72,7 @@ class Seam:
         """Returns what is held, without what it repeats."""
         assert self._opened is not None
         self.decided = True
-        if repeated := next((end for start in self._starts if (end := self._end_of_repetition(start))), 0):
+        if repeated := self._repeated():
             trailing = self._stands[len(self._stands.rstrip()) :]
             self._held = self._held[repeated:].removeprefix(trailing)
         return (self._opened._replace(text=self._held), *self._data)
@@ -83,6 +84,20 @@ class Seam:
         if self._open and len(self._held) <= len(self._stands) + REACH:
             return ()
         return self._decide()
+
+    def _repeated(self) -> int:
+        """The length of what is held and repeats the text that stands, as much as possible. 0 where that text repeats
+        itself, as equal lines of a table do: what goes on with it looks the same, and no word of it may be lost.
+        """
+        for start in self._starts:
+            if end := self._end_of_repetition(start):
+                return 0 if self._repeats_itself(start) else end
+        return 0
+
+    def _repeats_itself(self, start: int) -> bool:
+        """Whether the text from `start` on stands before, too, or consists of equal parts."""
+        tail = self._dense[start:]
+        return len(tail) >= _SURE and (self._dense.find(tail) < start or (tail + tail).find(tail, 1) < len(tail))
 
     def _end_of_repetition(self, start: int) -> int:
         """The length of what repeats the text that stands from `start` on; 0 where it does not, or by chance."""
