@@ -67,7 +67,7 @@ _TESTS = Path(__file__).parent
 # of whole programs and pages. A run of all tests has them with FULL_TESTS=1 only, as in `.ci/run`; one that names them
 # has them always. Single tests of other modules say so with `full`.
 _FULL_ONLY = (
-    "browser/test_research_assistant.py",
+    *("faults/test_agent_families.py", "browser/test_research_assistant.py"),
     *("faults/test_cells.py", "faults/test_clock_skew.py", "faults/test_conformance_proxies.py"),
     *("faults/test_deploy.py", "faults/test_disk_full.py", "faults/test_failover.py", "faults/test_nginx.py"),
     *("faults/test_out_of_memory.py", "faults/test_patroni.py", "faults/test_poolers.py"),

@@ -36,6 +36,7 @@ RESULT = Block(1, 1, 1, "tool_result", "x", None, "call_1", "n")
 SAID = Block(1, 1, 1, "user_text", "Hurry")
 SPOKEN = Steer(new_id(), (SAID,), to_json((SAID,)))
 ASK = Ask(1, "call_1", "n", "approval", "0" * 64, 1, NOW)
+SIGN_IN = Ask(1, "call_1#1.1", "n", "sign_in", "0" * 64, 1, NOW, question='{"server": "calendar"}')
 OPEN = Block(1, 1, 1, "text", "half a sent", interrupted=True)
 ROUND = Round(1, 1, 1, started_at=NOW)
 SEALED = replace(ROUND, stop_reason="tool_use", sealed_by=1, sealed_at=NOW)
@@ -69,6 +70,7 @@ WRITES: dict[str, Write] = {
     "start_reports": lambda r: r.records.start_reports([NewJob(new_id(), CALL, "tool", "{}", NOW, True)], [RESULT], 1),
     "store_preliminary": _show_output,
     "ask": lambda r: r.records.ask([ASK], 1),
+    "ask_to_sign_in": lambda r: r.records.ask_to_sign_in(CALL, SIGN_IN, 1),
     "apply_steers": lambda r: r.records.apply_steers([SAID], [SPOKEN]),
     "wait": lambda r: r.records.wait(0),
     "settle_calls": lambda r: r.records.settle_calls([SettledCall(RESULT, "settled")]),

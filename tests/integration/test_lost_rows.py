@@ -85,6 +85,7 @@ async def test_rows_that_postgres_lost_are_written_again_before_the_turn_ends(
 CALLS = [Block(number, 1, 1, TOOL_USE, "{}", None, f"call_{number}", "note") for number in (0, 1)]
 RESULT = Block(2, 1, 1, TOOL_RESULT, "done", tool_use_id="call_0", name="note")
 ASKED = Ask(1, "call_1", "note", "approval", "0" * 64, 1)
+SIGN_IN = Ask(1, "call_1#1.1", "note", "sign_in", "0" * 64, 1, question='{"server": "calendar"}')
 SAID = (Block(0, 0, 0, TEXT, "Faster"),)
 SPOKEN = Steer(new_id(), SAID, to_json(SAID))
 WORDS = Block(3, 1, 1, USER_TEXT, "Faster", notes=to_json({"steer": str(SPOKEN.id)}))
@@ -108,8 +109,12 @@ WRITES: dict[str, Callable[[Records, Turn], Awaitable[object]]] = {
     "void_round": lambda records, turn: records.void_round(replace(NEXT, stop_reason="voided"), turn),
     "start_calls": lambda records, _: records.start_calls([CALLS[1]]),
     "start_jobs": lambda records, _: records.start_jobs([JOB], 2),
+    "start_reports": lambda records, _: records.start_reports(
+        [replace(JOB, reports=True)], [replace(RESULT, index=4, tool_use_id="call_1")], 2
+    ),
     "store_preliminary": lambda records, _: records.store_preliminary(PreliminaryOutput(1, "call_1", "note", "so far")),
     "ask": lambda records, _: records.ask([replace(ASKED, tool_use_id="call_0")], 2),
+    "ask_to_sign_in": lambda records, _: records.ask_to_sign_in(CALLS[1], SIGN_IN, 2),
     "settle_calls": lambda records, _: records.settle_calls(
         [SettledCall(replace(RESULT, index=4, tool_use_id="call_1"), "settled")]
     ),
@@ -160,7 +165,7 @@ async def test_no_write_leaves_out_what_was_written_before_and_is_lost(harness: 
     assert turn.rounds[: len(known.rounds)] == known.rounds
     assert ASKED in turn.asks
     assert [row["taken"] for row in await harness.database.rows(TAKEN, turn=asked.turn)] == [True]
-    running = set() if name == "settle_calls" else {"call_1"}
+    running = set() if name in {"settle_calls", "ask_to_sign_in"} else {"call_1"}
     assert {row["tool_use_id"] for row in await harness.database.rows(LEDGER, turn=asked.turn)} == running
     assert (await harness.charged(asked.turn)).keys() >= {"1.1"}
 

@@ -32,8 +32,14 @@ OPEN = {
     "GET /admin": "a file of the page, the same for everybody",
     "GET /approvals/{token}": "approval links carry their own signature; without it the answer is one sentence",
     "POST /approvals/{token}": "the same",
+    "GET /sign-in/{turn}/{secret}": "links of sign-ins carry their own secret; without it the answer is one sentence",
+    "POST /sign-in/{turn}/{secret}": "the same",
+    "GET /sign-in/callback": "an issuer sends a browser here; without the state of a sign-in the answer is one sentence",
+    "GET /sign-in/client.json": "issuers read what the client is",
     "GET /static/{path:path}": "files of the page, the same for everybody",
     "* /v1/{call:path}": "addresses that are no call: a problem that repeats the address",
+    "* /v1/files": "the same, with Anthropic's header",
+    "* /v1/files/{call:path}": "the same",
 }
 
 
@@ -48,24 +54,22 @@ async def test_every_route_needs_a_credential_or_is_in_the_list_of_open_ones(gua
     token = await guarded.token("somebody")
     limited = [each for each in guarded.app.routes if isinstance(each, RouteWithHeader)]
     plain = [route for route in guarded.app.routes if isinstance(route, Route)]
-    routes = [
-        (method, route.path) for route in (*plain, *(each.route for each in limited)) for method in methods(route)
-    ]
+    routes = [(method, route.path, {}) for route in plain for method in methods(route)]
+    routes += [(method, each.route.path, {each.header: "1"}) for each in limited for method in methods(each.route)]
     assert len(guarded.app.routes) == len({route.path for route in plain}) + len(limited)
-    with_header = {each.route.path: {each.header: "1"} for each in limited}
     refused = set()
     async with httpx2.AsyncClient(base_url=guarded.url) as nobody:
-        for method, route in routes:
+        for method, route, header in routes:
             path = re.sub(r"{[^}]+}", uuid4().hex, route)
             answers = [
                 await nobody.request(
-                    "GET" if method == "*" else method, path, headers={**with_header.get(route, {}), **headers}
+                    "GET" if method == "*" else method, path, headers={**header, **headers}
                 )
                 for headers in ({}, {"Authorization": f"Bearer {token}x"})
             ]
             if {(answer.status_code, answer.headers.get("www-authenticate")) for answer in answers} == {REFUSED}:
                 refused.add(f"{method} {route}")
-    assert {f"{method} {route}" for method, route in routes} - refused == OPEN.keys()
+    assert {f"{method} {route}" for method, route, _ in routes} - refused == OPEN.keys()
     assert len(refused) > 60
 
 

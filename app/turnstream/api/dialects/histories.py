@@ -171,7 +171,10 @@ async def find_continuation(
     if found := await find_place(services, identity, history, answer):
         turn = await services.storage.turns.get(owner, found.chat, found.turn)
         if turn.ended and found.part == len({ask.round for ask in turn.asks if ask.is_marked}):
-            return Target(owner, found.chat, found.turn), ()
+            if not turn.blocks:  # it failed before its first word: the text is that of an answer before
+                _, earlier = await _question_of(services, owner, turn)
+                turn = next((each for each in reversed(earlier) if each.blocks), turn)
+            return Target(owner, found.chat, turn.id), ()
     message = list(takewhile(lambda item: isinstance(item, PastMessage), reversed(history)))[::-1]
     if message:
         async for turn in _turns_behind(services, identity, history):

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from tempfile import SpooledTemporaryFile
+from typing import TYPE_CHECKING
 
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
@@ -10,10 +11,12 @@ from turnstream.api.http.call_group import CallGroup
 from turnstream.api.http.endpoint import Endpoint
 from turnstream.api.services import identity_of, services_of
 from turnstream.domain.errors import Forbidden
-from turnstream.extensions.archives.archives import OwnerExport
 from turnstream.extensions.archives.tar import END, tar_member
 from turnstream.storage.database import Database
 from turnstream.storage.owners.audit import AuditTrail
+
+if TYPE_CHECKING:
+    from turnstream.extensions.archives.archives import OwnerExport
 
 TAR = "application/x-tar"
 _HEADERS = {"Content-Disposition": 'attachment; filename="turnstream.tar"', "Cache-Control": "no-store"}
@@ -29,11 +32,13 @@ class Downloads:
 
     async def begin(self, owner: str, actor: str) -> AsyncIterator[bytes]:
         """The bytes of the archive, without recordings."""
+        from turnstream.extensions.archives.archives import OwnerExport  # with it come SQLAlchemy and the tables
+
         await self._trail.note("owner.exported", owner, {}, actor=actor)  # before anything has left
         return _tar(OwnerExport(self._database, owner))
 
 
-async def _tar(source: OwnerExport) -> AsyncIterator[bytes]:
+async def _tar(source: "OwnerExport") -> AsyncIterator[bytes]:
     """A chat is read before its first byte is sent: otherwise a slow client would keep its transaction open."""
     yield tar_member(*source.head)
     with SpooledTemporaryFile(_IN_MEMORY) as held:

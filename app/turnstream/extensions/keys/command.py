@@ -23,7 +23,7 @@ _SHOWN = 10  # owners in one sentence
 @click.group(invoke_without_command=True)
 @click.pass_context
 def keys(context: click.Context) -> None:
-    """Report the keys that encrypt secrets, change the master key, and encrypt secrets from before it."""
+    """Report and change the keys that encrypt secrets."""
     if context.invoked_subcommand is None:
         context.invoke(status)
 

@@ -6,7 +6,7 @@ from datetime import datetime
 from hashlib import sha256
 from html import escape
 from secrets import token_urlsafe
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, Field
@@ -19,9 +19,12 @@ from turnstream.api.http.endpoint import Endpoint
 from turnstream.api.services import as_id, identity_of, services_and_owner, services_of
 from turnstream.api.views import json_response
 from turnstream.domain.errors import NotFound, Unauthorized
-from turnstream.extensions.mcp.oauth import McpIssuer, SignInFailed
-from turnstream.extensions.mcp.sign_ins import LinkedAsk, SignIns, delete_sign_in, list_sign_ins
 from turnstream.kit.text import unstorable
+
+# The SDK is imported with a first sign-in: most servers have none.
+if TYPE_CHECKING:
+    from turnstream.extensions.mcp.oauth import McpIssuer
+    from turnstream.extensions.mcp.sign_ins import LinkedAsk, SignIns
 
 _COOKIE: Final = "turnstream_sign_in"
 _COOKIE_AGE: Final = 1200  # seconds: the page of the link, and then ten minutes at the issuer
@@ -77,6 +80,8 @@ class _PageRefused(Exception):
 
 
 async def get_sign_ins(request: Request) -> Response:
+    from turnstream.extensions.mcp.sign_ins import list_sign_ins
+
     services, owner = services_and_owner(request)
     rows = await list_sign_ins(services.storage.of_owner, owner)
     shown = [
@@ -93,6 +98,8 @@ async def get_sign_ins(request: Request) -> Response:
 
 
 async def revoke_sign_in(request: Request) -> Response:
+    from turnstream.extensions.mcp.sign_ins import SignIns, delete_sign_in
+
     services, owner = services_and_owner(request)
     server, sign_ins, tokens = request.path_params["server"], services.states.get("mcp"), None
     if not unstorable(server):
@@ -117,6 +124,8 @@ def _page_of(title: str, handler: Callable[[Request], Awaitable[Response]]) -> C
 
 
 async def _linked(request: Request) -> Response:
+    from turnstream.extensions.mcp.oauth import SignInFailed
+
     sign_ins, ask, issuer = await _opened(request)
     name, cookie = _cookie_of(request, sign_ins)
     if request.method == "POST" and cookie is None:
@@ -137,21 +146,23 @@ async def _linked(request: Request) -> Response:
     return response
 
 
-def _cookie_of(request: Request, sign_ins: SignIns) -> tuple[str, str | None]:
+def _cookie_of(request: Request, sign_ins: "SignIns") -> tuple[str, str | None]:
     """The name and the value of the cookie. Over https no neighbour of the host can set it: its name says so."""
     name = f"__Host-{_COOKIE}" if sign_ins.oauth.base.startswith("https:") else _COOKIE
     value = request.cookies.get(name, "")
     return name, value if _COOKIE_VALUE.fullmatch(value) else None
 
 
-def _digest_of(issuer: McpIssuer) -> str:
+def _digest_of(issuer: "McpIssuer") -> str:
     """Of what the page shows: a server that names more scopes, or another issuer, to the form is shown again."""
     shown = [issuer.name, str(issuer.metadata.authorization_endpoint), issuer.resource, *issuer.scopes]
     return sha256("\n".join(shown).encode()).hexdigest()
 
 
-async def _opened(request: Request) -> tuple[SignIns, LinkedAsk, McpIssuer]:
+async def _opened(request: Request) -> "tuple[SignIns, LinkedAsk, McpIssuer]":
     """The ask of the link, and the issuer of its server. Raises _PageRefused."""
+    from turnstream.extensions.mcp.oauth import SignInFailed
+
     sign_ins, turn = _sign_ins(request), as_id(request.path_params["turn"])
     secret = request.path_params["secret"]
     ask = None if turn is None or unstorable(secret) else await sign_ins.linked(turn, secret)
@@ -169,7 +180,7 @@ async def _opened(request: Request) -> tuple[SignIns, LinkedAsk, McpIssuer]:
         raise _PageRefused(502, str(failed)) from None
 
 
-async def _check_person(request: Request, ask: LinkedAsk) -> None:
+async def _check_person(request: Request, ask: "LinkedAsk") -> None:
     """Where the browser proves who the person is, it must be the owner: tokens of another one would be used for them.
     The link alone suffices where browsers prove nothing, as with tokens that a program sends.
     """
@@ -181,7 +192,7 @@ async def _check_person(request: Request, ask: LinkedAsk) -> None:
         raise _PageRefused(403, f"You are {identity.owner} here. This sign-in is for another person.")
 
 
-def _consent(ask: LinkedAsk, issuer: McpIssuer, *, changed: bool) -> Response:
+def _consent(ask: "LinkedAsk", issuer: "McpIssuer", *, changed: bool) -> Response:
     where = urlsplit(str(issuer.metadata.authorization_endpoint))
     scopes = "".join(f"<li>{escape(scope)}</li>" for scope in issuer.scopes) or "<li>as the issuer decides</li>"
     news = "<p><strong>This has changed since it was shown.</strong></p>" if changed else ""
@@ -200,6 +211,8 @@ def _consent(ask: LinkedAsk, issuer: McpIssuer, *, changed: bool) -> Response:
 
 
 async def _callback(request: Request) -> Response:
+    from turnstream.extensions.mcp.oauth import SignInFailed
+
     sign_ins, query = _sign_ins(request), request.query_params
     given = {name: query.get(name) for name in ("state", "code", "iss", "error")}
     if any(value is not None and (len(value) > _LONGEST or unstorable(value)) for value in given.values()):
@@ -222,7 +235,9 @@ async def _client_document(request: Request) -> Response:
     return JSONResponse({"client_id": oauth.document_url, **document})
 
 
-def _sign_ins(request: Request) -> SignIns:
+def _sign_ins(request: Request) -> "SignIns":
+    from turnstream.extensions.mcp.sign_ins import SignIns
+
     sign_ins = services_of(request).states.get("mcp")
     if not isinstance(sign_ins, SignIns):
         raise _PageRefused(404, "No server here wants a sign-in.")

@@ -33,12 +33,12 @@ def _calls() -> "Sequence[CallGroup]":
 
 
 def _work(context: Context) -> Work:
-    from turnstream.extensions.self_service.account import OwnAccounts
-    from turnstream.extensions.self_service.erasures import Erasures
-
     given = context.settings.section(SelfServiceSettings)
     if not given.self_service:
         return Work()
+    from turnstream.extensions.self_service.account import OwnAccounts
+    from turnstream.extensions.self_service.erasures import Erasures
+
     extensions = selected(context.settings)
     recordings = recordings_of(context.settings, extensions)
     before = before_erasure(context.settings, extensions, context.database)

@@ -1,0 +1,112 @@
+"""A family of three levels with fifty agents, on two replicas of which one or the other is killed again and again."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+import pytest
+
+from tests.support.http_client import Client, said
+from tests.support.server_process import Server
+from turnstream.domain.identity import LOCAL_OWNER
+from turnstream.storage.database import connect
+from turnstream.storage.owners.accounts import Accounts
+
+pytestmark = [pytest.mark.extensions("agents", "demo"), pytest.mark.timeout(600)]
+
+LEADS, SCOUTS = 5, 9
+BUDGET = 10_000_000  # tokens, which are not used up
+TOOLS = """
+[agents.scout]
+description = "Scouts."
+prompt = "Scout."
+
+[agents.lead]
+description = "Leads scouts."
+prompt = "Lead."
+tools = ["scout"]
+max_rounds = 20
+"""
+ROUNDS = "SELECT count(*) FROM rounds"
+OPEN = "SELECT count(*) FROM turns WHERE role = 'assistant' AND ended_at IS NULL"
+CHILDREN = "turns JOIN chats ON chat_id = chats.id WHERE of_turn IS NOT NULL AND role = 'assistant'"
+NOT_CHARGED = """
+    SELECT count(*) FROM rounds LEFT JOIN charges
+        ON charges.turn_id = rounds.turn_id AND call = rounds.number || '.' || rounds.attempt
+    WHERE call IS NULL
+"""
+OUTSIDE = "SELECT count(*) FROM charges WHERE turn_id <> $1 AND root_turn IS DISTINCT FROM $1"
+AGE = "UPDATE reservations SET reserved_at = reserved_at - interval '3 minutes'"
+
+
+def calling(name: str, task: str) -> str:
+    return f"/call {name} {json.dumps({'task': task})}"
+
+
+@pytest.fixture
+async def servers(database_url: str, tmp_path: Path) -> AsyncIterator[tuple[Server, Server]]:
+    file = tmp_path / "tools.toml"
+    file.write_text(TOOLS)
+    settings = {"TURNSTREAM_TOOLS_FILE": str(file), "TURNSTREAM_DEMO_DELAY": "0.05", "TURNSTREAM_MODEL": "demo"}
+    pair = (Server(database_url, tmp_path, settings), Server(database_url, tmp_path, settings))
+    for server in pair:
+        await server.start()
+    yield pair
+    for server in pair:
+        await server.close()
+
+
+@pytest.fixture
+async def rows(database_url: str) -> AsyncIterator["asyncpg.Connection[Any]"]:
+    connection = await asyncpg.connect(database_url)
+    yield connection
+    await connection.close()
+
+
+async def test_fifty_agents_of_three_levels_work_once_and_share_a_budget_over_kills(
+    servers: tuple[Server, Server],
+    rows: "asyncpg.Connection[Any]",
+    database_url: str,
+    record_property: Callable[[str, object], None],
+) -> None:
+    scouts = "\n".join([calling("scout", "/long 40")] * SCOUTS)  # one after the other: a cut round makes no call twice
+    words = "\n".join(["/parallel", *[calling("lead", scouts)] * LEADS])
+    async with Client(servers[0].url) as api:
+        asked = {**said(words), "limits": {"budget_tokens": BUDGET}}
+        exchange = await api.json("POST", "/api/turns", 201, json=asked)
+    kills = 0
+    while await rows.fetchval(OPEN):
+        before = await rows.fetchval(ROUNDS)
+        while await rows.fetchval(ROUNDS) < before + 4 and await rows.fetchval(OPEN):  # noqa: ASYNC110, rows have no event
+            await asyncio.sleep(0.01)
+        if await rows.fetchval(OPEN):
+            await servers[kills % 2].kill()
+            await servers[kills % 2].start()
+            kills += 1
+    record_property("kills in a family of fifty agents", kills)
+    assert kills > 2, "each of both, and one again"
+    answer, root = exchange["assistant_turn"], UUID(exchange["assistant_turn"]["id"])
+    async with Client(servers[0].url) as api:
+        turn = await api.json("GET", f"/api/chats/{answer['chat_id']}/turns/{answer['id']}")
+    results = [block for block in turn["blocks"] if block["type"] == "tool_result"]
+    assert turn["status"] == "complete"
+    assert [(block["is_error"], block["text"].count("scout returned")) for block in results] == [
+        (False, SCOUTS)
+    ] * LEADS
+    ends = await rows.fetch(f"SELECT status, count(*) AS number FROM {CHILDREN} GROUP BY status")
+    assert [tuple(row) for row in ends] == [("complete", LEADS * (1 + SCOUTS))]
+    assert await rows.fetchval("SELECT count(*) FROM jobs WHERE settled_at IS NULL") == 0
+    await rows.execute(AGE)  # of processes that died
+    async with connect(database_url, size=1) as database:
+        accounts = Accounts(database)
+        async for _ in accounts.sweep():
+            pass
+        used = await accounts.family_use(LOCAL_OWNER, root)
+    assert await rows.fetchval("SELECT count(*) FROM reservations") == 0
+    assert (await rows.fetchval(NOT_CHARGED), await rows.fetchval(OUTSIDE, root)) == (0, 0)
+    charged = "SELECT sum(input_tokens + output_tokens + cache_read_tokens + cache_write_tokens) FROM charges"
+    assert used.tokens == await rows.fetchval(charged)
