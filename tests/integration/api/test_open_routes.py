@@ -32,9 +32,9 @@ OPEN = {
     "GET /admin": "a file of the page, the same for everybody",
     "GET /approvals/{token}": "approval links carry their own signature; without it the answer is one sentence",
     "POST /approvals/{token}": "the same",
-    "GET /sign-in/{turn}/{secret}": "links of sign-ins carry their own secret; without it the answer is one sentence",
+    "GET /sign-in/{turn}/{secret}": "links of sign-ins carry a secret; without it the answer is one sentence",
     "POST /sign-in/{turn}/{secret}": "the same",
-    "GET /sign-in/callback": "an issuer sends a browser here; without the state of a sign-in the answer is one sentence",
+    "GET /sign-in/callback": "an issuer sends browsers here; without a state the answer is one sentence",
     "GET /sign-in/client.json": "issuers read what the client is",
     "GET /static/{path:path}": "files of the page, the same for everybody",
     "* /v1/{call:path}": "addresses that are no call: a problem that repeats the address",
@@ -62,9 +62,7 @@ async def test_every_route_needs_a_credential_or_is_in_the_list_of_open_ones(gua
         for method, route, header in routes:
             path = re.sub(r"{[^}]+}", uuid4().hex, route)
             answers = [
-                await nobody.request(
-                    "GET" if method == "*" else method, path, headers={**header, **headers}
-                )
+                await nobody.request("GET" if method == "*" else method, path, headers={**header, **headers})
                 for headers in ({}, {"Authorization": f"Bearer {token}x"})
             ]
             if {(answer.status_code, answer.headers.get("www-authenticate")) for answer in answers} == {REFUSED}:
