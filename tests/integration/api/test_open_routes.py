@@ -54,6 +54,7 @@ async def test_every_route_needs_a_credential_or_is_in_the_list_of_open_ones(gua
     token = await guarded.token("somebody")
     limited = [each for each in guarded.app.routes if isinstance(each, RouteWithHeader)]
     plain = [route for route in guarded.app.routes if isinstance(route, Route)]
+    routes: list[tuple[str, str, dict[str, str]]]
     routes = [(method, route.path, {}) for route in plain for method in methods(route)]
     routes += [(method, each.route.path, {each.header: "1"}) for each in limited for method in methods(each.route)]
     assert len(guarded.app.routes) == len({route.path for route in plain}) + len(limited)
