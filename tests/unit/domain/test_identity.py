@@ -7,7 +7,15 @@ from uuid import UUID
 import pytest
 
 from turnstream.domain.errors import Forbidden
-from turnstream.domain.identity import Identity, Scope, arriving_name, departed_name, known_scopes, owner_name
+from turnstream.domain.identity import (
+    Identity,
+    Scope,
+    arriving_name,
+    departed_name,
+    known_scopes,
+    owner_before_move,
+    owner_name,
+)
 
 NOW = datetime(2026, 11, 23, tzinfo=UTC)
 
@@ -110,3 +118,8 @@ def test_a_name_that_was_given_is_normalised_and_has_no_invisible_characters() -
     for name in ("a\u200bda", "a\nda"):
         with pytest.raises(ValueError, match="invisible"):
             owner_name(name)
+
+
+def test_the_rows_that_a_move_keeps_are_those_of_the_owner_before() -> None:
+    names = ("ada", arriving_name("ada"), departed_name("ada", "north"))
+    assert {owner_before_move(name) for name in names} == {"ada"}

@@ -10,6 +10,7 @@ from turnstream.domain.secret_headers import (
     masked_params,
     masked_settings,
     masked_tool,
+    needs_sealing,
     server_of,
     with_credentials,
 )
@@ -80,3 +81,10 @@ def test_credentials_are_put_back_in_their_places() -> None:
 )
 def test_a_credential_is_for_its_server(definition: Any, server: str) -> None:
     assert server_of(definition) == server
+
+
+@pytest.mark.parametrize(
+    ("value", "is_secret"), [("Bearer tok", True), ("", True), (MASK, False), ("Bearer ${secret:CRM}", False)]
+)
+def test_masks_and_names_of_secrets_are_no_secrets(value: str, is_secret: bool) -> None:
+    assert needs_sealing(value) == is_secret

@@ -42,3 +42,8 @@ def test_a_turn_has_ended_in_an_ended_state(status: Status) -> None:
 def test_the_wait_of_an_error_is_among_its_details() -> None:
     assert TurnError("rate_limit_error", "Later.", details={"retry_after": 7.5}).retry_after == 7.5
     assert TurnError("rate_limit_error", "Later.").retry_after is None
+
+
+def test_an_error_has_the_wait_that_its_provider_asks_for() -> None:
+    assert TurnError("overloaded_error", "Later.", details={"retry_after": 2.5}).wait == {"retry_after": 2.5}
+    assert TurnError("api_error", "Broken.").wait == {}
