@@ -25,10 +25,10 @@ from turnstream.llm.anthropic.provider import AnthropicProvider
 from turnstream.llm.conversation.messages import NO_TEXT
 from turnstream.llm.provider import Part
 from turnstream.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text, thinking, tool_use
-from turnstream.storage.chats.reruns import steer_as_recorded
 from turnstream.tools.outputs import Outputs
 from turnstream.tools.tool import tool
 from turnstream.tools.toolset import Toolset
+from turnstream_lab.transfer import steer_as_recorded
 
 SCHEMA = {"type": "object", "properties": {"year": {"type": "integer"}}, "required": ["year"]}
 STRICT = json.dumps({**SCHEMA, "additionalProperties": False})

@@ -18,6 +18,7 @@ from turnstream.api.schemas.blocks import TextBlockIn
 from turnstream.api.schemas.requests import ForkIn, NewTurn, TurnOptions
 from turnstream.api.sealed_headers import has_plain_secrets, sealed
 from turnstream.api.services import Services, check_rate
+from turnstream.dialects.past_exchanges import PastExchange, behind
 from turnstream.domain.blocks import Block
 from turnstream.domain.chats import Chat, title_from
 from turnstream.domain.cursor import START
@@ -35,7 +36,6 @@ from turnstream.storage.chats.exchanges import (
     Target,
     key_refused,
 )
-from turnstream.storage.chats.histories import PastExchange, behind
 from turnstream.stream.reader import follow
 
 _TITLE_OF_FORK = 290  # characters of the original's title

@@ -19,6 +19,7 @@ from turnstream.api.reads import Reads, ReadStorage
 from turnstream.api.recent_chats import RecentChats
 from turnstream.api.resolve import Resolver
 from turnstream.api.streams.response import OwnerStreams
+from turnstream.dialects.past_exchanges import Histories
 from turnstream.domain.errors import TooMany
 from turnstream.domain.guards import Place
 from turnstream.domain.identity import Identity
@@ -32,7 +33,6 @@ from turnstream.storage.chats.chat_changes import ChatUpdates
 from turnstream.storage.chats.chats import Chats
 from turnstream.storage.chats.exchanges import Exchanges
 from turnstream.storage.chats.grants import Grants
-from turnstream.storage.chats.histories import Histories
 from turnstream.storage.chats.job_results import JobResults
 from turnstream.storage.chats.job_stops import JobStops
 from turnstream.storage.chats.queued import QueuedMessages

@@ -10,16 +10,16 @@ from starlette.responses import Response
 from tests.support.http_client import Client
 from tests.support.http_server import serving
 from turnstream import Extension
-from turnstream.api.dialects.chats import checked_turn
-from turnstream.api.dialects.histories import PastItem, PastMessage, PastText, digest_of, find_place, history_of
-from turnstream.api.dialects.projection import Begin, CallResult, Close, Projection, Retract
-from turnstream.api.dialects.streams import DialectReader, current_view, dialect_response
 from turnstream.api.exchange import post_in_new_chat, post_message
 from turnstream.api.http.call_group import CallGroup, EventStream
 from turnstream.api.http.endpoint import Endpoint
 from turnstream.api.http.reading import read_body
 from turnstream.api.schemas.fields import Body
 from turnstream.api.services import Services, identity_of, services_and_owner
+from turnstream.dialects.chats import checked_turn
+from turnstream.dialects.histories import PastItem, PastMessage, PastText, digest_of, find_place, history_of
+from turnstream.dialects.projection import Begin, CallResult, Close, Projection, Retract
+from turnstream.dialects.streams import DialectReader, current_view, dialect_response
 from turnstream.domain.chats import Chat
 from turnstream.domain.cursor import Cursor
 from turnstream.domain.errors import RequestRefused

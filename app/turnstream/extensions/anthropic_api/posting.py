@@ -5,8 +5,11 @@ from dataclasses import dataclass
 
 from turnstream.api.actions import decisions_of
 from turnstream.api.caller import with_fixed
-from turnstream.api.dialects.chats import new_chat
-from turnstream.api.dialects.histories import (
+from turnstream.api.exchange import cancel_turn, post_in_new_chat, post_message
+from turnstream.api.sealed_headers import sealed
+from turnstream.api.services import Services
+from turnstream.dialects.chats import new_chat
+from turnstream.dialects.histories import (
     NO_MESSAGE,
     HistoryPlace,
     PastResult,
@@ -17,10 +20,7 @@ from turnstream.api.dialects.histories import (
     find_place,
     history_of,
 )
-from turnstream.api.dialects.results import last_ask, part_behind, still_waiting, store_results, was_answered_so
-from turnstream.api.exchange import cancel_turn, post_in_new_chat, post_message
-from turnstream.api.sealed_headers import sealed
-from turnstream.api.services import Services
+from turnstream.dialects.results import last_ask, part_behind, still_waiting, store_results, was_answered_so
 from turnstream.domain.errors import RequestRefused
 from turnstream.domain.identity import Identity
 from turnstream.domain.turns import Turn, TurnRequest

@@ -7,11 +7,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from turnstream.api.codec import to_json
-from turnstream.api.dialects.chats import new_chat
-from turnstream.api.dialects.histories import history_of
 from turnstream.api.exchange import post_in_new_chat, post_message
 from turnstream.api.http.reading import read_body
 from turnstream.api.services import identity_of, services_and_owner
+from turnstream.dialects.chats import new_chat
+from turnstream.dialects.histories import history_of
 from turnstream.domain.errors import RequestRefused
 from turnstream.domain.fork import cut_after
 from turnstream.domain.kinds import TEXT

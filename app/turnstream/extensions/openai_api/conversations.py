@@ -7,11 +7,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from turnstream.api.codec import to_json
-from turnstream.api.dialects.chats import checked_turn, new_chat
-from turnstream.api.dialects.histories import history_of
 from turnstream.api.http.reading import limit_of, read_body
 from turnstream.api.schemas.requests import ChatSettings
 from turnstream.api.services import Services, count_writes, identity_of, services_and_owner
+from turnstream.dialects.chats import checked_turn, new_chat
+from turnstream.dialects.histories import history_of
 from turnstream.domain.chats import Chat
 from turnstream.domain.errors import NotFound, RequestRefused
 from turnstream.domain.fork import cut_after

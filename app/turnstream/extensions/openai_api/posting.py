@@ -7,8 +7,11 @@ from uuid import UUID
 
 from starlette.requests import Request
 
-from turnstream.api.dialects.chats import new_chat
-from turnstream.api.dialects.histories import (
+from turnstream.api.exchange import post_in_new_chat, post_message
+from turnstream.api.schemas.requests import NewTurn
+from turnstream.api.services import Services, identity_of
+from turnstream.dialects.chats import new_chat
+from turnstream.dialects.histories import (
     NO_MESSAGE,
     PastCall,
     check_may_record,
@@ -18,10 +21,7 @@ from turnstream.api.dialects.histories import (
     find_place,
     history_of,
 )
-from turnstream.api.dialects.results import last_ask, part_behind, still_waiting, store_results, was_answered_so
-from turnstream.api.exchange import post_in_new_chat, post_message
-from turnstream.api.schemas.requests import NewTurn
-from turnstream.api.services import Services, identity_of
+from turnstream.dialects.results import last_ask, part_behind, still_waiting, store_results, was_answered_so
 from turnstream.domain.asks import Ask, AskAnswer
 from turnstream.domain.errors import NotFound, RequestRefused
 from turnstream.domain.turns import Turn

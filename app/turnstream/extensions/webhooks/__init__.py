@@ -9,7 +9,7 @@ from pydantic import Field, HttpUrl, SecretStr
 from turnstream.config import Section, Settings
 from turnstream.domain.errors import ConfigError
 from turnstream.extension import Context, Extension, Work
-from turnstream.kit.signature import key_of
+from turnstream.outgoing.signature import key_of
 
 if TYPE_CHECKING:
     from turnstream.engine.upkeep.sweeps import Sweep
