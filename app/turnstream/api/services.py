@@ -19,7 +19,6 @@ from turnstream.api.reads import Reads, ReadStorage
 from turnstream.api.recent_chats import RecentChats
 from turnstream.api.resolve import Resolver
 from turnstream.api.streams.response import OwnerStreams
-from turnstream.dialects.past_exchanges import Histories
 from turnstream.domain.errors import TooMany
 from turnstream.domain.guards import Place
 from turnstream.domain.identity import Identity
@@ -68,7 +67,6 @@ class Storage:
     turn_counts: TurnCounts
     exchanges: Exchanges
     branches: Branches
-    histories: Histories
     queued: QueuedMessages
     actions: Actions
     grants: Grants
@@ -106,7 +104,6 @@ class Storage:
             turn_counts=TurnCounts(everything),
             exchanges=Exchanges(database),
             branches=Branches(database),
-            histories=Histories(database),
             queued=QueuedMessages(database, everything),
             actions=Actions(database),
             grants=Grants(database),
