@@ -73,7 +73,7 @@ class Settings(Section):
 
     @property
     def on_loopback(self) -> bool:
-        """True where only this machine can reach the server."""
+        """True if only this machine can reach the server."""
         return self.host in {"127.0.0.1", "::1", "localhost"}
 
     database_url: SecretStr | None = Field(

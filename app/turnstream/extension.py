@@ -105,14 +105,14 @@ class TurnFiles(Protocol):
 
 
 class OwnDatabase(Protocol):
-    """A Postgres that the server runs itself where DATABASE_URL names none. `name` is for people."""
+    """A Postgres that the server runs itself if DATABASE_URL names none. `name` is for people."""
 
     @property
     def name(self) -> str: ...
 
     @property
     def master_key_file(self) -> Path | None:
-        """The file of its master key, made at the first start; None where the database is the user's own."""
+        """The file of its master key, made at the first start; None if the database is the user's own."""
         ...
 
     def check_made(self) -> None:

@@ -217,7 +217,7 @@ def write_in_background() -> None:
 
 
 def configure_logging(level: str) -> None:
-    """Writes JSON lines to standard error, coloured text where that is a terminal."""
+    """Writes JSON lines to standard error, coloured text if that is a terminal."""
     terminal = sys.stderr.isatty()
     logging.basicConfig(handlers=[Libraries()], level=logging.WARNING)
     structlog.configure(

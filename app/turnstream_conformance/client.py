@@ -150,7 +150,7 @@ def _problem(status: int) -> Json:
 async def _answer(
     session: Session, answers: Sequence[Answer], asked: list[Asked], request: Request, response: Response
 ) -> None:
-    """Answers a request with that of its number, and notes both; 204 where the scenario has no more answers."""
+    """Answers a request with that of its number, and notes both; 204 if the scenario has no more answers."""
     answer = answers[len(asked)] if len(asked) < len(answers) else PlainAnswer(204)
     place = len(asked)
     asked.append(Asked(request, answer, None, time.monotonic()))

@@ -53,7 +53,7 @@ class Response:
         await self._head(status, {**headers, "Transfer-Encoding": "chunked"})
 
     async def send(self, chunk: bytes) -> None:
-        """Sends one chunk. Raises OSError where the other end has gone."""
+        """Sends one chunk. Raises OSError if the other end has gone."""
         self._writer.write(b"%x\r\n%b\r\n" % (len(chunk), chunk))
         await self._writer.drain()
 

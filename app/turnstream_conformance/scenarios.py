@@ -163,8 +163,8 @@ WHOLE = Stream()
 @dataclass(frozen=True, slots=True)
 class Scenario:
     """`rule` is the number of the promise in docs/protocol.md. `answers` are those to the client's requests for the
-    stream, one after the other; `posts` those to its POSTs, of a scenario in which it sends the message itself; where
-    they end, a 201 follows. A client that `stops` does not come to the end of the turn. `pauses` are examined where the
+    stream, one after the other; `posts` those to its POSTs, of a scenario in which it sends the message itself; if
+    they end, a 201 follows. A client that `stops` does not come to the end of the turn. `pauses` are examined if the
     answers give no event. The turn as JSON has the first `in_json` of its events, or all.
     """
 

@@ -74,7 +74,7 @@ class ServerChecks:
         return {"blocks": [{"type": "text", "text": " ".join([self.message] * times) + more}]}
 
     async def post(self, times: int = 1, more: str = "") -> Exchanged:
-        """Posts the message, so many `times` over where the answer is to take long, with `more` behind it."""
+        """Posts the message, so many `times` over if the answer is to take long, with `more` behind it."""
         chat = await self.chat()
         new = await self.json("POST", f"{chat}/turns", 201, json=self.body(times, more))
         return Exchanged(chat, *(f"{chat}/turns/{new[turn]['id']}" for turn in ("user_turn", "assistant_turn")))
@@ -502,7 +502,7 @@ class ServerChecks:
 
 
 async def _bounded(response: httpx2.Response) -> AsyncGenerator[bytes, None]:
-    """The body, decompressed. Raises Failed where it does not end."""
+    """The body, decompressed. Raises Failed if it does not end."""
     count = 0
     async for chunk in response.aiter_bytes():
         count += len(chunk)

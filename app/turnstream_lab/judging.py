@@ -32,7 +32,7 @@ _DUTY: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """`value` is None where an answer could not be judged; `reason` says why. `cost` is that of a model's judgement."""
+    """`value` is None if an answer could not be judged; `reason` says why. `cost` is that of a model's judgement."""
 
     value: float | None
     reason: str = ""

@@ -98,7 +98,7 @@ class Recordings:
             yield path.name, path.read_bytes()
 
     def keep(self, turn: UUID, name: str, content: bytes) -> bool:
-        """Stores a recording of `files`. False where there is one, or where it is none of ours."""
+        """Stores a recording of `files`. False if there is one, or if it is none of ours."""
         path = self.folder / str(turn) / name
         if not _NAME.fullmatch(name) or path.exists():
             return False

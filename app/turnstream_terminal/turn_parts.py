@@ -66,7 +66,7 @@ class UserText:
 
 @dataclass(frozen=True, slots=True)
 class SummaryLine:
-    """One line. `details` are cut where the line is too long, `note` at its end is not."""
+    """One line. `details` are cut if the line is too long, `note` at its end is not."""
 
     status: LineStatus
     name: str

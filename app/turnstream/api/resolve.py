@@ -25,7 +25,7 @@ from turnstream.tracing import TRACING
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """The server's own values, used where neither turn nor chat has one. `ceilings` are the limits, by name, above
+    """The server's own values, used if neither turn nor chat has one. `ceilings` are the limits, by name, above
     which no turn may ask for more; those in `_CEILINGS` are ceilings in any case.
     """
 
@@ -86,7 +86,7 @@ _OF_ACCOUNTS = frozenset(
     }
 )  # fmt: skip
 
-# Limits that the operator's settings are the ceilings of, where they are set.
+# Limits that the operator's settings are the ceilings of, if they are set.
 _CEILINGS = ("hard_max_rounds", "max_calls", "budget_tokens", "budget_cost", "budget_seconds")
 
 
@@ -144,7 +144,7 @@ class Resolver:
         return self._within(model, request, self._output_spec(options), _output_of(model))
 
     def _kept(self, model: Model, before: TurnRequest) -> TurnRequest | None:
-        """The request before, whose prompt and tools stay; None where one of the two is an agent and the other not, or
+        """The request before, whose prompt and tools stay; None if one of the two is an agent and the other not, or
         another one.
         """
         is_kept = model.id == before.model or (model.preset is None and self.models.preset(before.model) is None)
@@ -169,7 +169,7 @@ class Resolver:
         return preset.system, self._choose(preset.tools, (), "tools", room=None)
 
     def _usual_limits(self, model: Model) -> Limits:
-        """The limits of a turn where neither it nor its chat has others."""
+        """The limits of a turn if neither it nor its chat has others."""
         if model.preset is None or model.preset.max_rounds is None:
             return self.defaults.limits
         return replace(self.defaults.limits, max_rounds=model.preset.max_rounds, hard_max_rounds=None)

@@ -91,7 +91,7 @@ class Storage:
         most_running: int | None = None,
         cell: str | None = None,
     ) -> Self:
-        """`database` is held to the owner of the request where row-level security is on, `everything` is not. An owner
+        """`database` is held to the owner of the request if row-level security is on, `everything` is not. An owner
         without a plan may have `most_running` turns at once. Tokens are created for `cell`.
         """
         return cls(
@@ -174,7 +174,7 @@ class Services:
     without a look at the rows. `states` are those of extensions, by name. `note_refusal` counts a request that was not
     authorised, by its address and what was sent as proof. `drain` takes this replica out of service. `failed` is set
     when a part of the server has failed for good, so that the process must be stopped and started again. `neighbours`
-    are the other processes of the server, where it has several. `owner_keys` encrypt secrets, if there is a master key.
+    are the other processes of the server, if it has several. `owner_keys` encrypt secrets, if there is a master key.
     """
 
     authenticator: Authenticator
@@ -261,7 +261,7 @@ def check_rate(refusal: Refusal | None) -> None:
 
 
 async def count_writes(services: Services, owner: str, count: int) -> None:
-    """Raises TooMany where the owner's plan has no room for them."""
+    """Raises TooMany if the owner's plan has no room for them."""
     plan = services.plans.of(owner)
     if count and plan.has("writes"):
         check_rate(await services.storage.accounts.count_writes(owner, plan, count))

@@ -207,7 +207,7 @@ def _metrics(settings: Settings) -> Finding:
 
 
 async def _database(settings: Settings, stack: AsyncExitStack) -> AsyncIterator[Finding | Database]:
-    """Ends with the open database, where it has tables."""
+    """Ends with the open database, if it has tables."""
     try:
         check_present(settings)
     except ConfigError as error:

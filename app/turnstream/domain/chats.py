@@ -44,7 +44,7 @@ class Placement:
 
 def place_message(before: Turn | None, branch: Sequence[Turn], on_busy: OnBusy) -> Placement:
     """Decides where a message goes that names the answer `before`. `branch` leads to that answer, oldest first: all of
-    its turns are open but perhaps the first. Raises Conflict where one is open and `on_busy` is `reject`.
+    its turns are open but perhaps the first. Raises Conflict if one is open and `on_busy` is `reject`.
     """
     busy = [turn for turn in branch if not turn.ended]
     if before is None or not busy:

@@ -13,7 +13,7 @@ CALL_TOOL = "call_tool"
 
 
 class NamedCalls:
-    """Reads calls of the generic tool as calls of the tools that they name. Where the request defers no tool, a tool of
+    """Reads calls of the generic tool as calls of the tools that they name. If the request defers no tool, a tool of
     that name is another one, and no call is changed. Each call is read once: its input may be long.
     """
 

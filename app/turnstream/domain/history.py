@@ -17,7 +17,7 @@ from turnstream.domain.turns import WITHDRAWN, EarlierResults, Turn, TurnRequest
 
 _NOTE = 100  # characters, about, of the note instead of what is omitted
 COMPACTED = "compacted"  # the stop reason of a round that made a summary
-EARLIER_HEAD = 500  # characters that are sent of a long result of an earlier turn, where these are sent shortened
+EARLIER_HEAD = 500  # characters that are sent of a long result of an earlier turn, if these are sent shortened
 
 _CALL_AND_RESULT = frozenset({TOOL_USE, TOOL_RESULT})
 

@@ -20,7 +20,7 @@ SERVER_RESULT = "_tool_result"  # how the types of results end that a provider's
 IMAGE = "image"
 DOCUMENT = "document"
 PROVIDER_SUMMARY = "compaction"  # written by a provider that makes the conversation shorter by itself
-SUMMARY = "summary"  # of the turns before, where they are too long for the model
+SUMMARY = "summary"  # of the turns before, if they are too long for the model
 SHORTENED = "shortened"  # which earlier tool results are sent shortened from there on
 USER_TEXT = "user_text"  # from the user, while the turn ran
 REPORT = "report"  # the outcome of a call that went on in the background after its turn had continued
@@ -80,7 +80,7 @@ _ROWS = (
     BlockKind(USER_TEXT, "steer", after_seal=True, sent="as_user_text", shown="user_text"),
     # The call has its one result already, so a provider takes no second one.
     BlockKind(REPORT, "note", after_seal=True, sent="as_user_text", shown="note", size="text"),
-    # Sent only where the output was not accepted.
+    # Sent only if the output was not accepted.
     BlockKind(VERDICT, "note", after_seal=True, sent="as_user_text", shown="note"),
 )
 KINDS: Mapping[str, BlockKind] = {kind.name: kind for kind in _ROWS}

@@ -121,7 +121,7 @@ class Marks(Sequence[Mark]):
         self._entries.append(mark)
 
     def add(self, blocks: Iterable[Block], closed_by: int | None = None) -> None:
-        """Appends both marks of closed blocks; where one was open, its start is there already."""
+        """Appends both marks of closed blocks; if one was open, its start is there already."""
         entries = self._entries
         for block in blocks:
             if entries and isinstance(last := entries[-1], BlockStart) and last.index == block.index:

@@ -109,7 +109,7 @@ def attempt_of(turn: Turn) -> int:
 
 
 def output_of(turn: Turn) -> str | None:
-    """The output of a structured turn, JSON text as the model wrote it, or its value where it is wrapped; None while
+    """The output of a structured turn, JSON text as the model wrote it, or its value if it is wrapped; None while
     there is none.
     """
     if turn.request is None or turn.request.output is None or turn.stop_reason != "output":

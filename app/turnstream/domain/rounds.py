@@ -63,7 +63,7 @@ def _count(figure: object) -> int:
 class Round:
     """One model call. `usage` is the provider's object, the last figures winning. `data` is JSON text: what else the
     provider reported of the message and may need back (container, stop_details). Several attempts may have begun a
-    round of the same number; at most one of these is sealed, by attempt `sealed_by`. `model` was called, where known.
+    round of the same number; at most one of these is sealed, by attempt `sealed_by`. `model` was called, if known.
     `estimated_tokens`, of a reply that was cut off, is its output by the length of its text: providers report the true
     figure at the end of a reply. `cost` is by the prices of the time when the round was sealed or voided; None if they
     are not known.
@@ -100,7 +100,7 @@ class Round:
 
     @property
     def spent(self) -> Mapping[str, Any]:
-        """The usage, with the estimate where that is higher: an interrupted reply is billed too."""
+        """The usage, with the estimate if that is higher: an interrupted reply is billed too."""
         return {**self.usage, "output_tokens": self.estimated_tokens} if self.is_estimated else self.usage
 
 

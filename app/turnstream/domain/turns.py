@@ -133,7 +133,7 @@ class OutputSpec:
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """The parts of a request that a model name stands for, where it is the name of an agent: a listed `model` (None:
+    """The parts of a request that a model name stands for, if it is the name of an agent: a listed `model` (None:
     the default one), a system prompt, names of tools of the server, and, if they are given, the limit of rounds and the
     output. A turn cannot have others. `description` is for people.
     """
@@ -152,7 +152,7 @@ class TurnRequest:
 
     `params` are the model parameters as given (max_tokens, thinking, …). `provider_tools` run at the provider; their
     definitions are JSON text and passed on unchanged. `record` asks for a recording of the model calls. `plan` is the
-    owner's, where the credentials of the request name one. `labels` are the client's, for itself. `trace` is the span
+    owner's, if the credentials of the request name one. `labels` are the client's, for itself. `trace` is the span
     that made the turn, as a header `traceparent`; None if nothing is traced. `documents` is how the paths of all
     documents begin that the turn's tools may read: empty for every document, None for none. `root_turn` is the root of
     the family that the turn was made for: its budgets of tokens and cost are those of the family.

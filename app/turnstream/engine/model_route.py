@@ -128,7 +128,7 @@ class ModelAccess:
 
 @dataclass(slots=True)
 class _Failures:
-    """The calls of one model that failed in a row; none where its breaker was open."""
+    """The calls of one model that failed in a row; none if its breaker was open."""
 
     model: str
     since: float
@@ -180,7 +180,7 @@ class ModelRoute:
     @contextmanager
     def call(self) -> Iterator[Provider]:
         """Encloses a call of the present model. A model with an open breaker is skipped for the next callable one;
-        where none may, it is called all the same: nothing else can answer.
+        if none may, it is called all the same: nothing else can answer.
         """
         first = next(
             (place for place, model in enumerate(self._left) if not self._access.is_open(model, self._owner)), 0

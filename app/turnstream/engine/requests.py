@@ -101,7 +101,7 @@ class Requests:
 
 
 class TokenCounts:
-    """Token counts of one turn's next request, as the provider counts. It is asked only where an estimate is too close
+    """Token counts of one turn's next request, as the provider counts. It is asked only if an estimate is too close
     to a limit, once per request, and not again for a model after it failed to answer.
     """
 

@@ -35,7 +35,7 @@ TOO_MANY_CALLS = "This call was not run: the limit of {} tool calls in a turn is
 
 @dataclass(frozen=True, slots=True)
 class RunCall:
-    """The call is run with `input_json`. `approval` is the person's permission, where one was needed."""
+    """The call is run with `input_json`. `approval` is the person's permission, if one was needed."""
 
     input_json: str
     approval: AskAnswer | None = None
@@ -146,7 +146,7 @@ class ToolGate:
         return StartJob(run.input_json, policy.reports) if policy.background else run
 
     def _without_sign_in(self, call: Block) -> Outcome | None:
-        """The outcome of a call whose server wants a sign-in, where the person did not sign in."""
+        """The outcome of a call whose server wants a sign-in, if the person did not sign in."""
         asked = [ask for ask in self.turn.asks if ask.kind == "sign_in" and (ask.round, ask.call_id) == call.key]
         answer = asked[-1].answer if asked else None
         if answer is None:
@@ -162,7 +162,7 @@ class ToolGate:
         return Outcome(f"This call was not run: {text}", kind="refused", notes={"sign_in": {"decision": decision}})
 
     def end_of_job(self, call: Block) -> JobEnd | None:
-        """How the job of the call has ended. None where it has none. One that still runs is stopped by the result that
+        """How the job of the call has ended. None if it has none. One that still runs is stopped by the result that
         its call gets, so its outcome is unknown.
         """
         job = next((job for job in self.turn.jobs if job.key == call.key), None)

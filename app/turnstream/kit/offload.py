@@ -32,7 +32,7 @@ class Portions:
         self._until = perf_counter() + _PORTION
 
     async def pause(self) -> None:
-        """To be awaited between two steps: pauses where the last pause is five milliseconds ago."""
+        """To be awaited between two steps: pauses if the last pause is five milliseconds ago."""
         if perf_counter() >= self._until:
             await asyncio.sleep(0)
             self._until = perf_counter() + _PORTION

@@ -131,7 +131,7 @@ class AllowedParams:
         return allowed is None or all(each in allowed for each in _texts(value))
 
     def shows(self, parameter: Parameter) -> bool:
-        """True where some value of it is allowed."""
+        """True if some value of it is allowed."""
         return not parameter.guarded or parameter.name in self.values
 
 

@@ -104,7 +104,7 @@ class SigningKey:
         return f"{sha256(self.outer_pad + inner).hexdigest()}:{value}"
 
 
-# The owner for whom the statements of a request are. Without one they see no row, where row-level security is on.
+# The owner for whom the statements of a request are. Without one they see no row, if row-level security is on.
 OWNER: ContextVar[str] = ContextVar("owner", default="")
 # Whether a statement is one of a request, and not of a turn that runs or of the server's own work.
 OF_REQUEST: ContextVar[bool] = ContextVar("of_request", default=False)
@@ -298,7 +298,7 @@ class Database:
                 self._refusals.inc()
             raise
         except _ERRORS as error:
-            # The driver's own, where it cannot end the transaction of a statement without an answer, comes after that.
+            # The driver's own, if it cannot end the transaction of a statement without an answer, comes after that.
             first = error.__context__ if isinstance(error, asyncpg.InterfaceError) else error
             if isinstance(first, StatementTooLong):
                 raise first from None
@@ -430,7 +430,7 @@ def unusable(setting: str, url: str, error: Exception) -> ConfigError:
 
 @asynccontextmanager
 async def single_connection(url: str, **options: Any) -> AsyncIterator[Any]:
-    """A connection of the driver, for a few statements. Raises TimeoutError, with words, where Postgres is silent."""
+    """A connection of the driver, for a few statements. Raises TimeoutError, with words, if Postgres is silent."""
     try:
         connection = await open_connection(url, timeout=ANSWER_TIMEOUT, command_timeout=ANSWER_TIMEOUT, **options)
         try:
@@ -447,7 +447,7 @@ def in_schema(url: str, schema: str) -> str:
 
 
 def schema_of(url: str) -> str | None:
-    """The first schema of the search path in `url`, None where it has none."""
+    """The first schema of the search path in `url`, None if it has none."""
     paths = parse_qs(urlsplit(url).query).get("search_path")
     return paths[-1].partition(",")[0].strip(' "') if paths else None
 
@@ -485,7 +485,7 @@ async def connect(
     each transaction another connection may allow none. `actor` is the operator whom the audit trail names; such a
     connection does not pass a pooler. With a `key` its user is one of row-level security (row_security.py). `schema` is
     where the tables must be found. `pooled`: each transaction may get another session, so its isolation is the default
-    of the role. Raises ConfigError where it cannot be opened, leads to another schema, or has another isolation.
+    of the role. Raises ConfigError if it cannot be opened, leads to another schema, or has another isolation.
     """
     name = "TURNSTREAM_API_DATABASE_URL" if key else "DATABASE_URL"
     pool = Pool(partial(_opened, url, statement_timeout, statement_cache, actor), size)

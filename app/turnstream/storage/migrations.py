@@ -170,7 +170,7 @@ def downgrade(url: str, revision: str) -> None:
 
 
 async def upgrade_in_thread(url: str) -> None:
-    """`upgrade` inside an event loop, if the revision is not the newest or functions changed. Raises ConfigError where
+    """`upgrade` inside an event loop, if the revision is not the newest or functions changed. Raises ConfigError if
     the database cannot be reached, is of a newer version or too old, or holds the tables of another program.
     """
     revision, digests = await _present(url)
@@ -179,7 +179,7 @@ async def upgrade_in_thread(url: str) -> None:
 
 
 async def downgrade_in_thread(url: str, revision: str) -> None:
-    """`downgrade` inside an event loop. Raises ConfigError where the database has no such revision behind it."""
+    """`downgrade` inside an event loop. Raises ConfigError if the database has no such revision behind it."""
     present, known = await present_revision(url), sorted(_known_revisions())
     if present is None or revision not in known[: known.index(present) + 1]:
         raise ConfigError(f"--to must be a revision up to that of the database, {present}, such as {known[0]}.")
@@ -187,7 +187,7 @@ async def downgrade_in_thread(url: str, revision: str) -> None:
 
 
 async def present_revision(url: str) -> str | None:
-    """The revision of the database, None for one without tables. Raises ConfigError where it cannot be migrated."""
+    """The revision of the database, None for one without tables. Raises ConfigError if it cannot be migrated."""
     return (await _present(url))[0]
 
 

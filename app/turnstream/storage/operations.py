@@ -50,7 +50,7 @@ _SAMPLED: Final = f"""
         WHERE place <= {SAMPLE}
     )
 """
-# LIMIT makes Postgres look up each key, where it would read a whole table for its estimate of the sample.
+# LIMIT makes Postgres look up each key, if it would read a whole table for its estimate of the sample.
 GET_SAMPLE = Statement(
     f"""
     WITH {_SAMPLED}
@@ -112,7 +112,7 @@ DRAIN_REPLICA = Statement(
 
 @dataclass(frozen=True, slots=True)
 class ReplicaState:
-    """A replica that is registered. `connected`: its session is alive. `lease_left` is in seconds, negative where the
+    """A replica that is registered. `connected`: its session is alive. `lease_left` is in seconds, negative if the
     lease has expired; `running` is the number of its turns.
     """
 
@@ -133,8 +133,8 @@ class ReplicaState:
 
 @dataclass(frozen=True, slots=True)
 class MinuteFigures:
-    """Model calls that were charged in a minute; `cost` is None where none of them has a price. Times to the first text
-    are in seconds, None where no call of the sample has any. `failed` are turns that ended as failed.
+    """Model calls that were charged in a minute; `cost` is None if none of them has a price. Times to the first text
+    are in seconds, None if no call of the sample has any. `failed` are turns that ended as failed.
     """
 
     at: datetime

@@ -30,7 +30,7 @@ NARROW: Final = {
     "grants": "SELECT, INSERT, UPDATE (revoked_at)",
     "tool_sets": "SELECT",
 }
-# Of the tables in %(paths)s, by their names and paths: where a row carries its owner, it is compared; else the row of
+# Of the tables in %(paths)s, by their names and paths: if a row carries its owner, it is compared; else the row of
 # its chat or turn must be one that the policy of that table shows. A new row may come with its chat or turn, in one
 # statement, whose other parts it does not see: it must not be one of another owner, and the foreign key demands that
 # there is one. A database of an older version lacks some of the tables and columns.
@@ -237,7 +237,7 @@ def hardening() -> str:
 
 
 async def embedded_api_url(url: str) -> str:
-    """The URL of the API's role in the embedded Postgres at `url`, where it is made if need be."""
+    """The URL of the API's role in the embedded Postgres at `url`, if it is made if need be."""
     async with single_connection(url) as connection:
         await connection.execute(_CREATE_ROLE)
     parts = urlsplit(url)

@@ -92,7 +92,7 @@ PRELIMINARY: Final = f"""CASE WHEN turns.status IN {OPEN_STATUSES} THEN (
     ) END AS preliminary, {JOBS}"""
 
 
-# The tools of a turn whose row has their digest; null where its request has them.
+# The tools of a turn whose row has their digest; null if its request has them.
 TOOLS: Final = """CASE WHEN turns.tool_set IS NOT NULL THEN (
         SELECT tools FROM tool_sets WHERE digest = turns.tool_set
             AND tool_sets.owner = (SELECT chats.owner FROM chats WHERE chats.id = turns.chat_id)

@@ -1,4 +1,4 @@
-"""The tables. Constraints rule out wrong states where SQL can; `migrations/` must agree (a test compares them)."""
+"""The tables. Constraints rule out wrong states if SQL can; `migrations/` must agree (a test compares them)."""
 
 from sqlalchemy import (
     JSON,
@@ -224,7 +224,7 @@ turns = Table(
     ),
     Column("status", Text, nullable=False),
     Column("request", JSON),
-    # The digest of its tools, where the request has none itself.
+    # The digest of its tools, if the request has none itself.
     Column("tool_set", LargeBinary),
     Column("attempt", Integer, nullable=False, server_default=text("0")),
     Column("recoveries", SmallInteger, nullable=False, server_default=text("0")),
@@ -388,7 +388,7 @@ accounts = Table(
     info=owned("owner", "state"),
 )
 
-# What a model call under way may use at most; 0 where no plan limits it. Its charge takes its place, or it is given
+# What a model call under way may use at most; 0 if no plan limits it. Its charge takes its place, or it is given
 # back. A call whose process dies before its reply begins is charged `request_tokens` and `request_cost`.
 reservations = Table(
     "reservations",
@@ -546,7 +546,7 @@ search_pending = Table(
     info=owned("owner"),
 )
 
-# The words of a document, in the language of its owner; null where a sweep has to index it
+# The words of a document, in the language of its owner; null if a sweep has to index it
 # (`search_catch_up_documents`).
 search_documents = Table(
     "search_documents",
@@ -594,7 +594,7 @@ tool_calls = Table(
 
 # A call that runs apart from its turn. A runner has it while `replica` names one that lives; `attempt` counts the runs
 # and fences their writes. `handle` is that of a job that something else runs. A job is over with `settled_at`: with an
-# outcome, or without one where its call got another result.
+# outcome, or without one if its call got another result.
 jobs = Table(
     "jobs",
     metadata,
@@ -650,7 +650,7 @@ asks = Table(
     Column("expires_at", DateTime(timezone=True)),
     Column("answer", JSON),
     Column("answered_at", DateTime(timezone=True)),
-    # Of the tool as it was shown, where an approval may be remembered for the chat.
+    # Of the tool as it was shown, if an approval may be remembered for the chat.
     Column("tool_digest", Text),
     Column("question", JSON),
     # Who alone may answer: a trigger holds each answer to it (`check_approver`).

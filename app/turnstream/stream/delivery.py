@@ -56,7 +56,7 @@ class Delivery:
         self._is_woken = False
 
     async def run(self) -> None:
-        """Delivers until the turn has ended. The caller's task waits meanwhile. It finds the turn's view again where
+        """Delivers until the turn has ended. The caller's task waits meanwhile. It finds the turn's view again if
         nothing feeds the present one any more: that may need the database, on behalf of the request.
         """
         reader, loop = self._reader, asyncio.get_running_loop()

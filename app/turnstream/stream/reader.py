@@ -158,7 +158,7 @@ class TurnReader:
         return frames + self._portion(end)
 
     def _portion(self, end: Cursor | None) -> bytes:
-        """The next frames, up to `end`, where a notice is due. Readers that share frames and are at the same cursor get
+        """The next frames, up to `end`, if a notice is due. Readers that share frames and are at the same cursor get
         the same bytes.
         """
         view, cursor = self.view, self._cursor

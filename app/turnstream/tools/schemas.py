@@ -64,7 +64,7 @@ class SchemaRoom:
     items: int = _MAX_ITEMS
 
     def take(self, chars: int, objects: int, items: int) -> None:
-        """Raises ValueError where they do not fit."""
+        """Raises ValueError if they do not fit."""
         self.chars, self.objects, self.items = self.chars - chars, self.objects - objects, self.items - items
         if min(self.chars, self.objects, self.items) < 0:
             most = f"{2 * _MAX_CHARS:,} characters, {5 * _MAX_OBJECTS:,} objects or {_MAX_ITEMS:,} items of lists"
@@ -117,7 +117,7 @@ class InputSchema:
         return " ".join(sentences) or None
 
     def accepts(self, value: object) -> bool:
-        """Whether an input is valid. False where that cannot be found out within the limits."""
+        """Whether an input is valid. False if that cannot be found out within the limits."""
         try:
             return not self._errors(value, _MAX_SECONDS)
         except (TooCostly, RecursionError, Unresolvable):

@@ -43,7 +43,7 @@ class PersonAnswer:
     content: Mapping[str, Any] | None = None
 
 
-# Asks the person; None where nobody answered in time.
+# Asks the person; None if nobody answered in time.
 AskPerson = Callable[[PersonQuestion], Awaitable[PersonAnswer | None]]
 
 
@@ -129,7 +129,7 @@ class ToolContext:
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A PNG, JPEG, GIF or WebP image or a PDF document in a result. `called` describes it where it cannot be shown."""
+    """A PNG, JPEG, GIF or WebP image or a PDF document in a result. `called` describes it if it cannot be shown."""
 
     content: bytes
     called: str = "file"

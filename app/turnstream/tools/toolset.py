@@ -174,7 +174,7 @@ class Toolset:
         return sha256(json.dumps([version, value], sort_keys=True).encode()).digest()
 
     def tool_digest(self, name: str, offered: Sequence[ToolSpec]) -> str | None:
-        """Identifies the tool that a grant is for. None where each call needs a decision of its own."""
+        """Identifies the tool that a grant is for. None if each call needs a decision of its own."""
         tool, spec = self._find(name, offered), next((spec for spec in offered if spec.name == name), None)
         if tool is None or spec is None or tool.policy.approval_scope == "call" or tool.policy.approvers:
             return None

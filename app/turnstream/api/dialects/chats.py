@@ -36,8 +36,8 @@ _RECENTLY = timedelta(minutes=1)
 
 
 async def chat_of(services: Services, identity: Identity, id: str) -> UUID:
-    """The id of a chat: `id` itself where it names one of the owner's chats, else a UUID made from it. Raises Forbidden
-    where the credential is bound to another chat, or to a turn.
+    """The id of a chat: `id` itself if it names one of the owner's chats, else a UUID made from it. Raises Forbidden
+    if the credential is bound to another chat, or to a turn.
     """
     try:
         chat = UUID(id)
@@ -59,7 +59,7 @@ async def newest_turn(services: Services, owner: str, chat: UUID) -> Turn | None
 
 
 async def newest_path(services: Services, owner: str, chat: UUID) -> Sequence[Turn]:
-    """The path to the newest turn. Raises NotFound where there is no such chat."""
+    """The path to the newest turn. Raises NotFound if there is no such chat."""
     await services.storage.chats.get(owner, chat)
     newest = await services.storage.turns.newest(owner, chat)
     return await services.storage.turns.path(owner, chat, newest) if newest else []

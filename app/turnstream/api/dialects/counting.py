@@ -1,4 +1,4 @@
-"""The count of the tokens of a request: that of the model's provider, or an estimate where it has none."""
+"""The count of the tokens of a request: that of the model's provider, or an estimate if it has none."""
 
 from base64 import b64decode
 from collections.abc import Iterable, Mapping, Sequence

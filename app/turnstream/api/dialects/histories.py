@@ -149,7 +149,7 @@ async def digest_of(items: Iterable[PastItem]) -> bytes:
 async def find_place(
     services: Services, identity: Identity, history: Iterable[PastItem], answer: Iterable[PastItem]
 ) -> HistoryPlace | None:
-    """The newest turn to which the same history has led, with the same answer, where the caller reaches its chat."""
+    """The newest turn to which the same history has led, with the same answer, if the caller reaches its chat."""
     wanted = _PastAnswer.of_items(answer)
     async for turn in _turns_behind(services, identity, history):
         answers = await _answers_of(services, turn)
@@ -163,7 +163,7 @@ async def find_place(
 async def find_continuation(
     services: Services, identity: Identity, history: Sequence[PastItem], answer: Sequence[PastItem]
 ) -> tuple[Target, Sequence[PastItem]] | None:
-    """The place in a chat where a model continues the text `answer`, and the items to record there before: none where
+    """The place in a chat where a model continues the text `answer`, and the items to record there before: none if
     an answer of the chat ends so. None if no chat is known to have the history. Another text, such as an edited one, or
     the beginning of an answer that still runs, is a branch beside that answer.
     """
@@ -184,7 +184,7 @@ async def find_continuation(
 
 
 async def _turns_behind(services: Services, identity: Identity, history: Iterable[PastItem]) -> AsyncIterator[Turn]:
-    """The turns to which this history has led, the newest first, where the caller reaches their chats."""
+    """The turns to which this history has led, the newest first, if the caller reaches their chats."""
     for chat, id in await services.storage.histories.find(identity.owner, await digest_of(history)):
         if identity.chat in {None, chat}:
             try:
@@ -291,7 +291,7 @@ def history_of(
 
 
 def check_may_record(identity: Identity, items: Iterable[PastItem]) -> None:
-    """Raises Forbidden where the credential may send messages only: answers in a history are no messages of a person.
+    """Raises Forbidden if the credential may send messages only: answers in a history are no messages of a person.
     A greeting is left to it: texts before the first message, which a page shows to everybody.
     """
     if not all(isinstance(item, PastText) for item in items):
@@ -345,7 +345,7 @@ async def go_on_from_results(
     place: str,
 ) -> Exchange | None:
     """Records a history that ends in results of calls, and has the model go on from them. It follows the answer
-    `before`; without one it is that of a new chat, or a branch at the root of the chat. None where it does not end in
+    `before`; without one it is that of a new chat, or a branch at the root of the chat. None if it does not end in
     complete pairs. Raises RequestRefused, and Conflict while the answer before runs.
     """
     calls = {item.id for item in items if isinstance(item, PastCall)}

@@ -18,7 +18,7 @@ PARAMETER = "access_token"  # RFC 6750, 2.3
 
 @dataclass(frozen=True, slots=True)
 class TokensInBrowsers:
-    """Authenticates the tokens of POST /api/tokens, and no others. `in_urls`: for streams, where they allow nothing but
+    """Authenticates the tokens of POST /api/tokens, and no others. `in_urls`: for streams, if they allow nothing but
     to read. `cookie`: the name of a cookie, which counts for pages of this server's own origin and of `origins` alone:
     a browser sends it with what any other page asks for, too.
     """

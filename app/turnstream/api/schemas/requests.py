@@ -70,7 +70,7 @@ class LimitsIn(Body):
 
 class OutputIn(Body):
     """The output of a structured turn: JSON by a schema. Validators and handlers have the names under which the program
-    registered them. With a handler the model refines drafts and submits the last one. Where the model gives its output
+    registered them. With a handler the model refines drafts and submits the last one. If the model gives its output
     by calling tools, these have the names and descriptions here.
     """
 

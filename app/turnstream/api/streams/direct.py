@@ -18,7 +18,7 @@ from turnstream.telemetry import STREAMS_OPEN
 
 
 class TurnResponse(Response):
-    """Sends the frames of `reader`, of which `first` are taken already. Where the server offers an `Outlet`, the pass
+    """Sends the frames of `reader`, of which `first` are taken already. If the server offers an `Outlet`, the pass
     over all deliveries writes the frames, and the task of the request only waits for the end. Any other server gets a
     `FrameResponse`, which does the same with tasks of its own.
     """

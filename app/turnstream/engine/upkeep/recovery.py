@@ -27,7 +27,7 @@ SWEEP = 60.0  # seconds between two searches for turns whose replica has no row 
 
 class ReplicaMonitor:
     """Watches the other replicas. `lease` is in seconds; it is renewed after a third of it, or after `renewal` seconds
-    where that is sooner. `missed` is sent once more when every other replica knows of this one, and notifies it;
+    if that is sooner. `missed` is sent once more when every other replica knows of this one, and notifies it;
     `drain`, at each renewal of the lease, while the order is in the row.
     """
 

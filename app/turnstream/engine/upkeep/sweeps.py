@@ -39,7 +39,7 @@ class Sweep:
     steps: Callable[[], AsyncGenerator[int, None]]
 
     async def run(self, sweeps: Sweeps) -> None:
-        """Sweeps without end, where no other replica does."""
+        """Sweeps without end, if no other replica does."""
         while True:
             await asyncio.sleep(self.period / _LOOKS * random.uniform(0.5, 1.0))  # noqa: S311, replicas look in turn
             try:

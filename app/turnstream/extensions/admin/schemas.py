@@ -141,7 +141,7 @@ class HourEvent(HourOut):
 
 
 class SpendEvent(SpendOut):
-    """What was spent today, where it has changed, once in a minute."""
+    """What was spent today, if it has changed, once in a minute."""
 
 
 OVERVIEW_EVENTS: Mapping[str, type[BaseModel]] = {

@@ -210,7 +210,7 @@ def _turns_named(messages: Sequence[AgUiMessageIn]) -> list[str]:
 
 
 async def _answer(services: Services, identity: Identity, chat: UUID, sent: RunInput) -> tuple[Turn, set[str]] | None:
-    """Stores the answers for calls that wait. Returns their turn, and the interrupts that were answered; None where the
+    """Stores the answers for calls that wait. Returns their turn, and the interrupts that were answered; None if the
     messages end in the result of a call that is not of this thread.
     """
     owner = identity.owner

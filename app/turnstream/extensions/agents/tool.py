@@ -82,7 +82,7 @@ class AgentTool:
 
     @property
     def preset(self) -> Preset | None:
-        """What turns have whose model is the agent; None where it is none."""
+        """What turns have whose model is the agent; None if it is none."""
         agent = self.agent
         if not agent.as_model:
             return None
@@ -122,7 +122,7 @@ def agent_tool(agent: Agent, **options: Any) -> AgentTool:
 
 
 def bind(toolset: Toolset, children: "Children") -> bool:
-    """Lets the agents of the toolset work with `children`. False where it has none. Raises ConfigError for a tool that
+    """Lets the agents of the toolset work with `children`. False if it has none. Raises ConfigError for a tool that
     an agent names and that is not there, and for an output schema that is not valid.
     """
     found = [tool for tool in toolset.own if isinstance(tool, AgentTool)]

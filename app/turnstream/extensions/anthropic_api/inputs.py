@@ -329,7 +329,7 @@ def _limits(services: Services) -> Json | None:
 
 
 def _tools(services: Services, sent: CountIn) -> list[Any] | None:
-    """The tools of the request, and those of the server that it chooses: all of them where it has no `tools`."""
+    """The tools of the request, and those of the server that it chooses: all of them if it has no `tools`."""
     resolver, given = services.resolver, sent.tools
     if given is None:
         if "tools" in held_options() | resolver.held_by(sent.model):

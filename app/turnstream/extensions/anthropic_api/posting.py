@@ -40,7 +40,7 @@ class MessagePosting:
     key: IdempotencyKey | None
 
     async def respond(self, continued: HistoryPlace | None = None) -> tuple[Turn, int]:
-        """Returns the turn that answers, and the part of it that is the answer; `continued` is the answer before, where
+        """Returns the turn that answers, and the part of it that is the answer; `continued` is the answer before, if
         the request names it. Raises RequestRefused.
         """
         found, input = continued, self.input
@@ -143,7 +143,7 @@ def _essence(request: TurnRequest) -> tuple[object, ...]:
 
 
 def _check_nothing_waits(turn: Turn, answered: Sequence[str]) -> None:
-    """Raises RequestRefused where a call of the turn would still wait."""
+    """Raises RequestRefused if a call of the turn would still wait."""
     if call := still_waiting(turn, answered):
         detail = f"`messages` must have a `tool_result` for each call that waits; {call} has none."
         raise RequestRefused(detail, field="messages")

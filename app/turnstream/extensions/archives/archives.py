@@ -79,7 +79,7 @@ _STATUS: Final = """CASE
         ELSE status
     END AS status"""
 _CONVERTED: Final = {("turns", "request"): _WHOLE_REQUEST, ("turns", "status"): _STATUS}
-# Ids of rows that a chat brings along. Where its own id is taken, these are changed with it.
+# Ids of rows that a chat brings along. If its own id is taken, these are changed with it.
 _WITH_IDS = frozenset({"chats", "turns", "steers", "grants", "schedules"})
 _UUID = re.compile(rb"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 
@@ -179,7 +179,7 @@ class ArchivePart(NamedTuple):
 
 
 class ArchiveHead(msgspec.Struct, frozen=True):
-    """The first file. `columns` are the columns of each table; `chat` is set where the archive has it alone."""
+    """The first file. `columns` are the columns of each table; `chat` is set if the archive has it alone."""
 
     format: str
     version: int
@@ -353,14 +353,14 @@ class OwnerImport:
         self._check_chat = check_chat
         self._trusted = trusted
         self._put: dict[str, Statement] = {}
-        # Ids in the archive and here, where they differ; and the turns of the chat that was imported last.
+        # Ids in the archive and here, if they differ; and the turns of the chat that was imported last.
         self._uploads: dict[bytes, bytes] = {}
         self._ids: dict[bytes, bytes] = {}
         self._turns: set[UUID] = set()
         self._waiting: set[UUID] = set()
 
     async def run(self, parts: Iterator[ArchivePart]) -> ImportCounts:
-        """Raises ConfigError for a file that is no archive, and where rows of it cannot be stored."""
+        """Raises ConfigError for a file that is no archive, and if rows of it cannot be stored."""
         first = next(parts, None)
         if first is None or first.name != HEAD:
             raise ConfigError(f"The file is no archive of turnstream: it must begin with {HEAD}.")

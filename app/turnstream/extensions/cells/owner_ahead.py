@@ -19,7 +19,7 @@ from turnstream.storage.ownership import ownership_of
 
 _TIMEOUT: Final = 1800.0  # seconds, as those of the whole copy
 _PORTION: Final = 32_000_000  # bytes that are copied in one transaction, or little more
-_PASSES: Final = 5  # at most, where the owner goes on changing them
+_PASSES: Final = 5  # at most, if the owner goes on changing them
 
 
 def stored_columns(table: str) -> Sequence[str]:
@@ -32,7 +32,7 @@ class _Copied:
     """A table of which rows with the same key and version have the same content; one without a version may change.
     `copy` gives those of :owner as those of :name, and `parts` the rows of other tables that go with them. `take` makes
     those of :name the owner's, gives them what else may have changed and is short, the `live` columns, and returns
-    their `number`. What may have changed and be long is in the columns that `renew` writes, where `updated_at` differs.
+    their `number`. What may have changed and be long is in the columns that `renew` writes, if `updated_at` differs.
     """
 
     columns: Sequence[str]
@@ -307,7 +307,7 @@ class OwnerAhead:
 
     async def take_over(self, source: Transaction, target: Transaction, owner: str) -> None:
         """Gives the owner all rows that `owner` has in the old cell, where nothing changes any more. Raises ConfigError
-        where they are deleted in the new one just now.
+        if they are deleted in the new one just now.
         """
         await self._lock(target)
         listed = {name: await source.rows(table.list, owner=owner) for name, table in COPIED.items()}

@@ -3,7 +3,7 @@
 What does not change any more is copied ahead (owner_ahead.py). Then the owner is held: the API refuses changes, running
 turns go back into the queue, and nobody claims them. Now the rest is copied, in one transaction of each database. That
 of the old cell commits first: it gives the rows there the name of a departed owner, so nothing finds them any more, and
-nothing is lost where the other one does not commit. The move is then repeated, from the departed owner.
+nothing is lost if the other one does not commit. The move is then repeated, from the departed owner.
 """
 
 import asyncio
@@ -181,7 +181,7 @@ class OwnerMove:
 
     async def run(self) -> None:
         """A move that was cut off at any moment is begun again, or ended, by the next call. Raises NotFound and
-        ConfigError where it is refused, StorageError where Postgres fails.
+        ConfigError if it is refused, StorageError if Postgres fails.
         """
         await self._check_versions()
         before = await self._source.row(GET_MOVE, owner=self._owner)

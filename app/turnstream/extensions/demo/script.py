@@ -200,7 +200,7 @@ def _library_call(name: str, input: Mapping[str, Any]) -> list[Part]:
 
 
 def _call(command: ToolCommand) -> list[Part]:
-    """Returns the call with the input as it was written, also where that is not JSON."""
+    """Returns the call with the input as it was written, also if that is not JSON."""
     opened, *_, closed = _library_call(command.name, {})
     return [opened, BlockText(0, command.input), closed]
 

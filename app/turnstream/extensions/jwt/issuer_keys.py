@@ -42,7 +42,7 @@ class IssuerKeys:
         self._fetching: asyncio.Task[None] | None = None
 
     async def find(self, id: str | None) -> Jwk | None:
-        """The key with this id; without an id the only key. None where the issuer has no such key. Raises Unavailable
+        """The key with this id; without an id the only key. None if the issuer has no such key. Raises Unavailable
         while the keys are not known.
         """
         self.keep_fresh()

@@ -182,7 +182,7 @@ async def _opened(request: Request) -> "tuple[SignIns, LinkedAsk, McpIssuer]":
 
 async def _check_person(request: Request, ask: "LinkedAsk") -> None:
     """Where the browser proves who the person is, it must be the owner: tokens of another one would be used for them.
-    The link alone suffices where browsers prove nothing, as with tokens that a program sends.
+    The link alone suffices if browsers prove nothing, as with tokens that a program sends.
     """
     try:
         identity = await services_of(request).authenticator.identity_of(request)

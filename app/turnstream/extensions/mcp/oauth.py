@@ -460,7 +460,7 @@ def _origin(url: str) -> str:
 
 
 def _method_of(metadata: OAuthMetadata, secret: str | None) -> str:
-    """How a client with a secret authenticates, where its registration does not say so: RFC 8414 names the default."""
+    """How a client with a secret authenticates, if its registration does not say so: RFC 8414 names the default."""
     offered = metadata.token_endpoint_auth_methods_supported or ["client_secret_basic"]
     if secret is None:
         return "none"

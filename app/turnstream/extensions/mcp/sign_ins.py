@@ -206,7 +206,7 @@ class SignIns:
     # --- tokens for calls --------------------------------------------------------------------------------------------
 
     async def token(self, owner: str, server: McpServer) -> Token | None:
-        """None where the owner must sign in. Raises ToolUnavailable."""
+        """None if the owner must sign in. Raises ToolUnavailable."""
         row = await self._database.row(GET_SIGN_IN, owner=owner, server=server.name)
         if row is None or row["tokens"] is None:
             return None
@@ -215,7 +215,7 @@ class SignIns:
         return await self._token_of(row, server)
 
     async def refreshed(self, owner: str, server: McpServer, version: int) -> Token | None:
-        """A token that is newer than `version`, whichever replica refreshes it. None where the owner must sign in.
+        """A token that is newer than `version`, whichever replica refreshes it. None if the owner must sign in.
         Raises ToolUnavailable.
         """
         named, deadline = {"owner": owner, "server": server.name}, monotonic() + _WAIT

@@ -16,7 +16,7 @@ from turnstream.tools.tool import GOES_ON, Detached, Outcome, ToolContext, ToolE
 
 log = structlog.get_logger(__name__)
 
-_POLL = 5.0  # seconds, where the server names none
+_POLL = 5.0  # seconds, if the server names none
 _LONGEST_POLL = 60.0
 _TIME_TO_CANCEL = 5.0
 _MAX_QUESTIONS = 100  # of one task
@@ -142,7 +142,7 @@ class McpTask:
         return TaskPause(self._interval(state.poll_interval_ms), state.status_message)
 
     async def _state(self) -> TaskState | None:
-        """None where the server cannot be asked now: the task may go on without us."""
+        """None if the server cannot be asked now: the task may go on without us."""
         try:
             state = await self.send(_request("tasks/get", self.id))
         except ToolUnavailable:

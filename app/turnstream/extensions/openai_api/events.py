@@ -184,7 +184,7 @@ class ResponseEvents:
             yield {"type": type, "sequence_number": number, **members}
 
     def _caught_up(self, number: int) -> Iterator[Json]:
-        """Before the first event that the reader does not have: where what it has was taken back, all that stays."""
+        """Before the first event that the reader does not have: if what it has was taken back, all that stays."""
         known, self._after = self._after, -1
         is_taken_back = number // BAND > known // BAND and number % BAND <= known % BAND and known >= 0
         if is_taken_back or self._lost:
@@ -273,7 +273,7 @@ class ResponseEvents:
         )
 
     def _new_item(self, begin: Begin) -> Json | None:
-        """The item that begins with this block, as far as it is known then; None where the block is none."""
+        """The item that begins with this block, as far as it is known then; None if the block is none."""
         turn, start = self._turn(), begin.start
         place = start.index, start.attempt
         if start.type == TEXT and not self._is_structured:

@@ -44,7 +44,7 @@ class FileIn(OpenBody):
 
 class PartIn(FileIn):
     """A part of a message or of an output. Its `type` decides which members count; a part of a type that has no place
-    here is refused where a model would get it.
+    here is refused if a model would get it.
     """
 
     type: Annotated[
@@ -387,7 +387,7 @@ class ToolCallIn(LenientBody):
 
 
 class ChatMessageIn(LenientBody):
-    """A message of a chat completion. `content` may be left out where there are calls."""
+    """A message of a chat completion. `content` may be left out if there are calls."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: Content | None = None

@@ -61,7 +61,7 @@ def tools_of(
 def offered(
     services: Services, model: str | None, given: Sequence[ToolIn] | None
 ) -> tuple[Sequence[ToolIn] | None, list[str]]:
-    """The tools without those that agents offer to every model where the provider of this one does not have them, and
+    """The tools without those that agents offer to every model if the provider of this one does not have them, and
     the names of these.
     """
     resolver = services.resolver
@@ -74,7 +74,7 @@ def offered(
 
 
 def allowed(given: Sequence[ToolIn] | None, choice: AllowedIn) -> Sequence[ToolIn]:
-    """The tools that a choice allows. Raises RequestRefused where it is none of them."""
+    """The tools that a choice allows. Raises RequestRefused if it is none of them."""
     wanted = [(each.type, _name_of(each)) for each in choice.tools or ()]
     kept = [
         tool

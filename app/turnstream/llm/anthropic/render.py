@@ -142,7 +142,7 @@ def _container_in(data: str | None) -> str | None:
 
 
 def _begins_without_thought(messages: Sequence[Message]) -> bool:
-    """True if the round of calls that is under way begins without a thought, which the provider refuses where thinking
+    """True if the round of calls that is under way begins without a thought, which the provider refuses if thinking
     is enabled. Thoughts of another model, and those before a shortening, are not sent.
     """
     place = len(messages) - 1

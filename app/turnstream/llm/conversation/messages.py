@@ -99,7 +99,7 @@ class KnownEntries:
 def build_messages(
     path: Sequence[Turn], model: str | None = None, *, may_use_tools: bool = True, known: KnownEntries | None = None
 ) -> tuple[Message, ...]:
-    """Returns the messages for the running turn, the last of `path`. `model` is the model that is called, where it is
+    """Returns the messages for the running turn, the last of `path`. `model` is the model that is called, if it is
     not the one that the turn asked for. A program that the model has begun goes on only if it `may_use_tools`.
     """
     return _build(path, model, known or KnownEntries(), keep_thoughts=True, may_use_tools=may_use_tools)
@@ -152,7 +152,7 @@ def _build(
         if not entries or (entries[-1][0] == "assistant" and not begins and not _is_prefilled(path, place)):
             # A path may begin with an assistant turn, or have two in a row; a provider takes neither.
             entries.append(("user", Block(0, 0, 0, TEXT, GO_ON if entries else NO_USER)))
-        # A provider's signature binds a thought to what came before it. Where that is sent changed now, it is invalid.
+        # A provider's signature binds a thought to what came before it. If that is sent changed now, it is invalid.
         valid = [
             number
             for number in (round.number for round in turn.rounds if keep_thoughts)

@@ -86,7 +86,7 @@ class Seam:
         return self._decide()
 
     def _repeated(self) -> int:
-        """The length of what is held and repeats the text that stands, as much as possible. 0 where that text repeats
+        """The length of what is held and repeats the text that stands, as much as possible. 0 if that text repeats
         itself, as equal lines of a table do: what goes on with it looks the same, and no word of it may be lost.
         """
         for start in self._starts:
@@ -100,7 +100,7 @@ class Seam:
         return len(tail) >= _SURE and (self._dense.find(tail) < start or (tail + tail).find(tail, 1) < len(tail))
 
     def _end_of_repetition(self, start: int) -> int:
-        """The length of what repeats the text that stands from `start` on; 0 where it does not, or by chance."""
+        """The length of what repeats the text that stands from `start` on; 0 if it does not, or by chance."""
         repeated = self._dense[start:]
         if not self._dense_held.startswith(repeated):
             return 0

@@ -31,7 +31,7 @@ NEEDED_ABILITY: Mapping[str, Ability] = {IMAGE: "images", DOCUMENT: "documents"}
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """`upstream` is the provider's own id for the model, where it differs. `context_window` and `max_output` are in
+    """`upstream` is the provider's own id for the model, if it differs. `context_window` and `max_output` are in
     tokens. Without `can`, its abilities are unknown and nothing is refused. `fallbacks` are tried in order when it is
     down. With `think_tags` its answers contain its thoughts in <think> tags. `refuses` are parameters that its provider
     takes for other models. With `prefill` it goes on with a message of the assistant that ends a request. A model with
@@ -201,7 +201,7 @@ class Models:
         return None if found is None else found[1].prices
 
     def longest_reply(self, name: str) -> int | None:
-        """In tokens; None where it is not known."""
+        """In tokens; None if it is not known."""
         found = self._find(name)
         return None if found is None else found[1].max_output
 

@@ -198,7 +198,7 @@ def _head(request: httpx2.Request) -> tuple[object, ...]:
 
 
 class _BelowSdk(httpx2.AsyncBaseTransport):
-    """Answers an SDK's request in the place of the network where that is wanted, and else passes it on."""
+    """Answers an SDK's request in the place of the network if that is wanted, and else passes it on."""
 
     def __init__(self, network: httpx2.AsyncClient) -> None:
         self._network = network

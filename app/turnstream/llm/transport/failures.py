@@ -325,7 +325,7 @@ def _members(failure: object) -> Mapping[str, Any]:
 
 
 def _object_in(text: str) -> object:
-    """The object in a text, as JSON or as Python writes it; None where there is none."""
+    """The object in a text, as JSON or as Python writes it; None if there is none."""
     start, end = text.find("{"), text.rfind("}") + 1
     if not 0 <= start < end:
         return None
@@ -346,7 +346,7 @@ def _object_in(text: str) -> object:
 
 def retry_after(headers: httpx2.Headers) -> float | None:
     """Returns the wait in seconds that the headers ask for, in milliseconds, in seconds, or until a date: the longest,
-    where they ask for several.
+    if they ask for several.
 
     Headers that name the reset of a limit are not read: then the whole limit is free again, which is later than the
     next call is possible.

@@ -84,7 +84,7 @@ class Decision:
     """The answer of a person to the ask for `tool_use_id`. `digest` names the input that the person saw; a result needs
     none. `field` is the path of the answer in the request. `remember`: further calls of the tool in the chat are
     allowed with it, those whose inputs meet the condition `when` (JSON text). A decision that `follows` from another
-    one of the request does not count where the call has its answer already. `elicited`: the answer is that to a
+    one of the request does not count if the call has its answer already. `elicited`: the answer is that to a
     question, whose own id is `tool_use_id`.
     """
 

@@ -68,7 +68,7 @@ def chat_from(row: Row) -> Chat:
 
 
 def page_behind(chat: Chat) -> str:
-    """The name of the page behind this chat, where the last changed chats are first."""
+    """The name of the page behind this chat, if the last changed chats are first."""
     return f"{microseconds_of(chat.updated_at)}_{chat.id.hex}"
 
 

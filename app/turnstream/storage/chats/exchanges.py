@@ -370,7 +370,7 @@ class Exchanges:
     async def begin(
         self, position: Position, message: NewExchange, replica: UUID, most_running: int | None = None
     ) -> Exchange | None:
-        """Writes a message, and claims its answer for `replica`, in one statement. None where the answer before is
+        """Writes a message, and claims its answer for `replica`, in one statement. None if the answer before is
         open, the owner has `most_running` turns that run or any in the queue, the position has changed, or the key is
         taken: the transaction of `after` or `in_new_chat` finds the reason.
         """
@@ -422,7 +422,7 @@ class Exchanges:
     async def in_new_chat(
         self, chat: Chat, key: IdempotencyKey | None, most_queued: int | None = None
     ) -> AsyncIterator[Draft]:
-        """Raises KeyTaken, Conflict where the chat is there already, and TooMany where `most_queued` turns of the owner
+        """Raises KeyTaken, Conflict if the chat is there already, and TooMany if `most_queued` turns of the owner
         wait in the queue.
         """
         async with self._database.transaction() as connection:
@@ -449,7 +449,7 @@ class Exchanges:
         read: Position | None = None,
         most_queued: int | None = None,
     ) -> AsyncIterator[Draft]:
-        """Raises NotFound, RequestRefused, and Conflict where the branch is busy and `on_busy` is `reject`. The
+        """Raises NotFound, RequestRefused, and Conflict if the branch is busy and `on_busy` is `reject`. The
         position that was `read` spares a second read while it holds. The owner may have `most_queued`
         turns in the queue.
         """

@@ -54,7 +54,7 @@ class JobResults:
         self._database = database
 
     async def put(self, job: UUID, digest: bytes, end: object) -> PutResult | None:
-        """None where no job has that id and the token with that digest."""
+        """None if no job has that id and the token with that digest."""
         row = await self._database.row(PUT_RESULT, job=job, digest=digest, outcome=to_json(end))
         if row is None:
             return None

@@ -147,7 +147,7 @@ GET_OLDER_REPLICA = Statement("SELECT id FROM replicas WHERE NOT edits_queue AND
 
 @dataclass(frozen=True, slots=True)
 class Behind:
-    """A place in the line: directly behind the message `entry`, or before all others where it is None."""
+    """A place in the line: directly behind the message `entry`, or before all others if it is None."""
 
     entry: UUID | None
 
@@ -302,7 +302,7 @@ class QueuedMessages:
             return list((await _read(moment, chat, await moment.rows(GET_PAIRS, chat=chat))).values())
 
     async def change(self, owner: str, chat: UUID, id: UUID, change: Change) -> QueueEntry:
-        """Makes the entry what `change` describes, and returns it; nothing is written where it is that already. Raises
+        """Makes the entry what `change` describes, and returns it; nothing is written if it is that already. Raises
         Delivered, Conflict, NotFound, RequestRefused, TooMany.
         """
         await self._check_replicas()
@@ -334,7 +334,7 @@ class QueuedMessages:
             return (await _read(connection, chat, rows))[id]
 
     async def withdraw(self, owner: str, chat: UUID, id: UUID, version: str | None) -> QueueEntry | None:
-        """Takes the entry out of the queue, for good, and returns it; None where that was done before. Raises
+        """Takes the entry out of the queue, for good, and returns it; None if that was done before. Raises
         Delivered, Conflict, NotFound.
         """
         await self._check_replicas()

@@ -108,7 +108,7 @@ MAY_REPORT = Statement(
 @dataclass(frozen=True, slots=True)
 class JobReport:
     """The outcome of the job `id`, as the JSON text of its row, which is to be delivered. `turn` made the call, with
-    `request`. None where commits were lost.
+    `request`. None if commits were lost.
     """
 
     id: UUID
@@ -169,7 +169,7 @@ class Reports:
         ]
 
     async def deliver(self, report: JobReport, block: Block, outcome: str | None = None) -> DeliveredReport | None:
-        """Gives the report to the branch of its turn, as `block`. An `outcome` replaces that of the job. None where
+        """Gives the report to the branch of its turn, as `block`. An `outcome` replaces that of the job. None if
         another replica has delivered it.
 
         A turn that has never run takes none: its message can still be withdrawn, and the report would go with it.

@@ -28,7 +28,7 @@ from turnstream.storage.retention import NO_ID
 
 
 def _now(rate: str) -> str:
-    """The present figure of a rate: none where its period is over."""
+    """The present figure of a rate: none if its period is over."""
     period = rate.rpartition("_")[2]
     return f"CASE WHEN {period} >= {beginning(period, 'now()')} THEN {rate} ELSE 0 END"
 
@@ -227,7 +227,7 @@ class Accounts:
         self._database = database
 
     async def admit(self, owner: str, plan: Plan, writes: int = 0) -> Refusal | None:
-        """Counts a request with further `writes`, where the plan has room for them and for what they cause."""
+        """Counts a request with further `writes`, if the plan has room for them and for what they cause."""
         adding = {"requests": 1, "tokens": 0, "cost": 0, **({"writes": writes} if writes else {})}
         turns = {"sets_turns": True, "running_turns": plan.running_turns}
         return await self._take(TAKE, owner, plan, adding, **turns)
@@ -351,7 +351,7 @@ def _measure(rate: str) -> str:
 
 
 def _refusal(plan: Plan, adding: Mapping[str, float], row: Row) -> Refusal | None:
-    """None where there is room again."""
+    """None if there is room again."""
     used = {rate: float(row[rate]) for rate in RATES}
     reached = reached_rate(plan, used, adding)
     if reached is None:

@@ -109,7 +109,7 @@ UsageGroup = Literal["day", "model", "chat", "owner"]
 
 @dataclass(frozen=True, slots=True)
 class UsageSum:
-    """The model calls of a group. `cost` is None where none of them has a price; `unpriced` are those without one."""
+    """The model calls of a group. `cost` is None if none of them has a price; `unpriced` are those without one."""
 
     day: date | None
     model: str | None

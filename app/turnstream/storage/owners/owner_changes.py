@@ -22,7 +22,7 @@ from turnstream.storage.retention import NO_ID, ROWS, walk, walk_of
 from turnstream.storage.rows import JOBS_OF_TURN, OPEN_STATUSES, WAITS
 
 # The longest time that is allowed to pass between the time in a row and the first write of its transaction, which gives
-# that a number; between the clocks of two Postgres, too, where one takes the place of the other.
+# that a number; between the clocks of two Postgres, too, if one takes the place of the other.
 OVERLAP = timedelta(seconds=10)
 # The longest time between the time in a row and its commit. While a transaction is open, perhaps in another database of
 # the server, each look reads again what has changed since it began: a forgotten one must not make that ever more.
@@ -43,7 +43,7 @@ GET_MARK = Statement(
 # session behind a pooler.
 _MOMENT = "SELECT now(), CAST(CAST(pg_snapshot_xmin(pg_current_snapshot()) AS text) AS bigint) AS oldest"
 GET_MOMENT = Statement(_MOMENT)
-# The first join gives a row, and with it the moment before the rows are read, also where no chat has changed. Chats are
+# The first join gives a row, and with it the moment before the rows are read, also if no chat has changed. Chats are
 # read whole that are not `known` as they are: while a transaction is open, each look finds the same ones again.
 GET_CHANGED_CHATS = Statement(
     f"""
@@ -151,7 +151,7 @@ class OwnerChanges:
         most: int | None = None,
     ) -> OwnerUpdate | None:
         """Chats that were made, changed or deleted since the update of `seen_at` (and some before it), the turns that
-        were made in them since, and `turns`, each as it is now. None where there are more than `most` of one of these.
+        were made in them since, and `turns`, each as it is now. None if there are more than `most` of one of these.
         `known` are chats that the update before has found.
         """
         since = seen_at - OVERLAP
@@ -197,11 +197,11 @@ class OwnerChanges:
 
     def _settled(self, moment: Row) -> datetime:
         """The time before which no transaction was open at this moment: that of the newest mark below the oldest one.
-        An hour before, where nothing is known.
+        An hour before, if nothing is known.
         """
         now: datetime = moment["now"]
         oldest = now - LATEST_COMMIT
-        # Backwards: nearly always it is the last mark. One is after `now` where the database's clock was set back, or
+        # Backwards: nearly always it is the last mark. One is after `now` if the database's clock was set back, or
         # where another look came in between.
         ended = (time for time, number in reversed(self._marks) if number < moment["oldest"])
         return CLOCK.in_order(min(max(next(ended, oldest), oldest), now))

@@ -95,7 +95,7 @@ class TokenInfo:
 
 
 class Tokens:
-    """Tokens have the name of the `cell` in which they are created, where it has one."""
+    """Tokens have the name of the `cell` in which they are created, if it has one."""
 
     def __init__(self, database: Database, cell: str | None = None) -> None:
         self._database = database
@@ -122,8 +122,8 @@ class Tokens:
         return self._written("ts", id, secret)
 
     async def create_for_browser(self, identity: Identity, actor: str | None = None) -> str:
-        """Creates a short-lived token for `identity`, whose credential is exchanged for it. Where that is a stored
-        token, the new one goes with it. `actor` is the caller, for the audit trail, where it is another
+        """Creates a short-lived token for `identity`, whose credential is exchanged for it. If that is a stored
+        token, the new one goes with it. `actor` is the caller, for the audit trail, if it is another
         one. Raises Unauthorized when it has gone already.
         """
         kind, mark, parent = (identity.credential or "").partition(":")

@@ -209,7 +209,7 @@ class Jobs:
         return [_claimed(row, requests[row["request"], row["tools"]]) for row in claimed], rows[0]["reports_wait"]
 
     async def held(self) -> Mapping[UUID, int | None]:
-        """The jobs that this replica holds by its rows, with their attempt; None where the job is to stop."""
+        """The jobs that this replica holds by its rows, with their attempt; None if the job is to stop."""
         rows = await self._database.rows(GET_HELD_JOBS, replica=self._replica)
         return {row["id"]: row["attempt"] if row["goes_on"] else None for row in rows}
 

@@ -220,7 +220,7 @@ TAKE_OVER = Statement(
     SELECT id FROM taken
     """
 )
-# Where a turn could not be released, row and log stay for a takeover: a replica without a row is missed by nobody for a
+# If a turn could not be released, row and log stay for a takeover: a replica without a row is missed by nobody for a
 # minute.
 LEAVE = Statement(
     """
@@ -232,7 +232,7 @@ LEAVE = Statement(
     DELETE FROM replicas WHERE id = :replica AND NOT EXISTS (SELECT FROM held) RETURNING id
     """
 )
-# Where the schema is out of reach for a while there is no channel either.
+# If the schema is out of reach for a while there is no channel either.
 NOTIFY = Statement(f"SELECT pg_notify({CHANNEL}, :payload) WHERE current_schema() IS NOT NULL")
 
 
@@ -370,7 +370,7 @@ class Queue:
         return is_draining
 
     async def peers(self) -> Sequence[Peer]:
-        """The other replicas. Where there are any, it learns the time of Postgres."""
+        """The other replicas. If there are any, it learns the time of Postgres."""
         asked = monotonic()
         rows = await self._database.rows(GET_PEERS, replica=self.replica, address=self._address)
         if rows:

@@ -25,7 +25,7 @@ UNKNOWN_CURSOR = (
 @dataclass(slots=True)
 class ChatCursor:
     """What a client knows: all turns up to `place` (`chat_changes` in turnstream.storage.chats), the fields of the
-    chat whose digest is `digest`, and each turn in `open` up to its cursor, or not even its existence where that is
+    chat whose digest is `digest`, and each turn in `open` up to its cursor, or not even its existence if that is
     None. Of all other turns it knows the end.
     """
 

@@ -85,7 +85,7 @@ def _with_options(tool: Any, options: PolicyOptions) -> Tool:
     """The same tool with another policy. Raises ValueError for an option that this tool cannot have."""
     policy_of(tool.spec, {key: value for key, value in options.items() if key in _CHECKED_WITH_SPEC})
     policy = replace(tool.policy, **options)
-    # The tool itself may read its policy, for the form of its results: replace the field where there is one.
+    # The tool itself may read its policy, for the form of its results: replace the field if there is one.
     if is_dataclass(tool) and any(each.name == "policy" for each in fields(tool)):
         return cast("Tool", replace(tool, policy=policy))  # type: ignore[type-var]
     return _ToolWithPolicy(tool, policy)

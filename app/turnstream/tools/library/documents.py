@@ -150,7 +150,7 @@ def _files(folder: Traversable, prefix: str) -> list[tuple[str, str]]:
 
 
 def _reach(context: ToolContext) -> str:
-    """The beginning of the paths that the call may read. Raises ToolError where it may read none."""
+    """The beginning of the paths that the call may read. Raises ToolError if it may read none."""
     if context.documents is None:
         raise ToolError("The user's library is out of reach of this conversation: its token does not allow documents.")
     return context.documents

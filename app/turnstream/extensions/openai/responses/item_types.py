@@ -68,7 +68,7 @@ class Item:
     that nobody was offered keeps its parts in `held`, and its final form in `final`, until it is known whose it is.
 
     Servers count pieces within the item, over the whole answer, or with every delta (vLLM), so a number identifies no
-    piece. Where pieces are announced, one begins with each announcement; elsewhere, with each new number.
+    piece. If pieces are announced, one begins with each announcement; elsewhere, with each new number.
     """
 
     __slots__ = (

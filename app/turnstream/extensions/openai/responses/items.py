@@ -357,7 +357,7 @@ def _abandon(item: Item, parts: list[Part]) -> None:
 
 
 def _rests(streamed: Sequence[str], finals: Sequence[str]) -> list[_Rest]:
-    """Returns the rest of each final piece. Where the final text differs from the streamed one, what clients have seen
+    """Returns the rest of each final piece. If the final text differs from the streamed one, what clients have seen
     stays, and a piece is added only if there are more of them than were streamed.
     """
     whole = "".join(streamed)
