@@ -85,7 +85,7 @@ class Work:
 
 class TurnFiles(Protocol):
     """Recordings of turns, in files beside the database: an export and an import take them along, an erasure deletes
-    them. `owners` may ask for the recording of a turn; None stands for all.
+    them. `owners` may ask for the recording of a turn; None means all.
     """
 
     @property

@@ -1,4 +1,4 @@
-"""Probes of what stands between a server and its clients. The kit is client and origin in one process, so that one
+"""Probes of a proxy between a server and its clients. The kit is client and origin in one process, so that one
 clock measures both ends.
 """
 

@@ -98,7 +98,7 @@ def _reported() -> Sequence[Step]:
 
 
 def _taken_back() -> Sequence[Step]:
-    """A round that failed after a whole block and in the midst of another, and was written anew."""
+    """A round that failed after a whole block and in the midst of another, and was written again."""
     begun = (*_block(0, 1, "thinking", "Hm."), *_block(1, 1, "text", "High ", "tid"))[:-1]
     reset: Step = ("reset", {"attempt": 2, "index": 1})
     again = (*_block(1, 1, "text", "Low ", "tide."), _sealed(1, "end_turn"), _END)

@@ -414,7 +414,7 @@ class ServerChecks:
         return f"{len(events)} events"
 
     async def from_page(self) -> str:
-        """T3: the stream goes on where the page of a chat ends."""
+        """T3: the stream continues where the page of a chat ends."""
         first, _, _ = await self.ended()
         page = await self.json("GET", f"{first.chat}/turns", 200)
         new = await self.json("POST", f"{first.chat}/turns", 201, json=self.body())

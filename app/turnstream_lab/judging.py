@@ -102,7 +102,7 @@ def rubric_judge(client: AsyncClient, rubric: str, model: str | None) -> Judge:
 
 
 def _enclosed(value: object) -> str:
-    """The value as JSON, in which no text can end the element that it stands in."""
+    """The value as JSON, in which no text can end the element that it is in."""
     return msgspec.json.encode(value).decode().replace("<", "\\u003c")
 
 

@@ -50,7 +50,7 @@ _NAME: Final = re.compile(r"attempt-\d+-round-\d+-try-\d+\.jsonl")
 
 class Recordings:
     """A folder of recordings, with one folder for each turn. As a context manager it accepts new ones. Those that it
-    cannot write, or has no room for, are dropped and logged. `owners` may ask for them; None stands for all.
+    cannot write, or has no room for, are dropped and logged. `owners` may ask for them; None means all.
     """
 
     def __init__(self, folder: Path, most_waiting: int = _MOST_WAITING, owners: frozenset[str] | None = None) -> None:

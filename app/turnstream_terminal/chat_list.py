@@ -26,7 +26,7 @@ def short_ids(ids: Sequence[str]) -> dict[str, str]:
 
 
 def print_chats(console: Console, chats: Sequence[Json], now: datetime, excerpts: bool = False) -> None:
-    """With `excerpts` the chats were searched for, and each match stands below its chat."""
+    """With `excerpts` the chats were searched for, and each match follows its chat."""
     if not chats:
         console.print(Text("Nothing was found." if excerpts else "There are no chats yet.", "dim"))
     short = short_ids([chat["id"] for chat in chats])

@@ -188,7 +188,7 @@ def closing_lines(state: Assembler, seconds: float | None) -> list[SummaryLine]:
 
 def _runs(blocks: Sequence[Json]) -> Iterator[list[Json]]:
     """Joins neighbouring text blocks of a round, since a provider begins a new block at a citation, in mid-sentence;
-    and a text that was cut off with the one that goes on with it.
+    and a text that was cut off with the one that continues with it.
     """
     run: list[Json] = []
     for block in blocks:

@@ -45,7 +45,7 @@ _STOP_TIMEOUT = 10.0  # seconds
 @dataclass(frozen=True, slots=True)
 class History:
     """So many exchanges that took place elsewhere. `load` stores their files, and returns them. `goes_on`: they end
-    with results of calls or a text, from which the model goes on without a message: the user turn behind them is
+    with results of calls or a text, from which the model continues without a message: the user turn behind them is
     empty.
     """
 

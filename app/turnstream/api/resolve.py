@@ -195,7 +195,7 @@ class Resolver:
         return before.system if before else self.defaults.system_prompt
 
     def again(self, options: TurnOptions, before: TurnRequest) -> TurnRequest:
-        """The request of a regeneration: that of the answer it stands beside, changed by `options`."""
+        """The request of a regeneration: that of its sibling, changed by `options`."""
         model = self._model(options.model or before.model)
         kept = self._kept(model, before)
         if model.preset is not None:

@@ -154,7 +154,7 @@ class Live:
 
 @dataclass(frozen=True, slots=True)
 class HttpSettings:
-    """Sizes in bytes, times in seconds. `recorded_owners` may ask for recordings; None stands for all. Without a
+    """Sizes in bytes, times in seconds. `recorded_owners` may ask for recordings; None means all. Without a
     `metrics_token` the metrics are open.
     """
 

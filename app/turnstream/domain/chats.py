@@ -10,7 +10,7 @@ from turnstream.domain.errors import Conflict
 from turnstream.domain.turns import Turn
 
 # The effect of a message on a busy branch. `reject`: it is refused. `enqueue`: its answer waits for the end of the
-# open turns. `interrupt`: they are cancelled. `steer`: it goes into one of them. `branch`: it stands beside them.
+# open turns. `interrupt`: they are cancelled. `steer`: it goes into one of them. `branch`: it is beside them.
 OnBusy = Literal["reject", "enqueue", "interrupt", "steer", "branch"]
 
 LONGEST_TITLE = 60  # characters of one that the server gives

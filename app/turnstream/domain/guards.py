@@ -44,7 +44,7 @@ class TextSpan(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """Nothing is wrong. The last `undecided` characters are checked again with what follows; None stands for the
+    """Nothing is wrong. The last `undecided` characters are checked again with what follows; None means the
     overlap of the guard.
     """
 

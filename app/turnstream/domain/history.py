@@ -1,4 +1,4 @@
-"""The history that a model is sent: summaries stand for older turns, and older tool results are shortened.
+"""The history that a model is sent: summaries represent older turns, and older tool results are shortened.
 
 Summaries and shortenings are blocks of the turn that ran when they were made. A branch that began before them does not
 have them, and is sent its own history.

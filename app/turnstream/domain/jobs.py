@@ -15,7 +15,7 @@ from turnstream.domain.blocks import CallKey
 JobKind = str
 
 # `running` has a runner; the job of a runner that is gone is `running` until another one claims it. A `detached` one
-# goes on elsewhere: its handle says where. `settled` has an outcome. `stopped`: the call got another result.
+# continues elsewhere: its handle says where. `settled` has an outcome. `stopped`: the call got another result.
 # tests/integration/test_states.py runs every statement against this.
 JobState = Literal["due", "running", "detached", "settled", "stopped"]
 JOB_TRANSITIONS: Mapping[JobState, frozenset[JobState]] = {

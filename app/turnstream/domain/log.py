@@ -81,7 +81,7 @@ def stop_of_block(block: Block, closed_by: int) -> BlockStop:
 
 class Marks(Sequence[Mark]):
     """The marks of a log. A reply may have thousands of blocks, so the two marks of a whole block are made when they
-    are read: the block itself stands in both places.
+    are read: the block itself is in both places.
     """
 
     __slots__ = ("_entries",)

@@ -79,7 +79,7 @@ def line_of(pairs: Mapping[UUID, Pair], question: UUID) -> list[Pair]:
 def relinked(
     pairs: Mapping[UUID, Pair], line: Sequence[Pair], new_line: Sequence[Pair], edited: Collection[UUID] = ()
 ) -> list[Pair]:
-    """The pairs that are read anew if `line` becomes `new_line`: each that follows another answer than before or is
+    """The pairs that are read again if `line` becomes `new_line`: each that follows another answer than before or is
     `edited`, and all behind these. Each comes behind the one that it follows. What followed the end of the line
     follows its new end; what followed a pair that is gone, the one before it.
     """

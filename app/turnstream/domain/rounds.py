@@ -127,7 +127,7 @@ def add_usage(left: Mapping[str, Any], right: Mapping[str, Any]) -> dict[str, An
 
 
 def exact_sum(values: Iterable[float]) -> float:
-    """The sum of the decimal numbers that the values stand for: 0.1 and 0.2 are 0.3."""
+    """The sum of the decimal numbers that the values represent: 0.1 and 0.2 are 0.3."""
     return float(sum((Decimal(str(value)) for value in values), Decimal()))
 
 

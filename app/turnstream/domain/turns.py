@@ -133,7 +133,7 @@ class OutputSpec:
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """The parts of a request that a model name stands for, if it is the name of an agent: a listed `model` (None:
+    """The parts of a request that a model name means, if it is the name of an agent: a listed `model` (None:
     the default one), a system prompt, names of tools of the server, and, if they are given, the limit of rounds and the
     output. A turn cannot have others. `description` is for people.
     """

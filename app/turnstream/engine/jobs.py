@@ -109,7 +109,7 @@ class JobKind(Protocol):
         ...
 
     async def run(self, running: RunningJob) -> JobEnd | Detachment:
-        """The end of the job, or how it goes on elsewhere. A run after the first one decides whether that may be
+        """The end of the job, or how it continues elsewhere. A run after the first one decides whether that may be
         repeated: with a handle, always. It is cancelled when the job is to stop.
         """
         ...

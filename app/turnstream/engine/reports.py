@@ -111,7 +111,7 @@ class ReportDelivery:
         return replace(block, text=block.text.strip() or RETURNED_NOTHING, data=to_json(about)), changed
 
     async def _checked(self, report: JobReport, outcome: Outcome) -> Outcome:
-        """The outcome as guards let it pass. The turn that gets it goes on where one of another call would end it."""
+        """The outcome as guards let it pass. The turn that gets it continues where one of another call would end it."""
         plan = self._plans.of(report.owner, report.request.plan).name
         guards = [guard for guard in self._guards if guard.applies("tool_result", plan)]
         try:

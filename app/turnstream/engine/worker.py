@@ -101,7 +101,7 @@ class Isolation:
         return seconds
 
     def end(self) -> None:
-        """To be called when no suspect was found."""
+        """Called when no suspect was found."""
         self._at_once = 1
 
     def holds(self, running: Collection[UUID], now: float) -> bool:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
 _PACKAGE = Path(__file__).parents[1]
-# A wheel carries them inside the package; in the source tree they stand beside it.
+# A wheel carries them inside the package; in the source tree they are beside it.
 FOLDER = next(filter(Path.is_dir, [_PACKAGE / "migrations"]), _PACKAGE.parents[1] / "migrations")
 
 OLDEST_POSTGRES = 15  # the major version; it and the embedded one are tested

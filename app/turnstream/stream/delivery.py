@@ -71,7 +71,7 @@ class Delivery:
                 await reader.renew()
 
     def wake(self) -> None:
-        """To be called when there may be more, and when the sink has become writable."""
+        """Called when there may be more, and when the sink has become writable."""
         if not self._is_woken:
             self._is_woken = True
             self._deliveries.add(self)

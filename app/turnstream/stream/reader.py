@@ -118,7 +118,7 @@ class TurnReader:
         return frames
 
     async def wait(self) -> None:
-        """Waits until there may be more. To be called when a look would find nothing, with no await in between."""
+        """Waits until there may be more. Called when a look would find nothing, with no await in between."""
         if self.fed:
             await self.view.wakeup.wait()
         else:

@@ -49,7 +49,7 @@ AskPerson = Callable[[PersonQuestion], Awaitable[PersonAnswer | None]]
 
 @dataclass(frozen=True, slots=True)
 class Detached:
-    """Returned by a background tool whose work goes on elsewhere. The job keeps `handle`, a JSON value, and no slot. It
+    """Returned by a background tool whose work continues elsewhere. The job keeps `handle`, a JSON value, and no slot. It
     is run again with that handle after `after` seconds; with None only when it is woken, or at its deadline. A program
     that has the job's `result_address` may settle it before. `message` is shown as progress.
     """
@@ -103,7 +103,7 @@ class ToolContext:
     unless it is empty. `offered` are all tools of the turn.
     A background tool can `checkpoint` a JSON value. If its process dies, `checkpointed` is the last one in the next
     run of the call; else it is None. `deadline` is when the call is stopped. Of other tools nothing is kept.
-    A background tool whose work goes on elsewhere returns `Detached`, or calls `detach`, and then returns anything.
+    A background tool whose work continues elsewhere returns `Detached`, or calls `detach`, and then returns anything.
     `job` is the id of its job, `handle` that of the run before, None in the first one. `result_address` makes a new
     address for its result; the address before is no longer good.
     """
@@ -160,7 +160,7 @@ OutcomePart = str | File
 
 
 def join_texts(parts: Iterable[OutcomePart], separator: str) -> list[OutcomePart]:
-    """Joins texts that stand side by side."""
+    """Joins texts that are side by side."""
     joined: list[OutcomePart] = []
     for part in parts:
         if isinstance(part, str) and joined and isinstance(joined[-1], str):

@@ -185,7 +185,7 @@ class Toolset:
     ) -> Outcome:
         """The outcome of one call. Raises only CancelledError, after the tool has stopped or was abandoned.
 
-        `offered` are the tools that were in the request of the model; None stands for all.
+        `offered` are the tools that were in the request of the model; None means all.
         """
         start = perf_counter()
         known = list(self._tools) if offered is None else [spec.name for spec in offered]
@@ -298,7 +298,7 @@ def _clean(input_json: str) -> str:
 
 
 def _parse(input_json: str) -> dict[str, Any]:
-    """The input as a dict; nothing at all stands for an empty object. Raises ValueError for anything else."""
+    """The input as a dict; nothing at all means an empty object. Raises ValueError for anything else."""
     text = _clean(input_json)
     if has_too_many_values(text):
         raise ValueError(f"has more than {MOST_VALUES:,} values")

@@ -122,7 +122,7 @@ async def replace_answer(
 @dataclass(frozen=True, slots=True)
 class PageOptions:
     """The additions of a page to the options of a turn: all the `tools` that it runs, as `page_tool` makes them, or
-    None if its client does not name them; its system prompt, and what stands behind the prompt.
+    None if its client does not name them; its system prompt, and what follows the prompt.
     """
 
     tools: Sequence[dict[str, Any]] | None = None
@@ -143,7 +143,7 @@ def page_tool(name: str, description: str | None, schema: object) -> dict[str, A
 async def with_page(
     services: Services, owner: str, chat: UUID, options: UiOptions, page: PageOptions, before: Turn | None
 ) -> UiOptions:
-    """The options, with those of the page. Its tools stand beside the others of the turn, the chat or the server, and
+    """The options, with those of the page. Its tools are beside the others of the turn, the chat or the server, and
     are gone with the next turn if the page has no more of them. `before` is the answer that the turn follows.
     """
     stored: Chat | None = None

@@ -195,7 +195,7 @@ async def _turns_behind(services: Services, identity: Identity, history: Iterabl
 
 
 async def _question_of(services: Services, owner: str, turn: Turn) -> tuple[Turn, Sequence[Turn]]:
-    """The message that the turn answers, and the answers to it that the turn goes on from: each has a message without
+    """The message that the turn answers, and the answers to it that the turn continues from: each has a message without
     blocks behind it.
     """
     earlier: list[Turn] = []
@@ -209,7 +209,7 @@ async def _question_of(services: Services, owner: str, turn: Turn) -> tuple[Turn
 
 
 async def _text_before(services: Services, owner: str, turn: Turn) -> str:
-    """The text of the answers that the turn goes on from: clients send it with its own as one answer."""
+    """The text of the answers that the turn continues from: clients send it with its own as one answer."""
     try:
         _, earlier = await _question_of(services, owner, turn)
     except NotFound:  # deleted meanwhile
@@ -267,7 +267,7 @@ def _canonical(item: PastMessage | PastText | PastCall | PastResult) -> list[Any
 
 # --- exchanges that took place elsewhere -----------------------------------------------------------------------------
 
-# In the place of a message where an answer goes on from results of calls. It is not stored.
+# In the place of a message where an answer continues from results of calls. It is not stored.
 NO_MESSAGE = {"type": "text", "text": "…"}
 
 
@@ -281,7 +281,7 @@ def history_of(
     follows: bool = False,
 ) -> History:
     """Exchanges from the items of the field `place`. `goes_on`: they end with results of calls or a text, and the model
-    is to go on from these. `follows`: they are recorded behind an answer. Raises RequestRefused.
+    is to continue from these. `follows`: they are recorded behind an answer. Raises RequestRefused.
     """
     pasts = list(_exchanges_of(items, place))
     if len(pasts) > _MOST_RECORDED:
@@ -299,7 +299,7 @@ def check_may_record(identity: Identity, items: Iterable[PastItem]) -> None:
 
 
 def check_prefill(services: Services, new: NewTurn, items: Sequence[PastItem], place: str) -> None:
-    """Raises RequestRefused unless the model can go on with the text that these items end with."""
+    """Raises RequestRefused unless the model can continue with the text that these items end with."""
     resolver = services.resolver
     model = resolver.models.check(with_fixed(new).model or resolver.defaults.model)
     if not model.prefill or not items or not isinstance(items[-1], PastText):
@@ -344,7 +344,7 @@ async def go_on_from_results(
     key: IdempotencyKey | None,
     place: str,
 ) -> Exchange | None:
-    """Records a history that ends in results of calls, and has the model go on from them. It follows the answer
+    """Records a history that ends in results of calls, and has the model continue from them. It follows the answer
     `before`; without one it is that of a new chat, or a branch at the root of the chat. None if it does not end in
     complete pairs. Raises RequestRefused, and Conflict while the answer before runs.
     """
@@ -377,7 +377,7 @@ def is_recorded(turn: Turn) -> bool:
 
 def spoken(path: Sequence[Turn]) -> Sequence[Turn]:
     """The path without messages that nobody wrote: a first one, because the recorded history began with an answer, and
-    one without blocks, because an answer goes on from results.
+    one without blocks, because an answer continues from results.
     """
     began = len(path) > 1 and is_recorded(path[1]) and [block.text for block in path[0].blocks] == [_NO_MESSAGE]
     return [turn for turn in (path[1:] if began else path) if turn.blocks or turn.role == "assistant"]

@@ -95,7 +95,7 @@ class ResultIn(Body):
 
 
 class JobResultIn(Body):
-    """The result of a call that goes on elsewhere. An `output` that is not a string is sent to the model as JSON.
+    """The result of a call that continues elsewhere. An `output` that is not a string is sent to the model as JSON.
     `data` is stored for clients, and not sent to it.
     """
 

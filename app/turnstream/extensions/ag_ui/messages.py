@@ -50,8 +50,8 @@ def reply_id(turn: UUID, round: int) -> str:
 
 
 def reply_round(before: Sequence[Block], round: int, type: str) -> int:
-    """The round whose message a text or a call of `round` goes into, after the blocks `before` it: a round that goes on
-    with a text where it was cut off goes on with its message.
+    """The round whose message a text or a call of `round` goes into, after the blocks `before` it: a round that continues
+    with a text where it was cut off continues with its message.
     """
     first = next((place for place, block in enumerate(before) if block.round == round), len(before))
     opener = before[first].type if first < len(before) else type
@@ -168,7 +168,7 @@ def _file_part(type: str, source: Mapping[str, Any], uploads: str) -> Json | Non
 
 async def answer_messages(turn: UUID, blocks: Sequence[Block], ids: ClientIds, portions: Portions) -> list[Json]:
     """The messages of an assistant turn: one for the text and the calls of each round, one for any other block. A
-    result stands behind its call, and behind the results that stand there. There may be thousands of blocks.
+    result follows its call, and behind the results that are there. There may be thousands of blocks.
     """
     groups: list[list[Json]] = []  # a message, with the results of its calls
     replies: dict[int, list[Json]] = {}

@@ -85,7 +85,7 @@ WAKE_PARENT = Statement(
     SELECT id, pg_notify({CHANNEL}, '{JOBS}') FROM woken
     """
 )
-# A child's turn is wanted as long as its job is not over. It is the first of its chat: a person who goes on in the chat
+# A child's turn is wanted as long as its job is not over. It is the first of its chat: a person who continues in the chat
 # later sends the same labels.
 GET_UNWANTED = Statement(
     f"""
@@ -256,6 +256,6 @@ class Children(Hooks):
 
 
 def answer_of(turn: Turn) -> str:
-    """The text behind the last call. It may have several rounds: an interrupted reply goes on in the next one."""
+    """The text behind the last call. It may have several rounds: an interrupted reply continues in the next one."""
     calls = [block.round for block in turn.blocks if block.is_call]
     return "".join(block.text for block in turn.blocks if block.type == TEXT and block.round > max(calls, default=-1))

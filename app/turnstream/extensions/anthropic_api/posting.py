@@ -124,7 +124,7 @@ class MessagePosting:
         return await store_results(services, identity, turn, decisions, self.key, new), part
 
     async def _is_as_asked(self, turn: Turn) -> bool:
-        """Whether the turn goes on with what this request asks for. Some clients change tools between two calls."""
+        """Whether the turn continues with what this request asks for. Some clients change tools between two calls."""
         assert turn.request is not None
         chat = await self.services.storage.chats.get(self.identity.owner, turn.chat_id)
         # Its secrets are encrypted as those of the turn, so that equal ones are equal.

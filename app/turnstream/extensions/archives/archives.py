@@ -66,7 +66,7 @@ _IMPORTED: Final[Mapping[str, Mapping[str, str]]] = {
         "replica": "NULL",
         "cancel_requested": "row.cancel_requested OR row.status IN ('queued', 'running')",
     },
-    # The server that it comes from may go on with it.
+    # The server that it comes from may continue with it.
     "schedules": {"paused": "coalesce(row.paused, 'person')"},
 }
 _WHOLE_REQUEST: Final = f"""coalesce(

@@ -32,7 +32,7 @@ def move(owner: str, cell: str, url: str, master_key: str | None) -> None:
     """Move OWNER from the cell of the settings to another one.
 
     What does not change any more is copied first. Then changes are refused with 503 for some seconds, running turns
-    pause, and go on in the new cell. A move that was interrupted is called again. What stays behind, as
+    pause, and continue in the new cell. A move that was interrupted is called again. What stays behind, as
     `OWNER (moved to CELL)`, is to be erased.
     """
     settings = read_settings()

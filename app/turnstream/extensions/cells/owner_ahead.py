@@ -19,7 +19,7 @@ from turnstream.storage.ownership import ownership_of
 
 _TIMEOUT: Final = 1800.0  # seconds, as those of the whole copy
 _PORTION: Final = 32_000_000  # bytes that are copied in one transaction, or little more
-_PASSES: Final = 5  # at most, if the owner goes on changing them
+_PASSES: Final = 5  # at most, if the owner continues changing them
 
 
 def stored_columns(table: str) -> Sequence[str]:

@@ -8,7 +8,7 @@ from turnstream.kit.sealing import CannotOpen, MasterKeys
 from turnstream.storage.database import LONG, Database, Statement
 from turnstream.storage.owners.owner_keys import REWRAP
 
-# By the primary key: keys that were wrapped anew leave no gap in the order, and a command that was cut off begins with
+# By the primary key: keys that were wrapped again leave no gap in the order, and a command that was cut off begins with
 # the first one that is left.
 GET_KEYS_OF_OTHERS = Statement(
     """

@@ -57,7 +57,7 @@ class McpTable(PolicyTable):
 class McpServer:
     """An MCP server that is started by `command`, or reached at `url`.
 
-    `prefix` stands before the names of its tools. `tools` are offered, or all with None. The names in `tools`,
+    `prefix` is before the names of its tools. `tools` are offered, or all with None. The names in `tools`,
     `read_only` and `policies` are those of the server, without the prefix. `trusted`: hints that a tool is read-only or
     idempotent are taken as true. A question of the server waits `elicitation` seconds for a person; None: it may not
     ask. `env` and `headers` hold secrets: environment variables are filled in already.

@@ -18,7 +18,7 @@ log = structlog.get_logger(__name__)
 
 
 async def revoke_tokens(settings: Settings, database: Database, owner: str) -> None:
-    """Revokes the tokens of an owner at their issuers. What cannot be revoked ends by itself: an erasure goes on."""
+    """Revokes the tokens of an owner at their issuers. What cannot be revoked ends by itself: an erasure continues."""
     rows = await database.rows(GET_TOKENS, owner=owner)
     if not rows:
         return

@@ -124,7 +124,7 @@ _DOCUMENTS = 10
 
 @dataclass(frozen=True, slots=True)
 class SearchPosition:
-    """Where a search goes on: in the window of segments from `first` on, behind a hit if there was one. Words are
+    """Where a search continues: in the window of segments from `first` on, behind a hit if there was one. Words are
     sought inside of others (`inside`) when all chats with their beginnings are found.
     """
 

@@ -2,7 +2,7 @@
 
 How old a snapshot of it is, a replica knows by its own monotonic clock alone: it writes the end of its lease into its
 row on the primary, and remembers when it asked for each renewal. The standby commits in the order of the primary, so a
-snapshot that shows a renewal has all that was committed before it was asked for. A standby that stands still, or
+snapshot that shows a renewal has all that was committed before it was asked for. A standby that is still, or
 follows another primary, shows no new one.
 """
 

@@ -100,7 +100,7 @@ def build_messages(
     path: Sequence[Turn], model: str | None = None, *, may_use_tools: bool = True, known: KnownEntries | None = None
 ) -> tuple[Message, ...]:
     """Returns the messages for the running turn, the last of `path`. `model` is the model that is called, if it is
-    not the one that the turn asked for. A program that the model has begun goes on only if it `may_use_tools`.
+    not the one that the turn asked for. A program that the model has begun continues only if it `may_use_tools`.
     """
     return _build(path, model, known or KnownEntries(), keep_thoughts=True, may_use_tools=may_use_tools)
 
@@ -176,7 +176,7 @@ def _build(
 
 
 def _is_prefilled(path: Sequence[Turn], place: int) -> bool:
-    """Whether the turn at `place` goes on with the text before it, as its client has asked: behind a message without
+    """Whether the turn at `place` continues with the text before it, as its client has asked: behind a message without
     blocks. Such a message is also there behind results.
     """
     before = path[max(0, place - 2) : place]
@@ -232,7 +232,7 @@ def _entries_of(
 
 
 def _rounds_going_on(turn: Turn, rounds: Sequence[Round]) -> Iterator[Round]:
-    """Yields the last rounds, newest first, as far as the provider can go on with them."""
+    """Yields the last rounds, newest first, as far as the provider can continue with them."""
     for round in reversed(rounds):
         if _user_words(turn, round.number) or round.stop_reason not in GOES_ON | {COMPACTED}:
             return

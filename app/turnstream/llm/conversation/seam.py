@@ -22,7 +22,7 @@ class Seam:
     ends.
 
     At most as much is held back as both texts have, and REACH characters. White space makes no difference. A reply that
-    begins the text again and then differs is passed on whole, and so is one that begins with what stands several times.
+    begins the text again and then differs is passed on whole, and so is a reply that begins with that text several times.
     Once `decided`, parts need not pass through here.
     """
 
@@ -86,7 +86,7 @@ class Seam:
         return self._decide()
 
     def _repeated(self) -> int:
-        """The length of what is held and repeats the text that stands, as much as possible. 0 if that text repeats
+        """The length of the held text that repeats the text before it, as much as possible. 0 if that text repeats
         itself, as equal lines of a table do: what goes on with it looks the same, and no word of it may be lost.
         """
         for start in self._starts:
@@ -95,12 +95,12 @@ class Seam:
         return 0
 
     def _repeats_itself(self, start: int) -> bool:
-        """Whether the text from `start` on stands before, too, or consists of equal parts."""
+        """Whether the text from `start` on occurs before it too, or consists of equal parts."""
         tail = self._dense[start:]
         return len(tail) >= _SURE and (self._dense.find(tail) < start or (tail + tail).find(tail, 1) < len(tail))
 
     def _end_of_repetition(self, start: int) -> int:
-        """The length of what repeats the text that stands from `start` on; 0 if it does not, or by chance."""
+        """The length of the held text that repeats the text before it from `start` on; 0 if it does not, or by chance."""
         repeated = self._dense[start:]
         if not self._dense_held.startswith(repeated):
             return 0

@@ -139,7 +139,7 @@ class Actions:
         return await self._turns.get(owner, chat, turn)
 
     async def expire(self) -> Sequence[UUID]:
-        """Answers the asks that have expired, and returns their turns, which go on."""
+        """Answers the asks that have expired, and returns their turns, which continue."""
         answer = to_json(AskAnswer("expired"))
         return [row["id"] for row in await self._database.rows(EXPIRE_ASKS, answer=answer)]
 

@@ -58,7 +58,7 @@ GET_BRANCH = Statement(
     """
 )
 LOCK_OPEN_TURN = Statement(f"SELECT id FROM turns WHERE id = :turn AND status IN {OPEN_STATUSES} FOR NO KEY UPDATE")
-# The end of the turn waits for this, or this for the end: so one of both wakes the worker for what stands behind.
+# The end of the turn waits for this, or this for the end: so one of both wakes the worker for what follows.
 MARK_FOLLOWED = Statement(f"UPDATE turns SET arrivals = arrivals WHERE id = :turn AND status IN {OPEN_STATUSES}")
 # Turns have their time from their chat, which is locked: in the order of their times they become visible.
 TICK = "updated_at = greatest(clock_timestamp(), updated_at + interval '1 microsecond')"
@@ -248,7 +248,7 @@ class Position:
 class Draft:
     """A place in the tree, held until the transaction ends: nothing else can be added to the chat meanwhile.
 
-    `before` is the answer that comes next on the way to the root, or the one to stand beside; without its contents.
+    `before` is the answer that comes next on the way to the root, or the one to be a sibling of; without its contents.
     `steered` is the open turn that takes the message in. The turns in `interrupted` are to stop.
     """
 
@@ -359,7 +359,7 @@ class Exchanges:
         return Position(chat, (await placement(self._database, target)).before)
 
     async def answer(self, owner: str, chat: UUID, turn: UUID) -> Turn:
-        """The answer that another one is to stand beside, without its contents. Raises NotFound and Conflict."""
+        """The answer that another one is to be a sibling of, without its contents. Raises NotFound and Conflict."""
         row = await self._database.row(GET_TURN, owner=owner, chat=chat, turn=turn)
         if row is None:
             raise NotFound(f"There is no turn {turn} in chat {chat}.")

@@ -66,7 +66,7 @@ GET_LEAF = Statement(
     SELECT id FROM below WHERE role = 'assistant' ORDER BY created_at DESC, id DESC LIMIT 1
     """
 )
-# Open asks stay open: a report answers none of them. A turn that waits applies the report when it goes on.
+# Open asks stay open: a report answers none of them. A turn that waits applies the report when it continues.
 DELIVER_REPORT = Statement(
     f"""
     WITH steered AS (
@@ -138,7 +138,7 @@ class Reports:
         self._exchanges = Exchanges(database)
 
     async def may_report(self, turn: UUID) -> bool:
-        """Whether a call of this turn may go on after it. Otherwise the turn waits for the call."""
+        """Whether a call of this turn may continue after it. Otherwise the turn waits for the call."""
         row = await self._database.row(MAY_REPORT, turn=turn, most=MOST_STARTED)
         return row is not None and bool(row["may_report"])
 

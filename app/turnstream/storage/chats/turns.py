@@ -171,7 +171,7 @@ BLOCK_COLUMNS = """blocks.turn_id, blocks.index, blocks.round, blocks.attempt, b
     blocks.tool_use_id, blocks.name, blocks.is_error, blocks.interrupted, blocks.notes,
     blocks.client_data"""
 GET_BLOCKS = _of_turns(BLOCK_COLUMNS, "blocks", "index")
-# Of a text no more than `:most` characters; whether there are more stands in `cut`.
+# Of a text no more than `:most` characters; whether there are more is in `cut`.
 GET_BEGINNINGS = Statement(
     f"""
     SELECT {BLOCK_COLUMNS.replace("blocks.text", "left(blocks.text, :most) AS text")},
@@ -189,7 +189,7 @@ GET_ARRIVALS = Statement("SELECT arrivals FROM turns WHERE id = :turn")
 GET_JOBS = Statement(f"SELECT {JOBS} FROM turns WHERE id = :turn")
 
 GET_STARTED_CALLS = Statement("SELECT round, tool_use_id FROM tool_calls WHERE turn_id = :turn AND state = 'started'")
-# A turn that never ran ends at once, unless it stands behind an open one: turns of a branch end in their order. If
+# A turn that never ran ends at once, unless it follows an open one: turns of a branch end in their order. If
 # its user has cancelled it (`withdraws`), no later turn sends the message.
 CANCEL_TURN = Statement(
     f"""

@@ -30,7 +30,7 @@ def beginning(period: str, at: str) -> str:
 
 def applied(delta: str) -> str:
     """The assignments that add the figures of `delta`, made at its time `at`, to an account. A period that is over by
-    then begins anew; one that began since leaves them out.
+    then begins again; one that began since leaves them out.
     """
     begins = {period: beginning(period, f"{delta}.at") for period in PERIODS}
     return ", ".join(

@@ -18,7 +18,7 @@ from turnstream.storage.runs.session import CHANNEL, JOBS
 
 # The owner of a turn, which the row of an open one has.
 _OWNER = "coalesce(turns.queue_owner, (SELECT chats.owner FROM chats WHERE chats.id = turns.chat_id))"
-# A job goes on while its turn is open, nobody has cancelled that, and its owner is not held. One that reports goes on
+# A job continues while its turn is open, nobody has cancelled that, and its owner is not held. One that reports continues
 # after the end of its turn.
 _GOES_ON = f"""
     CASE WHEN turns.status IN {OPEN_STATUSES} THEN NOT turns.cancel_requested
@@ -66,7 +66,7 @@ CLAIM_JOBS = Statement(
     FROM (SELECT) AS always LEFT JOIN claimed ON true
     """
 )
-# What this replica holds by its rows, and whether it goes on.
+# What this replica holds by its rows, and whether it continues.
 GET_HELD_JOBS = Statement(
     f"""
     SELECT jobs.id, jobs.attempt, {_GOES_ON} AS goes_on FROM jobs JOIN turns ON turns.id = turn_id
@@ -185,7 +185,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Detachment:
-    """How a job goes on elsewhere. `handle` is JSON text. The job is due after so many seconds, or when it is woken."""
+    """How a job continues elsewhere. `handle` is JSON text. The job is due after so many seconds, or when it is woken."""
 
     handle: str
     after: float | None = None

@@ -3,9 +3,9 @@
 A fence locks the turn's row first. That puts a stale owner and a new one in an order: the stale one waits for the lock,
 and then finds its attempt gone.
 
-A failover to an asynchronous standby loses the last commits, in the middle of turns that go on. So a fence lets a write
+A failover to an asynchronous standby loses the last commits, in the middle of turns that continue. So a fence lets a write
 pass only if the rows hold all that the run has written before, and the run writes first what is lost. Thus rows hold
-at each moment a state in which the turn has been, from which any later run goes on.
+at each moment a state in which the turn has been, from which any later run continues.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
@@ -266,7 +266,7 @@ ASK_TO_SIGN_IN = Statement(
 # WAIT and END_TURN put the turn back into the queue where something has arrived that the run does not know of. Each may
 # be written again when its answer was lost, so it takes a turn in the statuses that it writes, too. A turn that is
 # queued by then stays queued: it may have been taken over.
-# Steers that wait to be taken in came before the asks, or they had answered them: they stand for the answers too. They
+# Steers that wait to be taken in came before the asks, or they had answered them: they represent the answers too. They
 # do not stop a job: as for a tool that runs inside the turn, they are taken in after its end. A report answers nothing.
 WAIT = Statement(
     _fence(
@@ -553,7 +553,7 @@ class Records:
         return status
 
     async def end(self, turn: Turn) -> tuple[datetime | None, bool]:
-        """Ends the turn and returns the time, and whether another turn stands behind it. None for the time where the
+        """Ends the turn and returns the time, and whether another turn follows it. None for the time where the
         turn went back into the queue, since more has arrived than `turn` counts.
         """
         row = await self._write(END_TURN, **_sums(turn), **_ended(turn))

@@ -50,7 +50,7 @@ def _default_of(field: dataclasses.Field[Any]) -> Any:
 
 
 def _key_type(hint: Any) -> Any:
-    """The type of a field in a file: a dataclass is a table, `false` stands for None, and there are no functions."""
+    """The type of a field in a file: a dataclass is a table, `false` means None, and there are no functions."""
     if isinstance(hint, type) and is_dataclass(hint):
         table = create_model("Table", __base__=_Table, **_keys_of(hint))
         return Annotated[table, AfterValidator(lambda keys: hint(**dict(keys)))]

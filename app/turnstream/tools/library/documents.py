@@ -79,7 +79,7 @@ class DocumentTools:
     ) -> str:
         """Read a document of the user's library, with line numbers.
 
-        A long document is shown in parts: the result then tells which offset to go on with.
+        A long document is shown in parts: the result then tells which offset to continue with.
         """
         within = _clean(path).startswith(_reach(context))
         content = await self._library.read(context.owner, _clean(path)) if within else None

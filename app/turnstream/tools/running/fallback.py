@@ -10,7 +10,7 @@ from turnstream.tools.schemas import InputSchema
 from turnstream.tools.tool import Outcome, Tool
 
 _REASONS = {"error": "failed", "timeout": "ran out of time", "unavailable": "is not available"}
-FAILURES: frozenset[str] = frozenset(_REASONS)  # the kinds of outcome that a fallback stands in for
+FAILURES: frozenset[str] = frozenset(_REASONS)  # the kinds of outcome that a fallback replaces
 _MOST_SHOWN = 500  # characters of a changed input
 
 _Schema = Mapping[str, Any]

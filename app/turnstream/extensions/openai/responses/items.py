@@ -279,7 +279,7 @@ class Items:
                 self._add_result(item, known.name, raw, parts)
 
     def _release(self, parts: list[Part], *, by_server: bool) -> None:
-        """Passes on the calls of tools that nobody offered. If the server goes on behind a call, it has run the tool
+        """Passes on the calls of tools that nobody offered. If the server continues behind a call, it has run the tool
         itself (xAI reports its searches so). A call at the end of the answer is a mistake of the model.
         """
         for item in self._items:
