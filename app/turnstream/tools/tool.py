@@ -49,9 +49,9 @@ AskPerson = Callable[[PersonQuestion], Awaitable[PersonAnswer | None]]
 
 @dataclass(frozen=True, slots=True)
 class Detached:
-    """Returned by a background tool whose work continues elsewhere. The job keeps `handle`, a JSON value, and no slot. It
-    is run again with that handle after `after` seconds; with None only when it is woken, or at its deadline. A program
-    that has the job's `result_address` may settle it before. `message` is shown as progress.
+    """Returned by a background tool whose work continues elsewhere. The job keeps `handle`, a JSON value, and no slot.
+    It is run again with that handle after `after` seconds; with None only when it is woken, or at its deadline. A
+    program that has the job's `result_address` may settle it before. `message` is shown as progress.
     """
 
     handle: Any

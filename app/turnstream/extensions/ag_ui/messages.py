@@ -50,8 +50,8 @@ def reply_id(turn: UUID, round: int) -> str:
 
 
 def reply_round(before: Sequence[Block], round: int, type: str) -> int:
-    """The round whose message a text or a call of `round` goes into, after the blocks `before` it: a round that continues
-    with a text where it was cut off continues with its message.
+    """The round whose message a text or a call of `round` goes into, after the blocks `before` it: a round that
+    continues with a text where it was cut off continues with its message.
     """
     first = next((place for place, block in enumerate(before) if block.round == round), len(before))
     opener = before[first].type if first < len(before) else type

@@ -85,8 +85,8 @@ WAKE_PARENT = Statement(
     SELECT id, pg_notify({CHANNEL}, '{JOBS}') FROM woken
     """
 )
-# A child's turn is wanted as long as its job is not over. It is the first of its chat: a person who continues in the chat
-# later sends the same labels.
+# A child's turn is wanted as long as its job is not over. It is the first of its chat: a person who continues in the
+# chat later sends the same labels.
 GET_UNWANTED = Statement(
     f"""
     SELECT turns.id, pg_notify({CHANNEL}, '{UPDATED} ' || turns.id) FROM chats JOIN turns ON chat_id = chats.id

@@ -72,8 +72,8 @@ async def _write(source: OwnerExport, file: IO[bytes], section: Section, begin: 
 
 
 def _place_to_continue(file: IO[bytes], archive: Path, head: bytes) -> tuple[Section, UUID, int]:
-    """The section and the id to continue with, and the offset where they begin: that of the last group of files, which may
-    lack some. Raises ConfigError for a file that must not be overwritten.
+    """The section and the id to continue with, and the offset where they begin: that of the last group of files, which
+    may lack some. Raises ConfigError for a file that must not be overwritten.
     """
     group, offset = ("documents", ""), 0
     beginning = file.read(len(head))

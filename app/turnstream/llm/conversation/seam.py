@@ -22,8 +22,8 @@ class Seam:
     ends.
 
     At most as much is held back as both texts have, and REACH characters. White space makes no difference. A reply that
-    begins the text again and then differs is passed on whole, and so is a reply that begins with that text several times.
-    Once `decided`, parts need not pass through here.
+    begins the text again and then differs is passed on whole, and so is a reply that begins with that text several
+    times. Once `decided`, parts need not pass through here.
     """
 
     def __init__(self, stands: str, earlier: str = "") -> None:
@@ -100,7 +100,9 @@ class Seam:
         return len(tail) >= _SURE and (self._dense.find(tail) < start or (tail + tail).find(tail, 1) < len(tail))
 
     def _end_of_repetition(self, start: int) -> int:
-        """The length of the held text that repeats the text before it from `start` on; 0 if it does not, or by chance."""
+        """The length of the held text that repeats the text before it from `start` on; 0 if it does not, or by
+        chance.
+        """
         repeated = self._dense[start:]
         if not self._dense_held.startswith(repeated):
             return 0

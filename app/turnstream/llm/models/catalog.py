@@ -34,9 +34,9 @@ class Model:
     """`upstream` is the provider's own id for the model, if it differs. `context_window` and `max_output` are in
     tokens. Without `can`, its abilities are unknown and nothing is refused. `fallbacks` are tried in order when it is
     down. With `think_tags` its answers contain its thoughts in <think> tags. `refuses` are parameters that its provider
-    takes for other models. With `prefill` it continues with a message of the assistant that ends a request. A model with
-    a `preset` is an agent: another name of the preset's model. Without `stores` its answers to programs are deleted
-    once they were delivered.
+    takes for other models. With `prefill` it continues with a message of the assistant that ends a request. A model
+    with a `preset` is an agent: another name of the preset's model. Without `stores` its answers to programs are
+    deleted once they were delivered.
     """
 
     id: str

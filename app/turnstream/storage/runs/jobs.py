@@ -18,8 +18,8 @@ from turnstream.storage.runs.session import CHANNEL, JOBS
 
 # The owner of a turn, which the row of an open one has.
 _OWNER = "coalesce(turns.queue_owner, (SELECT chats.owner FROM chats WHERE chats.id = turns.chat_id))"
-# A job continues while its turn is open, nobody has cancelled that, and its owner is not held. One that reports continues
-# after the end of its turn.
+# A job continues while its turn is open, nobody has cancelled that, and its owner is not held. One that reports
+# continues after the end of its turn.
 _GOES_ON = f"""
     CASE WHEN turns.status IN {OPEN_STATUSES} THEN NOT turns.cancel_requested
         ELSE jobs.reports AND turns.status <> 'cancelled' END
@@ -185,7 +185,9 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Detachment:
-    """How a job continues elsewhere. `handle` is JSON text. The job is due after so many seconds, or when it is woken."""
+    """How a job continues elsewhere. `handle` is JSON text. The job is due after so many seconds, or when it is
+    woken.
+    """
 
     handle: str
     after: float | None = None

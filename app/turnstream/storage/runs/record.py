@@ -3,9 +3,9 @@
 A fence locks the turn's row first. That puts a stale owner and a new one in an order: the stale one waits for the lock,
 and then finds its attempt gone.
 
-A failover to an asynchronous standby loses the last commits, in the middle of turns that continue. So a fence lets a write
-pass only if the rows hold all that the run has written before, and the run writes first what is lost. Thus rows hold
-at each moment a state in which the turn has been, from which any later run continues.
+A failover to an asynchronous standby loses the last commits, in the middle of turns that continue. So a fence lets a
+write pass only if the rows hold all that the run has written before, and the run writes first what is lost. Thus rows
+hold at each moment a state in which the turn has been, from which any later run continues.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
