@@ -138,7 +138,9 @@ class AsyncClient:
         return await self._post(f"/api/chats/{chat}/turns/{turns[-1]['id']}/fork", {"into": "chat"}, key)
 
     async def upload(self, data: bytes) -> Json:
-        """Stores an image, a PDF or a text, for blocks to refer to by its `id`. What is there already is found."""
+        """Stores an image, a PDF or a text, for blocks to refer to by its `id`. A file that is stored already is not
+        stored again.
+        """
         return await self._retry("POST", "/api/uploads", _RETRY_FOR, content=data)
 
     async def turn(self, chat: str, turn: str) -> Json:

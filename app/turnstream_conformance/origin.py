@@ -1,4 +1,6 @@
-"""An HTTP server whose every byte its user decides: where a chunk ends, where the connection is cut, how."""
+"""An HTTP server whose user decides every byte: the ends of chunks, the cuts of connections, and the kind of each
+cut.
+"""
 
 import asyncio
 import json

@@ -13,7 +13,7 @@ Texts = Sequence[str]
 
 
 def numbered(steps: Sequence[Step]) -> list[Event]:
-    """The events of a turn with the ids that a server would give them. What is no event of the protocol has none."""
+    """The events of a turn with the ids of a server. Steps that are no events of the protocol have no id."""
     events: list[Event] = []
     attempt, place, offset = 1, 0, 0
     for name, data in steps:

@@ -287,8 +287,8 @@ class ServerChecks:
         return ""
 
     async def without_readers(self) -> str:
-        """One reader leaves a stream, one the answer to its POST. What their turns become is compared with turns whose
-        readers stayed, unless these differ, as with a model that writes each answer differently.
+        """One reader leaves a stream, one the answer to its POST. Their turns are compared with turns whose readers
+        stayed, unless the model writes each answer differently.
         """
         left, chat = await self.post(_LATER), await self.chat()
         await self.read(left.stream, most=1)
@@ -414,7 +414,7 @@ class ServerChecks:
         return f"{len(events)} events"
 
     async def from_page(self) -> str:
-        """T3: the stream continues where the page of a chat ends."""
+        """T3: the stream continues after the events of a chat's page."""
         first, _, _ = await self.ended()
         page = await self.json("GET", f"{first.chat}/turns", 200)
         new = await self.json("POST", f"{first.chat}/turns", 201, json=self.body())

@@ -142,7 +142,7 @@ def _approval(result: Json) -> Mapping[str, Any]:
 
 
 def _cost(item: Json) -> str:
-    """What a reply that was cut off has cost, or how much of a limit was used."""
+    """The cost of a reply that was cut off, or the used part of a limit."""
     if item.get("limit") is not None:
         return f" ({item['used']:,} of {item['limit']:,})"
     tokens = item.get("output_tokens")

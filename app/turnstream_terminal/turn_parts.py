@@ -261,7 +261,7 @@ class _SummaryLines:
 
 
 def job_notes(job: Json) -> list[str]:
-    """Where a call in the background is, what it reports, and the agent that works on it."""
+    """The state of a call in the background, its report, and the agent that works on it."""
     child = job["child"]
     state = _CHILD_STATES.get(child["status"]) if child else None
     notes = [state or _JOB_STATES.get(job["state"], one_line(job["state"])), one_line(job["progress"] or "")]

@@ -93,7 +93,7 @@ async def user_blocks(
     contents: Contents | None = None,
 ) -> tuple[Block, ...]:
     """The blocks of a user turn. Bytes become uploads; of a document of the library the present text is kept.
-    `contents` are those of the other blocks of the request. Raises RequestRefused, also if all are too large.
+    `contents` counts the contents of the other blocks of the request. Raises RequestRefused, also if all are too large.
     """
     contents = contents or Contents(services.http.max_turn_bytes)
     return tuple(

@@ -82,8 +82,8 @@ class Reads:
         self._standby = standby
 
     async def read(self, request: Request, work: Callable[[ReadStorage], Awaitable[T]]) -> T:
-        """What `work` returns. It is called again, for the primary, with what the standby refuses or fails to do. An
-        answer of the standby gets the header `Age`.
+        """Returns the result of `work` on the standby. If the standby refuses or fails, `work` is called again on the
+        primary. A response from the standby has the header `Age`.
         """
         accepted = accepted_staleness(request)
         if self._standby is None or not accepted:

@@ -195,7 +195,7 @@ class Resolver:
         return before.system if before else self.defaults.system_prompt
 
     def again(self, options: TurnOptions, before: TurnRequest) -> TurnRequest:
-        """The request of a regeneration: that of its sibling, changed by `options`."""
+        """The request of a regeneration: the request of the replaced answer, changed by `options`."""
         model = self._model(options.model or before.model)
         kept = self._kept(model, before)
         if model.preset is not None:
@@ -256,7 +256,9 @@ class Resolver:
         return merged
 
     def _params(self, model: Model, own: Params | None, inherited: Mapping[str, Any], tools: _Tools) -> dict[str, Any]:
-        """The turn's own parameters over those inherited. Of these, the ones that do not fit are omitted."""
+        """The turn's own parameters over the inherited ones. Inherited parameters that do not fit the model are
+        omitted.
+        """
         fitting = self.params.fitting(model, inherited)
         if not _has_chosen(fitting, tools):
             del fitting["tool_choice"]
@@ -269,7 +271,9 @@ class Resolver:
         return _without_nulls(params)
 
     def _limits(self, limits: Limits, chat: LimitsIn | None, turn: LimitsIn | None) -> Limits:
-        """The limits, with those of the chat and of the turn, within the operator's. A turn may not ask for more."""
+        """The limits, lowered by the limits of the chat and of the turn. A turn cannot ask for more than the operator
+        allows.
+        """
         self._check_limits(turn, "limits")
         for layer in (chat, turn):
             if layer is not None:

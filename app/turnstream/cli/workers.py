@@ -25,9 +25,9 @@ _START = "import sys; from turnstream.cli import main; sys.argv[0] = 'turnstream
 
 @dataclass
 class Processes:
-    """A process that ends is started again and takes the place of the one before; if one ends before it was ever
-    ready, which is a matter of settings, all are stopped. One that was ready and sends no sign of life for `lease`
-    seconds is killed. `welcome` is printed when all are ready.
+    """A process that ends is started again in the same place. If a process ends before it was ready, the settings are
+    at fault, and all processes are stopped. A process that was ready and sends no heartbeat for `lease` seconds is
+    killed. `welcome` is printed when all are ready.
     """
 
     port: int

@@ -1,4 +1,4 @@
-"""Chats, and where a message goes that comes while turns of its branch are still open."""
+"""Chats, and the placement of a message that arrives while turns of its branch are open."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -43,8 +43,8 @@ class Placement:
 
 
 def place_message(before: Turn | None, branch: Sequence[Turn], on_busy: OnBusy) -> Placement:
-    """Decides where a message goes that names the answer `before`. `branch` leads to that answer, oldest first: all of
-    its turns are open but perhaps the first. Raises Conflict if one is open and `on_busy` is `reject`.
+    """Decides the place of a message that follows the answer `before`. `branch` leads to that answer, oldest first: all
+    of its turns are open but perhaps the first. Raises Conflict if one is open and `on_busy` is `reject`.
     """
     busy = [turn for turn in branch if not turn.ended]
     if before is None or not busy:

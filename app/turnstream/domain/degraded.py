@@ -40,7 +40,7 @@ class Degraded:
 
 
 def degraded(turn: Turn) -> tuple[Degraded, ...]:
-    """The policies that the turn needed, those of its results first."""
+    """The policies that the turn needed. Policies of tool results come first."""
     found: list[Degraded] = []
     # Nothing below looks at other blocks, of which there may be thousands.
     turn = replace(turn, blocks=tuple(block for block in turn.blocks if block.type in _LOOKED_AT))

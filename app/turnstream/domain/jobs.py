@@ -38,7 +38,7 @@ def new_token() -> str:
 
 
 def digest_of_token(token: str) -> bytes:
-    """What is stored of it."""
+    """The digest that is stored in place of the token."""
     return sha256(token.encode()).digest()
 
 
@@ -53,7 +53,7 @@ MOST_STARTED: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class JobChild:
-    """The turn that works on a job of the kind `child`. `cost` is that of its sealed rounds, as far as it is known."""
+    """The turn that works on a job of the kind `child`. `cost` is the known cost of its sealed rounds."""
 
     chat: UUID
     turn: UUID
@@ -92,7 +92,7 @@ class Job:
         return self.round, self.tool_use_id
 
     def shown(self) -> Mapping[str, Any]:
-        """What readers of the turn see of it."""
+        """The job as readers of the turn see it."""
         return {
             "id": self.id,
             "tool_use_id": self.tool_use_id,
@@ -105,7 +105,7 @@ class Job:
         }
 
     def report(self) -> Mapping[str, Any]:
-        """What readers of the turn see of a job that reports."""
+        """A reporting job as readers of the turn see it."""
         return {
             "job": self.id,
             "tool_use_id": self.tool_use_id,

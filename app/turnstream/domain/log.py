@@ -73,8 +73,8 @@ def start_of_block(block: Block) -> BlockStart:
 
 
 def stop_of_block(block: Block, closed_by: int) -> BlockStop:
-    """The mark of a block's end. What was interrupted is closed, up to its stored end, by the attempt that settles its
-    round: a client that has it as whole, from commits that a failover has lost, must begin the block again.
+    """The mark of a block's end. An interrupted block is closed at its stored end by the attempt that settles its
+    round. A client that has the block as complete, from commits that a failover has lost, must begin the block again.
     """
     return BlockStop(closed_by if block.interrupted else block.attempt, block)
 

@@ -401,9 +401,9 @@ class Executor:
         return f"{open_round_number(self.turn)}.{self.turn.attempt}"
 
     def _step_behind(self, round: Round, unwritten: Sequence[Block]) -> Step | None:
-        """The step behind the seal of this round, if nothing comes in between: the end of the turn, or the start of
-        calls, is written with the seal. Words of the user that no notification has announced yet are met by the end
-        itself. What the family of the turn has used is not known here.
+        """The step after the seal of this round, if nothing comes in between: the end of the turn, or the start of
+        calls, is written with the seal. The statement of the end finds steers that no notification has announced. The
+        family's use of its budgets is not known here.
         """
         waits = self._context.updated.is_set() or self._context.hooks.want(AfterRound)
         if waits or family_of(self.turn) is not None:

@@ -101,7 +101,7 @@ class RunningJob:
 
 
 class JobKind(Protocol):
-    """What runs jobs of one kind."""
+    """Runs the jobs of one kind."""
 
     @property
     def names(self) -> Collection[str]:

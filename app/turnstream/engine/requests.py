@@ -33,8 +33,9 @@ _COUNT_TIMEOUT = 10.0  # seconds
 
 
 class Requests:
-    """Builds the requests of one turn. `ancestors` is its path without itself, `entries` what requests before have made
-    of them; `fitting` are those of the turn's parameters that another model takes. `opened` decrypts credentials.
+    """Builds the requests of one turn. `ancestors` is the path before the turn, `entries` the messages that earlier
+    requests have made of them; `fitting` selects the parameters of the turn that another model accepts. `opened`
+    decrypts credentials.
     """
 
     def __init__(

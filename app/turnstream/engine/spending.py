@@ -60,7 +60,7 @@ class Spending:
         return self.reached is None
 
     async def family_use(self, turn: Turn) -> FamilyUse | None:
-        """What the family has used with which the turn shares a budget; None if it shares none."""
+        """The use of the family with which the turn shares a budget; None if it shares none."""
         if (root := family_of(turn)) is None:
             return None
         return await retry_while_unavailable(lambda: self._accounts.family_use(self._owner, root))

@@ -53,9 +53,8 @@ class StartJob:
 
 @dataclass(frozen=True, slots=True)
 class SettleUnrun:
-    """The call gets `outcome` without a run. A result `from_client`, or from elsewhere, is not cut to
-    size yet. The outcome of a `job` is
-    treated as that of a call that was run here.
+    """The call gets `outcome` without a run. A result `from_client`, or from another program, is not cut to size yet.
+    The outcome of a `job` is treated as the outcome of a call that ran here.
     """
 
     outcome: Outcome
@@ -66,7 +65,7 @@ class SettleUnrun:
 
 @dataclass(frozen=True, slots=True)
 class JobEnd:
-    """The outcome of a job as its row has it, as JSON. One `from_elsewhere` is not cut to size yet."""
+    """The outcome of a job as its row has it, as JSON. An outcome `from_elsewhere` is not cut to size yet."""
 
     outcome: Outcome
     state: CallState = "settled"
@@ -162,8 +161,8 @@ class ToolGate:
         return Outcome(f"This call was not run: {text}", kind="refused", notes={"sign_in": {"decision": decision}})
 
     def end_of_job(self, call: Block) -> JobEnd | None:
-        """How the job of the call has ended. None if it has none. One that still runs is stopped by the result that
-        its call gets, so its outcome is unknown.
+        """The end of the call's job. None if the call has no job. If the job still runs, the result of the call stops
+        it, so its outcome is unknown.
         """
         job = next((job for job in self.turn.jobs if job.key == call.key), None)
         if job is None:

@@ -47,9 +47,9 @@ _LONGEST_PAUSE = 300.0
 
 
 class FailedRuns:
-    """Turns whose last runs failed in a way that nobody foresaw, or that Postgres refuses to store. Each such run may
-    call a model, so the turn is run again after `pause` seconds, then after twice as many, and so on. Times are those
-    of one clock, in seconds.
+    """Turns whose last runs ended with an unexpected exception, or that Postgres refuses to store. Each run may call a
+    model, so the turn is run again after `pause` seconds, and the pause doubles each time. All times are seconds of one
+    clock.
     """
 
     def __init__(self, pause: float) -> None:

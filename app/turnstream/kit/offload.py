@@ -17,7 +17,7 @@ _PORTION = 0.005
 
 
 async def offload(size: int, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Calls `work`, which is about `size` characters: in a thread where they are many, else at once. The values that
+    """Calls `work`, which is about `size` characters: in a thread if there are many, else directly. The values that
     `work` reads must not change meanwhile.
     """
     if size < LARGE:

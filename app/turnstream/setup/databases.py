@@ -84,8 +84,8 @@ def actor() -> str:
 
 @asynccontextmanager
 async def api_database(settings: Settings, url: str, everything: Database, **options: Any) -> AsyncIterator[Database]:
-    """The database as the API uses it: held to the owner of a request by row-level security, if there is a role for
-    that; else `everything`. `url` is that of the migrated database.
+    """The database of the API. Row-level security limits it to the owner of a request, if there is a role for that;
+    otherwise it is `everything`. `url` is the URL of the migrated database.
     """
     if settings.api_database_url is not None:
         api_url = addressed(settings, settings.api_database_url.get_secret_value(), "TURNSTREAM_API_DATABASE_URL")

@@ -71,7 +71,7 @@ def _refuse(extension: Extension, provider: str) -> None:
 
 
 def _given(section: Section, fields: Iterable[str]) -> Mapping[str, str]:
-    """The values by their variables: those of the settings take precedence over the environment."""
+    """The values by variable. Values of the settings take precedence over the environment."""
     names = variables(type(section))
     values = {names[field]: getattr(section, field) for field in fields}
     secrets = {name: value.get_secret_value() for name, value in values.items() if isinstance(value, SecretStr)}
@@ -156,7 +156,9 @@ def default_model(settings: Settings, extensions: Sequence[Extension]) -> str:
 
 
 def served_model(settings: Settings, extensions: Sequence[Extension]) -> str:
-    """The same for a server. Raises ConfigError too if a stand-in would answer others, who take it for a model."""
+    """The default model of a server. Also raises ConfigError if a stand-in would answer people, who would take it for a
+    model.
+    """
     model = default_model(settings, extensions)
     is_stand_in = _providers(settings, extensions)[0].api.stand_in
     if is_stand_in and settings.model is None and not settings.on_loopback:

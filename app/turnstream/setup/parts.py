@@ -28,7 +28,7 @@ from turnstream.tools.toolset import Toolset
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What an embedding program gives: in place of settings, or beside them."""
+    """The values that an embedding program gives in place of settings, or in addition."""
 
     models: Models | None = None
     toolset: Toolset | None = None

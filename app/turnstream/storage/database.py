@@ -114,8 +114,8 @@ _WITH = re.compile(r"\s*WITH( RECURSIVE)?\b")
 
 class Statement:
     """One operation in SQL, with parameters as `:name`. Values go to the driver unchanged. A `timeout` in seconds
-    takes the place of the database's own; StatementTooLong is raised at its end. `for_owner` is the same with one more
-    parameter, the owner.
+    replaces the database's own, and raises StatementTooLong. `for_owner` is the same with one more parameter, the
+    owner.
     """
 
     __slots__ = ("_names", "for_owner", "sql", "timeout")
@@ -207,7 +207,7 @@ class Transaction:
 class Database:
     """A pool of connections. A statement called on it directly is a transaction of its own. A connection is waited for
     up to `timeout` seconds. With a `key`, by which OWNER is signed, row-level security holds each statement to the rows
-    of that owner. `name` is that of the pool in metrics.
+    of that owner. `name` is the name of the pool in metrics.
 
     Raises StorageUnavailable when Postgres cannot be reached, does not answer in time, or cannot do it now, and
     StatementRefused when it never will.
@@ -484,8 +484,8 @@ async def connect(
     `statement_timeout` seconds. Each connection keeps up to `statement_cache` statements prepared; a pooler that gives
     each transaction another connection may allow none. `actor` is the operator whom the audit trail names; such a
     connection does not pass a pooler. With a `key` its user is one of row-level security (row_security.py). `schema` is
-    where the tables must be found. `pooled`: each transaction may get another session, so its isolation is the default
-    of the role. Raises ConfigError if it cannot be opened, leads to another schema, or has another isolation.
+    the schema that must have the tables. `pooled`: each transaction may get another session, so its isolation is the
+    default of the role. Raises ConfigError if it cannot be opened, leads to another schema, or has another isolation.
     """
     name = "TURNSTREAM_API_DATABASE_URL" if key else "DATABASE_URL"
     pool = Pool(partial(_opened, url, statement_timeout, statement_cache, actor), size)
@@ -521,8 +521,8 @@ async def connect(
 async def connect_when_used(
     name: str, url: str, size: int, statement_timeout: float, statement_cache: int, key: SigningKey | None
 ) -> AsyncIterator[Database]:
-    """The same without a connection before the first statement: what is away keeps no server from starting. `name` is
-    that of the database in metrics.
+    """The same without a connection before the first statement, so that a server starts without this database. `name`
+    is the name of the database in metrics.
     """
     pool = Pool(partial(_opened, url, statement_timeout, statement_cache, ""), size)
     try:

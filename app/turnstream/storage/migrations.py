@@ -1,5 +1,5 @@
 """Migration of a database to the newest revision of `migrations/`. Alembic and SQLAlchemy, a fifth of a second, are
-imported where there is something to migrate.
+imported only if there is something to migrate.
 
 A database without tables gets those of `schema.sql`, then the revisions behind it. Each function and each trigger is a
 file of `sql/`, here or in an extension, which is applied behind the newest revision if its digest has changed.
@@ -91,8 +91,8 @@ class SqlFile:
 
 @cache
 def _sql_folders() -> Sequence[Path]:
-    """That of the core, and those of all installed extensions: a trigger of one that is left out stays, and needs its
-    function.
+    """The folder of the core and the folders of all installed extensions. The trigger of an extension that is left out
+    stays in the database, and needs its function.
     """
     return [FOLDER / "sql", *(package / "sql" for package in extension_packages())]
 

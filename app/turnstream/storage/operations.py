@@ -1,7 +1,7 @@
 """The state of all replicas and owners as operators see it, and their acts. Each act is in the audit trail.
 
-The figures are of the last hour. They are found by the ledger: its newest calls lead to rounds and turns by their keys,
-and nothing older is read. Of each minute up to `SAMPLE` calls are looked at.
+The figures are of the last hour. The newest calls of the ledger lead to rounds and turns by their keys; nothing older
+is read. A minute is represented by up to `SAMPLE` calls.
 """
 
 from collections.abc import Sequence
@@ -225,7 +225,7 @@ class Operations:
         )
 
     async def stop(self, turn: UUID, actor: str | None = None) -> ActedTurn:
-        """Requests the cancellation of a turn. One that has ended is returned as it is. Raises NotFound."""
+        """Requests the cancellation of a turn. A turn that has ended is returned unchanged. Raises NotFound."""
         async with self._database.transaction() as transaction:
             found = await _found(transaction, turn)
             if found["status"] in OPEN:

@@ -59,8 +59,8 @@ class Pool:
         self._pass_on(None)
 
     def expire(self, since: float) -> None:
-        """Closes the connections that nobody has given back since this time of `monotonic`: nothing shows that Postgres
-        still answers them. Those that are lent are closed when they come back.
+        """Closes the connections that were last given back before this time of `monotonic`, because nothing shows that
+        Postgres still answers them. Lent connections are closed when they come back.
         """
         self._valid = {connection: back for connection, back in self._valid.items() if back >= since}
         for connection in self._idle:

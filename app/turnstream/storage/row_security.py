@@ -268,8 +268,8 @@ async def admit(url: str, api_url: str) -> SigningKey:
 
 
 async def gaps(url: str, api_url: str) -> Sequence[str]:
-    """What the role of `api_url` could use against the wall, with its remedy; nothing is changed. Raises ConfigError
-    as `admit` does.
+    """The privileges of the role of `api_url` that weaken row-level security, each with its remedy. Nothing is changed.
+    Raises ConfigError as `admit` does.
     """
     async with _checked(url, api_url) as (connection, name, _):
         return [f"{row['gap']}: {row['remedy']}" for row in await connection.fetch(_GAPS, name)]

@@ -246,7 +246,7 @@ def columns_of(blocks: Sequence[Block]) -> dict[str, list[Any]]:
 
 
 def columns_of_rounds(turns: Sequence[UUID], rounds: Sequence[Round]) -> dict[str, Sequence[Any]]:
-    """One list per column, for `unnest`. `turns` are those of the rounds."""
+    """One list per column, for `unnest`. `turns` are the turns of the rounds."""
     return {
         "round_turns": turns,
         "numbers": [round.number for round in rounds],

@@ -42,8 +42,8 @@ class Deliveries:
 
 
 class Delivery:
-    """One reader, whose frames are written to `sink`. A sink that is not writable is skipped: its reader keeps its
-    cursor, and gets the missing text as fewer, longer deltas.
+    """A reader and the `sink` of its frames. A sink that is not writable is skipped: its reader keeps its cursor, and
+    gets the missing text as fewer, longer deltas.
     """
 
     __slots__ = ("_deliveries", "_is_woken", "_reader", "_sink", "_stopped")

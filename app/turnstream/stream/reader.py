@@ -23,7 +23,7 @@ class TurnReader:
     """One reader of one turn, from `cursor` on.
 
     `view` comes from `directory.view`; `load` reads the turn's rows again. Readers that share frames (`shares`) must
-    all have the same encoder. With `caught_up` a notice comes behind what there was, unless the turn ends there.
+    all have the same encoder. With `caught_up` a notice follows the stored events, unless the turn has ended.
     """
 
     def __init__(

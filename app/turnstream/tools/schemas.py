@@ -57,7 +57,7 @@ _budget: ContextVar[_Budget] = ContextVar("_budget")
 
 @dataclass(slots=True)
 class SchemaRoom:
-    """What the schemas of one request may still hold together: they are checked one after another, without a pause."""
+    """The remaining room for the schemas of one request. They are checked one after another, without a pause."""
 
     chars: int = 2 * _MAX_CHARS
     objects: int = 5 * _MAX_OBJECTS

@@ -88,7 +88,7 @@ class Toolset:
 
     @property
     def own(self) -> Sequence[Tool]:
-        """The tools without those of sources."""
+        """The tools that do not come from sources."""
         return tuple(self._own.values())
 
     @property
@@ -141,7 +141,7 @@ class Toolset:
         return Policy() if tool is None else tool.policy
 
     def job_kind(self, name: str) -> str:
-        """What runs the calls of a background tool, in a word for people."""
+        """The kind of job that runs the calls of a background tool, in a word for people."""
         return getattr(self._find(name, None), "job_kind", "tool")
 
     def needs_approval(self, name: str, input_json: str, offered: Sequence[ToolSpec] | None = None) -> bool:
@@ -230,7 +230,7 @@ class Toolset:
         return with_fallback(first, fallback, second, changed)
 
     def fitted(self, name: str, outcome: Outcome, tool_use_id: str, offered: Sequence[ToolSpec]) -> Outcome:
-        """An outcome that a client sent, or that was kept, cut like that of a tool of this server."""
+        """Cuts an outcome from a client, or from the cache, like the outcome of a tool of this server."""
         sizes = self._sizes.of(self.policy(name, offered))
         return fit(outcome, sizes, tool_use_id, [spec.name for spec in offered])
 
@@ -281,7 +281,7 @@ class Toolset:
 
     @property
     def _tools(self) -> Mapping[str, Tool]:
-        """All tools at present. Of two with one name the first counts."""
+        """All present tools. If two tools have one name, the first is used."""
         tools = dict(self._own)
         for source in self.sources:
             tools |= {name: tool for name, tool in source.tools().items() if name not in tools}

@@ -143,8 +143,8 @@ def page_tool(name: str, description: str | None, schema: object) -> dict[str, A
 async def with_page(
     services: Services, owner: str, chat: UUID, options: UiOptions, page: PageOptions, before: Turn | None
 ) -> UiOptions:
-    """The options, with those of the page. Its tools are beside the others of the turn, the chat or the server, and
-    are gone with the next turn if the page has no more of them. `before` is the answer that the turn follows.
+    """The options, with those of the page. The tools of the page join those of the turn, the chat or the server. The
+    next turn has them only if the page sends them again. `before` is the answer that the turn follows.
     """
     stored: Chat | None = None
     with suppress(NotFound):

@@ -1,5 +1,5 @@
-"""Histories that clients send: the digest of what was sent, its match with turns that are here, the place that follows
-from it, and the exchanges to record where nothing matches.
+"""Histories that clients send: the digest of what was sent, its match with stored turns, the place in a chat that
+follows from the match, and the exchanges to record if nothing matches.
 
 Some messages have the ids of turns (`last_answer`), others ids of their client (`key_of`, `posted_with`). A dialect of
 messages without ids translates them into items: `find_place` looks for the turn that they led to, and `history_of`
@@ -163,9 +163,9 @@ async def find_place(
 async def find_continuation(
     services: Services, identity: Identity, history: Sequence[PastItem], answer: Sequence[PastItem]
 ) -> tuple[Target, Sequence[PastItem]] | None:
-    """The place in a chat where a model continues the text `answer`, and the items to record there before: none if
-    an answer of the chat ends so. None if no chat is known to have the history. Another text, such as an edited one, or
-    the beginning of an answer that still runs, is a branch beside that answer.
+    """The place in a chat where a model continues the text `answer`, and the items to record there before. No item is
+    recorded if an answer of the chat ends with that text. Returns None if no chat has the history. A different text (an
+    edited one, or the beginning of an answer that still runs) becomes a branch beside that answer.
     """
     owner = identity.owner
     if found := await find_place(services, identity, history, answer):
@@ -219,7 +219,7 @@ async def _text_before(services: Services, owner: str, turn: Turn) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _PastAnswer:
-    """What a client has of an answer: its text without white space, and the ids of its calls."""
+    """A client's copy of an answer: the text without white space, and the ids of the calls."""
 
     text: str
     calls: tuple[str | None, ...]
@@ -232,7 +232,7 @@ class _PastAnswer:
 
     @classmethod
     def of_part(cls, part: Sequence[Closed], output: str | None) -> Self:
-        """`output` is that of a structured turn, of which clients have no other text."""
+        """`output` is the output of a structured turn. Clients have no other text of such a turn."""
         texts = [closed.block.text for closed in part if isinstance(closed, Close) and closed.block.type == TEXT]
         text = "".join(texts) if output is None else output
         return cls("".join(text.split()), tuple(call.tool_use_id for call in calls_of_client(part)))
@@ -344,9 +344,10 @@ async def go_on_from_results(
     key: IdempotencyKey | None,
     place: str,
 ) -> Exchange | None:
-    """Records a history that ends in results of calls, and has the model continue from them. It follows the answer
-    `before`; without one it is that of a new chat, or a branch at the root of the chat. None if it does not end in
-    complete pairs. Raises RequestRefused, and Conflict while the answer before runs.
+    """Records a history that ends in results of calls, and has the model continue from them. The history follows the
+    answer `before`. Without `before`, the history begins a new chat, or a branch at the root of the chat. Returns None
+    if the history does not end in complete pairs of call and result. Raises RequestRefused, and Conflict while the
+    answer before runs.
     """
     calls = {item.id for item in items if isinstance(item, PastCall)}
     results = {item.call for item in items if isinstance(item, PastResult)}
@@ -371,7 +372,7 @@ def past_answer(path: Sequence[Turn], items: Iterable[PastItem], place: str) -> 
 
 
 def is_recorded(turn: Turn) -> bool:
-    """Whether it is an answer that took place elsewhere. One that a model gives here takes time."""
+    """Whether the answer was recorded from a client's history. An answer that a model gives here takes time."""
     return turn.role == "assistant" and turn.created_at == turn.ended_at
 
 
@@ -411,7 +412,7 @@ class _Past:
         self.blocks.append(Block(index, round, 1, type, text, data, tool_use_id=id, name=name, is_error=error))
 
     def answer(self, id: str, text: str, *, error: bool = False) -> None:
-        """The result of a call. One that no call has asked for is left out: no provider takes it."""
+        """Adds the result of a call. A result without its call is left out, because no provider accepts it."""
         if (name := self.open.pop(id, None)) is not None:
             self.add(TOOL_RESULT, text, id, name, error=error)
 

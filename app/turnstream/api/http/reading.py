@@ -38,7 +38,7 @@ def id_of(request: Request, name: str) -> UUID:
 
 
 async def read_bytes(request: Request, most: int | None = None) -> bytes:
-    """Raises TooLarge as soon as the body has more than `most` bytes, by default those of a JSON body."""
+    """Raises TooLarge as soon as the body has more than `most` bytes, by default the limit of a JSON body."""
     most = most or services_of(request).http.max_body_bytes
     chunks, size = [], 0
     async for chunk in request.stream():

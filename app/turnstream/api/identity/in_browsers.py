@@ -1,4 +1,6 @@
-"""Short-lived tokens where a browser cannot send a header: in the URL of an `EventSource`, and in a cookie."""
+"""Short-lived tokens for browsers, which cannot send a header with an `EventSource` or a link: in the URL, and in a
+cookie.
+"""
 
 from collections.abc import Collection
 from dataclasses import dataclass

@@ -36,7 +36,9 @@ class TurnResponse(Response):
         *,
         unjoined: bool = False,
     ) -> None:
-        """Times and `streams` are those of a `FrameResponse`, which is sent without `deliveries`."""
+        """The times and `streams` are arguments of FrameResponse, which sends the stream if there are no
+        `deliveries`.
+        """
         self.status_code = 200
         self.background = None
         self.init_headers(headers_of(heartbeat))

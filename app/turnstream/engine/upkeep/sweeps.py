@@ -1,7 +1,6 @@
-"""Sweeps of rows that nobody needs any more, or that are too old.
-
-Each has a task of its own: it may take long, and no lease must wait for it. One replica does it at a time, in small
-steps, and rests after each for longer than it took.
+"""Sweeps delete rows that are too old or no longer needed. Each sweep has a task of its own, because it may take long
+and the lease must not wait for it. One replica sweeps at a time, in small steps, and rests after each step for longer
+than the step took.
 """
 
 import asyncio

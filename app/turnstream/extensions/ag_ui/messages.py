@@ -50,8 +50,8 @@ def reply_id(turn: UUID, round: int) -> str:
 
 
 def reply_round(before: Sequence[Block], round: int, type: str) -> int:
-    """The round whose message a text or a call of `round` goes into, after the blocks `before` it: a round that
-    continues with a text where it was cut off continues with its message.
+    """The round whose message contains a text or a call of `round`, after the blocks `before` it. A round that
+    continues a text that was cut off continues its message.
     """
     first = next((place for place, block in enumerate(before) if block.round == round), len(before))
     opener = before[first].type if first < len(before) else type
@@ -78,8 +78,8 @@ def call_in(id: str) -> tuple[str, str, str] | None:
 
 @dataclass(frozen=True, slots=True)
 class ClientIds:
-    """What a client has of a thread and the rows do not: the ids that it gave to user messages and to results of its
-    tools, by turn and by call, and its own `first` messages. So many turns were `recorded` from these.
+    """Data of a thread that the client has and the rows lack: its ids of user messages and of tool results, by turn and
+    by call, and its own `first` messages. `recorded` is the number of turns that were recorded from the first messages.
     """
 
     users: Mapping[UUID, str] = field(default_factory=dict)

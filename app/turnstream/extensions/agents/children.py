@@ -176,7 +176,7 @@ class Children(Hooks):
         return replace(limits, budget_seconds=limits.budget_seconds - seconds_used(parent, now))
 
     def _request_of(self, agent: Agent, parent: TurnRequest, call: ToolContext) -> TurnRequest:
-        """The request of a child: that of the calling turn, with what the agent has of its own."""
+        """The request of a child: the request of the calling turn, changed by the agent's own options."""
         limits, params = parent.limits, without_format(parent.params)
         if agent.max_rounds is not None:
             limits = replace(limits, max_rounds=agent.max_rounds, hard_max_rounds=None)

@@ -133,8 +133,8 @@ class MessagePosting:
 
 
 def _essence(request: TurnRequest) -> tuple[object, ...]:
-    """What decides the next model call. A choice that forces a call holds for the first one alone. Each client has a
-    `max_tokens` of its own, and another one is no other request.
+    """The parts of a request that decide the next model call. A tool choice that forces a call applies to the first
+    model call only. Clients differ in `max_tokens`, so it is left out.
     """
     params = {name: value for name, value in request.params.items() if name != "max_tokens"}
     choice = {name: value for name, value in (params.pop("tool_choice", None) or {}).items() if name != "name"}

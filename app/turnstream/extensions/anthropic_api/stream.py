@@ -1,4 +1,4 @@
-"""Messages as they are read: as a stream, or to their end. The reader is that of every stream."""
+"""Messages as they are read: as a stream, or to their end. Both use the reader of all streams."""
 
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing

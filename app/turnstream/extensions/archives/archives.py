@@ -1,8 +1,7 @@
-"""Archives: what an owner has, as files that are read in the order in which they are written.
+"""Archives: the data of an owner, in files that are read in the order in which they are written.
 
-Each chat is read as of one moment. Rows are lines of JSON with the names of their columns; the values of JSON columns
-stand in them as they are stored, but for the headers of HTTP tools, which are masked. Tokens, webhooks and the tool
-cache are not part of an archive.
+Each chat is read as of one moment. A row is a line of JSON with the names of its columns. JSON columns are copied as
+stored, with masked headers of HTTP tools. Tokens, webhooks and the tool cache are not part of an archive.
 """
 
 import json
@@ -318,8 +317,8 @@ async def _files_of(
 
 @dataclass(slots=True)
 class ImportCounts:
-    """What an import has made, and what was there already. `moved` are chats with new ids, because theirs were taken
-    by another owner.
+    """The numbers of imported rows and of rows that were there already. `moved` are chats with new ids, because another
+    owner has their ids.
     """
 
     made: dict[str, int] = field(default_factory=lambda: {"documents": 0, "uploads": 0, "chats": 0, "recordings": 0})

@@ -29,10 +29,10 @@ def stored_columns(table: str) -> Sequence[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Copied:
-    """A table of which rows with the same key and version have the same content; one without a version may change.
-    `copy` gives those of :owner as those of :name, and `parts` the rows of other tables that go with them. `take` makes
-    those of :name the owner's, gives them what else may have changed and is short, the `live` columns, and returns
-    their `number`. What may have changed and be long is in the columns that `renew` writes, if `updated_at` differs.
+    """A table that is copied ahead. Rows with the same key and version have the same content; rows without a version
+    may change. `copy` reads the rows of :owner as rows of :name, `parts` the dependent rows of other tables. `take`
+    gives the rows of :name to the owner, updates the short columns that may have changed (`live`), and returns their
+    `number`. `renew` writes the long columns if `updated_at` differs.
     """
 
     columns: Sequence[str]

@@ -71,7 +71,7 @@ def answer_of(request: ModelRequest) -> Answer:
 
 
 def _reports(last: Sequence[Message]) -> list[str]:
-    """What calls in the background have reported in the `last` message."""
+    """The reports of background calls in the `last` message."""
     texts = [block.text for message in last for block in message.blocks if block.type == TEXT]
     return [each.partition("\n\n")[2] for each in texts if each.startswith(_REPORTED)]
 

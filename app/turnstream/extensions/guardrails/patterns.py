@@ -113,7 +113,7 @@ def _open_end(text: str, kind: PatternKind) -> int:
 
 
 class Patterns:
-    """A check for these kinds. What is found is masked, or the turn ends with the `reason`, if one is given."""
+    """A check for these kinds. Matches are masked. With a `reason`, a match ends the turn."""
 
     def __init__(self, kinds: Sequence[PatternKind], reason: str | None = None) -> None:
         self._kinds = kinds

@@ -74,7 +74,7 @@ class IssuerKeys:
         return next((key for key in self._keys if key.get("kid") == id), None)
 
     def _fetch(self) -> asyncio.Task[None]:
-        """One fetch for all who wait."""
+        """One fetch for all waiting callers."""
         if self._fetching is None or self._fetching.done():
             self._tried_at = time.monotonic()
             self._fetching = asyncio.create_task(self._fetch_keys())

@@ -29,8 +29,8 @@ class RotationStep:
 
 
 async def rotate(database: Database, masters: MasterKeys) -> AsyncGenerator[RotationStep, None]:
-    """Wraps each key by the first master key. Servers may work meanwhile if they have both master keys. What was cut
-    off is done by the next call.
+    """Wraps each key by the first master key. Servers may work meanwhile if they have both master keys. The next call
+    completes an interrupted one.
     """
     behind, first = "", masters.first
     while rows := await database.rows(GET_KEYS_OF_OTHERS, master=first, behind=behind, most=_STEP):

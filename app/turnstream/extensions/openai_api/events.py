@@ -70,7 +70,7 @@ class _Item:
 
 class ResponseEvents:
     """Encodes one response for one reader, the events after number `after`. `rows` returns the turn as it is now.
-    `previous` is the id of the response before. One that is not `stored` is deleted at its end.
+    `previous` is the id of the response before. A response that is not `stored` is deleted at its end.
     """
 
     def __init__(
@@ -436,7 +436,7 @@ class ResponseEvents:
 
     def _end_taken_back(self) -> Iterator[Json]:
         """Items that were taken back end as incomplete, and are not in the response. No output index is used again: the
-        SDK's assembling refuses that. What follows was written by a later attempt.
+        SDK's assembling refuses that. The items after them were written by a later attempt.
         """
         if self._after < 0:
             for item in self._taken_back:
@@ -450,7 +450,7 @@ def text_part(text: str, annotations: Sequence[Json] = ()) -> Json:
 
 
 def _has_had(turn: Turn, number: int) -> bool:
-    """Whether the band of `number` is that of an attempt of this turn, or of a block that was cut off in it."""
+    """Whether the band of `number` belongs to an attempt of this turn, or to a block that was cut off in it."""
     attempt = number // BAND + 1
     return any(turn.has_had(attempt - cuts) for cuts in range(LEAST_STEP))
 

@@ -101,8 +101,8 @@ SUMMARY_MARK = "turnstream:"  # before the summary in a compaction item of ours
 
 
 def _as_known(value: Any) -> Any:
-    """Calls of custom tools and of tools of a namespace, and their outputs, as those of functions; a summary of the
-    conversation so far as a message.
+    """Converts calls and outputs of custom tools and namespaces to calls and outputs of functions, and a summary of the
+    conversation to a message.
     """
     if not isinstance(value, dict):
         return value
@@ -375,7 +375,7 @@ class ToolCallIn(LenientBody):
     @model_validator(mode="before")
     @classmethod
     def _of_custom(cls, value: Any) -> Any:
-        """The call of a custom tool as that of a function."""
+        """Converts the call of a custom tool to the call of a function."""
         if (
             isinstance(value, dict)
             and value.get("type") == "custom"

@@ -124,8 +124,8 @@ _DOCUMENTS = 10
 
 @dataclass(frozen=True, slots=True)
 class SearchPosition:
-    """Where a search continues: in the window of segments from `first` on, behind a hit if there was one. Words are
-    sought inside of others (`inside`) when all chats with their beginnings are found.
+    """The position at which a search continues: in the window of segments from `first` on, after the last hit if there
+    was one. Words are sought inside of others (`inside`) when all chats with their beginnings are found.
     """
 
     first: int = NEWEST

@@ -166,7 +166,7 @@ async def standby_lag(url: str, primary: str, most: float) -> float | None:
 
 
 def standby_url(settings: Settings, given: SecretStr) -> str:
-    """The URL in the driver's form. Raises ConfigError if it does not fit that of the primary."""
+    """The URL in the driver's form. Raises ConfigError if it does not fit the primary's URL."""
     if settings.database_url is None:
         raise ConfigError("TURNSTREAM_STANDBY_URL must be set with DATABASE_URL: the embedded Postgres has no standby.")
     url = plain_url(given.get_secret_value(), "TURNSTREAM_STANDBY_URL")

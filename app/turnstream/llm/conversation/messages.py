@@ -81,8 +81,8 @@ _RESULT_OF_PROGRAM = 500  # characters: such results were meant for the program
 
 
 class KnownEntries:
-    """What earlier requests have made of the turns of a path, for the next request: a turn that has ended is sent in
-    the same way as long as nothing else about the request changes.
+    """The messages that earlier requests have made of the turns of a path. A turn that has ended is sent unchanged as
+    long as nothing else about the request changes.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
 """The seam between a text that was cut off and the reply that continues it.
 
-A model that is asked to go on often begins with words that stand already: the last ones, or the whole text again. They
-are left out of the reply, so that both texts read as one.
+A model that is asked to continue often repeats text: the last words, or the whole text. The repetition is left out of
+the reply, so that both texts read as one.
 """
 
 import re
@@ -87,7 +87,7 @@ class Seam:
 
     def _repeated(self) -> int:
         """The length of the held text that repeats the text before it, as much as possible. 0 if that text repeats
-        itself, as equal lines of a table do: what goes on with it looks the same, and no word of it may be lost.
+        itself, as equal lines of a table do: a continuation looks the same, and no word of it may be lost.
         """
         for start in self._starts:
             if end := self._end_of_repetition(start):
@@ -124,7 +124,9 @@ def _without_space(text: str) -> str:
 
 
 def _word_starts(text: str) -> list[int]:
-    """Where words begin, counted without white space: at the beginning of `text`, and in its last REACH characters."""
+    """The positions of the beginnings of words, counted without white space: 0, and those in the last REACH characters
+    of `text`.
+    """
     starts, count, before = [0], 0, " "
     first = len(text) - REACH
     for place, character in enumerate(text):

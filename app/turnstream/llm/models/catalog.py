@@ -118,7 +118,7 @@ class Models:
         return None if found is None else found[1].preset
 
     def behind(self, name: str) -> Model:
-        """The model that answers for this name: itself, or that of the agent. Raises RequestRefused."""
+        """The model that answers for this name: the model itself, or the model of the agent. Raises RequestRefused."""
         model = self.check(name)
         return model if model.preset is None or model.preset.model is None else self.check(model.preset.model)
 

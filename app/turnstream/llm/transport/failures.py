@@ -138,7 +138,7 @@ def provider_error(
     """Returns the error for `failure`, a decoded body or event, or its text. `status` and `headers` are those of the
     response.
 
-    Whether a retry can help is decided by the header `x-should-retry`, else by the failure's name, else by its status.
+    The header `x-should-retry`, else the name of the failure, else the status decides whether a retry can help.
     """
     headers, in_stream = headers or httpx2.Headers(), status == _OK
     layers = _layers(failure)

@@ -120,9 +120,9 @@ class Actions:
         identity: Identity | None = None,
         message: Sequence[Block] = (),
     ) -> Turn:
-        """Stores all of the decisions, or none, and with them a `message` to the turn. `identity` is that of the
-        person who decides, if it is not the owner without a credential. Raises NotFound, RequestRefused, Forbidden,
-        Conflict; with a key that was used for the same decisions before, it does nothing.
+        """Stores all of the decisions, or none, and with them a `message` to the turn. `identity` is the person who
+        decides; the default is the owner. Raises NotFound, RequestRefused, Forbidden, Conflict; with a key that was
+        used for the same decisions before, it does nothing.
         """
         async with self._database.transaction() as connection:
             row = await connection.row(LOCK_TURN_OF, owner=owner, chat=chat, turn=turn)

@@ -84,7 +84,7 @@ DELETE_LAST = Statement(
 @dataclass(frozen=True, slots=True)
 class Fork:
     """A copy of the path to a turn, into a new chat with this title, or of the turn alone, beside the original.
-    `request` is that of a new answer, if the turn is a user turn.
+    `request` is the request of a new answer, if the turn is a user turn.
     """
 
     cut: CutTurn

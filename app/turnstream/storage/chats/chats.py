@@ -122,8 +122,8 @@ class Chats(ChatReads):
         return chat_from(row)
 
     async def change(self, owner: str, chat: UUID, changed: Callable[[Chat], Mapping[str, Any]]) -> Chat:
-        """Sets those of title, system_prompt and settings that `changed` returns for the chat as it is, which nothing
-        else changes meanwhile. Raises NotFound.
+        """Sets the members of title, system_prompt and settings that `changed` returns for the present chat. The chat
+        is locked meanwhile. Raises NotFound.
         """
         async with self._database.transaction() as connection:
             before = _row(await connection.row(LOCK_CHAT, owner=owner, chat=chat), chat)

@@ -206,7 +206,7 @@ Parent = UUID | Literal["newest"] | None
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where a message is to go."""
+    """The place of a message in a chat."""
 
     owner: str
     chat: UUID
@@ -509,7 +509,7 @@ def _user_turn(id: UUID, chat: UUID, parent: UUID | None, blocks: Sequence[Block
 
 
 async def placement(database: Database | Transaction, target: Target) -> Placement:
-    """Where a message goes. Raises RequestRefused and Conflict as `Exchanges.after` does."""
+    """Decides the place of a message. Raises RequestRefused and Conflict as `Exchanges.after` does."""
     row, field = None, "parent_id"
     if target.parent == "newest":
         row = await database.row(GET_NEWEST_OF_CHAT, chat=target.chat)

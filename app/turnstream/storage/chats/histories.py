@@ -57,7 +57,7 @@ _MOST = 20  # turns that are looked at, if many had the same history
 
 @dataclass(frozen=True, slots=True)
 class PastExchange:
-    """A message and its answer. `stop_reasons` are those of the answer's rounds."""
+    """A message and its answer. `stop_reasons` are the stop reasons of the answer's rounds."""
 
     message: Sequence[Block]
     answer: Sequence[Block]

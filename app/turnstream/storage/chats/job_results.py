@@ -39,8 +39,8 @@ PUT_RESULT = Statement(
 
 @dataclass(frozen=True, slots=True)
 class PutResult:
-    """What became of a result: it is the outcome of the job; or the job had one before (`settled`), or its turn does
-    not wait for one any more (`turn_ended`). `owner` is that of a turn which has got it.
+    """The effect of a posted result: it is the outcome of the job, or the job had an outcome already (`settled`), or
+    its turn no longer waits (`turn_ended`). `owner` is the owner of the turn that got the result.
     """
 
     turn: UUID

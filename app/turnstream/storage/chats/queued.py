@@ -1,7 +1,7 @@
 """The queue of a chat as its owner may change it: messages whose turns have not begun, and pending steers.
 
-A change and the delivery of the message meet at a lock: that of the answer's row, which its claim takes too, or that of
-the row of the turn that takes in a steer. So a message is changed before its delivery, or not at all.
+A change and the delivery of a message take the same lock: on the row of the answer, which a claim locks too, or on the
+row of the turn that applies a steer. So a message is changed before its delivery, or not at all.
 
 A queued message that is changed or moved, and all that follow it, are deleted and made again for the readers of the
 chat (turnstream.storage.chats.chat_changes): they keep their ids, and get new places behind all that readers know.
@@ -154,8 +154,8 @@ class Behind:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What an entry is to become; None leaves it as it is. `version` is the one that the client has seen. `request` is
-    that of the answer to a steer that becomes a queued message; the owner may have `most_queued` turns in the queue.
+    """The change of an entry; None keeps a member. `version` is the version that the client has seen. `request` is the
+    request of the answer if a steer becomes a queued message; the owner may have `most_queued` turns in the queue.
     `check_target` may refuse a turn that a message is to steer.
     """
 

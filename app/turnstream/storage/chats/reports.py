@@ -1,8 +1,8 @@
 """Reports: outcomes of jobs that their turn did not wait for, delivered to the branch of that turn.
 
-A report goes where a message of the user would go: as a steer into the turn that runs, or else as the beginning of a
-new one. The steer has the id of the job. The row of the job changes in the same transaction, so a report is delivered
-once, whatever dies in between.
+A report is placed like a message of the user: it steers the running turn, or else begins a new turn. The steer has the
+id of the job. The row of the job changes in the same transaction, so a report is delivered exactly once, even if a
+process dies.
 """
 
 from collections.abc import Collection, Sequence
@@ -151,7 +151,7 @@ class Reports:
         return [row["id"] for row in await self._database.rows(GET_DELETED, jobs=list(jobs))]
 
     async def undelivered(self, most: int, but: Collection[UUID]) -> Sequence[JobReport]:
-        """Up to `most` reports that wait, the oldest first, without those of the jobs `but`."""
+        """Up to `most` waiting reports, oldest first, except the reports of the jobs `but`."""
         rows = await self._database.rows(GET_REPORTS, most=most, but=list(but))
         requests = requests_from(rows)
         return [

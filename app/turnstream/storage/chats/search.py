@@ -138,7 +138,7 @@ class Search(Protocol):
 
 
 class Places:
-    """Those among the searches that a replica runs at once."""
+    """The slots for searches that a replica runs at once."""
 
     def __init__(self) -> None:
         self._free = asyncio.Semaphore(_CONCURRENT_SEARCHES)

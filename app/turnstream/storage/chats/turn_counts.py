@@ -36,8 +36,8 @@ COUNT_OPEN = Statement(
 
 @dataclass(frozen=True, slots=True)
 class JobCounts:
-    """The jobs that are not over, by where they are. `overdue` is for how many seconds the longest has been due without
-    a runner, or behind its deadline.
+    """The jobs that are not over, by state. `overdue` is the longest time in seconds that a job has been due without a
+    runner, or past its deadline.
     """
 
     due: int

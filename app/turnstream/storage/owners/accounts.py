@@ -1,8 +1,8 @@
 """Accounts: what owners with a plan have used of its rates, exact over all replicas.
 
 Each operation is one statement that changes the account's row: two replicas wait for each other there, and the second
-one sees what the first one took. What a model call may use is reserved before it, and replaced by its charge in the
-statement that seals or voids its round (app/turnstream/storage/owners/charges.py).
+one sees what the first one took. The greatest use of a model call is reserved before the call, and replaced by its
+charge in the statement that seals or voids its round (app/turnstream/storage/owners/charges.py).
 
 A call that no plan limits has a reservation too, from its first tick until its charge. It counts for no rate. If the
 process dies before the reply begins, the request is charged by it.
@@ -278,7 +278,7 @@ class Accounts:
         )
 
     async def family_use(self, owner: str, root: UUID) -> FamilyUse:
-        """What the turn `root` and the turns that were made for it have used."""
+        """The use of the turn `root` and of the turns that were made for it."""
         row = await self._database.row(GET_FAMILY_USE, owner=owner, root=root, turn=None, call=None)
         assert row is not None
         return FamilyUse(row["tokens"], row["cost"])

@@ -24,7 +24,7 @@ _COLUMNS_OF_C: Final = "c.*, coalesce((SELECT min(reserved_at) FROM released), n
 
 
 def beginning(period: str, at: str) -> str:
-    """When the period began that `at` is in, an expression of SQL. Periods are those of UTC."""
+    """The beginning of the period that contains `at`, as an expression of SQL. Periods are in UTC."""
     return f"date_trunc('{period}', {at}, 'UTC')"
 
 

@@ -99,8 +99,8 @@ SWEEP_DELETED_CHATS = walk_of("deleted_chats", ["owner", "chat_id"], "deleted_at
 
 @dataclass(frozen=True, slots=True)
 class TurnStatus:
-    """How far an assistant turn has come. `stop_reason` is that of one that has ended. `waiting` counts its calls that
-    wait for a person, `jobs` those that run in the background.
+    """The progress of an assistant turn. `stop_reason` is set when it has ended. `waiting` counts its calls that wait
+    for a person, `jobs` those that run in the background.
     """
 
     id: UUID
@@ -188,7 +188,7 @@ class OwnerChanges:
         return OwnerUpdate(settled, changed, chats, gone, statuses)
 
     async def _mark(self) -> None:
-        """Makes a mark where the last one is not new."""
+        """Makes a mark if the last mark is not new."""
         if monotonic() < self._next_mark:
             return
         self._next_mark = monotonic() + _MARK_PAUSE
@@ -196,8 +196,8 @@ class OwnerChanges:
             self._marks.append((mark["now"], mark["number"]))
 
     def _settled(self, moment: Row) -> datetime:
-        """The time before which no transaction was open at this moment: that of the newest mark below the oldest one.
-        An hour before, if nothing is known.
+        """The time before which no transaction was open at this moment: the time of the newest mark below the oldest
+        open transaction. An hour before, if nothing is known.
         """
         now: datetime = moment["now"]
         oldest = now - LATEST_COMMIT

@@ -152,7 +152,7 @@ class Tokens:
         return "_".join([prefix, *([self._cell] if self._cell else []), id.hex, secret])
 
     async def identities(self, tokens: Collection[str]) -> Mapping[str, Identity]:
-        """The identities of those of `tokens` that are valid."""
+        """The identities of the valid `tokens`."""
         forms = {token: form for token in tokens if (form := _FORM.fullmatch(token))}
         rows = await self._database.rows(GET_TOKENS, ids=[UUID(hex=form["id"]) for form in forms.values()])
         by_id = {(row["prefix"], row["id"]): row for row in rows}

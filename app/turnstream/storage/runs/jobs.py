@@ -175,7 +175,7 @@ class ClaimedJob:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What a job has reported since the last report. `output` is its preliminary output, as JSON text."""
+    """The progress of a job since the last report. `output` is its preliminary output, as JSON text."""
 
     job: UUID
     attempt: int
@@ -238,7 +238,7 @@ class Jobs:
         return row is not None
 
     async def wake(self, jobs: Collection[UUID]) -> None:
-        """Makes jobs due that wait elsewhere, and notifies the runners. One that runs is run once more."""
+        """Makes detached jobs due, and notifies the runners. A running job is run once more."""
         await self._database.rows(WAKE_JOBS, jobs=list(jobs))
 
     async def admit(self, job: ClaimedJob, digest: bytes) -> bool:

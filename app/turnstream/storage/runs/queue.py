@@ -317,13 +317,13 @@ class Queue:
         return Claim([row["id"] for row in rows], deaths if deaths >= SUSPICIOUS else 0)
 
     async def claim_again(self, turns: Collection[UUID]) -> Collection[UUID]:
-        """Claims those of these turns that this replica owns by their rows, for a new run."""
+        """Claims the turns among these that this replica owns by their rows, for a new run."""
         rows = await self._database.rows(CLAIM_AGAIN, turns=turns, replica=self.replica, step=attempts.draw_step())
         return {row["id"] for row in rows}
 
     async def give_back(self, turns: Collection[UUID], *, every: bool) -> Set[UUID]:
-        """Puts those of these turns back into the queue that this replica owns by their rows: `every` one, or those of
-        owners who are held. None may run. Returns those that were put back.
+        """Puts turns that this replica owns by their rows back into the queue: `every` one, or only turns of held
+        owners. None of them may run. Returns the turns that were put back.
         """
         rows = await self._database.rows(GIVE_BACK, turns=turns, replica=self.replica, every=every)
         return {row["id"] for row in rows}
@@ -386,8 +386,8 @@ class Queue:
         return [row["id"] for row in await self._database.rows(TAKE_OVER, gone=gone)]
 
     async def leave(self) -> None:
-        """Deletes the row of this replica, and its log, unless a turn is still its own. A row that stays is found
-        like that of a dead replica.
+        """Deletes the row of this replica, and its log, unless a turn is still its own. A row that stays is found like
+        the row of a dead replica.
         """
         with suppress(StorageError):
             await self._database.row(LEAVE, replica=self.replica)

@@ -420,8 +420,8 @@ RESTORE = Statement(
 
 @dataclass(frozen=True, slots=True)
 class SettledCall:
-    """A call's result, as its block, and the state of the call. `whole` is the full text where the block holds a part
-    of it.
+    """A call's result, as its block, and the state of the call. `whole` is the full text if the block holds a part of
+    it.
     """
 
     result: Block
@@ -553,8 +553,8 @@ class Records:
         return status
 
     async def end(self, turn: Turn) -> tuple[datetime | None, bool]:
-        """Ends the turn and returns the time, and whether another turn follows it. None for the time where the
-        turn went back into the queue, since more has arrived than `turn` counts.
+        """Ends the turn and returns the time, and whether another turn follows it. The time is None if the turn went
+        back into the queue, because more has arrived than `turn` counts.
         """
         row = await self._write(END_TURN, **_sums(turn), **_ended(turn))
         return row["ended_at"], row["followed"]

@@ -81,7 +81,7 @@ class PolicyTable(_Table):
 
 
 def read_file(path: Path, kinds: Mapping[str, type[PolicyTable]]) -> Mapping[str, Mapping[str, Any]]:
-    """Parses and validates a tools file, whose tables are `[policy.NAME]` and those of `kinds`. Returns them by kind
+    """Parses and validates a tools file, with tables `[policy.NAME]` and tables of `kinds`. Returns the tables by kind
     and name. Raises ConfigError with a sentence for every mistake.
     """
     tables: Mapping[str, type[PolicyTable]] = {**kinds, "policy": PolicyTable}

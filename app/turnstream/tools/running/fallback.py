@@ -17,8 +17,8 @@ _Schema = Mapping[str, Any]
 
 
 def fallback_problem(tool: Tool, tools: Mapping[str, Tool]) -> str | None:
-    """The reason why the fallback of a tool, if it has one, must not or cannot stand in for it. A call may be run
-    early, twice or without an approval only if that holds for both tools.
+    """The reason why the fallback of a tool, if it has one, cannot replace the tool. A call may be run early, twice or
+    without an approval only if both tools allow it.
     """
     name, fallback = tool.spec.name, tool.policy.stand_in
     if fallback is None:

@@ -200,7 +200,7 @@ class Items:
         return self.open(place, Raw(to_json({"type": kind}).encode()), parts, implied=True)
 
     def _begin_piece(self, item: Item, member: str, parts: list[Part]) -> None:
-        """Begins a piece: of a message, it is a block; those of a thought are divided by a blank line in one block."""
+        """Begins a piece: a block of a message, or a paragraph of a thought."""
         if item.role == "message":
             if item.member is not None:
                 parts.append(BlockClosed(item.key))
