@@ -51,7 +51,7 @@ class Section(BaseSettings):
 
 
 class Settings(Section):
-    """The settings of the core. Those of an extension are a section: `settings.section(ITS_CLASS)`."""
+    """The settings of the core. The settings of an extension are a section: `settings.section(ITS_CLASS)`."""
 
     _env_file: Any = PrivateAttr()
     _values: Mapping[str, Any] = PrivateAttr()

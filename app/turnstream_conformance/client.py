@@ -65,7 +65,7 @@ class Session:
 
     @property
     def events_in_json(self) -> Sequence[Event]:
-        """Those of which `GET …/turns/{turn}` knows."""
+        """The scenarios of which `GET …/turns/{turn}` knows."""
         return self.events[: self.scenario.in_json]
 
     def as_json(self) -> Json:

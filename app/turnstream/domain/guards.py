@@ -195,7 +195,7 @@ class Window:
         if not final and not isinstance(ruling, Replace):
             undecided = self._guard.overlap if ruling.undecided is None else ruling.undecided
             until = max(start, until - undecided)
-            # What follows may belong to a span that ends here.
+            # The following text may belong to a span that ends here.
             for span in spans:
                 if span.start < until < span.end:
                     until = span.end if len(text) - span.start > _MOST_HELD else max(start, span.start)

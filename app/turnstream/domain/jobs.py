@@ -10,8 +10,8 @@ from uuid import UUID
 
 from turnstream.domain.blocks import CallKey
 
-# What runs the call, for people: `tool` is a background tool of this server, `child` the turn of an agent. Extensions
-# have others.
+# The runner of the call, for people: `tool` is a background tool of this server, `child` the turn of an agent.
+# Extensions have others.
 JobKind = str
 
 # `running` has a runner; the job of a runner that is gone is `running` until another one claims it. A `detached` one
@@ -27,7 +27,7 @@ JOB_TRANSITIONS: Mapping[JobState, frozenset[JobState]] = {
 }
 
 
-# Where a program that works on a job posts its result.
+# The path to which a program posts the result of a job.
 RESULT_PATH: Final = "/api/jobs/{job}/result"
 _TOKEN_BYTES = 32
 
@@ -44,7 +44,7 @@ def digest_of_token(token: str) -> bytes:
 
 # The states of a job that is not over.
 OpenJobState = Literal["due", "running", "detached"]
-# What became of a report: `steered` went into an open turn, `started` has started one, `discarded`: the turn of the
+# The delivery of a report: `steered` went into an open turn, `started` has started one, `discarded`: the turn of the
 # call was cancelled.
 Delivery = Literal["steered", "started", "discarded"]
 # So many turns in a row may be started by reports. A call of the last one is waited for.

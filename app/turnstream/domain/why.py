@@ -9,7 +9,7 @@ from uuid import UUID
 from turnstream.domain.asks import AskKind
 from turnstream.domain.turns import ENDED, Status
 
-# What a running turn is busy with; `retrying` is the wait before a failed model call is made again.
+# The present work of a running turn; `retrying` is the wait before a failed model call is made again.
 Stage = Literal["processing", "streaming", "executing", "retrying"]
 
 REPORTS = 3.0  # seconds between two reports of a replica about its turns

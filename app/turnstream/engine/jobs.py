@@ -135,7 +135,7 @@ class ToolJobs:
         if job.handle is None and job.attempt > (_MOST_RUNS if may_run_again else 1):
             return UNKNOWN_END
         plan = self._plans.of(job.owner, request.plan)
-        # What is not checked is not shown. The outcome is checked when the turn takes it.
+        # Unchecked text is not shown. The outcome is checked when the turn takes it.
         silent = any(guard.applies("tool_result", plan.name) for guard in self._guards)
         context = ToolContext(
             owner=job.owner,

@@ -372,7 +372,7 @@ class ToolRuns:
             tool_use_id=call.tool_use_id,
             idempotency_key=f"{turn.id}:{call.round}:{call.tool_use_id}",
             progress=partial(self._show_progress, call),
-            # What is not checked is not shown.
+            # Unchecked text is not shown.
             preliminary=(lambda _: None) if self._guards else outputs.show,
             ask=partial(self._ask_person, call),
             documents=self._request.documents,

@@ -17,8 +17,8 @@ from turnstream.storage.row_security import admit, embedded_api_url
 
 @asynccontextmanager
 async def database_url(settings: Settings, extensions: Sequence[Extension] | None = None) -> AsyncIterator[str]:
-    """The URL of Postgres. One of our own runs until the end of the block. `extensions` take the place of those that
-    the settings select.
+    """The URL of Postgres. An embedded Postgres runs until the end of the block. `extensions` take the place of those
+    that the settings select.
     """
     if settings.database_url is not None:
         yield addressed(settings, settings.database_url.get_secret_value())

@@ -56,7 +56,7 @@ class Parts:
     master_keys: Sequence[bytes] = ()
 
 
-# `serve` makes the parts and ends with the first ConfigError; `doctor` tries each. What is opened is closed by `stack`.
+# `serve` makes the parts and ends with the first ConfigError; `doctor` tries each. Opened parts are closed by `stack`.
 
 
 def chosen_extensions(settings: Settings, given: Given) -> Sequence[Extension]:

@@ -61,7 +61,7 @@ FINAL_WRITE_TIMEOUT = 5.0
 _KEEP_ALIVE: Final = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 10_000}
 
 _ISOLATION: Final = SESSION_SETTINGS["default_transaction_isolation"]
-# What a session has before anything is set in it.
+# The settings of a new session.
 _DEFAULT_ISOLATION: Final = "SELECT reset_val FROM pg_settings WHERE name = 'default_transaction_isolation'"
 
 _HOST = r"(?:\[[0-9a-fA-F:.%]+\]|[^/?#@:,\[\]]*)(?::[0-9]{1,5})?"

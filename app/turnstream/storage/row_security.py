@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 # The role of an embedded Postgres.
 API_ROLE: Final = "turnstream_api"
-# What the role may do with tables of which each change is in the audit trail; with the others it may do all. An ask is
-# made by the engine, as a job is; asks and grants go with their turns. Tool sets are written by a function.
+# The privileges of the role on tables whose changes are all in the audit trail; with the others it may do all. An ask
+# is made by the engine, as a job is; asks and grants go with their turns. Tool sets are written by a function.
 NARROW: Final = {
     "asks": "SELECT, UPDATE (answer, answered_at, links_revoked_at)",
     "jobs": "SELECT",
@@ -177,7 +177,7 @@ BEGIN
 END
 $$
 """
-# What is missing of it, for the role $1.
+# The missing privileges of the role $1.
 _GAPS = """
 WITH functions AS (
     SELECT * FROM pg_proc JOIN pg_roles ON pg_roles.oid = proowner

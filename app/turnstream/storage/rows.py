@@ -65,7 +65,7 @@ JOBS_OF_TURN: Final = """CASE WHEN turns.asked > 0 THEN
 # The text of a UUID, as a regular expression.
 ID_FORM: Final = "^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"
 # The last columns of a turn: what its running tools have shown, and its jobs. `turns` is the table, or a part of it.
-# The outcome of a job is of use until it is the result of the call. What became of a report is of use for ever.
+# The outcome of a job is of use until it is the result of the call. The delivery of a report is kept for ever.
 JOBS: Final = f"""CASE WHEN turns.asked > 0 THEN (
         SELECT json_agg(json_build_object(
             'id', jobs.id, 'round', round, 'tool_use_id', tool_use_id, 'name', jobs.name, 'kind', kind,

@@ -98,7 +98,7 @@ class Toolset:
 
     @property
     def presets(self) -> Mapping[str, Preset]:
-        """Those of tools whose names turns may have as their model."""
+        """Presets of tools that are also model names."""
         found = {name: getattr(tool, "preset", None) for name, tool in self._own.items()}
         return {name: preset for name, preset in found.items() if preset is not None}
 

@@ -75,7 +75,7 @@ async def _frames(
 
 def _response(services: Services, turn: Turn, frames: AsyncGenerator[bytes, None]) -> FrameResponse:
     response = dialect_response(services, frames, _access_ended)
-    # What assistant-ui keeps to resume with, by any id that leads to the chat.
+    # The value with which assistant-ui resumes, by any id that leads to the chat.
     response.headers.update({**HEADERS, "x-resumable-stream-id": str(turn.chat_id)})
     return response
 

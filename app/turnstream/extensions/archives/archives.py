@@ -56,7 +56,7 @@ def _of_chat() -> Iterator[tuple[str, tuple[str, str]]]:
 
 
 _OF_CHAT: Final = dict(_of_chat())
-# Columns whose values are not taken from the archive as they are. What was open when the archive was made ends as
+# Columns whose values are not taken from the archive as they are. Turns that were open when the archive was made end as
 # cancelled: no model is called and no tool run because a chat was imported. A turn that waits still waits.
 _IMPORTED: Final[Mapping[str, Mapping[str, str]]] = {
     "turns": {
@@ -488,7 +488,7 @@ def _insert(table: str, columns: Sequence[str]) -> Statement:
     if table == "turns":
         values["tool_set"], source = "kept.tool_set", f"{source}, keep_tool_set(:owner, row.request) AS kept"
     names = ", ".join(f'"{name}"' for name in values)
-    # What is the owner's already stays as it is.
+    # Rows that the owner has already stay as they are.
     kept = " ON CONFLICT DO NOTHING" if table in {"documents", "idempotency_keys"} else ""
     return Statement(
         f"""

@@ -135,7 +135,7 @@ _TURNS: Final = _Copied(
         """,
         timeout=_TIMEOUT,
     ),
-    # What was copied ahead is to be indexed for the search, too: as by its triggers, the oldest first.
+    # Rows that were copied ahead must be indexed for the search, too: as by its triggers, the oldest first.
     Statement(
         """
         WITH indexed AS (
@@ -364,7 +364,7 @@ class OwnerAhead:
 
 
 def _parents_first(turns: Sequence[Row]) -> Sequence[Row]:
-    """Those turns that do not change any more, with all that they follow: each after its parent, a chat's together."""
+    """Turns that no longer change, with all turns before them: each after its parent, a chat's together."""
     children = defaultdict(list)
     for turn in turns:
         children[turn["parent_id"]].append(turn)

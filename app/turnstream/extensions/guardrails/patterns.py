@@ -11,7 +11,7 @@ from turnstream.kit.offload import offload
 PatternKind = Literal["keys", "cards", "phones", "emails"]
 Found = Callable[[str], Iterator[tuple[int, int]]]
 
-# Characters. What may still become longer is held back up to this length, and found up to it.
+# Characters. A possible match that may still grow is held back up to this length, and found up to it.
 _LONGEST: Final = 8_000
 # Before a passage: a pattern looks at one character. A span that begins there is looked for in the whole text.
 CONTEXT: Final = 64

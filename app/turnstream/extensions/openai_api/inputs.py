@@ -72,7 +72,7 @@ class Options:
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """Those of a response that name what was ignored."""
+        """Headers of a response that name ignored members."""
         return {IGNORED: ", ".join(self.ignored)} if self.ignored else {}
 
 

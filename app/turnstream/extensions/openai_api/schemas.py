@@ -24,7 +24,7 @@ from turnstream.api.schemas.requests import Labels, ModelName
 from turnstream.extensions.openai_api.objects import flat_name
 from turnstream.llm.conversation.messages import SUMMARISED
 
-# What a response has in any case, or never has because it is not needed here. Probabilities are not kept.
+# Members that a response always has, or never has because they are not needed here. Probabilities are not kept.
 Included = Literal["message.input_image.image_url", "message.output_text.logprobs", "reasoning.encrypted_content"]
 
 

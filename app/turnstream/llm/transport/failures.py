@@ -34,7 +34,7 @@ _LONGEST_PYTHON = 10_000  # characters of a Python literal that are read
 _OK = 200  # also the status of a failure in mid-stream
 _TOO_LARGE = 413
 
-# What the operator must settle with the provider.
+# Failures that the operator must settle with the provider.
 _OF_ACCOUNT = frozenset(
     {
         "AccessDeniedException",
@@ -413,7 +413,7 @@ _CAUSES: tuple[tuple[frozenset[str], str], ...] = (
     (frozenset({"PoolTimeout"}), "No connection to the provider was free in time."),
     (frozenset({"WriteTimeout"}), "The provider did not read the request in time."),
 )
-# What the transport raises besides the SDK's exceptions: those of a body, and those that OpenAI's SDK does not wrap.
+# Exceptions of the transport besides the SDK's exceptions: those of a body, and those that OpenAI's SDK does not wrap.
 LOST = (httpx2.HTTPError, aiohttp.ClientError, OSError)
 _BROKEN_OFF = frozenset(
     {

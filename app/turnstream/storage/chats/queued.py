@@ -66,7 +66,7 @@ LOCK_STEERABLE = Statement(
     WHERE id = :turn AND status IN {OPEN_STATUSES} AND NOT cancel_requested FOR NO KEY UPDATE OF turns
     """
 )
-# Where a message that is not in the queue is: the first answer to it, or the turn that has taken it in.
+# The place of a message that is not in the queue: the first answer to it, or the turn that has taken it in.
 GET_DELIVERY = Statement(
     """
     SELECT answer.id AS turn, NULL AS round, answer.status = 'queued' AND answer.attempt = 0 AS is_cancelled
@@ -112,7 +112,7 @@ PLACE_AGAIN = Statement(
     RETURNING turns.id
     """
 )
-# What follows a turn is deleted with it: so nothing may.
+# Turns behind a turn are deleted with it, so the turn must be the last one.
 DELETE_PAIR = Statement(
     """
     DELETE FROM turns WHERE id = :question AND chat_id = :chat AND NOT EXISTS (

@@ -147,7 +147,7 @@ class Reports:
         return [row["id"] for row in await self._database.rows(DISCARD_REPORTS)]
 
     async def deleted(self, jobs: Collection[UUID]) -> Sequence[UUID]:
-        """Those of these jobs that have no row any more."""
+        """The jobs among these whose rows are gone."""
         return [row["id"] for row in await self._database.rows(GET_DELETED, jobs=list(jobs))]
 
     async def undelivered(self, most: int, but: Collection[UUID]) -> Sequence[JobReport]:

@@ -227,7 +227,7 @@ def _sought(words: Sequence[str]) -> dict[str, object]:
 
 
 def _pieces(row: Row, name: str | None, words: Sequence[str]) -> tuple[ExcerptPiece, ...]:
-    """Those of the text if it has the words, else of the name."""
+    """The pieces of the text if it has the words, else of the name."""
     return pieces_of(excerpt_line(row, words) if row["in_text"] else name or "", words)
 
 

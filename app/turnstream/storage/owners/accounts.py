@@ -78,7 +78,7 @@ RESERVE_REQUESTS = Statement(
     JOIN chats ON chats.id = chat_id
     """
 )
-# What a family has used: its charges, and the requests of calls that run.
+# The use of a family: its charges, and the requests of calls that run.
 _FAMILY_USE = """
     SELECT coalesce(sum(tokens), 0)::bigint AS tokens, coalesce(sum(cost), 0)::float8 AS cost
     FROM (
@@ -153,7 +153,7 @@ _RELEASE: Final = f"""
     WHERE owner = whose
 """
 RELEASE = Statement(_RELEASE)
-# What a process that has died had under way. The charge of a round has the same call, and counts alone.
+# The reserved calls of a process that has died. The charge of a round has the same call, and counts alone.
 CHARGE_REQUEST = Statement(
     f"""
     WITH released AS (
@@ -176,8 +176,8 @@ CHARGE_REQUEST = Statement(
 )
 GET_RESERVATIONS = Statement("SELECT id, attempt FROM reservations WHERE turn_id = :turn AND attempt <= :attempt")
 GET_RESERVATIONS_OF_CALL = Statement("SELECT id FROM reservations WHERE turn_id = :turn AND call = :call")
-# What no run settles any more: it has ended, or was taken over. A title is written after the end. An id that is no
-# orphan shows how far it has come.
+# Reservations that no run settles any more: it has ended, or was taken over. A title is written after the end. An id
+# that is no orphan shows how far it has come.
 GET_ORPHANS = Statement(
     """
     SELECT id, reserved_at < now() - interval '2 minutes' AND NOT EXISTS (

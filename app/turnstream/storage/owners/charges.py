@@ -82,7 +82,7 @@ CHARGE = Statement(
     )
     + "SELECT count(*) FROM charged"
 )
-# The total comes first. What is not asked for is null in all rows. Days are those of UTC.
+# The total comes first. Columns that are not requested are null in all rows. Days are those of UTC.
 _USAGE: Final = """
     WITH shown AS (
         SELECT input_tokens, cache_read_tokens, cache_write_tokens, output_tokens, cost,

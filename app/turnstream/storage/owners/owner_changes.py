@@ -28,7 +28,7 @@ OVERLAP = timedelta(seconds=10)
 # the server, each look reads again what has changed since it began: a forgotten one must not make that ever more.
 LATEST_COMMIT = timedelta(hours=1)
 _MARK_PAUSE = 5.0  # seconds
-# How long it is known that a chat was deleted. What is older is swept later, so that no reader misses a row.
+# The time for which deleted chats are remembered. Older rows are swept later, so that no reader misses a row.
 DELETIONS_KEPT = timedelta(days=30)
 
 # The time, and the number of this transaction. Postgres gives numbers in the order of first writes, over all databases
@@ -183,7 +183,7 @@ class OwnerChanges:
             TurnStatus(row["id"], row["chat_id"], row["status"], row["stop_reason"], row["waiting"], row["jobs"])
             for row in found
         ]
-        # What was written before `seen_at` was seen then, whether or not this replica knows it of the transactions.
+        # Rows written before `seen_at` were seen then, whether or not this replica knows it of the transactions.
         settled = CLOCK.in_order(max(self._settled(rows[0]), min(seen_at, rows[0]["now"])))
         return OwnerUpdate(settled, changed, chats, gone, statuses)
 

@@ -72,7 +72,7 @@ LIST_TOKENS = Statement(
 DELETE_TOKEN = Statement("DELETE FROM tokens WHERE name = :name RETURNING id")
 RECORD_USES = Statement("UPDATE tokens SET last_used_at = now() WHERE id = ANY(CAST(:ids AS uuid[]))")
 
-# What the ids of credentials begin with: of stored tokens, and of those that were exchanged for a browser.
+# The prefixes of ids of credentials: of stored tokens, and of those that were exchanged for a browser.
 STORED_TOKEN = "token:"  # noqa: S105
 BROWSER_TOKEN = "browser:"  # noqa: S105
 _KINDS = {"ts": STORED_TOKEN, "tb": BROWSER_TOKEN}

@@ -18,7 +18,7 @@ from turnstream.storage.runs.session import CHANNEL, JOBS
 
 # The owner of a turn, which the row of an open one has.
 _OWNER = "coalesce(turns.queue_owner, (SELECT chats.owner FROM chats WHERE chats.id = turns.chat_id))"
-# A job continues while its turn is open, nobody has cancelled that, and its owner is not held. One that reports
+# A job continues while its turn is open, nobody has cancelled that, and its owner is not held. A reporting job
 # continues after the end of its turn.
 _GOES_ON = f"""
     CASE WHEN turns.status IN {OPEN_STATUSES} THEN NOT turns.cancel_requested
@@ -66,7 +66,7 @@ CLAIM_JOBS = Statement(
     FROM (SELECT) AS always LEFT JOIN claimed ON true
     """
 )
-# What this replica holds by its rows, and whether it continues.
+# The jobs that this replica holds by their rows, and whether they continue.
 GET_HELD_JOBS = Statement(
     f"""
     SELECT jobs.id, jobs.attempt, {_GOES_ON} AS goes_on FROM jobs JOIN turns ON turns.id = turn_id

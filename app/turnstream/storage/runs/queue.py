@@ -54,8 +54,8 @@ _FOR_THIS_REPLICA = f"""
     )
 """
 # Suspects are claimed before all others and apart from them, those of the fewest deaths first, so that faults of others
-# are not counted for one turn again and again. Those of more deaths are claimed one at a time, which finds the one. The
-# replica's row names those of the last claim.
+# are not counted for one turn again and again. Turns with more deaths are claimed one at a time, which finds the cause.
+# The replica's row names those of the last claim.
 _SUSPECTS = f"""
     fewest AS (
         SELECT min(deaths) AS deaths FROM turns AS next
@@ -155,7 +155,7 @@ DECLINE = Statement(
 )
 GET_CLAIMED = Statement("SELECT id, cancel_requested FROM turns WHERE replica = :replica AND status = 'running'")
 # The row has the time of the renewal before, also after a failover: if that is later than now, the clock was set back.
-# What was written between the two renewals has a time from a lease before now to a lease after the renewal before.
+# A row written between the two renewals has a time from a lease before now to a lease after the renewal before.
 RENEW_LEASE = Statement(
     """
     WITH noticed AS (
@@ -188,8 +188,8 @@ GET_PEERS = Statement(
     FROM replicas WHERE id <> :replica
     """
 )
-# The attempt stays: the next claim raises it, which fences off an owner that is only slow. What such an owner still
-# appends to its log is read by nobody: the turn's row names no replica, or the next one.
+# The attempt stays: the next claim raises it, which fences off an owner that is only slow. Rows that such an owner
+# still appends to its log is read by nobody: the turn's row names no replica, or the next one.
 #
 # At most one turn ended the process. If nothing was claimed after suspects, the death counts for them only, else for
 # all. Only a turn that ran alone is charged a recovery. Text that is kept is progress, after which the recoveries are
