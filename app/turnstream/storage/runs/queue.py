@@ -189,7 +189,7 @@ GET_PEERS = Statement(
     """
 )
 # The attempt stays: the next claim raises it, which fences off an owner that is only slow. Rows that such an owner
-# still appends to its log is read by nobody: the turn's row names no replica, or the next one.
+# still appends to its log are read by nobody: the turn's row names no replica, or the next one.
 #
 # At most one turn ended the process. If nothing was claimed after suspects, the death counts for them only, else for
 # all. Only a turn that ran alone is charged a recovery. Text that is kept is progress, after which the recoveries are
