@@ -68,7 +68,7 @@ async def post_message(
 
 
 async def post_in_new_chat(services: Services, new: NewTurn, chat: Chat, key: IdempotencyKey | None) -> Exchange:
-    """The same in a chat that is created with it. Raises Conflict where the chat exists."""
+    """The same in a chat that is created with it. Raises Conflict if the chat exists."""
     new = await sealed(services, chat.owner, with_fixed(new))
     try:
         await admit(services, chat.owner, new)
@@ -235,7 +235,7 @@ async def _steer(draft: Draft, new: NewTurn) -> Exchange:
 
 async def admit(services: Services, owner: str, options: TurnOptions, writes: int = 0) -> None:
     """Counts a request that asks for an answer, or a message to a running turn, with further `writes`. Raises
-    RequestRefused where it asks for a recording without the operator's leave, and TooMany where the owner's plan has no
+    RequestRefused if it asks for a recording without the operator's leave, and TooMany if the owner's plan has no
     room for it.
     """
     recorded = services.http.recorded_owners
@@ -243,7 +243,7 @@ async def admit(services: Services, owner: str, options: TurnOptions, writes: in
         detail = "`record` must be left out: the operator has not allowed you to ask (TURNSTREAM_RECORD_OWNERS)."
         raise RequestRefused(detail, field="record")
     plan = services.plans.of(owner)
-    # Where plans differ, the queue learns the number of running turns from the account.
+    # If plans differ, the queue learns the number of running turns from the account.
     if plan.rates or services.plans.plans.vary:
         check_rate(await services.storage.accounts.admit(owner, plan, writes))
 
@@ -251,7 +251,7 @@ async def admit(services: Services, owner: str, options: TurnOptions, writes: in
 async def made_before(
     services: Services, owner: str, key: IdempotencyKey | None, error: KeyTaken | RequestRefused
 ) -> Exchange:
-    """The exchange of the first request with this key; raises `error` where there was none. A repetition may fail
+    """The exchange of the first request with this key; raises `error` if there was none. A repetition may fail
     checks that the first one passed: an upload is gone, or its own answer keeps the branch busy.
     """
     exchange = await services.storage.exchanges.find(owner, key) if key else None

@@ -18,7 +18,7 @@ from turnstream.storage.chats.exchanges import Draft, Exchange, IdempotencyKey, 
 @dataclass(frozen=True, slots=True)
 class History:
     """So many exchanges that took place elsewhere. `load` stores their files, and returns them. `goes_on`: they end
-    with results of calls or a text, from which the model goes on without a message: the user turn behind them is
+    with results of calls or a text, from which the model continues without a message: the user turn behind them is
     empty.
     """
 
@@ -30,7 +30,7 @@ class History:
 async def post_in_seeded_chat(
     services: Services, new: NewTurn, chat: Chat, key: IdempotencyKey | None, history: History | None
 ) -> Exchange:
-    """Posts a message in a chat that is created with it and with its history. Raises Conflict where the chat exists."""
+    """Posts a message in a chat that is created with it and with its history. Raises Conflict if the chat exists."""
     if history is None or not history.exchanges:
         return await exchange.post_in_new_chat(services, new, chat, key)
     most_queued = services.plans.of(chat.owner).queued_turns
