@@ -8,14 +8,13 @@ from typing import Any
 from urllib.parse import quote
 
 import anthropic
-from anthropic._base_client import AsyncAPIClient
 from anthropic._constants import ANTHROPIC_API_VERSION
 
 from turnstream.domain.errors import AccountRefused, ConfigError, TransientError
 from turnstream.extensions.anthropic_clouds.options import PACKAGES, values_of
 from turnstream.kit.offload import offload
 from turnstream.llm.anthropic.parameters import SAMPLING
-from turnstream.llm.anthropic.provider import AnthropicProvider
+from turnstream.llm.anthropic.provider import AnthropicProvider, SdkClient
 from turnstream.llm.anthropic.render import render, render_count
 from turnstream.llm.models.api import CallOptions, ProviderSpec
 from turnstream.llm.provider import ModelRequest
@@ -34,7 +33,7 @@ _EXCEPTIONS = {
 }
 
 Values = Mapping[str, str | None]
-Make = Callable[..., AsyncAPIClient]
+Make = Callable[..., SdkClient]
 
 
 class CloudProvider(AnthropicProvider):
@@ -178,10 +177,10 @@ _CLIENTS: Mapping[str, Callable[[str | None, Values], Make]] = {
 }
 
 
-def _without_key(client: Callable[..., AsyncAPIClient], **own: Any) -> Make:
+def _without_key(client: Callable[..., SdkClient], **own: Any) -> Make:
     """Returns what makes the client with its `own` arguments in the place of the common `api_key`."""
 
-    def make(*, api_key: None, **common: Any) -> AsyncAPIClient:
+    def make(*, api_key: None, **common: Any) -> SdkClient:
         assert api_key is None
         return client(**common, **own)
 

@@ -5,7 +5,6 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from dataclasses import replace
 
 import anthropic
-from anthropic._base_client import AsyncAPIClient
 
 from turnstream.domain.errors import ProviderError
 from turnstream.kit.offload import offload
@@ -20,6 +19,8 @@ from turnstream.llm.transport.interceptor import Interceptor
 from turnstream.llm.transport.response import ModelResponse
 from turnstream.llm.transport.wire import Wire
 
+# Those of other clouds are subclasses of the first.
+SdkClient = anthropic.AsyncAnthropic | anthropic.AsyncAnthropicBedrockMantle | anthropic.AsyncAnthropicVertex
 # The version of the API that still has sampling parameters. The one that the SDK names refuses them for every model.
 _WITH_SAMPLING = {"anthropic-version": "2023-06-01"}
 
@@ -37,7 +38,7 @@ class AnthropicProvider(Adapter):
         api_key: str | None,
         base_url: str | None = None,
         *,
-        make: Callable[..., AsyncAPIClient] = anthropic.AsyncAnthropic,
+        make: Callable[..., SdkClient] = anthropic.AsyncAnthropic,
         params: Sequence[str] = (),
         headers: Mapping[str, str] | None = None,
         read_timeout: float | None = None,
