@@ -115,8 +115,8 @@ def guarded_names(apis: Sequence[ModelApi]) -> frozenset[str]:
 
 
 def schemas_by_name(apis: Sequence[ModelApi]) -> dict[str, Any]:
-    """Returns the JSON Schema of the values of each parameter, those of all APIs together, with a description that ends
-    with their names. Stand-ins are left out, and further APIs with the same table.
+    """Returns the JSON Schema of the values of each parameter over all APIs. The description ends with the names of the
+    APIs. Stand-ins are left out, and APIs whose table another one has too.
     """
     found: dict[str, Any] = {}
     tables = {id(api.parameters): api for api in reversed(apis) if not api.stand_in}
