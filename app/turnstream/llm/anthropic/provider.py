@@ -19,7 +19,7 @@ from turnstream.llm.transport.interceptor import Interceptor
 from turnstream.llm.transport.response import ModelResponse
 from turnstream.llm.transport.wire import Wire
 
-# Those of other clouds are subclasses of the first.
+# The clients of other clouds are subclasses of the first one.
 SdkClient = anthropic.AsyncAnthropic | anthropic.AsyncAnthropicBedrockMantle | anthropic.AsyncAnthropicVertex
 # The version of the API that still has sampling parameters. The one that the SDK names refuses them for every model.
 _WITH_SAMPLING = {"anthropic-version": "2023-06-01"}
