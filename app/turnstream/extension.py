@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from turnstream.storage.database import Database
     from turnstream.storage.runs.queue import Renewals, WebhookKind
     from turnstream.tools.sources import SourceKind
+    from turnstream.tools.tool import Tool
     from turnstream.tools.toolset import Toolset
 
 _NONE = "none"
@@ -168,6 +169,10 @@ def _no_providers(_: "Settings") -> "Sequence[ModelApi]":
     return ()
 
 
+def _no_tools(_: "Settings", __: "Database") -> "Sequence[Tool]":
+    return ()
+
+
 def _no_tool_sources(_: "Settings") -> "Sequence[SourceKind]":
     return ()
 
@@ -209,13 +214,13 @@ def _no_cell(_: "Settings") -> None:
 class Extension:
     """`summary` is what `doctor` prints. `settings` is a section of the settings. `checks` are lines of `doctor`, by
     their names; a server starts only if none finds a fault. `way` opens a way to authenticate, if the settings ask for
-    it. `providers` are APIs of models, `tool_sources` kinds of tools from elsewhere. `interceptors` opens those of
-    model calls, the nearest to the network first. `recordings` are files of turns, if the settings ask for them.
-    `database` is a Postgres that the server runs itself, `copy` one for reads that may be old. `cell` is the name that
-    the settings give this server; its tokens have it in them. `search` takes the place of the core's own search.
-    `call_links` makes links to calls that wait, for webhooks. `before_erasure` ends what an owner has elsewhere, while
-    the rows are there. `commands` are modules by the name of the command that
-    each defines: `usage`, or `owners move` for one of the group `owners`.
+    it. `providers` are APIs of models, `tools` its own tools, `tool_sources` kinds of tools from elsewhere.
+    `interceptors` opens those of model calls, the nearest to the network first. `recordings` are files of turns, if the
+    settings ask for them. `database` is a Postgres that the server runs itself, `copy` one for reads that may be old.
+    `cell` is the name that the settings give this server; its tokens have it in them. `search` takes the place of the
+    core's own search. `call_links` makes links to calls that wait, for webhooks. `before_erasure` ends what an owner
+    has elsewhere, while the rows are there. `commands` are modules by the name of the command that each defines:
+    `usage`, or `owners move` for one of the group `owners`.
     """
 
     name: str
@@ -226,6 +231,7 @@ class Extension:
     work: Callable[[Context], Work] = _no_work
     way: "Callable[[Settings, LoginScopes], AbstractAsyncContextManager[Authenticate | None]]" = _no_way
     providers: "Callable[[Settings], Sequence[ModelApi]]" = _no_providers
+    tools: "Callable[[Settings, Database], Sequence[Tool]]" = _no_tools
     tool_sources: "Callable[[Settings], Sequence[SourceKind]]" = _no_tool_sources
     interceptors: "Callable[[Settings], AbstractContextManager[Sequence[Interceptor]]]" = _no_interceptors
     recordings: "Callable[[Settings], TurnFiles | None]" = _no_recordings

@@ -16,7 +16,6 @@ from turnstream.extension import installed, read_settings
 MODULES: Mapping[str, str] = {
     "serve": "turnstream.cli.serve",
     "chat": "turnstream_terminal.command",
-    "docs": "turnstream.cli.documents",
     "tokens": "turnstream.cli.tokens",
     "owners": "turnstream.cli.owners",
     "usage": "turnstream.cli.usage",

@@ -2,14 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
-
-import asyncpg
 
 from turnstream.domain.errors import StatementRefused
 from turnstream.domain.limits import ReachedLimit
 from turnstream.domain.plans import Plan
-from turnstream.storage.database import Database, Statement
+from turnstream.storage.database import Statement
+from turnstream.storage.owners.documents import DocumentInfo, DocumentTexts
 
 PUT_DOCUMENT = Statement(
     """
@@ -27,7 +25,6 @@ COUNT_OTHERS = Statement(
     FROM documents WHERE owner = :owner AND path <> :path
     """
 )
-GET_DOCUMENT = Statement("SELECT path, content, updated_at FROM documents WHERE owner = :owner AND path = :path")
 DELETE_DOCUMENT = Statement("DELETE FROM documents WHERE owner = :owner AND path = :path RETURNING path")
 LIST_DOCUMENTS = Statement(
     """
@@ -60,15 +57,8 @@ _EVERYTHING = 100_000
 # Characters of a document that are searched, at first. The words of most texts of this length fit into a tsvector.
 _SEARCHABLE = 600_000
 _NO_LIMITS = Plan("none")
-
-
-@dataclass(frozen=True, slots=True)
-class DocumentInfo:
-    """A document without its content. `size` counts characters."""
-
-    path: str
-    size: int
-    updated_at: datetime
+# The class of errors of Postgres for what is too large, such as a tsvector of more than a megabyte.
+_LIMIT_EXCEEDED = "54"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +70,7 @@ class DocumentHit:
     snippet: str
 
 
-class Documents:
-    def __init__(self, database: Database) -> None:
-        self._database = database
-
+class Documents(DocumentTexts):
     async def put(self, owner: str, path: str, content: str) -> tuple[DocumentInfo, bool]:
         """Writes a document. The flag is true for a new one."""
         put = await self.put_within(owner, path, content, _NO_LIMITS)
@@ -115,7 +102,7 @@ class Documents:
                             return ReachedLimit(name, limit, int(others[name]))
                     row = await connection.row(PUT_DOCUMENT, **document)
         except StatementRefused as error:
-            if not isinstance(error.__cause__, asyncpg.ProgramLimitExceededError):
+            if not getattr(error.__cause__, "sqlstate", "").startswith(_LIMIT_EXCEEDED):
                 raise
             return await self._put(owner, path, content, searchable // 2, plan)
         assert row is not None
@@ -127,10 +114,6 @@ class Documents:
         """The documents whose path begins with `prefix`, in the order of their paths."""
         rows = await self._database.rows(LIST_DOCUMENTS, owner=owner, prefix=prefix, after=after, limit=limit)
         return [DocumentInfo(row["path"], row["size"], row["updated_at"]) for row in rows]
-
-    async def read(self, owner: str, path: str) -> str | None:
-        row = await self._database.row(GET_DOCUMENT, owner=owner, path=path)
-        return row["content"] if row else None
 
     async def delete(self, owner: str, path: str) -> bool:
         return await self._database.row(DELETE_DOCUMENT, owner=owner, path=path) is not None
