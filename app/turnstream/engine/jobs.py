@@ -101,7 +101,7 @@ class RunningJob:
 
 
 class JobKind(Protocol):
-    """What runs jobs of one kind."""
+    """Runs the jobs of one kind."""
 
     @property
     def names(self) -> Collection[str]:
@@ -109,7 +109,7 @@ class JobKind(Protocol):
         ...
 
     async def run(self, running: RunningJob) -> JobEnd | Detachment:
-        """The end of the job, or how it goes on elsewhere. A run after the first one decides whether that may be
+        """The end of the job, or how it continues elsewhere. A run after the first one decides whether that may be
         repeated: with a handle, always. It is cancelled when the job is to stop.
         """
         ...
@@ -135,7 +135,7 @@ class ToolJobs:
         if job.handle is None and job.attempt > (_MOST_RUNS if may_run_again else 1):
             return UNKNOWN_END
         plan = self._plans.of(job.owner, request.plan)
-        # What is not checked is not shown. The outcome is checked when the turn takes it.
+        # Unchecked text is not shown. The outcome is checked when the turn takes it.
         silent = any(guard.applies("tool_result", plan.name) for guard in self._guards)
         context = ToolContext(
             owner=job.owner,

@@ -15,7 +15,7 @@ class DocumentOut(BaseModel):
 
 
 class DocumentExcerptOut(BaseModel):
-    """The match of a search: plain text in pieces, to be joined as they are; the path where only that matches."""
+    """The match of a search: plain text in pieces, to be joined as they are; the path if only that matches."""
 
     pieces: list[PieceOut]
 

@@ -16,7 +16,7 @@ from turnstream.tools.tool import GOES_ON, Detached, Outcome, ToolContext, ToolE
 
 log = structlog.get_logger(__name__)
 
-_POLL = 5.0  # seconds, where the server names none
+_POLL = 5.0  # seconds, if the server names none
 _LONGEST_POLL = 60.0
 _TIME_TO_CANCEL = 5.0
 _MAX_QUESTIONS = 100  # of one task
@@ -52,7 +52,7 @@ class TaskRequest(types.Request[TaskParams, str]):
 
 
 class TaskCreated(Exception):
-    """The server goes on with a call as a task."""
+    """The server continues with a call as a task."""
 
     def __init__(self, task: CreatedTask) -> None:
         super().__init__(task.task_id)
@@ -77,7 +77,7 @@ SendTask = Callable[[TaskRequest], Awaitable[TaskState | types.EmptyResult]]
 
 @dataclass(frozen=True, slots=True)
 class TaskPause:
-    """The task goes on, and is polled again after `seconds`."""
+    """The task continues, and is polled again after `seconds`."""
 
     seconds: float
     message: str | None = None
@@ -142,7 +142,7 @@ class McpTask:
         return TaskPause(self._interval(state.poll_interval_ms), state.status_message)
 
     async def _state(self) -> TaskState | None:
-        """None where the server cannot be asked now: the task may go on without us."""
+        """None if the server cannot be asked now: the task may continue without us."""
         try:
             state = await self.send(_request("tasks/get", self.id))
         except ToolUnavailable:
@@ -201,7 +201,7 @@ class McpTask:
         return types.ElicitResult(action=answer.action, content=content)
 
     async def cancel(self) -> None:
-        """Asks the server to stop. It may go on all the same."""
+        """Asks the server to stop. It may continue all the same."""
         with suppress(ToolUnavailable, MCPError, TimeoutError):
             async with asyncio.timeout(_TIME_TO_CANCEL):
                 await self.send(_request("tasks/cancel", self.id))
