@@ -18,8 +18,8 @@ from tests.support.server_process import clean_environment, turnstream
 from turnstream.cli import MODULES, commands
 from turnstream.domain.errors import ConfigError
 from turnstream.domain.identity import arriving_name
+from turnstream.extensions.admin.statement_list import statements
 from turnstream.storage.migrations import OLDEST_REVISION, downgrade
-from turnstream.storage.statements import statements
 
 # A guard against a process that never ends. The default of a minute also counts the start of Postgres, the migrations
 # and up to three processes, which take longer when the machine is busy with other tests.

@@ -18,10 +18,7 @@ MODULES: Mapping[str, str] = {
     "chat": "turnstream_terminal.command",
     "tokens": "turnstream.cli.tokens",
     "owners": "turnstream.cli.owners",
-    "usage": "turnstream.cli.usage",
-    "audit": "turnstream.cli.audit",
     "migrate": "turnstream.cli.migrate",
-    "statements": "turnstream.cli.statements",
     "doctor": "turnstream.cli.doctor",
     "conformance": "turnstream_conformance.command",
 }
