@@ -3,19 +3,24 @@ listens on a Unix socket of its own, where the others reach it.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+import socket
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 from uuid import UUID
 
+from prometheus_client import Metric, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.registry import Collector
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from turnstream.api.identity.in_browsers import PARAMETER
+from turnstream.api.neighbours import MARK
 
 if TYPE_CHECKING:
     from aiohttp import ClientResponse, ClientSession
@@ -29,7 +34,6 @@ _OF_A_BODY = frozenset({b"content-length", b"expect"})
 
 # The header in which a request that is passed on has the address of its client.
 _CLIENT = b"x-turnstream-client"
-_MARK = "turnstream.neighbour"
 
 
 class FromNeighbours:
@@ -46,13 +50,8 @@ class FromNeighbours:
         if scope["type"] == "http" and scope["server"] == self._address:
             address = dict(scope["headers"]).get(_CLIENT, b"").decode("latin-1")
             port, _, host = address.partition(" ")
-            scope = {**scope, _MARK: True, "client": (host, int(port)) if host else None}
+            scope = {**scope, MARK: True, "client": (host, int(port)) if host else None}
         await self._app(scope, receive, send)
-
-
-def is_from_neighbour(request: Request) -> bool:
-    """Whether a neighbour has passed the request on, so that it goes no further."""
-    return _MARK in request.scope
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +63,7 @@ class Neighbour:
     socket: Path
 
 
-class Neighbours:
+class UnixNeighbours:
     """The knowledge of one process about the others: the names of the sockets in the folder that they share."""
 
     def __init__(self, folder: Path, number: int, replica: UUID) -> None:
@@ -80,11 +79,27 @@ class Neighbours:
                 found.append(Neighbour(int(number), UUID(replica), path))
         return found
 
-    def with_replica(self, replica: UUID | None) -> Neighbour | None:
-        return next((each for each in self.living() if each.replica == replica), None)
+    @contextmanager
+    def listening(self, app: ASGIApp) -> Iterator[tuple[ASGIApp, socket.socket]]:
+        path = self.own.socket
+        for left in path.parent.glob(f"{self.own.number}.*"):
+            left.unlink()  # of a process that was killed
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(str(path))
+            path.chmod(0o600)  # nobody can connect before it listens
+            yield FromNeighbours(app, path), listener
+            path.unlink(missing_ok=True)
 
-    async def pass_on(self, request: Request, neighbour: Neighbour) -> Response | None:
-        """The neighbour's answer to a request without a body, piece by piece as it comes; None if it is silent."""
+    async def is_any_ready(self) -> bool:
+        return bool(await self.ask_all("/readyz?exclude=postgres"))
+
+    async def metrics(self, own: bytes) -> bytes:
+        return generate_latest(_Together({self.own.number: own.decode(), **await self.ask_all("/metrics")}))
+
+    async def pass_on(self, request: Request, replica: UUID | None) -> Response | None:
+        neighbour = next((each for each in self.living() if each.replica == replica), None)
+        if neighbour is None:
+            return None
         from aiohttp import ClientError, ClientSession, ClientTimeout, DummyCookieJar, UnixConnector  # noqa: PLC0415
         from yarl import URL  # noqa: PLC0415
 
@@ -168,3 +183,20 @@ def _target_of(request: Request) -> str:
     if token := getattr(request.state, PARAMETER, None):
         query.append(urlencode({PARAMETER: token}))
     return f"{path}?{'&'.join(filter(None, query))}"
+
+
+class _Together(Collector):
+    """The metrics of several processes, with a label more: `process`."""
+
+    def __init__(self, texts: Mapping[int, str]) -> None:
+        self._texts = texts
+
+    def collect(self) -> Iterable[Metric]:
+        together: dict[str, Metric] = {}
+        for number, text in sorted(self._texts.items()):
+            for family in text_string_to_metric_families(text):
+                metric = together.setdefault(family.name, Metric(family.name, family.documentation, family.type))
+                for sample in family.samples:
+                    labels = {**sample.labels, "process": str(number)}
+                    metric.add_sample(sample.name, labels, sample.value, sample.timestamp, sample.exemplar)
+        return together.values()
