@@ -19,7 +19,7 @@ def is_from_neighbour(request: Request) -> bool:
 
 
 class Neighbours(Protocol):
-    """What one process knows of the others. One that does not answer is left out."""
+    """The other processes, as one of them reaches them. A silent process is left out."""
 
     async def is_any_ready(self) -> bool:
         """Whether another process takes new turns."""
