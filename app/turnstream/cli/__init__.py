@@ -19,7 +19,6 @@ MODULES: Mapping[str, str] = {
     "tokens": "turnstream.cli.tokens",
     "owners": "turnstream.cli.owners",
     "migrate": "turnstream.cli.migrate",
-    "doctor": "turnstream.cli.doctor",
     "conformance": "turnstream_conformance.command",
 }
 
