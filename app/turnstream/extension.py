@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from turnstream.api.reads import ReadCopy
     from turnstream.api.services import Services
     from turnstream.config import Section, Settings
-    from turnstream.domain.guards import Guard
+    from turnstream.guards.guard import Guard
     from turnstream.domain.plans import Plans
     from turnstream.engine.hooks import Hooks
     from turnstream.engine.side_calls import SideCalls

@@ -17,7 +17,7 @@ from tests.support.stream_client import Client, encode
 from turnstream.domain.blocks import Block
 from turnstream.domain.charges import Charge, charges_of
 from turnstream.domain.chats import Chat
-from turnstream.domain.guards import Guard
+from turnstream.guards.guard import Guard
 from turnstream.domain.kinds import TEXT, TOOL_RESULT
 from turnstream.domain.rounds import BilledTokens, add_usage
 from turnstream.domain.turns import Limits, ToolSpec, Turn, TurnRequest

@@ -42,14 +42,14 @@ from turnstream.domain.steps import (
 )
 from turnstream.domain.turns import DELETED, Status, Turn, TurnError, TurnRequest
 from turnstream.domain.why import Activity
-from turnstream.engine.guards import TurnBlocked
+from turnstream.guards.checks import TurnBlocked
 from turnstream.engine.hooks import AfterRound, BeforeAttempt
 from turnstream.engine.metrics import count_retry, count_usage, logged_continuation
 from turnstream.engine.model_route import ModelAccess, ModelRoute
 from turnstream.engine.model_spans import model_call
 from turnstream.engine.recorder import Settlement, to_the_end
 from turnstream.engine.reply import Reply
-from turnstream.engine.reply_gate import ReplyGate
+from turnstream.guards.reply_gate import ReplyGate
 from turnstream.engine.requests import ModelStep, Requests, TokenCounts
 from turnstream.engine.retries import StallTimeout
 from turnstream.engine.spending import BudgetSpent, most_cost, most_tokens

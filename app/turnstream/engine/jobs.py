@@ -15,7 +15,7 @@ import structlog
 from structlog.contextvars import bound_contextvars
 
 from turnstream.domain.errors import ClaimLost, StatementRefused, StorageError
-from turnstream.domain.guards import Guard
+from turnstream.guards.guard import Guard
 from turnstream.domain.jobs import RESULT_PATH, digest_of_token, new_token
 from turnstream.domain.plans import Plans
 from turnstream.engine.preliminary import fitted_output

@@ -16,7 +16,7 @@ from turnstream.domain.rounds import Round
 from turnstream.domain.steps import open_round_number
 from turnstream.engine.frame_clock import FrameClock
 from turnstream.engine.recorder import Recorder
-from turnstream.engine.reply_gate import ReplyGate
+from turnstream.guards.reply_gate import ReplyGate
 from turnstream.engine.retries import StallTimeout
 from turnstream.engine.unwritten import Unwritten
 from turnstream.kit.clock import CLOCK

@@ -9,11 +9,11 @@ import structlog
 
 from turnstream.domain.blocks import Block
 from turnstream.domain.errors import StorageUnavailable
-from turnstream.domain.guards import Guard
+from turnstream.guards.guard import Guard
 from turnstream.domain.kinds import REPORT
 from turnstream.domain.plans import Plans
 from turnstream.domain.results import result_as_text
-from turnstream.engine.guards import ResultGuards, TurnBlocked
+from turnstream.guards.checks import ResultGuards, TurnBlocked
 from turnstream.engine.tool_gate import UNKNOWN_END, JobEnd, end_of
 from turnstream.storage.chats.reports import JobReport, Reports
 from turnstream.storage.rows import to_json

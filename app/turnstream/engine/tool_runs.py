@@ -22,7 +22,7 @@ from turnstream.domain.output import attempt_of
 from turnstream.domain.plans import rate_sentence
 from turnstream.domain.turns import Turn, TurnRequest
 from turnstream.domain.why import RunningCall
-from turnstream.engine.guards import ResultGuards
+from turnstream.guards.checks import ResultGuards
 from turnstream.engine.hooks import AfterTool, BeforeTool, OutputRejected
 from turnstream.engine.metrics import count_tokens
 from turnstream.engine.model_route import ModelAccess

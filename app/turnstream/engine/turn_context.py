@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from turnstream.domain.guards import Guard
+from turnstream.guards.guard import Guard
 from turnstream.domain.turns import Turn
 from turnstream.engine.hooks import HookEvent, HookRunner
 from turnstream.engine.recorder import Recorder

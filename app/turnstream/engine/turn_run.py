@@ -11,7 +11,7 @@ import structlog
 
 from turnstream.domain.blocks import CallKey
 from turnstream.domain.errors import MODEL_NOT_AVAILABLE, ClaimLost, PermanentError, RequestRefused
-from turnstream.domain.guards import Guard
+from turnstream.guards.guard import Guard
 from turnstream.domain.history import without_withdrawn
 from turnstream.domain.plans import Plans
 from turnstream.domain.turns import Status, Turn, TurnError, TurnRequest

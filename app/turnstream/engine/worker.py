@@ -10,7 +10,7 @@ from uuid import UUID
 import structlog
 
 from turnstream.domain.errors import ClaimLost, StorageError
-from turnstream.domain.guards import Guard
+from turnstream.guards.guard import Guard
 from turnstream.domain.plans import Plans
 from turnstream.domain.turns import Turn
 from turnstream.domain.why import Activity

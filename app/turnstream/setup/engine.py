@@ -15,9 +15,9 @@ import structlog
 
 from turnstream.config import Settings
 from turnstream.domain.errors import StorageError
-from turnstream.domain.guards import Guard
+from turnstream.guards.guard import Guard
 from turnstream.engine.frame_clock import FrameClock
-from turnstream.engine.guards import InputGuards
+from turnstream.guards.checks import InputGuards
 from turnstream.engine.jobs import JobRunner, ToolJobs
 from turnstream.engine.loop_watch import LoopWatch
 from turnstream.engine.reports import ReportDelivery

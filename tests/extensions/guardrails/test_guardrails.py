@@ -23,7 +23,7 @@ from tests.support.http_server import Server, answering, pausing, serving
 from tests.support.pages import blocks
 from turnstream.config import Settings
 from turnstream.domain.errors import ConfigError
-from turnstream.domain.guards import EndTurn, Mask, Pass, Passage, TakeBack, TextSpan
+from turnstream.guards.guard import EndTurn, Mask, Pass, Passage, TakeBack, TextSpan
 from turnstream.extensions.demo import EXTENSION as DEMO
 from turnstream.extensions.guardrails import EXTENSION
 from turnstream.extensions.guardrails.declared import read_guardrails

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from turnstream.config import read_environment
 from turnstream.domain.errors import ConfigError, RequestRefused
-from turnstream.domain.guards import EndTurn, Guard, OnFailure, Place, Replace, Ruling, TakeBack
+from turnstream.guards.guard import EndTurn, Guard, OnFailure, Place, Replace, Ruling, TakeBack
 from turnstream.extension import Context, Work
 from turnstream.extensions.guardrails.model_check import ModelCheck
 from turnstream.extensions.guardrails.patterns import CONTEXT, PatternKind, Patterns

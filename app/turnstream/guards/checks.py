@@ -10,7 +10,7 @@ from time import perf_counter
 import structlog
 
 from turnstream.domain.errors import GuardFailed, MessageBlocked
-from turnstream.domain.guards import (
+from turnstream.guards.guard import (
     GUARDRAIL,
     GUARDRAIL_FAILED,
     MASK,
