@@ -23,15 +23,6 @@ if TYPE_CHECKING:
     from turnstream.domain.errors import TransientError as TransientError
     from turnstream.domain.errors import TurnstreamError as TurnstreamError
     from turnstream.domain.errors import Unauthorized as Unauthorized
-    from turnstream.guards.guard import EndTurn as EndTurn
-    from turnstream.guards.guard import Guard as Guard
-    from turnstream.guards.guard import Mask as Mask
-    from turnstream.guards.guard import Pass as Pass
-    from turnstream.guards.guard import Passage as Passage
-    from turnstream.guards.guard import Replace as Replace
-    from turnstream.guards.guard import Ruling as Ruling
-    from turnstream.guards.guard import TakeBack as TakeBack
-    from turnstream.guards.guard import TextSpan as TextSpan
     from turnstream.domain.identity import Identity as Identity
     from turnstream.domain.plans import Plan as Plan
     from turnstream.domain.turns import ToolSpec as ToolSpec
@@ -47,6 +38,15 @@ if TYPE_CHECKING:
     from turnstream.extension import Work as Work
     from turnstream.extension import installed as installed
     from turnstream.extension import read_settings as read_settings
+    from turnstream.guards.guard import EndTurn as EndTurn
+    from turnstream.guards.guard import Guard as Guard
+    from turnstream.guards.guard import Mask as Mask
+    from turnstream.guards.guard import Pass as Pass
+    from turnstream.guards.guard import Passage as Passage
+    from turnstream.guards.guard import Replace as Replace
+    from turnstream.guards.guard import Ruling as Ruling
+    from turnstream.guards.guard import TakeBack as TakeBack
+    from turnstream.guards.guard import TextSpan as TextSpan
     from turnstream.llm.models.api import CallOptions as CallOptions
     from turnstream.llm.models.api import ModelApi as ModelApi
     from turnstream.llm.models.api import ProviderSpec as ProviderSpec

@@ -22,7 +22,7 @@ from turnstream.api.schemas.blocks import (
 from turnstream.api.services import Services
 from turnstream.domain.blocks import Block
 from turnstream.domain.errors import Forbidden, RequestRefused, TooMany
-from turnstream.guards.guard import Place
+from turnstream.domain.guards import Place
 from turnstream.domain.kinds import DOCUMENT, IMAGE, TEXT
 from turnstream.domain.media import PLAIN, media_shown_as, media_type_of
 from turnstream.domain.results import ResultPart

@@ -20,7 +20,7 @@ from turnstream.api.recent_chats import RecentChats
 from turnstream.api.resolve import Resolver
 from turnstream.api.streams.response import OwnerStreams
 from turnstream.domain.errors import TooMany
-from turnstream.guards.guard import Place
+from turnstream.domain.guards import Place
 from turnstream.domain.identity import Identity
 from turnstream.domain.plans import rate_sentence
 from turnstream.domain.turns import Turn

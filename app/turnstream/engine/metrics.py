@@ -8,7 +8,7 @@ import structlog
 
 from turnstream.domain.assembly import ASSEMBLED
 from turnstream.domain.errors import ProviderError, TransientError
-from turnstream.guards.guard import GUARDRAIL, GUARDRAIL_FAILED
+from turnstream.domain.guards import GUARDRAIL, GUARDRAIL_FAILED
 from turnstream.domain.kinds import TOOL_RESULT
 from turnstream.domain.limits import BUDGET, reached_limits
 from turnstream.domain.rounds import Round

@@ -2,17 +2,17 @@
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
+from turnstream.domain.guards import Place
+from turnstream.domain.plans import Plans
 from turnstream.domain.turns import Turn
 
-Place = Literal["input", "tool_result", "text", "thinking"]
-PLACES: Final[tuple[Place, ...]] = ("input", "tool_result", "text", "thinking")
+if TYPE_CHECKING:
+    from turnstream.engine.text_checks import TextChecks
+
 OnFailure = Literal["closed", "open"]
 
-# The stop reason, and the type of the error, of a turn that a guard has ended; the error of one whose check failed.
-GUARDRAIL: Final = "guardrail"
-GUARDRAIL_FAILED: Final = "guardrail_failed"
 MASK: Final = "[masked]"
 
 _MOST_HELD = 100_000  # characters of a span that has no end yet; then it is masked as far as it goes
@@ -107,6 +107,13 @@ class Guard:
 
     def applies(self, place: Place, plan: str) -> bool:
         return place in self.on and (not self.plans or plan in self.plans)
+
+    @staticmethod
+    def joined(guards: "Sequence[Guard]", plans: Plans) -> "TextChecks":
+        """The checks of a server with these guards."""
+        from turnstream.guards.server_checks import GuardChecks  # noqa: PLC0415, commands that load a guard check nothing
+
+        return GuardChecks(guards, plans)
 
 
 def merged(spans: Iterable[TextSpan], length: int) -> list[TextSpan]:

@@ -21,7 +21,7 @@ import msgspec
 import structlog
 
 from turnstream.domain.errors import AccountRefused, PermanentError, ProviderError, TooLong, TransientError
-from turnstream.guards.guard import GUARDRAIL
+from turnstream.domain.guards import GUARDRAIL
 from turnstream.kit.clock import CLOCK
 
 log = structlog.get_logger(__name__)
