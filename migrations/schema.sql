@@ -372,6 +372,7 @@ CREATE TABLE jobs (
     delivery text,
     delivered_to uuid,
     delivered_round integer,
+    asked_in integer,
     CONSTRAINT pk_jobs PRIMARY KEY (id),
     CONSTRAINT uq_jobs_turn_id_round_tool_use_id UNIQUE (turn_id, round, tool_use_id),
     CONSTRAINT ck_jobs_outcome_has_time CHECK (outcome IS NULL OR settled_at IS NOT NULL),
