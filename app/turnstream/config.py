@@ -51,7 +51,7 @@ class Section(BaseSettings):
 
 
 class Settings(Section):
-    """The settings of the core. Those of an extension are a section: `settings.section(ITS_CLASS)`."""
+    """The settings of the core. The settings of an extension are a section: `settings.section(ITS_CLASS)`."""
 
     _env_file: Any = PrivateAttr()
     _values: Mapping[str, Any] = PrivateAttr()
@@ -73,7 +73,7 @@ class Settings(Section):
 
     @property
     def on_loopback(self) -> bool:
-        """True where only this machine can reach the server."""
+        """True if only this machine can reach the server."""
         return self.host in {"127.0.0.1", "::1", "localhost"}
 
     database_url: SecretStr | None = Field(

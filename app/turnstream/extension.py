@@ -67,7 +67,7 @@ class Context:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What an extension does in the background. `tasks` run until the server stops; one that ends stops the server.
+    """The background work of an extension. `tasks` run until the server stops; the end of a task stops the server.
     Handlers get `state` from their services (`Services.states`). Each call is made only if `admit` does not refuse it.
     Turns leave rows for these kinds of `webhooks`. `serving` are tasks that post turns as requests do. `guards` check
     texts, one after the other.
@@ -85,7 +85,7 @@ class Work:
 
 class TurnFiles(Protocol):
     """Recordings of turns, in files beside the database: an export and an import take them along, an erasure deletes
-    them. `owners` may ask for the recording of a turn; None stands for all.
+    them. `owners` may ask for the recording of a turn; None means all.
     """
 
     @property
@@ -105,14 +105,14 @@ class TurnFiles(Protocol):
 
 
 class OwnDatabase(Protocol):
-    """A Postgres that the server runs itself where DATABASE_URL names none. `name` is for people."""
+    """A Postgres that the server runs itself if DATABASE_URL names none. `name` is for people."""
 
     @property
     def name(self) -> str: ...
 
     @property
     def master_key_file(self) -> Path | None:
-        """The file of its master key, made at the first start; None where the database is the user's own."""
+        """The file of its master key, made at the first start; None if the database is the user's own."""
         ...
 
     def check_made(self) -> None:
@@ -211,11 +211,11 @@ class Extension:
     their names; a server starts only if none finds a fault. `way` opens a way to authenticate, if the settings ask for
     it. `providers` are APIs of models, `tool_sources` kinds of tools from elsewhere. `interceptors` opens those of
     model calls, the nearest to the network first. `recordings` are files of turns, if the settings ask for them.
-    `database` is a Postgres that the server runs itself, `copy` one for reads that may be old. `cell` is the name that
-    the settings give this server; its tokens have it in them. `search` takes the place of the core's own search.
-    `call_links` makes links to calls that wait, for webhooks. `before_erasure` ends what an owner has elsewhere, while
-    the rows are there. `commands` are modules by the name of the command that
-    each defines: `usage`, or `owners move` for one of the group `owners`.
+    `database` is a Postgres that the server runs itself, `copy` a standby for reads that may be old. `cell` is the name
+    that the settings give this server; its tokens have it in them. `search` takes the place of the core's own search.
+    `call_links` makes links to calls that wait, for webhooks. `before_erasure` ends sessions and tokens of an owner at
+    other servers, while the rows are there. `commands` are modules by the name of the command that each defines:
+    `usage`, or `owners move` in the group `owners`.
     """
 
     name: str
@@ -270,7 +270,7 @@ def selected(settings: "Settings") -> Sequence[Extension]:
 
 
 def left_out(extensions: Collection[Extension]) -> Sequence[Extension]:
-    """Those that are installed and not among these."""
+    """The installed extensions that are not among these."""
     return [each for each in installed().values() if each not in extensions]
 
 
@@ -326,7 +326,7 @@ def own_cell(settings: "Settings", extensions: Iterable[Extension]) -> str | Non
 
 
 def search_of(extensions: Iterable[Extension], database: "Database") -> "Search":
-    """The search of the first of them that has one, else that of the core."""
+    """The search of the first extension that has one, else the search of the core."""
     from turnstream.storage.chats.search import SimpleSearch  # noqa: PLC0415, commands need no search
 
     return next((each.search for each in extensions if each.search is not None), SimpleSearch)(database)

@@ -129,7 +129,7 @@ async def running(
     settings: Settings, given: Given | None = None, process: ServerProcess | None = None
 ) -> AsyncIterator[Services]:
     """Everything between Postgres and the API, started in this order and stopped in reverse. `process` is this one,
-    where the server has several.
+    if the server has several.
     """
     async with AsyncExitStack() as stack:
         given = given or Given()

@@ -46,7 +46,7 @@ class Contents:
     files: int = 0
 
     def add_text(self, text: str, field: str) -> None:
-        """Raises RequestRefused where the texts have more than `most_text` bytes together."""
+        """Raises RequestRefused if the texts have more than `most_text` bytes together."""
         self.text += len(text.encode())
         if self.text > self.most_text:
             detail = f"`{field}` must be shorter: the texts of a request, those of documents included, have at most"
@@ -93,7 +93,7 @@ async def user_blocks(
     contents: Contents | None = None,
 ) -> tuple[Block, ...]:
     """The blocks of a user turn. Bytes become uploads; of a document of the library the present text is kept.
-    `contents` are those of the other blocks of the request. Raises RequestRefused, also where all are too large.
+    `contents` counts the contents of the other blocks of the request. Raises RequestRefused, also if all are too large.
     """
     contents = contents or Contents(services.http.max_turn_bytes)
     return tuple(
@@ -203,7 +203,7 @@ async def store_upload(
     name: str | None = None,
     purpose: str | None = None,
 ) -> Upload:
-    """Raises TooMany where the owner's plan has no room for the file."""
+    """Raises TooMany if the owner's plan has no room for the file."""
     plan = services.plans.of(owner)
     stored = await services.storage.uploads.put_within(owner, media_type, content, plan, name, purpose)
     if isinstance(stored, Upload):

@@ -45,7 +45,7 @@ _STOP_TIMEOUT = 10.0  # seconds
 @dataclass(frozen=True, slots=True)
 class History:
     """So many exchanges that took place elsewhere. `load` stores their files, and returns them. `goes_on`: they end
-    with results of calls or a text, from which the model goes on without a message: the user turn behind them is
+    with results of calls or a text, from which the model continues without a message: the user turn behind them is
     empty.
     """
 
@@ -84,7 +84,7 @@ async def post_message(
 async def post_in_new_chat(
     services: Services, new: NewTurn, chat: Chat, key: IdempotencyKey | None, history: History | None = None
 ) -> Exchange:
-    """The same in a chat that is created with it, behind its `history`. Raises Conflict where the chat exists."""
+    """The same in a chat that is created with it, behind its `history`. Raises Conflict if the chat exists."""
     new = await sealed(services, chat.owner, with_fixed(new))
     try:
         await admit(services, chat.owner, new, history.exchanges if history else 0)
@@ -279,7 +279,7 @@ async def _steer(draft: Draft, new: NewTurn) -> Exchange:
 
 async def admit(services: Services, owner: str, options: TurnOptions, writes: int = 0) -> None:
     """Counts a request that asks for an answer, or a message to a running turn, with further `writes`. Raises
-    RequestRefused where it asks for a recording without the operator's leave, and TooMany where the owner's plan has no
+    RequestRefused if it asks for a recording without the operator's leave, and TooMany if the owner's plan has no
     room for it.
     """
     recorded = services.http.recorded_owners
@@ -287,7 +287,7 @@ async def admit(services: Services, owner: str, options: TurnOptions, writes: in
         detail = "`record` must be left out: the operator has not allowed you to ask (TURNSTREAM_RECORD_OWNERS)."
         raise RequestRefused(detail, field="record")
     plan = services.plans.of(owner)
-    # Where plans differ, the queue learns the number of running turns from the account.
+    # If plans differ, the queue learns the number of running turns from the account.
     if plan.rates or services.plans.plans.vary:
         check_rate(await services.storage.accounts.admit(owner, plan, writes))
 
@@ -295,7 +295,7 @@ async def admit(services: Services, owner: str, options: TurnOptions, writes: in
 async def _made_before(
     services: Services, owner: str, key: IdempotencyKey | None, error: KeyTaken | RequestRefused
 ) -> Exchange:
-    """The exchange of the first request with this key; raises `error` where there was none. A repetition may fail
+    """The exchange of the first request with this key; raises `error` if there was none. A repetition may fail
     checks that the first one passed: an upload is gone, or its own answer keeps the branch busy.
     """
     exchange = await services.storage.exchanges.find(owner, key) if key else None

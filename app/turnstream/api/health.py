@@ -59,7 +59,7 @@ async def readyz(request: Request) -> Response:
 
 
 async def _is_any_neighbour_ready(request: Request, services: Services) -> bool:
-    """Whether another process on the same port takes new turns, where this one does not."""
+    """Whether another process on the same port takes new turns, if this one does not."""
     if services.neighbours is None or is_from_neighbour(request):
         return False
     return bool(await services.neighbours.ask_all("/readyz?exclude=postgres"))

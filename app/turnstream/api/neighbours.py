@@ -72,7 +72,7 @@ class Neighbours:
         self.own = Neighbour(number, replica, folder / f"{number}.{replica}")
 
     def living(self) -> Sequence[Neighbour]:
-        """The others. One that was killed may still be among them, and refuses to be connected to."""
+        """The other processes. A process that was killed may still be among them; it refuses connections."""
         found = []
         for path in self._folder.iterdir():
             number, _, replica = path.name.partition(".")

@@ -78,7 +78,9 @@ async def create_token(request: Request) -> Response:
 
 
 def _shown(identity: Identity) -> dict[str, Any]:
-    """Returns the members for a page. Of fixed options only the names: a page need not know the operator's prompt."""
+    """Returns the members for a page. Fixed options are shown by name only, because a page need not know the operator's
+    prompt.
+    """
     return {
         "owner": identity.owner,
         "scopes": checked_scopes(identity.scopes),

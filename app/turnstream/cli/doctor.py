@@ -78,7 +78,7 @@ def doctor(ping: bool, as_json: bool, list_settings: bool) -> None:
 
 
 def _list_settings() -> None:
-    """Where they cannot be read, their names help to find out why."""
+    """Lists the names of the variables. If the settings cannot be read, the names help to find the reason."""
     settings = None
     try:
         settings = read_settings()
@@ -217,7 +217,7 @@ def _metrics(settings: Settings) -> Finding:
 
 
 async def _database(settings: Settings, stack: AsyncExitStack) -> AsyncIterator[Finding | Database]:
-    """Ends with the open database, where it has tables."""
+    """Ends with the open database, if it has tables."""
     try:
         check_present(settings)
     except ConfigError as error:
@@ -306,7 +306,7 @@ async def _secrets(settings: Settings, extensions: Sequence[Extension], database
 
 
 def _connections(settings: Settings, most: int, replicas: int) -> Finding:
-    """One replica more than there are now must find room: it starts before an old one ends."""
+    """Checks that one more replica finds room: a rolling update starts a new replica before an old one ends."""
     has_role = settings.api_database_url is not None or settings.database_url is None
     each = settings.pool_size * (2 if has_role else 1) + 1
     running = f"{replicas} replicas now" if replicas != 1 else "one replica now"

@@ -90,9 +90,9 @@ class Server(uvicorn.Server):
         self._drain()
 
     def obey_supervisor(self) -> None:
-        """Drains where the process that watches over this one is gone, whose end of standard input is closed then, and
-        stops when that writes to it. A second signal means no more than the first: systemd, and a terminal, send theirs
-        to this process as well.
+        """Stops when the supervising process writes to standard input, and drains when that process is gone, which
+        closes standard input. A second signal has no further effect, because systemd and a terminal signal this process
+        as well as the supervisor.
         """
         self._loop.add_reader(sys.stdin.fileno(), self._read_order)
 

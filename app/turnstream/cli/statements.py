@@ -18,7 +18,7 @@ from turnstream.storage.statements import described, named
 def statements(name: str | None, plan: bool) -> None:
     """Print the SQL of statements in full, as psql takes it.
 
-    NAME is that of a statement (CLAIM_TURNS), of its module (queue), or both (runs.queue.CLAIM_TURNS). Without it all
+    NAME is a statement (CLAIM_TURNS), a module (queue), or both (runs.queue.CLAIM_TURNS). Without NAME all statements
     are printed. The database gives the types of the parameters and the plans; nothing is executed.
     """
     if not (found := named(name)):

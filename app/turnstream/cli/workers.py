@@ -25,9 +25,9 @@ _START = "import sys; from turnstream.cli import main; sys.argv[0] = 'turnstream
 
 @dataclass
 class Processes:
-    """A process that ends is started again and takes the place of the one before; where one ends before it was ever
-    ready, which is a matter of settings, all are stopped. One that was ready and sends no sign of life for `lease`
-    seconds is killed. `welcome` is printed when all are ready.
+    """A process that ends is started again in the same place. If a process ends before it was ready, the settings are
+    at fault, and all processes are stopped. A process that was ready and sends no heartbeat for `lease` seconds is
+    killed. `welcome` is printed when all are ready.
     """
 
     port: int
@@ -78,7 +78,7 @@ class Processes:
                     await asyncio.wait_for(self._stopping.wait(), _PAUSE)
 
     async def _run_process(self, number: int) -> int:
-        """Returns its exit status; 1 where the system cannot start it, as while there is no memory."""
+        """Returns its exit status; 1 if the system cannot start it, as while there is no memory."""
         with _notices(self.folder / f"notify-{number}") as notices:
             try:
                 process = await self._started(number)
@@ -96,7 +96,7 @@ class Processes:
 
     async def _watch(self, number: int, process: asyncio.subprocess.Process, notices: socket.socket) -> None:
         """From the start of a process until it begins to stop. Its silence is counted in pauses of this loop, not in
-        time: where the machine or all processes stood still, that is one pause and kills none of them.
+        time: if the machine or all processes stood still, that is one pause and kills none of them.
         """
         while await asyncio.get_running_loop().sock_recv(notices, 100) != READY.encode():
             pass
@@ -118,7 +118,7 @@ class Processes:
         return min(self.lease, patience_of_supervisor() or self.lease)
 
     async def _started(self, number: int) -> asyncio.subprocess.Process:
-        """Its standard input is a pipe: where this process is killed, that ends, and so does the other. Nothing is
+        """Its standard input is a pipe: if this process is killed, that ends, and so does the other. Nothing is
         written to it but the order to stop at once.
         """
         environment = os.environ | {  # noqa: TID251, handed on as it is

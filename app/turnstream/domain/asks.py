@@ -37,7 +37,7 @@ class AskAnswer:
 class Ask:
     """A call that waits for a person: for the result of a tool that the client runs (`client`), or for permission to
     run it here (`approval`). `attempt` made the ask. `digest` identifies the exact call (`digest_of`). `tool_digest`
-    identifies the tool as the person was shown it, where an approval may be remembered for the chat.
+    identifies the tool as the person was shown it, if an approval may be remembered for the chat.
 
     An `elicitation` is a question of a tool to the person while its call runs. `question` is its JSON text, its
     `tool_use_id` the call's with a number (`elicitation_id`). It is open while the attempt that made it runs. That of a

@@ -20,9 +20,9 @@ _MOST_HELD = 100_000  # characters of a span that has no end yet; then it is mas
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """A text to check. What is before `start` has passed already, and shows what the rest follows. It is `final` if
-    nothing of the same text follows. `tool` is the tool of a result. `turn` is the turn as its rows are, None for a
-    message, whose turn does not exist yet, for its history, and for the report of a background call.
+    """A text to check. The text before `start` has passed already, and is there as context. It is `final` if nothing of
+    the same text follows. `tool` is the tool of a result. `turn` is the turn as its rows are, None for a message, whose
+    turn does not exist yet, for its history, and for the report of a background call.
     """
 
     place: Place
@@ -44,7 +44,7 @@ class TextSpan(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """Nothing is wrong. The last `undecided` characters are checked again with what follows; None stands for the
+    """Nothing is wrong. The last `undecided` characters are checked again with what follows; None means the
     overlap of the guard.
     """
 
@@ -68,7 +68,7 @@ class Replace:
 
 @dataclass(frozen=True, slots=True)
 class TakeBack:
-    """The whole block is replaced by `text`, with what was shown of it already. What follows in it is dropped."""
+    """The whole block is replaced by `text`, including the part that readers have. The rest of the block is dropped."""
 
     text: str = ""
 
@@ -88,11 +88,11 @@ Ruling = Pass | Mask | Replace | TakeBack | EndTurn
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """A check of the texts at some places. A text that streams is checked when `window` further characters are there,
-    with the `overlap` before them, and at its end; without a window at its end only. After `timeout` seconds the check
-    has failed: then a `closed` guard lets nothing pass, an `open` one everything. `plans` are those of the owners whose
-    texts it checks; empty for all. An interrupted reply is continued only if the guard `continues`: if the overlap is
-    all that its check needs of the text before. Else the reply is taken back, and begun again.
+    """A check of the texts at some places. A streamed text is checked after each `window` characters, with the
+    `overlap` before them, and at its end; without a window at its end only. After `timeout` seconds the check has
+    failed: then a `closed` guard passes nothing, an `open` one everything. `plans` are the plans of owners whose texts
+    are checked; empty for all owners. An interrupted reply is continued only if the guard `continues`: its check needs
+    no more of the earlier text than the overlap. Otherwise the reply is retracted and begun again.
     """
 
     name: str
@@ -110,7 +110,9 @@ class Guard:
 
 
 def merged(spans: Iterable[TextSpan], length: int) -> list[TextSpan]:
-    """The spans within a text of this length, in order and apart. Of two that overlap, the first has the text."""
+    """The spans within a text of this length, in order and apart. If two spans overlap, the replacement of the first
+    one is used.
+    """
     found: list[TextSpan] = []
     for span in sorted(spans):
         start, end = max(span.start, 0), min(span.end, length)
@@ -166,7 +168,9 @@ class Window:
         return "".join((before, *self._passed, *self._held)), len(before)
 
     def apply(self, ruling: Pass | Mask | Replace, *, final: bool) -> str | None:
-        """What passes now. None if a span begins in what has passed: then all of the block is to be checked."""
+        """The text that passes now. None if a span begins in text that has passed: then the whole block must be
+        checked.
+        """
         text, start = self.passage()
         spans = merged(ruling.spans, len(text)) if isinstance(ruling, Mask) else []
         if any(span.start < start < span.end for span in spans):
@@ -174,7 +178,7 @@ class Window:
         return self._release(ruling, spans, text, start, final=final)
 
     def apply_whole(self, ruling: Pass | Mask | Replace, *, final: bool) -> str:
-        """What passes of the block from its beginning, after a check of `whole`."""
+        """The text of the block that passes, from its beginning, after a check of the `whole` block."""
         text, start = self.whole()
         spans = merged(ruling.spans, len(text)) if isinstance(ruling, Mask) else []
         self._passed = []
@@ -191,7 +195,7 @@ class Window:
         if not final and not isinstance(ruling, Replace):
             undecided = self._guard.overlap if ruling.undecided is None else ruling.undecided
             until = max(start, until - undecided)
-            # What follows may belong to a span that ends here.
+            # The following text may belong to a span that ends here.
             for span in spans:
                 if span.start < until < span.end:
                     until = span.end if len(text) - span.start > _MOST_HELD else max(start, span.start)

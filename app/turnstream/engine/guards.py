@@ -100,7 +100,7 @@ class InputGuards:
         self._plans = plans
 
     async def check(self, owner: str, plan: str | None, text: str, place: Place) -> str:
-        """The text as it may be stored. Raises MessageBlocked, and GuardFailed where a check fails."""
+        """The text as it may be stored. Raises MessageBlocked, and GuardFailed if a check fails."""
         if not self._guards or not text:
             return text
         name = self._plans.of(owner, plan).name

@@ -134,7 +134,7 @@ class RunningJob:
 
 
 class JobKind(Protocol):
-    """What runs jobs of one kind."""
+    """Runs the jobs of one kind."""
 
     @property
     def names(self) -> Collection[str]:
@@ -142,7 +142,7 @@ class JobKind(Protocol):
         ...
 
     async def run(self, running: RunningJob) -> JobEnd | Detachment:
-        """The end of the job, or how it goes on elsewhere. A run after the first one decides whether that may be
+        """The end of the job, or how it continues elsewhere. A run after the first one decides whether that may be
         repeated: with a handle, always. It is cancelled when the job is to stop.
         """
         ...
@@ -169,7 +169,7 @@ class ToolJobs:
             return UNKNOWN_END
         plan = self._plans.of(job.owner, request.plan)
         running.approvers = self._toolset.policy(call.name, request.tools).approvers
-        # What is not checked is not shown. The outcome is checked when the turn takes it.
+        # Unchecked text is not shown. The outcome is checked when the turn takes it.
         silent = any(guard.applies("tool_result", plan.name) for guard in self._guards)
         context = ToolContext(
             owner=job.owner,

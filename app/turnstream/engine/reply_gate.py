@@ -26,7 +26,7 @@ _PLACES: dict[str, Place] = {TEXT: "text", SUMMARY: "text", THINKING: "thinking"
 
 @dataclass(slots=True, eq=False)
 class _Layer:
-    """One guard of a block. `passed` is what it has let pass."""
+    """One guard of a block. `passed` is the text that it has passed."""
 
     guard: Guard
     window: Window
@@ -49,7 +49,7 @@ class _Guarded:
 class ReplyGate:
     """The `guards` of the texts of one reply, which continues the text `before`. `turn` gives the turn as its rows are.
 
-    Where a part of the reply was taken back, `begins_again` is true after `check`, which then returns all of the reply
+    If a part of the reply was taken back, `begins_again` is true after `check`, which then returns all of the reply
     from its beginning. `ended` is how the turn is to end after that. At most `most` characters are held back.
     """
 
@@ -69,7 +69,7 @@ class ReplyGate:
         self.ended: TurnBlocked | None = None
 
     async def check(self, parts: Sequence[Part]) -> Sequence[Part]:
-        """What may be shown of these parts, and of the text before them."""
+        """The parts that may be shown now, of these parts and of the text held before."""
         self.begins_again = False
         self._first = len(self._passed)
         touched: dict[int, _Guarded] = {}
@@ -154,7 +154,7 @@ class ReplyGate:
             self._passed.append(BlockText(guarded.opened.key, text))
 
     async def _apply(self, guarded: _Guarded, layer: _Layer, *, final: bool) -> tuple[str, bool]:
-        """What the layer lets pass, and whether that is all of the block from its beginning."""
+        """The text that the layer passes, and whether it is the whole block from its beginning."""
         guard, window = layer.guard, layer.window
         text, start = window.passage()
         for whole in (False, True):

@@ -50,8 +50,8 @@ class ReportDelivery:
         self._failed: set[UUID] = set()  # by a bug: another replica may do better, or the next start
 
     async def deliver(self) -> bool:
-        """Delivers reports that wait, and returns whether it has changed any. What another replica delivers is left to
-        it.
+        """Delivers reports that wait, and returns whether it has changed any. Reports that another replica is
+        delivering are skipped.
         """
         discarded = await self._reports.discard()
         self._note_discarded(discarded, "cancelled")
@@ -111,7 +111,7 @@ class ReportDelivery:
         return replace(block, text=block.text.strip() or RETURNED_NOTHING, data=to_json(about)), changed
 
     async def _checked(self, report: JobReport, outcome: Outcome) -> Outcome:
-        """The outcome as guards let it pass. The turn that gets it goes on where one of another call would end it."""
+        """The outcome after the guards. A verdict `end` does not end the turn that gets the report."""
         plan = self._plans.of(report.owner, report.request.plan).name
         guards = [guard for guard in self._guards if guard.applies("tool_result", plan)]
         try:

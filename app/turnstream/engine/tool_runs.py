@@ -1,4 +1,4 @@
-"""The tool tasks of one turn: started, early where that does no harm, and settled in the ledger as each one ends."""
+"""The tool tasks of one turn: started, early if that does no harm, and settled in the ledger as each one ends."""
 
 import asyncio
 import json
@@ -114,7 +114,7 @@ class ToolRuns:
             self._start(call)
 
     def ready_to_start(self, sealed: Turn, calls: Sequence[Block]) -> Sequence[Block]:
-        """The `calls` of a round, where nothing but their entry in the ledger comes between its seal and their start;
+        """The `calls` of a round, if nothing but their entry in the ledger comes between its seal and their start;
         else none. `sealed` is the turn as it will be. They must be started next, or be settled.
         """
         gate, named = self._gate_of(sealed), [*map(self._named.call, calls)]
@@ -324,7 +324,7 @@ class ToolRuns:
         return await with_files_stored(outcome, self._context.uploads, owner, self._context.spending.plan)
 
     async def _summarised(self, call: Block, name: str, input_json: str, outcome: Outcome) -> Outcome:
-        """The outcome with a summary of a long text in its place, where the policy of its tool wants one. The whole
+        """The outcome with a summary of a long text in its place, if the policy of its tool wants one. The whole
         text is kept. Without a summary the outcome stays as it is.
         """
         policy = self._toolset.policy(name, self._request.tools).summarise
@@ -380,7 +380,7 @@ class ToolRuns:
             tool_use_id=call.tool_use_id,
             idempotency_key=f"{turn.id}:{call.round}:{call.tool_use_id}",
             progress=partial(self._show_progress, call),
-            # What is not checked is not shown.
+            # Unchecked text is not shown.
             preliminary=(lambda _: None) if self._guards else outputs.show,
             ask=partial(self._ask_person, call),
             documents=self._request.documents,

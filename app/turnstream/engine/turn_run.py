@@ -80,7 +80,7 @@ class TurnRun:
     task: asyncio.Task[None]
 
     def __init__(self, turn: UUID, services: RunServices, loaded: tuple[str, Sequence[Turn]] | None = None) -> None:
-        """`loaded` are the owner and the end of the turn's path, where they are known."""
+        """`loaded` are the owner and the end of the turn's path, if they are known."""
         self.turn = turn
         self.owner: str | None = None  # once its rows are read
         self.updated = asyncio.Event()

@@ -78,7 +78,7 @@ class ServerProcess:
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """`failed` is set when a part of it has failed for good. `works` are those of extensions, by name."""
+    """`failed` is set when a part of the engine has failed for good. `works` are the works of extensions, by name."""
 
     worker: Worker
     directory: Directory
@@ -94,8 +94,8 @@ class Engine:
 
 @asynccontextmanager
 async def started(parts: Parts, url: str, api: Database, process: ServerProcess | None = None) -> AsyncIterator[Engine]:
-    """Runs the engine. At the end the worker stops first; then this replica leaves. `url` is that of sessions; `api`
-    is the database as requests see it.
+    """Runs the engine. At the end the worker stops first; then this replica leaves. `url` is for sessions; `api` is the
+    database of requests.
     """
     settings, database = parts.settings, parts.database
     session_key, failed = secrets.randbits(62), asyncio.Event()
@@ -217,8 +217,8 @@ def sweeps_of(settings: Settings, database: Database) -> Sequence[Sweep]:
 
 @asynccontextmanager
 async def background(failed: asyncio.Event, *work: Task) -> AsyncIterator[None]:
-    """Runs `work` until the end of the block. What fails because of Postgres is begun again. When one ends for another
-    reason, `failed` is set: without its background work a server only looks alive, and must be restarted.
+    """Runs `work` until the end of the block. A task that fails because of Postgres is started again. If a task ends
+    for another reason, `failed` is set: a server without its background work only looks alive, and must be restarted.
     """
 
     def check(task: asyncio.Task[None]) -> None:

@@ -28,7 +28,7 @@ from turnstream.tools.toolset import Toolset
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What an embedding program gives: in place of settings, or beside them."""
+    """The values that an embedding program gives in place of settings, or in addition."""
 
     models: Models | None = None
     toolset: Toolset | None = None
@@ -56,7 +56,7 @@ class Parts:
     master_keys: Sequence[bytes] = ()
 
 
-# `serve` makes the parts and ends with the first ConfigError; `doctor` tries each. What is opened is closed by `stack`.
+# `serve` makes the parts and ends with the first ConfigError; `doctor` tries each. Opened parts are closed by `stack`.
 
 
 def chosen_extensions(settings: Settings, given: Given) -> Sequence[Extension]:

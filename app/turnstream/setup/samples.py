@@ -12,7 +12,7 @@ async def offer_samples(documents: Documents, owner: str) -> None:
 
 
 async def drop_samples(documents: Documents, owner: str) -> None:
-    """Deletes samples that are unchanged, so that they do not stand among documents of the owner."""
+    """Deletes samples that are unchanged, so that they are not among documents of the owner."""
     for path, content in sample_documents().items():
         if await documents.read(owner, path) == content:
             await documents.delete(owner, path)

@@ -1,7 +1,7 @@
 """The state of all replicas and owners as operators see it, and their acts. Each act is in the audit trail.
 
-The figures are of the last hour. They are found by the ledger: its newest calls lead to rounds and turns by their keys,
-and nothing older is read. Of each minute up to `SAMPLE` calls are looked at.
+The figures are of the last hour. The newest calls of the ledger lead to rounds and turns by their keys; nothing older
+is read. A minute is represented by up to `SAMPLE` calls.
 """
 
 from collections.abc import Sequence
@@ -50,7 +50,7 @@ _SAMPLED: Final = f"""
         WHERE place <= {SAMPLE}
     )
 """
-# LIMIT makes Postgres look up each key, where it would read a whole table for its estimate of the sample.
+# LIMIT makes Postgres look up each key, if it would read a whole table for its estimate of the sample.
 GET_SAMPLE = Statement(
     f"""
     WITH {_SAMPLED}
@@ -112,7 +112,7 @@ DRAIN_REPLICA = Statement(
 
 @dataclass(frozen=True, slots=True)
 class ReplicaState:
-    """A replica that is registered. `connected`: its session is alive. `lease_left` is in seconds, negative where the
+    """A replica that is registered. `connected`: its session is alive. `lease_left` is in seconds, negative if the
     lease has expired; `running` is the number of its turns.
     """
 
@@ -133,8 +133,8 @@ class ReplicaState:
 
 @dataclass(frozen=True, slots=True)
 class MinuteFigures:
-    """Model calls that were charged in a minute; `cost` is None where none of them has a price. Times to the first text
-    are in seconds, None where no call of the sample has any. `failed` are turns that ended as failed.
+    """Model calls that were charged in a minute; `cost` is None if none of them has a price. Times to the first text
+    are in seconds, None if no call of the sample has any. `failed` are turns that ended as failed.
     """
 
     at: datetime
@@ -225,7 +225,7 @@ class Operations:
         )
 
     async def stop(self, turn: UUID, actor: str | None = None) -> ActedTurn:
-        """Requests the cancellation of a turn. One that has ended is returned as it is. Raises NotFound."""
+        """Requests the cancellation of a turn. A turn that has ended is returned unchanged. Raises NotFound."""
         async with self._database.transaction() as transaction:
             found = await _found(transaction, turn)
             if found["status"] in OPEN:

@@ -71,7 +71,7 @@ JOBS_OF_TURN: Final = """CASE WHEN turns.asked > 0 THEN
 # The text of a UUID, as a regular expression.
 ID_FORM: Final = "^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"
 # The last columns of a turn: what its running tools have shown, and its jobs. `turns` is the table, or a part of it.
-# The outcome of a job is of use until it is the result of the call. What became of a report is of use for ever.
+# The outcome of a job is of use until it is the result of the call. The delivery of a report is kept for ever.
 JOBS: Final = f"""CASE WHEN turns.asked > 0 THEN (
         SELECT json_agg(json_build_object(
             'id', jobs.id, 'round', round, 'tool_use_id', tool_use_id, 'name', jobs.name, 'kind', kind,
@@ -99,7 +99,7 @@ PRELIMINARY: Final = f"""CASE WHEN turns.status IN {OPEN_STATUSES} THEN (
     ) END AS preliminary, {JOBS}"""
 
 
-# The tools of a turn whose row has their digest; null where its request has them.
+# The tools of a turn whose row has their digest; null if its request has them.
 TOOLS: Final = """CASE WHEN turns.tool_set IS NOT NULL THEN (
         SELECT tools FROM tool_sets WHERE digest = turns.tool_set
             AND tool_sets.owner = (SELECT chats.owner FROM chats WHERE chats.id = turns.chat_id)
@@ -257,7 +257,7 @@ def columns_of(blocks: Sequence[Block]) -> dict[str, list[Any]]:
 
 
 def columns_of_rounds(turns: Sequence[UUID], rounds: Sequence[Round]) -> dict[str, Sequence[Any]]:
-    """One list per column, for `unnest`. `turns` are those of the rounds."""
+    """One list per column, for `unnest`. `turns` are the turns of the rounds."""
     return {
         "round_turns": turns,
         "numbers": [round.number for round in rounds],

@@ -17,8 +17,8 @@ _TYPES = "SELECT parameter_types::text[] FROM pg_prepared_statements WHERE name 
 
 
 def statements() -> Mapping[str, Statement]:
-    """Every statement by the module and the name of its declaration: `runs.queue.CLAIM_TURNS`. Those in a table of
-    statements have the key or the number behind it.
+    """Every statement by the module and the name of its declaration: `runs.queue.CLAIM_TURNS`. A statement in a table
+    of statements has its key or number appended.
     """
     found: dict[str, Statement] = {}
     for path in sorted(_PACKAGE.rglob("*.py")):

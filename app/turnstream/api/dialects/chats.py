@@ -36,8 +36,8 @@ _RECENTLY = timedelta(minutes=1)
 
 
 async def chat_of(services: Services, identity: Identity, id: str) -> UUID:
-    """The id of a chat: `id` itself where it names one of the owner's chats, else a UUID made from it. Raises Forbidden
-    where the credential is bound to another chat, or to a turn.
+    """The id of a chat: `id` itself if it names one of the owner's chats, else a UUID made from it. Raises Forbidden
+    if the credential is bound to another chat, or to a turn.
     """
     try:
         chat = UUID(id)
@@ -59,7 +59,7 @@ async def newest_turn(services: Services, owner: str, chat: UUID) -> Turn | None
 
 
 async def newest_path(services: Services, owner: str, chat: UUID) -> Sequence[Turn]:
-    """The path to the newest turn. Raises NotFound where there is no such chat."""
+    """The path to the newest turn. Raises NotFound if there is no such chat."""
     await services.storage.chats.get(owner, chat)
     newest = await services.storage.turns.newest(owner, chat)
     return await services.storage.turns.path(owner, chat, newest) if newest else []
@@ -122,7 +122,7 @@ async def replace_answer(
 @dataclass(frozen=True, slots=True)
 class PageOptions:
     """The additions of a page to the options of a turn: all the `tools` that it runs, as `page_tool` makes them, or
-    None if its client does not name them; its system prompt, and what stands behind the prompt.
+    None if its client does not name them; its system prompt, and what follows the prompt.
     """
 
     tools: Sequence[dict[str, Any]] | None = None
@@ -143,8 +143,8 @@ def page_tool(name: str, description: str | None, schema: object) -> dict[str, A
 async def with_page(
     services: Services, owner: str, chat: UUID, options: UiOptions, page: PageOptions, before: Turn | None
 ) -> UiOptions:
-    """The options, with those of the page. Its tools stand beside the others of the turn, the chat or the server, and
-    are gone with the next turn if the page has no more of them. `before` is the answer that the turn follows.
+    """The options, with those of the page. The tools of the page join those of the turn, the chat or the server. The
+    next turn has them only if the page sends them again. `before` is the answer that the turn follows.
     """
     stored: Chat | None = None
     with suppress(NotFound):

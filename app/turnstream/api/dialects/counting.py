@@ -1,4 +1,4 @@
-"""The count of the tokens of a request: that of the model's provider, or an estimate where it has none."""
+"""The number of tokens of a request, counted by the model's provider, or estimated if the provider does not count."""
 
 from base64 import b64decode
 from collections.abc import Iterable, Mapping, Sequence

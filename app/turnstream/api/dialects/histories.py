@@ -1,5 +1,5 @@
-"""Histories that clients send: the digest of what was sent, its match with turns that are here, the place that follows
-from it, and the exchanges to record where nothing matches.
+"""Histories that clients send: the digest of what was sent, its match with stored turns, the place in a chat that
+follows from the match, and the exchanges to record if nothing matches.
 
 Some messages have the ids of turns (`last_answer`), others ids of their client (`key_of`, `posted_with`). A dialect of
 messages without ids translates them into items: `find_place` looks for the turn that they led to, and `history_of`
@@ -149,7 +149,7 @@ async def digest_of(items: Iterable[PastItem]) -> bytes:
 async def find_place(
     services: Services, identity: Identity, history: Iterable[PastItem], answer: Iterable[PastItem]
 ) -> HistoryPlace | None:
-    """The newest turn to which the same history has led, with the same answer, where the caller reaches its chat."""
+    """The newest turn to which the same history has led, with the same answer, if the caller reaches its chat."""
     wanted = _PastAnswer.of_items(answer)
     async for turn in _turns_behind(services, identity, history):
         answers = await _answers_of(services, turn)
@@ -163,9 +163,9 @@ async def find_place(
 async def find_continuation(
     services: Services, identity: Identity, history: Sequence[PastItem], answer: Sequence[PastItem]
 ) -> tuple[Target, Sequence[PastItem]] | None:
-    """The place in a chat where a model continues the text `answer`, and the items to record there before: none where
-    an answer of the chat ends so. None if no chat is known to have the history. Another text, such as an edited one, or
-    the beginning of an answer that still runs, is a branch beside that answer.
+    """The place in a chat where a model continues the text `answer`, and the items to record there before. No item is
+    recorded if an answer of the chat ends with that text. Returns None if no chat has the history. A different text (an
+    edited one, or the beginning of an answer that still runs) becomes a branch beside that answer.
     """
     owner = identity.owner
     if found := await find_place(services, identity, history, answer):
@@ -184,7 +184,7 @@ async def find_continuation(
 
 
 async def _turns_behind(services: Services, identity: Identity, history: Iterable[PastItem]) -> AsyncIterator[Turn]:
-    """The turns to which this history has led, the newest first, where the caller reaches their chats."""
+    """The turns to which this history has led, the newest first, if the caller reaches their chats."""
     for chat, id in await services.storage.histories.find(identity.owner, await digest_of(history)):
         if identity.chat in {None, chat}:
             try:
@@ -195,7 +195,7 @@ async def _turns_behind(services: Services, identity: Identity, history: Iterabl
 
 
 async def _question_of(services: Services, owner: str, turn: Turn) -> tuple[Turn, Sequence[Turn]]:
-    """The message that the turn answers, and the answers to it that the turn goes on from: each has a message without
+    """The message that the turn answers, and the answers to it that the turn continues from: each has a message without
     blocks behind it.
     """
     earlier: list[Turn] = []
@@ -209,7 +209,7 @@ async def _question_of(services: Services, owner: str, turn: Turn) -> tuple[Turn
 
 
 async def _text_before(services: Services, owner: str, turn: Turn) -> str:
-    """The text of the answers that the turn goes on from: clients send it with its own as one answer."""
+    """The text of the answers that the turn continues from: clients send it with its own as one answer."""
     try:
         _, earlier = await _question_of(services, owner, turn)
     except NotFound:  # deleted meanwhile
@@ -219,7 +219,7 @@ async def _text_before(services: Services, owner: str, turn: Turn) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _PastAnswer:
-    """What a client has of an answer: its text without white space, and the ids of its calls."""
+    """A client's copy of an answer: the text without white space, and the ids of the calls."""
 
     text: str
     calls: tuple[str | None, ...]
@@ -232,7 +232,7 @@ class _PastAnswer:
 
     @classmethod
     def of_part(cls, part: Sequence[Closed], output: str | None) -> Self:
-        """`output` is that of a structured turn, of which clients have no other text."""
+        """`output` is the output of a structured turn. Clients have no other text of such a turn."""
         texts = [closed.block.text for closed in part if isinstance(closed, Close) and closed.block.type == TEXT]
         text = "".join(texts) if output is None else output
         return cls("".join(text.split()), tuple(call.tool_use_id for call in calls_of_client(part)))
@@ -267,7 +267,7 @@ def _canonical(item: PastMessage | PastText | PastCall | PastResult) -> list[Any
 
 # --- exchanges that took place elsewhere -----------------------------------------------------------------------------
 
-# In the place of a message where an answer goes on from results of calls. It is not stored.
+# In the place of a message where an answer continues from results of calls. It is not stored.
 NO_MESSAGE = {"type": "text", "text": "…"}
 
 
@@ -281,7 +281,7 @@ def history_of(
     follows: bool = False,
 ) -> History:
     """Exchanges from the items of the field `place`. `goes_on`: they end with results of calls or a text, and the model
-    is to go on from these. `follows`: they are recorded behind an answer. Raises RequestRefused.
+    is to continue from these. `follows`: they are recorded behind an answer. Raises RequestRefused.
     """
     pasts = list(_exchanges_of(items, place))
     if len(pasts) > _MOST_RECORDED:
@@ -291,7 +291,7 @@ def history_of(
 
 
 def check_may_record(identity: Identity, items: Iterable[PastItem]) -> None:
-    """Raises Forbidden where the credential may send messages only: answers in a history are no messages of a person.
+    """Raises Forbidden if the credential may send messages only: answers in a history are no messages of a person.
     A greeting is left to it: texts before the first message, which a page shows to everybody.
     """
     if not all(isinstance(item, PastText) for item in items):
@@ -299,7 +299,7 @@ def check_may_record(identity: Identity, items: Iterable[PastItem]) -> None:
 
 
 def check_prefill(services: Services, new: NewTurn, items: Sequence[PastItem], place: str) -> None:
-    """Raises RequestRefused unless the model can go on with the text that these items end with."""
+    """Raises RequestRefused unless the model can continue with the text that these items end with."""
     resolver = services.resolver
     model = resolver.models.check(with_fixed(new).model or resolver.defaults.model)
     if not model.prefill or not items or not isinstance(items[-1], PastText):
@@ -344,9 +344,10 @@ async def go_on_from_results(
     key: IdempotencyKey | None,
     place: str,
 ) -> Exchange | None:
-    """Records a history that ends in results of calls, and has the model go on from them. It follows the answer
-    `before`; without one it is that of a new chat, or a branch at the root of the chat. None where it does not end in
-    complete pairs. Raises RequestRefused, and Conflict while the answer before runs.
+    """Records a history that ends in results of calls, and has the model continue from them. The history follows the
+    answer `before`. Without `before`, the history begins a new chat, or a branch at the root of the chat. Returns None
+    if the history does not end in complete pairs of call and result. Raises RequestRefused, and Conflict while the
+    answer before runs.
     """
     calls = {item.id for item in items if isinstance(item, PastCall)}
     results = {item.call for item in items if isinstance(item, PastResult)}
@@ -371,13 +372,13 @@ def past_answer(path: Sequence[Turn], items: Iterable[PastItem], place: str) -> 
 
 
 def is_recorded(turn: Turn) -> bool:
-    """Whether it is an answer that took place elsewhere. One that a model gives here takes time."""
+    """Whether the answer was recorded from a client's history. An answer that a model gives here takes time."""
     return turn.role == "assistant" and turn.created_at == turn.ended_at
 
 
 def spoken(path: Sequence[Turn]) -> Sequence[Turn]:
     """The path without messages that nobody wrote: a first one, because the recorded history began with an answer, and
-    one without blocks, because an answer goes on from results.
+    one without blocks, because an answer continues from results.
     """
     began = len(path) > 1 and is_recorded(path[1]) and [block.text for block in path[0].blocks] == [_NO_MESSAGE]
     return [turn for turn in (path[1:] if began else path) if turn.blocks or turn.role == "assistant"]
@@ -411,7 +412,7 @@ class _Past:
         self.blocks.append(Block(index, round, 1, type, text, data, tool_use_id=id, name=name, is_error=error))
 
     def answer(self, id: str, text: str, *, error: bool = False) -> None:
-        """The result of a call. One that no call has asked for is left out: no provider takes it."""
+        """Adds the result of a call. A result without its call is left out, because no provider accepts it."""
         if (name := self.open.pop(id, None)) is not None:
             self.add(TOOL_RESULT, text, id, name, error=error)
 

@@ -76,7 +76,7 @@ Closed = Close | CallResult | ProviderResult
 
 @dataclass(frozen=True, slots=True)
 class Retract:
-    """The blocks from `index` on are void, with the one that was `open`. `kept` are those of the present round that
+    """Voids the blocks from `index` on, and the block that was `open`. `kept` are the blocks of the present round that
     stay.
     """
 

@@ -38,7 +38,7 @@ def id_of(request: Request, name: str) -> UUID:
 
 
 async def read_bytes(request: Request, most: int | None = None) -> bytes:
-    """Raises TooLarge as soon as the body has more than `most` bytes, by default those of a JSON body."""
+    """Raises TooLarge as soon as the body has more than `most` bytes, by default the limit of a JSON body."""
     most = most or services_of(request).http.max_body_bytes
     chunks, size = [], 0
     async for chunk in request.stream():
@@ -122,7 +122,7 @@ def id_in_query(request: Request, name: str) -> UUID | None:
 
 
 def flag_of(request: Request, name: str) -> bool:
-    """False where it is not in the query. Raises RequestRefused."""
+    """False if it is not in the query. Raises RequestRefused."""
     text = request.query_params.get(name, "false")
     if text not in {"true", "false"}:
         raise RequestRefused(f"`{name}` must be true or false.", field=name)
@@ -130,7 +130,7 @@ def flag_of(request: Request, name: str) -> bool:
 
 
 def frames_of(request: Request) -> str | None:
-    """`never`, where the client wants each delta at once. Raises RequestRefused."""
+    """`never`, if the client wants each delta at once. Raises RequestRefused."""
     text = request.query_params.get("frames")
     if text not in {None, "never"}:
         raise RequestRefused("`frames` must be never, or be left out.", field="frames")

@@ -221,7 +221,9 @@ class ReportOut(BaseModel):
 
 
 class JobResultOut(BaseModel):
-    """What became of a result. One that is not `applied` has a `reason`: the job was over, or its turn has ended."""
+    """The effect of a posted result. A result that is not `applied` has a `reason`: the job was over, or the turn has
+    ended.
+    """
 
     applied: bool
     reason: Literal["settled", "turn_ended"] | None = None
@@ -377,7 +379,7 @@ class EntryWithdrawn(BaseModel):
 
 
 class RecipientOut(BaseModel):
-    """Where a message went."""
+    """The turn that received a message."""
 
     turn: UUID
     round: Annotated[int | None, Field(description="of a steer: the round of its blocks; 0 before the first one")]
@@ -482,7 +484,7 @@ class DocumentOut(BaseModel):
 
 
 class DocumentExcerptOut(BaseModel):
-    """The match of a search: plain text in pieces, to be joined as they are; the path where only that matches."""
+    """The match of a search: plain text in pieces, to be joined as they are; the path if only that matches."""
 
     pieces: list[PieceOut]
 
@@ -522,7 +524,7 @@ class Problem(BaseModel):
 
 
 class IdentityOut(BaseModel):
-    """What a credential allows. It reaches its `chat` or `turn` only."""
+    """The rights of a credential. It reaches its `chat` or `turn` only."""
 
     owner: str
     scopes: list[Scope]

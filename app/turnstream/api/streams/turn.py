@@ -45,7 +45,7 @@ async def stream_turn(request: Request) -> Response:
 
 
 async def passed_on(request: Request, turn: Turn) -> Response | None:
-    """The answer of the process of this server that runs the turn, where it is another one: its live text costs no
+    """The answer of the process of this server that runs the turn, if it is another one: its live text costs no
     write of the journal then, and no wait for it.
     """
     services = services_of(request)
@@ -85,7 +85,7 @@ def stream_response(
 def requested_cursor(
     request: Request, parse: Callable[[str], AnyCursor], start: Start
 ) -> tuple[str, AnyCursor | Start]:
-    """The name of the field that has the cursor, and the cursor; `start` where there is none. Raises BadRequest."""
+    """The name of the field that has the cursor, and the cursor; `start` if there is none. Raises BadRequest."""
     for name, text in (
         ("Last-Event-ID", request.headers.get("last-event-id")),
         ("cursor", request.query_params.get("cursor")),

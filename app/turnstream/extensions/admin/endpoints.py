@@ -57,7 +57,7 @@ async def drain_replica(request: Request) -> Response:
 
 
 def _actor(request: Request) -> str:
-    """The credential of the request, as the audit trail names it; the owner, where no credential has an id."""
+    """The credential of the request, as the audit trail names it; the owner, if no credential has an id."""
     identity = identity_of(request)
     return identity.actor
 

@@ -1,4 +1,4 @@
-"""The overview for operators: made of rows, at most once in a while however many watch, and never where nobody does."""
+"""The overview for operators: made of rows, at most once in a while however many watch, and never if nobody does."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
@@ -46,7 +46,7 @@ _SHOWN: Sequence[Status] = ("running", "waiting", "queued")
 
 class _Part:
     """A part of the overview as JSON. It is made again when it is asked for, every `every` seconds, and more seldom
-    where that would take more than a twentieth of the time.
+    if that would take more than a twentieth of the time.
     """
 
     def __init__(self, make: Callable[[], Awaitable[BaseModel]], every: float) -> None:

@@ -34,7 +34,7 @@ def replicas() -> None:
 def drain(replica: UUID) -> None:
     """Let REPLICA take no more turns.
 
-    Those that outlast the grace period are handed back. Its process stays.
+    Turns that outlast the grace period are handed back. The process keeps running.
     """
 
     async def order() -> ReplicaState:

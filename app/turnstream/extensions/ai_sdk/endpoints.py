@@ -71,7 +71,7 @@ async def converse_counted(request: Request) -> Response:
 
 
 async def _conversed(request: Request) -> tuple[Services, str, Turn, Collection[str] | None]:
-    """What is streamed, and the calls that the client has if it has the beginning of the turn."""
+    """The turn to stream, and the calls that the client has if it has the beginning of the turn."""
     services, owner = services_and_owner(request)
     sent, body = await read_body(request, UiRequest)
     key = idempotency_key_of(request, body)
@@ -96,7 +96,7 @@ async def _conversed(request: Request) -> tuple[Services, str, Turn, Collection[
 
 
 async def resume_counted(request: Request) -> Response:
-    """Streams an answer from a chunk on: that of a run id, `CHAT.TURN.PLACE`, or the newest one of a chat."""
+    """Streams an answer from a chunk on. The id is a run id, `CHAT.TURN.PLACE`, or a chat for its newest answer."""
     services, owner = services_and_owner(request)
     id, _, run = request.path_params["id"].partition(".")
     chat = await chat_of(services, identity_of(request), id)

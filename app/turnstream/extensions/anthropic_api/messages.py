@@ -25,7 +25,7 @@ RESUME, IGNORED = "Turnstream-Resume", "Turnstream-Ignored"
 
 async def create_message(request: Request) -> Response:
     """Posts the last message where its history leads to, or stores the results of calls that wait; returns the message,
-    or its stream. With the header of an earlier response it returns that one, which goes on behind the last event.
+    or its stream. With the header of an earlier response it resumes that response after the last event.
     """
     services, owner = services_and_owner(request)
     sent, body = await read_body(request, MessagesIn)

@@ -40,7 +40,7 @@ class MessagePosting:
     key: IdempotencyKey | None
 
     async def respond(self, continued: HistoryPlace | None = None) -> tuple[Turn, int]:
-        """Returns the turn that answers, and the part of it that is the answer; `continued` is the answer before, where
+        """Returns the turn that answers, and the part of it that is the answer; `continued` is the answer before, if
         the request names it. Raises RequestRefused.
         """
         found, input = continued, self.input
@@ -124,7 +124,7 @@ class MessagePosting:
         return await store_results(services, identity, turn, decisions, self.key, new), part
 
     async def _is_as_asked(self, turn: Turn) -> bool:
-        """Whether the turn goes on with what this request asks for. Some clients change tools between two calls."""
+        """Whether the turn continues with what this request asks for. Some clients change tools between two calls."""
         assert turn.request is not None
         chat = await self.services.storage.chats.get(self.identity.owner, turn.chat_id)
         # Its secrets are encrypted as those of the turn, so that equal ones are equal.
@@ -133,8 +133,8 @@ class MessagePosting:
 
 
 def _essence(request: TurnRequest) -> tuple[object, ...]:
-    """What decides the next model call. A choice that forces a call holds for the first one alone. Each client has a
-    `max_tokens` of its own, and another one is no other request.
+    """The parts of a request that decide the next model call. A tool choice that forces a call applies to the first
+    model call only. Clients differ in `max_tokens`, so it is left out.
     """
     params = {name: value for name, value in request.params.items() if name != "max_tokens"}
     choice = {name: value for name, value in (params.pop("tool_choice", None) or {}).items() if name != "name"}
@@ -143,7 +143,7 @@ def _essence(request: TurnRequest) -> tuple[object, ...]:
 
 
 def _check_nothing_waits(turn: Turn, answered: Sequence[str]) -> None:
-    """Raises RequestRefused where a call of the turn would still wait."""
+    """Raises RequestRefused if a call of the turn would still wait."""
     if call := still_waiting(turn, answered):
         detail = f"`messages` must have a `tool_result` for each call that waits; {call} has none."
         raise RequestRefused(detail, field="messages")

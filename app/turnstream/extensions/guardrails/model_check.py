@@ -29,7 +29,7 @@ class UnclearAnswer(Exception):
 @dataclass(frozen=True, slots=True)
 class ModelCheck:
     """Asks `model` whether a passage breaks the `rule`: `then` is the ruling. The call is charged to the owner, and to
-    the turn, where there is one.
+    the turn, if there is one.
     """
 
     side_calls: SideCalls

@@ -25,7 +25,7 @@ from turnstream.tools.tool import (
 
 log = structlog.get_logger(__name__)
 
-_POLL = 5.0  # seconds, where the server names none
+_POLL = 5.0  # seconds, if the server names none
 _LONGEST_POLL = 60.0
 _TIME_TO_CANCEL = 5.0
 _MAX_QUESTIONS = 100  # of one task
@@ -61,7 +61,7 @@ class TaskRequest(types.Request[TaskParams, str]):
 
 
 class TaskCreated(Exception):
-    """The server goes on with a call as a task."""
+    """The server continues with a call as a task."""
 
     def __init__(self, task: CreatedTask) -> None:
         super().__init__(task.task_id)
@@ -86,7 +86,7 @@ SendTask = Callable[[TaskRequest], Awaitable[TaskState | types.EmptyResult]]
 
 @dataclass(frozen=True, slots=True)
 class TaskPause:
-    """The task goes on, and is polled again after `seconds`."""
+    """The task continues, and is polled again after `seconds`."""
 
     seconds: float
     message: str | None = None
@@ -124,7 +124,7 @@ class McpTask:
         return self._detach(context, pause, set())
 
     async def resume(self, context: ToolContext) -> types.CallToolResult | Outcome:
-        """Polls the task of a job once. What it asks is a question of the job, which holds no slot meanwhile."""
+        """Polls the task of a job once. A question of the server is one of the job, which holds no slot meanwhile."""
         handle = context.handle
         answered, given = set(handle["answered"]), dict(handle.get("given", {}))
         if handle.get("asked") is not None:
@@ -177,7 +177,7 @@ class McpTask:
         return TaskPause(self._interval(state.poll_interval_ms), state.status_message)
 
     async def _state(self) -> TaskState | None:
-        """None where the server cannot be asked now: the task may go on without us."""
+        """None if the server cannot be asked now: the task may continue without us."""
         try:
             state = await self.send(_request("tasks/get", self.id))
         except ToolUnavailable:
@@ -240,7 +240,7 @@ class McpTask:
         return True
 
     async def cancel(self) -> None:
-        """Asks the server to stop. It may go on all the same."""
+        """Asks the server to stop. It may continue all the same."""
         with suppress(ToolUnavailable, MCPError, TimeoutError):
             async with asyncio.timeout(_TIME_TO_CANCEL):
                 await self.send(_request("tasks/cancel", self.id))

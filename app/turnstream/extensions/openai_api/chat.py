@@ -130,7 +130,7 @@ class ChatChunks:
 
     @property
     def status(self) -> int:
-        """Of the response to a completion that has ended."""
+        """The HTTP status of the response to a completion that has ended."""
         error = self._now().error
         return 200 if error is None else failure_of(error.type)[0]
 

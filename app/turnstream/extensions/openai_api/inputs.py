@@ -58,7 +58,7 @@ class Input:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a request asks for besides its input. `place` is the field that holds the format."""
+    """The options of a request, without its input. `place` is the field that holds the format."""
 
     model: str | None
     instructions: str | None = None
@@ -72,7 +72,7 @@ class Options:
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """Those of a response that name what was ignored."""
+        """Headers of a response that name ignored members."""
         return {IGNORED: ", ".join(self.ignored)} if self.ignored else {}
 
 

@@ -164,7 +164,7 @@ class Posting:
 
     async def _answer(self, place: Place) -> tuple[Turn, int] | None:
         """Stores the answers of the input; returns the turn, and the part of it that follows them. A message that comes
-        with them is one to the running turn. None where no call waits for them, and the input has the calls.
+        with them is one to the running turn. None if no call waits for them, and the input has the calls.
         """
         services, identity, origin = self._services, self._identity, place.origin
         has_calls = not place.named and self._has_calls()
@@ -239,7 +239,7 @@ def _asks_of(turn: Turn, decisions: Sequence[Decision]) -> list[Ask]:
 
 
 def _check_nothing_waits(turn: Turn, answered: Sequence[str]) -> None:
-    """Raises RequestRefused where a call of the turn would still wait."""
+    """Raises RequestRefused if a call of the turn would still wait."""
     if call := still_waiting(turn, answered):
         detail = f"No tool output found for function call {call}: send one for each call that waits."
         raise RequestRefused(detail, field="input")

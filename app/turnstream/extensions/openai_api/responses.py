@@ -122,7 +122,7 @@ async def delete_response(request: Request) -> Response:
 
 
 async def list_input_items(request: Request) -> Response:
-    """What the client sent for the response: its message, or its answers to calls."""
+    """The input of the response: the client's message, or its answers to calls."""
     services, owner = services_and_owner(request)
     id, turn = await _found(request, services, owner)
     identity_of(request).require_reach(id.chat)  # a question is not part of the turn that answers it
@@ -197,7 +197,7 @@ async def _found(request: Request, services: Services, owner: str) -> tuple[Resp
 
 
 async def _previous(services: Services, owner: str, turn: Turn) -> str | None:
-    """The response before, whose id is that of its first part."""
+    """The response before. Its id is the id of its first part."""
     assert turn.parent_id is not None
     question = await services.storage.turns.get(owner, turn.chat_id, turn.parent_id)
     return str(ResponseId(turn.chat_id, question.parent_id)) if question.parent_id else None

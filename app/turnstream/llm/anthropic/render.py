@@ -79,7 +79,7 @@ def render_count(request: ModelRequest, members: Set[str] = MEMBERS) -> bytes:
 
 
 def betas_of(request: ModelRequest) -> Sequence[str]:
-    """Returns the betas that the request needs: those of its edits, and of the provider's summaries that it holds."""
+    """Returns the betas that the request needs: the betas of its edits, and of the provider's summaries in it."""
     given: Sequence[str] = request.params.get("betas") or ()
     management = {**_context_management(request.compaction), **request.params}.get("context_management")
     edits = management.get("edits") or () if isinstance(management, Mapping) else ()
@@ -142,7 +142,7 @@ def _container_in(data: str | None) -> str | None:
 
 
 def _begins_without_thought(messages: Sequence[Message]) -> bool:
-    """True if the round of calls that is under way begins without a thought, which the provider refuses where thinking
+    """True if the round of calls that is under way begins without a thought, which the provider refuses if thinking
     is enabled. Thoughts of another model, and those before a shortening, are not sent.
     """
     place = len(messages) - 1

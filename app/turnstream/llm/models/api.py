@@ -112,8 +112,8 @@ def guarded_names(apis: Sequence[ModelApi]) -> frozenset[str]:
 
 
 def schemas_by_name(apis: Sequence[ModelApi]) -> dict[str, Any]:
-    """Returns the JSON Schema of the values of each parameter, those of all APIs together, with a description that ends
-    with their names. Stand-ins are left out.
+    """Returns the JSON Schema of the values of each parameter over all APIs. The description ends with the names of the
+    APIs. Stand-ins are left out.
     """
     found: dict[str, Any] = {}
     for api in (each for each in apis if not each.stand_in):

@@ -83,7 +83,7 @@ class Decision:
     """The answer of a person to the ask for `tool_use_id`. `digest` names the input that the person saw; a result needs
     none. `field` is the path of the answer in the request. `remember`: further calls of the tool in the chat are
     allowed with it, those whose inputs meet the condition `when` (JSON text). A decision that `follows` from another
-    one of the request does not count where the call has its answer already. `elicited`: the answer is that to a
+    one of the request does not count if the call has its answer already. `elicited`: the answer is that to a
     question, whose own id is `tool_use_id`.
     """
 
@@ -119,9 +119,9 @@ class Actions:
         identity: Identity | None = None,
         message: Sequence[Block] = (),
     ) -> Turn:
-        """Stores all of the decisions, or none, and with them a `message` to the turn. `identity` is that of the
-        person who decides, if it is not the owner without a credential. Raises NotFound, RequestRefused, Forbidden,
-        Conflict; with a key that was used for the same decisions before, it does nothing.
+        """Stores all of the decisions, or none, and with them a `message` to the turn. `identity` is the person who
+        decides; the default is the owner. Raises NotFound, RequestRefused, Forbidden, Conflict; with a key that was
+        used for the same decisions before, it does nothing.
         """
         async with self._database.transaction() as connection:
             row = await connection.row(LOCK_TURN_OF, owner=owner, chat=chat, turn=turn)
@@ -138,7 +138,7 @@ class Actions:
         return await self._turns.get(owner, chat, turn)
 
     async def expire(self) -> Sequence[UUID]:
-        """Answers the asks that have expired, and returns their turns, which go on."""
+        """Answers the asks that have expired, and returns their turns, which continue."""
         answer = to_json(AskAnswer("expired"))
         return [row["id"] for row in await self._database.rows(EXPIRE_ASKS, answer=answer)]
 

@@ -52,12 +52,12 @@ GET_HISTORY_OF_TURN = Statement(
     """
 )
 GET_UNSTORED = Statement("SELECT key FROM idempotency_keys WHERE owner = :owner AND key = :key")
-_MOST = 20  # turns that are looked at, where many had the same history
+_MOST = 20  # turns that are looked at, if many had the same history
 
 
 @dataclass(frozen=True, slots=True)
 class PastExchange:
-    """A message and its answer. `stop_reasons` are those of the answer's rounds."""
+    """A message and its answer. `stop_reasons` are the stop reasons of the answer's rounds."""
 
     message: Sequence[Block]
     answer: Sequence[Block]
@@ -129,7 +129,7 @@ async def _write(
     exchanges: Sequence[PastExchange],
     request: TurnRequest,
 ) -> UUID | None:
-    """Returns the last answer, `before` where there is none."""
+    """Returns the last answer, `before` if there is none."""
     for exchange in exchanges:
         user_turn, answer = new_id(), new_id()
         values = {"title": exchange.title, "request": to_json(request), "parent": before}

@@ -1,4 +1,4 @@
-"""A turn and what it followed, taken over into another database, where it can be run again."""
+"""A turn and what it followed, taken over into another database, if it can be run again."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -108,7 +108,7 @@ async def _copy_many(there: Transaction, here: Transaction, get: Statement, put:
 
 
 async def answer_as_recorded(database: Database, then: Turn) -> bool:
-    """Gives the waiting calls in `database` the answers of the recorded turn `then`. False where it has none."""
+    """Gives the waiting calls in `database` the answers of the recorded turn `then`. False if it has none."""
     given = {ask.key: ask.answer for ask in then.asks if ask.answer is not None}
     async with database.transaction() as connection:
         rows = await connection.rows(GET_OPEN_ASKS, turn=then.id)

@@ -20,8 +20,8 @@ from turnstream.storage.runs.session import CHANNEL, JOBS
 
 # The owner of a turn, which the row of an open one has.
 _OWNER = "coalesce(turns.queue_owner, (SELECT chats.owner FROM chats WHERE chats.id = turns.chat_id))"
-# A job goes on while its turn is open, nobody has cancelled that, and its owner is not held. One that reports goes on
-# after the end of its turn.
+# A job continues while its turn is open, nobody has cancelled that, and its owner is not held. A reporting job
+# continues after the end of its turn.
 _GOES_ON = f"""
     CASE WHEN turns.status IN {OPEN_STATUSES} THEN NOT turns.cancel_requested
         ELSE jobs.reports AND turns.status <> 'cancelled' END
@@ -72,7 +72,7 @@ CLAIM_JOBS = Statement(
     FROM (SELECT) AS always LEFT JOIN claimed ON true
     """
 )
-# What this replica holds by its rows, and whether it goes on.
+# The jobs that this replica holds by their rows, and whether they continue.
 GET_HELD_JOBS = Statement(
     f"""
     SELECT jobs.id, jobs.attempt, {_GOES_ON} AS goes_on FROM jobs JOIN turns ON turns.id = turn_id
@@ -225,7 +225,7 @@ class ClaimedJob:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What a job has reported since the last report. `output` is its preliminary output, as JSON text."""
+    """The progress of a job since the last report. `output` is its preliminary output, as JSON text."""
 
     job: UUID
     attempt: int
@@ -249,7 +249,7 @@ class JobQuestion:
 
 @dataclass(frozen=True, slots=True)
 class Detachment:
-    """How a job goes on elsewhere. `handle` is JSON text. The job is due after so many seconds, or when it is woken;
+    """How a job continues elsewhere. `handle` is JSON text. The job is due after so many seconds, or when it is woken;
     with a `question` also when that is answered, or has expired.
     """
 
@@ -282,7 +282,7 @@ class Jobs:
         return [_claimed(row, requests[row["request"], row["tools"]]) for row in claimed], rows[0]["reports_wait"]
 
     async def held(self) -> Mapping[UUID, int | None]:
-        """The jobs that this replica holds by its rows, with their attempt; None where the job is to stop."""
+        """The jobs that this replica holds by its rows, with their attempt; None if the job is to stop."""
         rows = await self._database.rows(GET_HELD_JOBS, replica=self._replica)
         return {row["id"]: row["attempt"] if row["goes_on"] else None for row in rows}
 
@@ -316,7 +316,7 @@ class Jobs:
         return {"job": job.id, "attempt": job.attempt, "replica": self._replica}
 
     async def wake(self, jobs: Collection[UUID]) -> None:
-        """Makes jobs due that wait elsewhere, and notifies the runners. One that runs is run once more."""
+        """Makes detached jobs due, and notifies the runners. A running job is run once more."""
         await self._database.rows(WAKE_JOBS, jobs=list(jobs))
 
     async def admit(self, job: ClaimedJob, digest: bytes) -> bool:

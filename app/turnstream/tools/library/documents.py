@@ -79,7 +79,7 @@ class DocumentTools:
     ) -> str:
         """Read a document of the user's library, with line numbers.
 
-        A long document is shown in parts: the result then tells which offset to go on with.
+        A long document is shown in parts: the result then tells which offset to continue with.
         """
         within = _clean(path).startswith(_reach(context))
         content = await self._library.read(context.owner, _clean(path)) if within else None
@@ -150,7 +150,7 @@ def _files(folder: Traversable, prefix: str) -> list[tuple[str, str]]:
 
 
 def _reach(context: ToolContext) -> str:
-    """The beginning of the paths that the call may read. Raises ToolError where it may read none."""
+    """The beginning of the paths that the call may read. Raises ToolError if it may read none."""
     if context.documents is None:
         raise ToolError("The user's library is out of reach of this conversation: its token does not allow documents.")
     return context.documents

@@ -31,7 +31,7 @@ def result_tools(results: ResultStore, part: int = 50_000) -> list[Tool]:
     ) -> str:
         """Read more of an earlier tool result of which a part was left out because it is long.
 
-        Use it only where a result says so, with the tool_use_id that is given there.
+        Use it only if a result says so, with the tool_use_id that is given there.
         """
         whole = await results.whole(context.turn_id, tool_use_id)
         if whole is None:

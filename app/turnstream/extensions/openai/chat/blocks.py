@@ -105,7 +105,7 @@ class Blocks:
             parts += (BlockOpened(key, type, to_json(shell), "", id), BlockClosed(key))
 
     def append_details(self, details: Sequence[dict[str, Any]], parts: list[Part]) -> None:
-        """Adds pieces of what the server wants back with its thought; those of one index and type are joined."""
+        """Adds details that the server wants back with its thought. Details with the same index and type are joined."""
         if self._member is None or not _is_thought(self._member):
             self._begin("reasoning_details", parts)
         for detail in details:
