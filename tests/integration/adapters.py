@@ -11,11 +11,12 @@ import pytest
 from tests.support.canned import Answer, CannedServer, canned_server
 from turnstream.domain.blocks import Block
 from turnstream.domain.errors import ProviderError
+from turnstream.extensions.gemini.provider import GeminiProvider
 from turnstream.extensions.openai.provider import OpenAIChatProvider, OpenAIResponsesProvider
 from turnstream.llm.anthropic.provider import AnthropicProvider
 from turnstream.llm.provider import BlockText, Message, ModelRequest, Part
 
-Adapter = AnthropicProvider | OpenAIChatProvider | OpenAIResponsesProvider
+Adapter = AnthropicProvider | GeminiProvider | OpenAIChatProvider | OpenAIResponsesProvider
 
 REQUEST = ModelRequest("a-model", (Message("user", (Block(0, 0, 0, "text", "Hello"),)),))
 JSON = {"content-type": "application/json"}
@@ -32,9 +33,18 @@ def chunk(delta: dict[str, Any], finish: str | None = None) -> bytes:
     return f"data: {json.dumps(data)}\n\n".encode()
 
 
+def gemini(*parts: dict[str, Any], **members: Any) -> bytes:
+    """As the Gemini API sends it."""
+    content = {"content": {"role": "model", "parts": [*parts]}} if parts else {}
+    data = {"candidates": [{**content, **members, "index": 0}], "usageMetadata": {"promptTokenCount": 3}}
+    return f"data: {json.dumps(data)}\r\n\r\n".encode()
+
+
 @dataclass(frozen=True)
 class Api:
-    """`begun` and `said` begin an answer, in which `said` holds the text "Hi"; `end` is its last event."""
+    """`begun` and `said` begin an answer, in which `said` holds the text "Hi"; `end` is its last event. Without `ends`
+    more of the answer may follow it.
+    """
 
     make: Callable[..., Adapter]
     path: str
@@ -42,6 +52,8 @@ class Api:
     said: bytes
     end: bytes
     request_id: str = "x-request-id"
+    key: tuple[str, str] = ("authorization", "Bearer a key")
+    ends: bool = True
 
 
 def _response(status: str, **members: Any) -> dict[str, Any]:
@@ -64,6 +76,15 @@ APIS = {
         chunk({"role": "assistant"}),
         chunk({"content": "Hi"}),
         chunk({}, "stop") + b"data: [DONE]\n\n",
+    ),
+    "gemini": Api(
+        GeminiProvider,
+        "/models/a-model:streamGenerateContent?alt=sse",
+        gemini({"text": "", "thought": True}),
+        gemini({"text": "Hi"}),
+        gemini(finishReason="STOP"),
+        key=("x-goog-api-key", "a key"),
+        ends=False,
     ),
     "openai-responses": Api(
         OpenAIResponsesProvider,
