@@ -211,7 +211,7 @@ CHECKED = {
     ("docs/admin.md", "The page for operators", "sh"): OPERATORS,
     ("docs/identity.md", "Who may use it", "sh"): TOKEN,
     ("docs/repair.md", "Doctor", "text"): (
-        "tests/integration/test_doctor.py::test_four_wrong_settings_are_four_lines_and_exit_1"
+        "tests/extensions/doctor/test_doctor.py::test_four_wrong_settings_are_four_lines_and_exit_1"
     ),
     ("docs/repair.md", "Why a turn does not move", "text"): (
         "tests/integration/test_why.py::test_the_commands_list_open_turns_and_print_a_life"
