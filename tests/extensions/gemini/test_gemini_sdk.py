@@ -202,6 +202,18 @@ async def test_the_provider_of_the_page_calls_vertex(server: CannedServer, tmp_p
     assert "x-goog-api-key" not in sent.headers
 
 
+def test_the_providers_behind_a_gateway_can_be_read(tmp_path: Path) -> None:
+    (tables,) = blocks("docs/providers.md", "Behind a gateway", "toml")
+    file = tmp_path / "models.toml"
+    file.write_text(tables)
+    found = {spec.name: (spec.api.name, spec.key) for spec in providers_of(file, {"LITELLM_KEY": "k"})}
+    assert found == {
+        "claude-by-litellm": ("anthropic", "k"),
+        "gemini-by-litellm": ("gemini", "k"),
+        "others-by-litellm": ("openai-chat", "k"),
+    }
+
+
 def test_a_key_offers_the_models_of_google() -> None:
     (spec,) = providers_of(None, {"GEMINI_API_KEY": "a"})
     assert (spec.name, spec.key, spec.prefixes) == ("gemini", "a", ("gemini-",))
