@@ -71,7 +71,7 @@ async def create_message(request: Request) -> Response:
 
 
 def _stores(services: Services, sent: MessagesIn) -> bool:
-    """As the operator has set for the model; a client that names a thread will go on with it."""
+    """As the operator has set for the model; a client that names a thread continues it."""
     return sent.thread is not None or services.resolver.models.check(sent.model).stores
 
 
