@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from turnstream.extension import Work as Work
     from turnstream.extension import installed as installed
     from turnstream.extension import read_settings as read_settings
+    from turnstream.extensions.documents.tools import Library as Library
+    from turnstream.extensions.documents.tools import document_tools as document_tools
     from turnstream.guards.guard import EndTurn as EndTurn
     from turnstream.guards.guard import Guard as Guard
     from turnstream.guards.guard import Mask as Mask
@@ -66,8 +68,6 @@ if TYPE_CHECKING:
     from turnstream.setup.toolset import ToolSettings as ToolSettings
     from turnstream.setup.toolset import open_toolset as open_toolset
     from turnstream.telemetry import Metrics as Metrics
-    from turnstream.tools.library.documents import Library as Library
-    from turnstream.tools.library.documents import document_tools as document_tools
     from turnstream.tools.outputs import Outputs as Outputs
     from turnstream.tools.policy import Breaker as Breaker
     from turnstream.tools.policy import Fallback as Fallback
@@ -147,7 +147,7 @@ _HOMES: Mapping[str, tuple[str, ...]] = {
     "turnstream.main": ("create_app", "lifespan"),
     "turnstream.telemetry": ("Metrics",),
     "turnstream.setup.toolset": ("ToolSettings", "open_toolset"),
-    "turnstream.tools.library.documents": ("Library", "document_tools"),
+    "turnstream.extensions.documents.tools": ("Library", "document_tools"),
     "turnstream.tools.outputs": ("Outputs",),
     "turnstream.tools.policy": ("Breaker", "Fallback", "Policy", "Summarise"),
     "turnstream.tools.tool": (

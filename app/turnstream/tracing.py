@@ -18,7 +18,7 @@ class Span:
 
 
 class Tracer(Protocol):
-    """Records spans. Attributes hold names, figures and ids, and `content` characters of content at most: 0 for none."""
+    """Records spans. Attributes hold names, figures and ids, and at most `content` characters of content: 0 is none."""
 
     @property
     def content(self) -> int: ...

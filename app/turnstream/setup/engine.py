@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from uuid import UUID
 
 import structlog
@@ -29,7 +28,7 @@ from turnstream.engine.upkeep.round_writer import RoundWriter
 from turnstream.engine.upkeep.sweeps import HOURS, UNUSED_UPLOADS_KEPT, Sweep
 from turnstream.engine.upkeep.transactions import TransactionWatch
 from turnstream.engine.worker import Worker, WorkerPolicy
-from turnstream.extension import Context, Task, Work
+from turnstream.extension import Context, ServerProcess, Task, Work
 from turnstream.kit.ids import new_id
 from turnstream.kit.signals import Signals
 from turnstream.setup.configuration import digests_of
@@ -65,14 +64,6 @@ _CHAT_POLL = 5.0
 _FEED_LOOK = 10.0
 # Seconds before a background task that failed because of Postgres is begun again.
 _RESTART = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class ServerProcess:
-    """One of several processes of a server: its number, from 1, and the folder of their sockets."""
-
-    number: int
-    folder: Path
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,10 +16,10 @@ from click.testing import CliRunner
 from tests.support.canned import Answer, canned_server
 from tests.support.server_process import clean_environment, free_port
 from turnstream.cli import commands
-from turnstream.cli.doctor import Finding, examine
 from turnstream.config import Settings
 from turnstream.domain.errors import ConfigError
 from turnstream.engine.upkeep.transactions import TransactionWatch
+from turnstream.extensions.doctor.command import Finding, examine
 from turnstream.kit.ids import new_id
 from turnstream.kit.sealing import MasterKeys, new_master_key
 from turnstream.main import running
@@ -41,7 +41,9 @@ def nothing_is_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("os.environ", clean_environment())
     before, silent = structlog.get_config(), structlog.make_filtering_bound_logger(logging.CRITICAL)
-    monkeypatch.setattr("turnstream.cli.doctor.configure_logging", lambda _: structlog.configure(wrapper_class=silent))
+    monkeypatch.setattr(
+        "turnstream.extensions.doctor.command.configure_logging", lambda _: structlog.configure(wrapper_class=silent)
+    )
     yield
     structlog.configure(**before)
 
@@ -332,3 +334,10 @@ async def test_it_finds_secrets_in_plain_text_and_those_that_no_key_decrypts(dat
         queue = Queue(database, new_id(), "here:1", 1, master_keys=MasterKeys.read(new).ids)
         await queue.renew_lease(60)
         assert await secrets(old) == [("note", "some may stay plain while the replica here")]
+
+
+async def test_the_name_of_an_agent_that_a_model_has_is_a_fault(database_url: str, tmp_path: Path) -> None:
+    file = tmp_path / "tools.toml"
+    file.write_text('[agents.demo]\ndescription = "d"\nprompt = "p"\nas_model = true\n')
+    checks = await found(settings(database_url, tools_file=file))
+    assert faults(checks) == ["The agent demo must have another name: a model has this one."]
