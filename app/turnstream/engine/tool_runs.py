@@ -30,7 +30,15 @@ from turnstream.engine.recorder import Settlement
 from turnstream.engine.reports import STARTED
 from turnstream.engine.side_calls import SideCalls, prompt_for
 from turnstream.engine.tool_call import measured, with_files_stored
-from turnstream.engine.tool_gate import RunCall, SettleUnrun, StartJob, ToolGate, with_approval, with_grants
+from turnstream.engine.tool_gate import (
+    RunCall,
+    SettleUnrun,
+    StartJob,
+    ToolGate,
+    person_answer,
+    with_approval,
+    with_grants,
+)
 from turnstream.engine.turn_context import TurnContext
 from turnstream.kit.clock import CLOCK
 from turnstream.kit.ids import new_id
@@ -426,19 +434,12 @@ class ToolRuns:
 
     async def _ask_person(self, call: Block, question: PersonQuestion) -> PersonAnswer | None:
         """Asks the person a question of the tool that runs, and waits for the answer. None: there was none in time."""
-        asked: dict[str, Any] = {"message": question.message}
-        if question.schema is not None:
-            asked["schema"] = json.loads(question.schema)
-        if question.url is not None:
-            asked["url"] = question.url
-        ask = self._question_of(call, "elicitation", asked, question.seconds)
+        ask = self._question_of(call, "elicitation", question.shown, question.seconds)
         await self._recorder.ask([ask])
         self._report_wait([ask])
         answer = await self._answer_to(ask, perf_counter() + question.seconds)
         self._recorder.view.notify_actions()
-        if answer is None or answer.kind != "result":
-            return None if answer is None or answer.kind == "expired" else PersonAnswer("cancel")
-        return PersonAnswer(**json.loads(answer.text))
+        return person_answer(answer)
 
     async def _answer_to(self, ask: Ask, deadline: float) -> AskAnswer | None:
         """Waits for the answer in the rows. A notification may be lost: the rows are read now and then anyway."""
