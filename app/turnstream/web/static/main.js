@@ -308,7 +308,10 @@ find('#veil').addEventListener('click', () => showList(false))
 find('#chats').addEventListener('click', (event) => event.target.closest('a') && showList(false))
 for (const button of findAll('[data-export]'))
   button.addEventListener('click', () => attempt(() => exportChat(client, conversation, button.dataset.export)))
-find('#share').addEventListener('click', () => attempt(() => shareChat(client, conversation)))
+find('#share').addEventListener('click', () => {
+  find('#share').closest('details').open = false
+  attempt(() => shareChat(client, conversation))
+})
 for (const button of findAll('[data-close]')) button.addEventListener('click', () => button.closest('dialog').close())
 for (const button of findAll('[data-say]')) button.addEventListener('click', () => send(button.textContent.trim()))
 
@@ -320,13 +323,9 @@ outbox.resume()
 document.documentElement.dataset.ready = 'yes' // for programs that drive the page
 client
   .request('GET', '/api/me')
-  .then(async ({ scopes }) => {
+  .then(async ({ scopes, features }) => {
+    find('#share').hidden = !features?.includes('sharing')
     // A server without the extension `admin` has no such page.
     if (scopes.includes('admin')) find('#operate').hidden = !(await fetch('admin', { method: 'HEAD' })).ok
   })
-  .catch(() => {})
-// Without the extension `sharing`, or if it is off, there are no links.
-client
-  .request('GET', '/api/shares?limit=1')
-  .then(() => (find('#share').hidden = false))
   .catch(() => {})

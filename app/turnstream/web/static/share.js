@@ -58,7 +58,11 @@ function itemOf(client, share) {
     const copying = iconButton('copy', texts.copy, () => copy(copying, address))
     item.prepend(h('div', { class: 'address' }, field, copying))
   }
-  const revoking = h('button', { type: 'button', class: 'quiet', title: texts.revoke, 'aria-label': texts.revoke }, icon('bin'))
+  const revoking = h(
+    'button',
+    { type: 'button', class: 'quiet', title: texts.revoke, 'aria-label': texts.revoke },
+    icon('bin'),
+  )
   revoking.addEventListener('click', async () => {
     await client.request('DELETE', `/api/shares/${share.id}`)
     item.remove()

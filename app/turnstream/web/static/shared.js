@@ -96,7 +96,9 @@ async function refresh() {
 async function follow() {
   for (;;) {
     try {
-      if (!(await refresh())) return
+      const continues = await refresh()
+      document.documentElement.dataset.ready = 'yes' // for programs that drive the page
+      if (!continues) return
     } catch {
       setText(find('#about'), texts.away)
     }
