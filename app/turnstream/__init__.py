@@ -23,15 +23,6 @@ if TYPE_CHECKING:
     from turnstream.domain.errors import TransientError as TransientError
     from turnstream.domain.errors import TurnstreamError as TurnstreamError
     from turnstream.domain.errors import Unauthorized as Unauthorized
-    from turnstream.domain.guards import EndTurn as EndTurn
-    from turnstream.domain.guards import Guard as Guard
-    from turnstream.domain.guards import Mask as Mask
-    from turnstream.domain.guards import Pass as Pass
-    from turnstream.domain.guards import Passage as Passage
-    from turnstream.domain.guards import Replace as Replace
-    from turnstream.domain.guards import Ruling as Ruling
-    from turnstream.domain.guards import TakeBack as TakeBack
-    from turnstream.domain.guards import TextSpan as TextSpan
     from turnstream.domain.identity import Identity as Identity
     from turnstream.domain.plans import Plan as Plan
     from turnstream.domain.turns import ToolSpec as ToolSpec
@@ -47,6 +38,17 @@ if TYPE_CHECKING:
     from turnstream.extension import Work as Work
     from turnstream.extension import installed as installed
     from turnstream.extension import read_settings as read_settings
+    from turnstream.extensions.documents.tools import Library as Library
+    from turnstream.extensions.documents.tools import document_tools as document_tools
+    from turnstream.guards.guard import EndTurn as EndTurn
+    from turnstream.guards.guard import Guard as Guard
+    from turnstream.guards.guard import Mask as Mask
+    from turnstream.guards.guard import Pass as Pass
+    from turnstream.guards.guard import Passage as Passage
+    from turnstream.guards.guard import Replace as Replace
+    from turnstream.guards.guard import Ruling as Ruling
+    from turnstream.guards.guard import TakeBack as TakeBack
+    from turnstream.guards.guard import TextSpan as TextSpan
     from turnstream.llm.models.api import CallOptions as CallOptions
     from turnstream.llm.models.api import ModelApi as ModelApi
     from turnstream.llm.models.api import ProviderSpec as ProviderSpec
@@ -66,8 +68,6 @@ if TYPE_CHECKING:
     from turnstream.setup.toolset import ToolSettings as ToolSettings
     from turnstream.setup.toolset import open_toolset as open_toolset
     from turnstream.telemetry import Metrics as Metrics
-    from turnstream.tools.library.documents import Library as Library
-    from turnstream.tools.library.documents import document_tools as document_tools
     from turnstream.tools.outputs import Outputs as Outputs
     from turnstream.tools.policy import Breaker as Breaker
     from turnstream.tools.policy import Fallback as Fallback
@@ -107,7 +107,7 @@ _HOMES: Mapping[str, tuple[str, ...]] = {
         "TurnstreamError",
         "Unauthorized",
     ),
-    "turnstream.domain.guards": (
+    "turnstream.guards.guard": (
         "EndTurn",
         "Guard",
         "Mask",
@@ -147,7 +147,7 @@ _HOMES: Mapping[str, tuple[str, ...]] = {
     "turnstream.main": ("create_app", "lifespan"),
     "turnstream.telemetry": ("Metrics",),
     "turnstream.setup.toolset": ("ToolSettings", "open_toolset"),
-    "turnstream.tools.library.documents": ("Library", "document_tools"),
+    "turnstream.extensions.documents.tools": ("Library", "document_tools"),
     "turnstream.tools.outputs": ("Outputs",),
     "turnstream.tools.policy": ("Breaker", "Fallback", "Policy", "Summarise"),
     "turnstream.tools.tool": (

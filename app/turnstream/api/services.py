@@ -42,7 +42,7 @@ from turnstream.storage.chats.waiting import WaitingCalls
 from turnstream.storage.database import OWNER, Database
 from turnstream.storage.owners.accounts import Accounts, Refusal, retry_after
 from turnstream.storage.owners.charges import Charges
-from turnstream.storage.owners.documents import Documents
+from turnstream.storage.owners.documents import DocumentTexts
 from turnstream.storage.owners.owner_keys import OwnerKeys
 from turnstream.storage.owners.tokens import Tokens
 from turnstream.storage.owners.uploads import Uploads
@@ -73,7 +73,7 @@ class Storage:
     waiting: WaitingCalls
     approvals: Approvals
     results: ToolResults
-    documents: Documents
+    documents: DocumentTexts
     uploads: Uploads
     tokens: Tokens
     activities: Activities
@@ -110,7 +110,7 @@ class Storage:
             waiting=WaitingCalls(database),
             approvals=Approvals(database),
             results=ToolResults(database),
-            documents=Documents(database),
+            documents=DocumentTexts(database),
             uploads=Uploads(database),
             tokens=Tokens(everything, cell),
             activities=Activities(everything, most_running),

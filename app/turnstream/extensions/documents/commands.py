@@ -7,16 +7,16 @@ from pathlib import Path
 
 import click
 
-from turnstream.api.documents import check_path
+from turnstream.api.http.reading import check_path
 from turnstream.cli.tokens import checked_owner
 from turnstream.config import Settings
 from turnstream.domain.errors import RequestRefused
 from turnstream.domain.identity import LOCAL_OWNER
 from turnstream.extension import read_settings
+from turnstream.extensions.documents.samples import drop_samples
+from turnstream.extensions.documents.store import Documents
 from turnstream.kit.text import storable, unstorable
 from turnstream.setup.databases import database_name, open_present_database
-from turnstream.setup.samples import drop_samples
-from turnstream.storage.owners.documents import Documents
 
 
 @click.group()

@@ -16,10 +16,10 @@ from click.testing import CliRunner
 from tests.support.canned import Answer, canned_server
 from tests.support.server_process import clean_environment, free_port
 from turnstream.cli import commands
-from turnstream.cli.doctor import Finding, examine
 from turnstream.config import Settings
 from turnstream.domain.errors import ConfigError
 from turnstream.engine.upkeep.transactions import TransactionWatch
+from turnstream.extensions.doctor.command import Finding, examine
 from turnstream.kit.ids import new_id
 from turnstream.kit.sealing import MasterKeys, new_master_key
 from turnstream.main import running
@@ -32,7 +32,7 @@ from turnstream.storage.runs.queue import Queue
 from turnstream.telemetry import OLDEST_TRANSACTION_SECONDS
 
 SECRET = base64.b64encode(b"a key of 24 bytes or more").decode()
-NO_KEYS: dict[str, Any] = {"anthropic_api_key": None, "openai_api_key": None}
+NO_KEYS: dict[str, Any] = {"anthropic_api_key": None, "openai_api_key": None, "gemini_api_key": None}
 
 
 @pytest.fixture(autouse=True)
@@ -41,7 +41,9 @@ def nothing_is_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("os.environ", clean_environment())
     before, silent = structlog.get_config(), structlog.make_filtering_bound_logger(logging.CRITICAL)
-    monkeypatch.setattr("turnstream.cli.doctor.configure_logging", lambda _: structlog.configure(wrapper_class=silent))
+    monkeypatch.setattr(
+        "turnstream.extensions.doctor.command.configure_logging", lambda _: structlog.configure(wrapper_class=silent)
+    )
     yield
     structlog.configure(**before)
 

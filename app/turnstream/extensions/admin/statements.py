@@ -6,10 +6,10 @@ import click
 
 from turnstream.domain.errors import ConfigError
 from turnstream.extension import read_settings
+from turnstream.extensions.admin.statement_list import described, named
 from turnstream.setup.databases import check_present, database_url, session_url
 from turnstream.storage.database import single_connection
 from turnstream.storage.migrations import newest_revision, present_revision
-from turnstream.storage.statements import described, named
 
 
 @click.command()

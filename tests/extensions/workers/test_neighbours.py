@@ -11,8 +11,9 @@ import pytest
 from starlette.requests import Request
 from starlette.types import Message, Receive, Scope, Send
 
-from turnstream.api import neighbours as module
-from turnstream.api.neighbours import FromNeighbours, Neighbour, Neighbours, is_from_neighbour
+from turnstream.api.neighbours import is_from_neighbour
+from turnstream.extensions.workers import neighbours as module
+from turnstream.extensions.workers.neighbours import FromNeighbours, Neighbour, UnixNeighbours
 from turnstream.kit.ids import new_id
 
 Answer = Callable[[bytes, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -20,13 +21,13 @@ STREAM = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encodi
 
 
 @pytest.fixture
-def neighbours() -> Iterator[Neighbours]:
+def neighbours() -> Iterator[UnixNeighbours]:
     with TemporaryDirectory() as folder:  # `tmp_path` has the name of the test, and may be too long for a socket
-        yield Neighbours(Path(folder), 1, new_id())
+        yield UnixNeighbours(Path(folder), 1, new_id())
 
 
 @asynccontextmanager
-async def neighbour(neighbours: Neighbours, answer: Answer) -> AsyncIterator[Neighbour]:
+async def neighbour(neighbours: UnixNeighbours, answer: Answer) -> AsyncIterator[Neighbour]:
     """Another process, whose socket gives `answer` to the head of a request."""
     connections: set[asyncio.Task[None] | None] = set()
 
@@ -66,7 +67,7 @@ async def test_a_request_of_the_network_names_no_client_though_its_connection_is
     ]
 
 
-async def test_what_describes_the_request_of_the_client_alone_is_not_passed_on(neighbours: Neighbours) -> None:
+async def test_what_describes_the_request_of_the_client_alone_is_not_passed_on(neighbours: UnixNeighbours) -> None:
     heads: list[bytes] = []
 
     async def answer(head: bytes, _reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -81,7 +82,7 @@ async def test_what_describes_the_request_of_the_client_alone_is_not_passed_on(n
         (b"last-event-id", b"1-2-3"),
     )
     async with neighbour(neighbours, answer) as other:
-        passed_on = await neighbours.pass_on(request, other)
+        passed_on = await neighbours.pass_on(request, other.replica)
         assert passed_on is not None
         await sent(passed_on)
     lines = heads[0].decode().splitlines()
@@ -92,7 +93,7 @@ async def test_what_describes_the_request_of_the_client_alone_is_not_passed_on(n
 
 
 async def test_a_neighbour_that_takes_the_request_and_does_not_answer_is_not_waited_for(
-    neighbours: Neighbours, monkeypatch: pytest.MonkeyPatch
+    neighbours: UnixNeighbours, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As one that is frozen: the kernel accepts connections for it."""
     monkeypatch.setattr(module, "_HEAD_PATIENCE", 0.1)
@@ -103,12 +104,12 @@ async def test_a_neighbour_that_takes_the_request_and_does_not_answer_is_not_wai
         await reader.read()  # until the connection is closed
 
     async with neighbour(neighbours, answer) as other:
-        assert await neighbours.pass_on(request_with(), other) is None
+        assert await neighbours.pass_on(request_with(), other.replica) is None
         assert asked.is_set()
 
 
 @pytest.mark.parametrize("rest", [b"0\r\n\r\n", b"8\r\nhal"])
-async def test_a_stream_is_whole_only_where_that_of_its_neighbour_is(neighbours: Neighbours, rest: bytes) -> None:
+async def test_a_stream_is_whole_only_where_that_of_its_neighbour_is(neighbours: UnixNeighbours, rest: bytes) -> None:
     """The SDKs of OpenAI and of Vercel report an answer as complete when its body ends."""
 
     async def answer(_head: bytes, _reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -116,7 +117,7 @@ async def test_a_stream_is_whole_only_where_that_of_its_neighbour_is(neighbours:
         await writer.drain()
 
     async with neighbour(neighbours, answer) as other:
-        passed_on = await neighbours.pass_on(request_with(), other)
+        passed_on = await neighbours.pass_on(request_with(), other.replica)
         assert passed_on is not None
         messages = await sent(passed_on)
     assert messages[0]["status"] == 200
@@ -124,7 +125,7 @@ async def test_a_stream_is_whole_only_where_that_of_its_neighbour_is(neighbours:
     assert messages[-1]["more_body"] is (rest == b"8\r\nhal")
 
 
-async def test_of_all_processes_those_count_that_answer_with_what_was_asked_for(neighbours: Neighbours) -> None:
+async def test_of_all_processes_those_count_that_answer_with_what_was_asked_for(neighbours: UnixNeighbours) -> None:
     async def fails(_head: bytes, _reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 500 Internal Server Error\r\ncontent-length: 9\r\n\r\nThe cause")
 

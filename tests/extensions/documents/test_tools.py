@@ -5,8 +5,8 @@ from datetime import UTC, datetime
 
 import pytest
 
+from turnstream.extensions.documents.tools import document_tools, sample_documents
 from turnstream.kit.text import unstorable
-from turnstream.tools.library.documents import document_tools, sample_documents
 from turnstream.tools.tool import Outcome, ToolContext
 from turnstream.tools.toolset import Toolset
 

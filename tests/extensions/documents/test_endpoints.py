@@ -5,6 +5,7 @@ import pytest
 
 from tests.support.http_client import Client
 from tests.support.http_server import Server
+from turnstream.extensions.documents.store import Documents
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -123,5 +124,5 @@ async def test_a_document_with_more_words_than_the_search_can_hold_is_kept_whole
     assert written.status_code == 201
     assert (await api.get(f"{DOCUMENTS}/words")).text == text
     first = text.split(" ", 1)[0].partition("-")[0]
-    found = await server.services.storage.documents.search(api.owner, first, 10)
+    found = await Documents(server.services.storage.of_owner).search(api.owner, first, 10)
     assert [hit.path for hit in found] == ["words"]

@@ -136,7 +136,7 @@ def document_tools(
 
 def sample_documents() -> dict[str, str]:
     """A small library for trials: content by path."""
-    return dict(_files(resources.files("turnstream.tools.library") / "sample", ""))
+    return dict(_files(resources.files("turnstream.extensions.documents") / "sample", ""))
 
 
 def _files(folder: Traversable, prefix: str) -> list[tuple[str, str]]:

@@ -1,7 +1,7 @@
 """Sample documents for the demo."""
 
-from turnstream.storage.owners.documents import Documents
-from turnstream.tools.library.documents import sample_documents
+from turnstream.extensions.documents.store import Documents
+from turnstream.extensions.documents.tools import sample_documents
 
 
 async def offer_samples(documents: Documents, owner: str) -> None:

@@ -1,13 +1,13 @@
 """shares: links that show a chat to people without a credential
 
-Revision: 0073, after: 0072
+Revision: 0074, after: 0073
 """
 
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0073"
-down_revision = "0072"
+revision = "0074"
+down_revision = "0073"
 branch_labels = None
 depends_on = None
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from turnstream.storage.database import Statement
 
-_PACKAGE = Path(__file__).parents[1]
+_PACKAGE = Path(__file__).parents[2]
 # A plan that does not depend on the values of parameters: those of EXECUTE are all null here.
 _ANY_VALUES = "SET plan_cache_mode = force_generic_plan"
 _UNPLANNED = re.compile(r"\s*LOCK\b")  # PREPARE refuses these

@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import click
 import structlog
 
 from turnstream.cli.notices import ALIVE, READY, STOPPING, notify_supervisor, patience_of_supervisor
@@ -61,7 +62,7 @@ class Processes:
         were = len(self._ready)
         self._ready.add(number)
         if were < self.count == len(self._ready):
-            print(self.welcome, file=sys.stderr, flush=True)
+            click.echo(self.welcome, err=True)
             notify_supervisor(READY)
 
     async def _keep(self, number: int) -> None:

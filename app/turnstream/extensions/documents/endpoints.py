@@ -1,33 +1,28 @@
 """Handlers of documents: the owner's texts that the document tools read."""
 
-import re
-
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
+from turnstream.api.attachments import UNTIL_DELETED
 from turnstream.api.http.errors import UnsupportedMedia
-from turnstream.api.http.reading import limit_of, read_bytes
-from turnstream.api.schemas.responses import (
+from turnstream.api.http.reading import check_path, limit_of, read_bytes
+from turnstream.api.schemas.responses import PieceOut
+from turnstream.api.search import words_of
+from turnstream.api.services import Services, services_and_owner
+from turnstream.api.views import json_response
+from turnstream.domain.errors import NotFound, RequestRefused, TooMany
+from turnstream.domain.limits import ReachedLimit
+from turnstream.extensions.documents.schemas import (
     DocumentDeleted,
     DocumentExcerptOut,
     DocumentOut,
     DocumentPage,
     ListedDocument,
-    PieceOut,
 )
-from turnstream.api.search import words_of
-from turnstream.api.services import services_and_owner
-from turnstream.api.views import json_response
-from turnstream.domain.errors import NotFound, RequestRefused, TooMany
-from turnstream.domain.limits import ReachedLimit
+from turnstream.extensions.documents.store import Documents
 from turnstream.kit.text import unstorable
 from turnstream.storage.chats.search import FoundDocument
 from turnstream.storage.owners.documents import DocumentInfo
-
-UNTIL_DELETED = 60  # seconds until an owner may have deleted something
-_MOST_PATH = 1024  # bytes
-# Control characters, and the replacement of bytes that are not UTF-8: two such paths would look alike.
-_AMBIGUOUS = re.compile("[\x00-\x1f\x7f\ufffd]")
 
 
 async def put_document(request: Request) -> Response:
@@ -39,7 +34,7 @@ async def put_document(request: Request) -> Response:
         raise UnsupportedMedia(f"The body must be UTF-8 text; byte {error.start} is not.") from None
     if problem := unstorable(content):
         raise RequestRefused(f"The body {problem}, which cannot be stored; remove it.", field="(body)")
-    put = await services.storage.documents.put_within(owner, path, content, services.plans.of(owner))
+    put = await _documents(services).put_within(owner, path, content, services.plans.of(owner))
     if isinstance(put, ReachedLimit):
         what = "bytes of documents" if put.name == "document_bytes" else "documents"
         detail = f"The owner keeps {put.used:,} {what}, and the limit `{put.name}` of the plan is {put.limit:,}."
@@ -51,7 +46,7 @@ async def put_document(request: Request) -> Response:
 async def get_document(request: Request) -> Response:
     services, owner = services_and_owner(request)
     path = _path_of(request)
-    content = await services.storage.documents.read(owner, path)
+    content = await _documents(services).read(owner, path)
     if content is None:
         raise NotFound(f"There is no document {path}.")
     return PlainTextResponse(content)
@@ -60,7 +55,7 @@ async def get_document(request: Request) -> Response:
 async def delete_document(request: Request) -> Response:
     services, owner = services_and_owner(request)
     path = _path_of(request)
-    if not await services.storage.documents.delete(owner, path):
+    if not await _documents(services).delete(owner, path):
         raise NotFound(f"There is no document {path}.")
     return json_response(DocumentDeleted(deleted=path))
 
@@ -75,9 +70,13 @@ async def list_documents(request: Request) -> Response:
         best = await services.storage.search.documents(owner, words, prefix, limit)
         return json_response(DocumentPage(documents=list(map(_found_document, best)), next=None))
     limit = limit_of(request, default=200, most=1000)
-    found = await services.storage.documents.tree(owner, prefix, after=after, limit=limit + 1)
+    found = await _documents(services).tree(owner, prefix, after=after, limit=limit + 1)
     shown = [ListedDocument(**dict(_document_out(info)), excerpt=None) for info in found[:limit]]
     return json_response(DocumentPage(documents=shown, next=shown[-1].path if len(found) > limit else None))
+
+
+def _documents(services: Services) -> Documents:
+    return Documents(services.storage.of_owner)
 
 
 def _document_out(info: DocumentInfo) -> DocumentOut:
@@ -93,17 +92,6 @@ def _path_of(request: Request) -> str:
     path: str = request.path_params["path"]
     check_path(path)
     return path
-
-
-def check_path(path: str, field: str = "path") -> None:
-    """Raises RequestRefused for a path that could be read in two ways."""
-    ambiguous = _AMBIGUOUS.search(path) or unstorable(path) or len(path.encode()) > _MOST_PATH
-    if ambiguous or not all(part.strip(".") or len(part) > 2 for part in path.split("/")):
-        raise RequestRefused(
-            f"`{field}` must be a path such as notes/today.md: at most {_MOST_PATH} bytes, no slash at its ends or"
-            " after another, no part . or .., no control characters.",
-            field=field,
-        )
 
 
 def _query(request: Request, name: str) -> str:
