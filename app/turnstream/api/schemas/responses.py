@@ -510,6 +510,7 @@ class IdentityOut(BaseModel):
         str | None, Field(description="folder of documents that a restricted credential reaches; null: none")
     ] = None
     fixed: Annotated[list[str], Field(description="options that it fixes, so that no request may name them")] = []
+    features: Annotated[list[str], Field(description="extensions that are on, in an answer about the caller")] = []
 
 
 class BrowserTokenOut(IdentityOut):
