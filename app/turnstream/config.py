@@ -292,14 +292,6 @@ class Settings(Section):
     lease: float = Field(10, gt=0, description="a replica that does not renew its lease for this long loses its turns")
     poll_interval: float = Field(1, gt=0, description="pause between looks at the queue when no notification comes")
     grace_period: float = Field(10, ge=0, description="time that running turns get to finish when the server stops")
-    retain_chats_days: float | None = Field(
-        None, gt=0, description="days without a change after which a chat is deleted; never unless it is set"
-    )
-    retain_uploads_days: float | None = Field(
-        None,
-        gt=0,
-        description="days after which an upload is deleted, also where a chat refers to it; never unless it is set",
-    )
     retain_idempotency_keys_days: float = Field(
         30, gt=0, description="days for which a repeated request is recognised by its idempotency key"
     )
