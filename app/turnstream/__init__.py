@@ -49,7 +49,6 @@ if TYPE_CHECKING:
     from turnstream.extension import read_settings as read_settings
     from turnstream.extensions.documents.tools import Library as Library
     from turnstream.extensions.documents.tools import document_tools as document_tools
-    from turnstream.kit.signature import verify as verify
     from turnstream.llm.models.api import CallOptions as CallOptions
     from turnstream.llm.models.api import ModelApi as ModelApi
     from turnstream.llm.models.api import ProviderSpec as ProviderSpec
@@ -65,6 +64,7 @@ if TYPE_CHECKING:
     from turnstream.llm.provider import Part as Part
     from turnstream.main import create_app as create_app
     from turnstream.main import lifespan as lifespan
+    from turnstream.outgoing.signature import verify as verify
     from turnstream.setup.toolset import ToolSettings as ToolSettings
     from turnstream.setup.toolset import open_toolset as open_toolset
     from turnstream.telemetry import Metrics as Metrics
@@ -130,7 +130,7 @@ _HOMES: Mapping[str, tuple[str, ...]] = {
         "OutputRejected",
         "TurnEnded",
     ),
-    "turnstream.kit.signature": ("verify",),
+    "turnstream.outgoing.signature": ("verify",),
     "turnstream.llm.models.api": ("CallOptions", "ModelApi", "ProviderSpec"),
     "turnstream.llm.parameters": ("Parameter",),
     "turnstream.llm.provider": (

@@ -120,16 +120,17 @@ def event(data: dict[str, Any]) -> bytes:
     return f"event: {data['type']}\ndata: {json.dumps(data)}\n\n".encode()
 
 
-def chat_stream_of(*blocks: Sequence[Part]) -> bytes:
+def chat_stream_of(*blocks: Sequence[Part], numbered: bool = False) -> bytes:
     members = {"text": "content", "thinking": "reasoning_content"}
     body = b""
-    for opened, *parts in blocks:
+    for place, (opened, *parts) in enumerate(blocks):
         assert isinstance(opened, BlockOpened)
+        at = {"index": place if numbered else 0}
         if opened.type == "tool_use":
-            body += delta({"tool_calls": [{"index": 0, "id": opened.tool_use_id, "function": {"name": opened.name}}]})
+            body += delta({"tool_calls": [{**at, "id": opened.tool_use_id, "function": {"name": opened.name}}]})
         for part in parts:
             if isinstance(part, BlockText) and opened.type == "tool_use":
-                body += delta({"tool_calls": [{"index": 0, "function": {"arguments": part.text}}]})
+                body += delta({"tool_calls": [{**at, "function": {"arguments": part.text}}]})
             elif isinstance(part, BlockText):
                 body += delta({members[opened.type]: part.text})
     usage = {"prompt_tokens": 10, "completion_tokens": 5}
@@ -256,3 +257,62 @@ async def test_a_failure_has_class_type_and_message_and_comes_after_all_parts(
     assert (raised.value.type, raised.value.message) == (error.type, error.message)
     assert accumulator.started == late
     assert not accumulator.ended
+
+
+# Two calls with one id, as defective servers send them.
+REPEATED = (
+    tool_use("doc_search", {"query": "rule"}, "a"),
+    tool_use("doc_search", {"query": "tide"}, "a"),
+    tool_use("doc_tree", {}, "b"),
+)
+
+
+WHOLE_CALLS = delta(
+    {
+        "tool_calls": [
+            {"id": id, "function": {"name": name, "arguments": json.dumps(input)}}
+            for id, name, input in (
+                ("a", "doc_search", {"query": "rule"}),
+                ("a", "doc_search", {"query": "tide"}),
+                ("b", "doc_tree", {}),
+            )
+        ]
+    },
+    "tool_calls",
+)
+
+
+@pytest.mark.parametrize(
+    ("make", "body"),
+    [
+        (AnthropicProvider, stream_of(*REPEATED)),
+        (OpenAIChatProvider, chat_stream_of(*REPEATED, numbered=True)),
+        (OpenAIChatProvider, WHOLE_CALLS),
+        (OpenAIResponsesProvider, responses_stream_of(*REPEATED)),
+        (None, b""),
+    ],
+    ids=[
+        "anthropic",
+        "openai-chat",
+        "openai-chat without numbers",
+        "openai-responses",
+        "scripted",
+    ],
+)
+async def test_calls_with_one_id_are_several_calls_each_with_an_id_of_its_own(
+    make: Callable[..., Any] | None, body: bytes
+) -> None:
+    if make is None:
+        accumulator, blocks = await accumulated(ScriptedProvider([message_of(*REPEATED)]))
+    else:
+        async with canned_server() as server, make("a key", server.url) as provider:
+            server.answer = Answer(body, sizes=[50])
+            accumulator, blocks = await accumulated(provider)
+    assert accumulator.ended
+    calls = [(block.name, json.loads(block.text)) for block in blocks if block.is_call]
+    assert calls == [("doc_search", {"query": "rule"}), ("doc_search", {"query": "tide"}), ("doc_tree", {})]
+    first, second, third = ids = [block.tool_use_id for block in blocks]
+    assert (first, third) == ("a", "b")
+    assert second
+    assert len(set(ids)) == 3
+    assert all(json.loads(block.data)["id"] == block.tool_use_id for block in blocks if block.data)

@@ -238,6 +238,9 @@ CHECKED = {
     ("docs/protocol.md", "The feed of an owner", "http"): "the forms of a request",
     ("docs/providers.md", "Another API", "python"): ANOTHER_API,
     ("docs/providers.md", "Another API", "toml"): ANOTHER_API,
+    ("docs/providers.md", "Claude at a cloud", "toml"): (
+        "tests/extensions/anthropic_clouds/test_clouds.py::test_the_provider_of_the_page_can_be_read"
+    ),
     ("docs/providers.md", "Parameters that the operator allows", "sh"): (
         f"{HERE}test_the_allowed_parameters_of_the_page_are_known"
     ),

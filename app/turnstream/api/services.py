@@ -32,7 +32,6 @@ from turnstream.storage.chats.chat_changes import ChatUpdates
 from turnstream.storage.chats.chats import Chats
 from turnstream.storage.chats.exchanges import Exchanges
 from turnstream.storage.chats.grants import Grants
-from turnstream.storage.chats.histories import Histories
 from turnstream.storage.chats.job_results import JobResults
 from turnstream.storage.chats.job_stops import JobStops
 from turnstream.storage.chats.queued import QueuedMessages
@@ -68,7 +67,6 @@ class Storage:
     turn_counts: TurnCounts
     exchanges: Exchanges
     branches: Branches
-    histories: Histories
     queued: QueuedMessages
     actions: Actions
     grants: Grants
@@ -106,7 +104,6 @@ class Storage:
             turn_counts=TurnCounts(everything),
             exchanges=Exchanges(database),
             branches=Branches(database),
-            histories=Histories(database),
             queued=QueuedMessages(database, everything),
             actions=Actions(database),
             grants=Grants(database),

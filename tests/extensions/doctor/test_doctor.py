@@ -334,3 +334,10 @@ async def test_it_finds_secrets_in_plain_text_and_those_that_no_key_decrypts(dat
         queue = Queue(database, new_id(), "here:1", 1, master_keys=MasterKeys.read(new).ids)
         await queue.renew_lease(60)
         assert await secrets(old) == [("note", "some may stay plain while the replica here")]
+
+
+async def test_the_name_of_an_agent_that_a_model_has_is_a_fault(database_url: str, tmp_path: Path) -> None:
+    file = tmp_path / "tools.toml"
+    file.write_text('[agents.demo]\ndescription = "d"\nprompt = "p"\nas_model = true\n')
+    checks = await found(settings(database_url, tools_file=file))
+    assert faults(checks) == ["The agent demo must have another name: a model has this one."]

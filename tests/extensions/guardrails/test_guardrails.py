@@ -28,10 +28,10 @@ from turnstream.extensions.demo import EXTENSION as DEMO
 from turnstream.extensions.guardrails import EXTENSION
 from turnstream.extensions.guardrails.declared import read_guardrails
 from turnstream.extensions.guardrails.remote import RulingIn
-from turnstream.kit.signature import verify
 from turnstream.llm.models.catalog import ProviderModels
 from turnstream.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text, thinking, tool_use
 from turnstream.main import running
+from turnstream.outgoing.signature import verify
 from turnstream.setup.parts import Given
 from turnstream.storage.database import Statement
 from turnstream.tools.tool import tool

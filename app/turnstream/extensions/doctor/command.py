@@ -31,6 +31,7 @@ from turnstream.storage.owners.owner_keys import OwnerKeys, count_lost_keys
 from turnstream.storage.row_security import gaps
 from turnstream.telemetry import configure_logging
 from turnstream.tools.tool import CheckedSource, ToolSource
+from turnstream.tools.toolset import Toolset
 
 _CLOCK = 2.0  # seconds by which two clocks may differ
 
@@ -103,7 +104,7 @@ async def examine(settings: Settings, ping: bool) -> list[Finding]:
         _address(settings),
         *_times(settings),
     ]
-    given = Given()
+    given, model, models = Given(), None, None
     extensions: Sequence[Extension] = ()
     sources: Sequence[ToolSource] = ()
     async with AsyncExitStack() as stack:
@@ -141,13 +142,15 @@ async def examine(settings: Settings, ping: bool) -> list[Finding]:
         found += await _secrets(settings, extensions, database)
         with _tried("models", "are listed, with the settings of their providers", found):
             models = await opened_models(settings, given, extensions, stack)
-        if found[-1].status == "ok":
+        if models is not None:
             found += await _checks(settings, extensions, models, ping)
         tools = (
             "are there, and their servers are connected" if ping else "can be read; only --ping connects their servers"
         )
         with _tried("tools", tools, found):
-            sources = (await opened_toolset(settings, given, extensions, database, stack, connect=ping)).sources
+            sources = _sources(
+                await opened_toolset(settings, given, extensions, database, stack, connect=ping), models, model
+            )
         if ping:
             with suppress(ConfigError):  # reported above
                 for name, failure in (await ping_providers(settings, extensions)).items():
@@ -171,6 +174,13 @@ def _tried(check: str, seen: str, found: list[Finding]) -> Iterator[None]:
         found.append(Finding(check, "note", f"not checked: {error}"))
     else:
         found.append(Finding(check, "ok", seen))
+
+
+def _sources(toolset: Toolset, models: Models | None, default: str | None) -> Sequence[ToolSource]:
+    """Raises ConfigError for an agent that cannot be a model. Without models, or their default, that is not known."""
+    if models is not None and default is not None:
+        models.with_presets(toolset.presets, default)
+    return toolset.sources
 
 
 def _address(settings: Settings) -> Finding:

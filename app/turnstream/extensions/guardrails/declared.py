@@ -16,8 +16,8 @@ from turnstream.extensions.guardrails.model_check import ModelCheck
 from turnstream.extensions.guardrails.patterns import CONTEXT, PatternKind, Patterns
 from turnstream.extensions.guardrails.remote import CheckSession, HttpCheck, ModerationCheck
 from turnstream.kit.requirements import requirement
-from turnstream.kit.signature import key_of
 from turnstream.llm.models.catalog import Models
+from turnstream.outgoing.signature import key_of
 
 _KINDS = ("patterns", "url", "rule", "moderation")
 _OVERLAP = 200  # characters

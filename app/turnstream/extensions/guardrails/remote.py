@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from turnstream.domain.guards import MASK, EndTurn, Mask, Pass, Passage, Replace, Ruling, TakeBack, TextSpan
 from turnstream.kit.clock import CLOCK
 from turnstream.kit.ids import new_id
-from turnstream.kit.signature import headers_of
+from turnstream.outgoing.signature import headers_of
 from turnstream.storage.rows import to_json
 from turnstream.tracing import TRACING
 

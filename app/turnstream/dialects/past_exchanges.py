@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from uuid import UUID
 
+from turnstream.api.services import Services
 from turnstream.domain.blocks import Block
 from turnstream.domain.chats import Chat
 from turnstream.domain.errors import Conflict
@@ -113,6 +114,10 @@ class Histories:
             FIND_BY_KEY, owner=owner, first=first + "0" * 32, last=first + "f" * 32, most=_MOST
         )
         return [(row["chat_id"], row["turn_id"]) for row in rows]
+
+
+def histories_of(services: Services) -> Histories:
+    return Histories(services.storage.of_owner)
 
 
 async def behind(draft: Draft, exchanges: Sequence[PastExchange], request: TurnRequest) -> Draft:

@@ -10,17 +10,11 @@ from uuid import UUID, uuid5
 from pydantic import ValidationError
 
 from turnstream.api.caller import held_options
-from turnstream.api.exchange import (
-    History,
-    cancel_turn,
-    generate_again,
-    post_in_new_chat,
-    post_message,
-    wait_for_end,
-)
+from turnstream.api.exchange import cancel_turn, generate_again, post_message, wait_for_end
 from turnstream.api.http.validation import invalid
 from turnstream.api.schemas.requests import ChatSettings, NewTurn, TurnOptions, UiOptions
 from turnstream.api.services import Services
+from turnstream.dialects.posting import History, post_in_seeded_chat
 from turnstream.domain.chats import Chat, OnBusy
 from turnstream.domain.errors import Conflict, NotFound, RequestRefused
 from turnstream.domain.identity import Identity
@@ -102,7 +96,7 @@ async def post_by_chat(
             return await post_message(services, new, target, key)
         with suppress(Conflict):  # another request has just created it
             created = new_chat(target.owner, target.chat)
-            return await post_in_new_chat(services, new, created, key, seed())
+            return await post_in_seeded_chat(services, new, created, key, seed())
     raise Conflict(f"Chat {target.chat} is created and deleted all the time; try again later.")
 
 

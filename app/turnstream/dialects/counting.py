@@ -8,11 +8,11 @@ from uuid import UUID
 
 from turnstream.api.caller import CALLER, of_caller, with_fixed
 from turnstream.api.codec import to_json
-from turnstream.api.dialects.chats import new_chat
-from turnstream.api.dialects.histories import PastBlock, PastCall, PastItem, PastMessage, PastResult, PastText
 from turnstream.api.exchange import admit
 from turnstream.api.schemas.requests import NewTurn
 from turnstream.api.services import Services
+from turnstream.dialects.chats import new_chat
+from turnstream.dialects.histories import PastBlock, PastCall, PastItem, PastMessage, PastResult, PastText
 from turnstream.domain.blocks import Block
 from turnstream.domain.compaction import size_of_block, tokens_of
 from turnstream.domain.errors import Forbidden, RequestRefused

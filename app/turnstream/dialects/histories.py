@@ -19,12 +19,13 @@ from uuid import UUID
 from turnstream.api.attachments import Contents, allowed_blocks, allowed_text, user_blocks
 from turnstream.api.caller import CALLER, with_fixed
 from turnstream.api.codec import to_json
-from turnstream.api.dialects.chats import checked_turn
-from turnstream.api.dialects.projection import Close, Closed, Projection, calls_of_client
-from turnstream.api.dialects.streams import current_view
-from turnstream.api.exchange import History, post_behind, post_in_new_chat
 from turnstream.api.schemas.requests import NewTurn
 from turnstream.api.services import Services
+from turnstream.dialects.chats import checked_turn
+from turnstream.dialects.past_exchanges import PastExchange, histories_of
+from turnstream.dialects.posting import History, post_behind, post_in_seeded_chat
+from turnstream.dialects.projection import Close, Closed, Projection, calls_of_client
+from turnstream.dialects.streams import current_view
 from turnstream.domain.blocks import Block
 from turnstream.domain.chats import Chat, title_from
 from turnstream.domain.errors import Conflict, NotFound, RequestRefused
@@ -35,7 +36,6 @@ from turnstream.domain.turns import Role, Turn
 from turnstream.kit.offload import Portions
 from turnstream.kit.text import unstorable
 from turnstream.storage.chats.exchanges import Exchange, IdempotencyKey, Target
-from turnstream.storage.chats.histories import PastExchange
 
 _MOST_RECORDED = 1000  # exchanges of one history: they are written in one transaction
 _LONGEST_ID = 256  # characters: the ids of calls are in an index
@@ -185,7 +185,7 @@ async def find_continuation(
 
 async def _turns_behind(services: Services, identity: Identity, history: Iterable[PastItem]) -> AsyncIterator[Turn]:
     """The turns to which this history has led, the newest first, if the caller reaches their chats."""
-    for chat, id in await services.storage.histories.find(identity.owner, await digest_of(history)):
+    for chat, id in await histories_of(services).find(identity.owner, await digest_of(history)):
         if identity.chat in {None, chat}:
             try:
                 turn = await services.storage.turns.get(identity.owner, chat, id)
@@ -360,7 +360,7 @@ async def go_on_from_results(
         with suppress(NotFound):
             return await post_behind(services, new, target, key, history)
         with suppress(Conflict):  # another request has just created it
-            return await post_in_new_chat(services, new, chat, key, history)
+            return await post_in_seeded_chat(services, new, chat, key, history)
     return await post_behind(services, new, target, key, history)
 
 
