@@ -23,15 +23,6 @@ if TYPE_CHECKING:
     from turnstream.domain.errors import TransientError as TransientError
     from turnstream.domain.errors import TurnstreamError as TurnstreamError
     from turnstream.domain.errors import Unauthorized as Unauthorized
-    from turnstream.domain.guards import EndTurn as EndTurn
-    from turnstream.domain.guards import Guard as Guard
-    from turnstream.domain.guards import Mask as Mask
-    from turnstream.domain.guards import Pass as Pass
-    from turnstream.domain.guards import Passage as Passage
-    from turnstream.domain.guards import Replace as Replace
-    from turnstream.domain.guards import Ruling as Ruling
-    from turnstream.domain.guards import TakeBack as TakeBack
-    from turnstream.domain.guards import TextSpan as TextSpan
     from turnstream.domain.identity import Identity as Identity
     from turnstream.domain.plans import Plan as Plan
     from turnstream.domain.turns import ToolSpec as ToolSpec
@@ -49,6 +40,15 @@ if TYPE_CHECKING:
     from turnstream.extension import read_settings as read_settings
     from turnstream.extensions.documents.tools import Library as Library
     from turnstream.extensions.documents.tools import document_tools as document_tools
+    from turnstream.guards.guard import EndTurn as EndTurn
+    from turnstream.guards.guard import Guard as Guard
+    from turnstream.guards.guard import Mask as Mask
+    from turnstream.guards.guard import Pass as Pass
+    from turnstream.guards.guard import Passage as Passage
+    from turnstream.guards.guard import Replace as Replace
+    from turnstream.guards.guard import Ruling as Ruling
+    from turnstream.guards.guard import TakeBack as TakeBack
+    from turnstream.guards.guard import TextSpan as TextSpan
     from turnstream.llm.models.api import CallOptions as CallOptions
     from turnstream.llm.models.api import ModelApi as ModelApi
     from turnstream.llm.models.api import ProviderSpec as ProviderSpec
@@ -107,7 +107,7 @@ _HOMES: Mapping[str, tuple[str, ...]] = {
         "TurnstreamError",
         "Unauthorized",
     ),
-    "turnstream.domain.guards": (
+    "turnstream.guards.guard": (
         "EndTurn",
         "Guard",
         "Mask",

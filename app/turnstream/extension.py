@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from turnstream.api.reads import ReadCopy
     from turnstream.api.services import Services
     from turnstream.config import Section, Settings
-    from turnstream.domain.guards import Guard
     from turnstream.domain.plans import Plans
     from turnstream.engine.hooks import Hooks
     from turnstream.engine.side_calls import SideCalls
+    from turnstream.engine.text_checks import TextGuard
     from turnstream.engine.upkeep.sweeps import Sweep
     from turnstream.llm.models.api import ModelApi
     from turnstream.llm.models.catalog import Models
@@ -84,7 +84,7 @@ class Work:
     admit: "Admit | None" = None
     webhooks: "Collection[WebhookKind]" = ()
     serving: "Sequence[Callable[[Services], Coroutine[Any, Any, None]]]" = ()
-    guards: "Sequence[Guard]" = ()
+    guards: "Sequence[TextGuard]" = ()
 
 
 class TurnFiles(Protocol):

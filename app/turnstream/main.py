@@ -220,7 +220,7 @@ def _live(settings: Settings, engine: Engine) -> Live:
         cancel=worker.cancel,
         reserve_slot=worker.reserve_slot,
         begin=worker.begin,
-        check_message=engine.input_guards.check,
+        check_message=engine.checks.check_message,
     )
 
 

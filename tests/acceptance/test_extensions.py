@@ -144,7 +144,7 @@ async def test_the_core_alone_runs_tools_and_continues_after_a_kill(
     assert {"tool_use", "tool_result", "text"} <= {block["type"] for block in turn["blocks"]}
 
 
-@pytest.mark.parametrize(("extensions", "libraries"), [("none", set()), ("ai_sdk", {"dialects"})])
+@pytest.mark.parametrize(("extensions", "libraries"), [("none", set()), ("ai_sdk,guardrails", {*LIBRARIES})])
 async def test_a_server_imports_the_libraries_of_its_extensions_and_no_others(
     database_url: str, tmp_path: Path, extensions: str, libraries: set[str]
 ) -> None:
@@ -155,6 +155,7 @@ async def test_a_server_imports_the_libraries_of_its_extensions_and_no_others(
         return ["These."] if conversation.answered else [Use("imported", {})]
 
     (tmp_path / "harbour.py").write_text(IMPORTS)
+    (tmp_path / "guardrails.toml").write_text('[guardrails.keys]\non = ["text"]\npatterns = ["keys"]\n')
     (tmp_path / "program.py").write_text(PROGRAM)
     async with model_api(mind) as model:
         running = Program(
@@ -165,6 +166,7 @@ async def test_a_server_imports_the_libraries_of_its_extensions_and_no_others(
                 "TURNSTREAM_DEMO_DELAY": "",
                 "ANTHROPIC_API_KEY": "sk-ant-0",
                 "ANTHROPIC_BASE_URL": model.url,
+                **({} if extensions == "none" else {"TURNSTREAM_GUARDRAILS_FILE": str(tmp_path / "guardrails.toml")}),
             },
         )
         try:

@@ -41,7 +41,13 @@ async def host(empty_database_url: str) -> AsyncIterator[asyncpg.Connection]:
 
 
 def settings(url: str, schema: str | None, **more: Any) -> Settings:
-    given: dict[str, Any] = {"anthropic_api_key": None, "openai_api_key": None, "model": "demo", **more}
+    given: dict[str, Any] = {
+        "anthropic_api_key": None,
+        "openai_api_key": None,
+        "gemini_api_key": None,
+        "model": "demo",
+        **more,
+    }
     return Settings(_env_file=None, database_url=url, db_schema=schema, port=free_port(), **given)
 
 

@@ -103,6 +103,7 @@ WRITES_OF_JOBS: Mapping[str, set[tuple[JobState, JobState]]] = {
     "CLAIM_JOBS": {("due", "running"), ("detached", "running")},
     "RELEASE_JOBS": {("running", "due")},
     "DETACH_JOB": {("running", "detached")},
+    "DETACH_TO_ASK": {("running", "detached")},
     # A run that was given back may end before another one begins.
     "SETTLE_JOB": {(state, "settled") for state in ("due", "running", "detached")},
     "STOP_JOB": {(state, "settled") for state in ("due", "running", "detached")},
@@ -242,7 +243,12 @@ async def test_a_statement_moves_a_job_by_its_edges_and_no_other(
         "handle": "1",
         "after": None,
         "message": None,
-        "digest": b"digest",
+        "digest": "0" if name == "DETACH_TO_ASK" else b"digest",
+        "question_id": "b#j1.0",
+        "question": "{}",
+        "seconds": 1.0,
+        "pause": 1.0,
+        "approvers": None,
         **STOPPED,
     }
     for now in get_args(JobState):

@@ -11,7 +11,7 @@ from turnstream.config import Settings
 ROOT = Path(__file__).parents[2]
 SERVER = ROOT / "app/turnstream"
 # Packages that only extensions and the lab import: a server without extensions does not load them.
-LIBRARIES = ("dialects", "outgoing")
+LIBRARIES = ("dialects", "guards", "outgoing")
 
 
 def parts() -> Mapping[str, list[Path]]:

@@ -241,6 +241,9 @@ CHECKED = {
     ("docs/providers.md", "Claude at a cloud", "toml"): (
         "tests/extensions/anthropic_clouds/test_clouds.py::test_the_provider_of_the_page_can_be_read"
     ),
+    ("docs/providers.md", "Gemini", "toml"): (
+        "tests/extensions/gemini/test_gemini_sdk.py::test_the_provider_of_the_page_calls_vertex"
+    ),
     ("docs/providers.md", "Parameters that the operator allows", "sh"): (
         f"{HERE}test_the_allowed_parameters_of_the_page_are_known"
     ),

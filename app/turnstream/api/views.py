@@ -129,7 +129,7 @@ def _actions(turn: Turn, rows: Turn) -> list[WantedOut]:
     answered = {ask.key for ask in (*turn.asks, *rows.asks) if ask.answer is not None}
     asks = max(turn.asks, rows.asks, key=len)
     waiting = [ask for ask in asks if ask.key not in answered]
-    actions = open_actions_of(replace(turn, asks=tuple(waiting)))
+    actions = open_actions_of(replace(turn, asks=tuple(waiting), jobs=rows.jobs))
     return [WantedOut.model_validate(required_action_json(action)) for action in actions]
 
 

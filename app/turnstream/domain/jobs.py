@@ -1,7 +1,7 @@
 """Jobs: calls that run apart from their turn, which waits for them without memory."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from hashlib import sha256
 from secrets import token_urlsafe
@@ -68,7 +68,7 @@ class Job:
 
     The turn does not wait for a job that `reports`: its call has a result at once, and the outcome is delivered as a
     report, to the turn `delivered_to`, which may be another one of the branch. It was applied behind `delivered_round`,
-    0 for before the first one; None until then.
+    0 for before the first one; None until then. `attempt` counts its runs: readers do not see it.
     """
 
     id: UUID
@@ -86,6 +86,7 @@ class Job:
     delivery: Delivery | None = None
     delivered_to: UUID | None = None
     delivered_round: int | None = None
+    attempt: int = field(default=0, compare=False)
 
     @property
     def key(self) -> CallKey:

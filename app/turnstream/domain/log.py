@@ -181,7 +181,7 @@ def open_actions_of(turn: Turn) -> tuple[RequiredAction, ...]:
         RequiredAction(ask.call_id, ask.name, ask.kind, ask.question, ask.digest, ask.expires_at)
         for ask in asks
         if ask.question is not None
-        if ask.kind != "elicitation" or (ask.attempt == turn.attempt and turn.status == "running")
+        if turn.waits_for(ask)
         if (ask.round, ask.call_id) not in results
     )
     return required_actions_of(asks, turn.blocks) + questions

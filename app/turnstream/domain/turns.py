@@ -249,7 +249,16 @@ class Turn:
     @property
     def waits_for_person(self) -> bool:
         """Whether the turn waits for the answer to an ask, and not for jobs alone."""
-        return self.status == "waiting" and (not self.open_jobs or any(ask.answer is None for ask in self.asks))
+        return self.status == "waiting" and (not self.open_jobs or any(map(self.waits_for, self.asks)))
+
+    def waits_for(self, ask: Ask) -> bool:
+        """Whether the ask is open. A question of a tool is gone with the run that asked it, of the turn or a job."""
+        if ask.answer is not None or ask.kind != "elicitation":
+            return ask.answer is None
+        if not ask.is_of_job:
+            return ask.attempt == self.attempt and self.status == "running"
+        asking = (ask.round, ask.call_id, ask.attempt)
+        return not self.ended and any((*job.key, job.attempt) == asking for job in self.open_jobs)
 
     @property
     def is_abandoned(self) -> bool:

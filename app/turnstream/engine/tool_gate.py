@@ -20,7 +20,7 @@ from turnstream.domain.turns import ToolRole, ToolSpec, Turn, TurnRequest
 from turnstream.kit.json_values import has_too_many_values
 from turnstream.tools.grants import covers
 from turnstream.tools.policy import Policy, repeatable
-from turnstream.tools.tool import RETURNED_NOTHING, Outcome
+from turnstream.tools.tool import RETURNED_NOTHING, Outcome, PersonAnswer
 from turnstream.tools.toolset import Toolset
 
 OUTCOME_UNKNOWN = (
@@ -346,6 +346,13 @@ def outcome_of_answer(ask: Ask, answer: AskAnswer) -> Outcome:
         case _:
             assert_never(answer.kind)
     return Outcome(text, kind="refused", notes={"approval": {"decision": decision} | _by(answer)})
+
+
+def person_answer(answer: AskAnswer | None) -> PersonAnswer | None:
+    """The answer to a question, for the tool that asks. None: there was none in time."""
+    if answer is None or answer.kind == "expired":
+        return None
+    return PersonAnswer(**json.loads(answer.text)) if answer.kind == "result" else PersonAnswer("cancel")
 
 
 def _by(answer: AskAnswer) -> dict[str, str]:

@@ -14,13 +14,12 @@ import structlog
 
 from turnstream.config import Settings
 from turnstream.domain.errors import StorageError
-from turnstream.domain.guards import Guard
 from turnstream.engine.frame_clock import FrameClock
-from turnstream.engine.guards import InputGuards
 from turnstream.engine.jobs import JobRunner, ToolJobs
 from turnstream.engine.loop_watch import LoopWatch
 from turnstream.engine.reports import ReportDelivery
 from turnstream.engine.side_calls import SideCalls
+from turnstream.engine.text_checks import NO_CHECKS, TextChecks
 from turnstream.engine.upkeep.activity_reports import ActivityReports
 from turnstream.engine.upkeep.journal_writer import JournalWriter
 from turnstream.engine.upkeep.recovery import ReplicaMonitor
@@ -80,7 +79,7 @@ class Engine:
     replica: UUID
     renewals: Renewals
     works: Mapping[str, Work]
-    input_guards: InputGuards
+    checks: TextChecks
 
 
 @asynccontextmanager
@@ -94,6 +93,7 @@ async def started(parts: Parts, url: str, api: Database, process: ServerProcess 
     policy = worker_policy(settings, parts.models, parts.plans)
     works = _works(parts, policy, signals)
     guards = [guard for work in works.values() for guard in work.guards]
+    checks = guards[0].joined(guards, parts.plans) if guards else NO_CHECKS
     kinds = {kind for work in works.values() for kind in work.webhooks}
     address, digests = _address(settings, process), digests_of(parts)
     queue = Queue(database, new_id(), address, session_key, kinds, digests, [*works], parts.master_keys)
@@ -102,8 +102,8 @@ async def started(parts: Parts, url: str, api: Database, process: ServerProcess 
     feed = OwnerFeed(OwnerChanges(api), monitor.notify_peers, _FEED_LOOK)
     refusals, provider_for = RefusedLogins(AuditTrail(database)), parts.models.provider_for
     hooks = [*(hook for work in works.values() for hook in work.hooks), *parts.hooks]
-    worker = Worker(database, queue, directory, provider_for, parts.toolset, policy, clock, hooks, feed.notify, guards)
-    jobs = _job_runner(parts, policy, queue.replica, signals, guards)
+    worker = Worker(database, queue, directory, provider_for, parts.toolset, policy, clock, hooks, feed.notify, checks)
+    jobs = _job_runner(parts, policy, queue.replica, signals, checks)
     for part in (worker, jobs, chat_wakeups.broadcast, feed.broadcast):
         part.follow(signals)
     signals.changed.act(lambda _owner, chat: chat_wakeups.notify(chat))
@@ -138,16 +138,14 @@ async def started(parts: Parts, url: str, api: Database, process: ServerProcess 
             queue.replica,
             queue.renewals,
             works,
-            InputGuards(guards, parts.plans),
+            checks,
         )
 
 
-def _job_runner(
-    parts: Parts, policy: WorkerPolicy, replica: UUID, signals: Signals, guards: Sequence[Guard]
-) -> JobRunner:
-    kind = ToolJobs(parts.toolset, Uploads(parts.database), parts.plans, guards)
+def _job_runner(parts: Parts, policy: WorkerPolicy, replica: UUID, signals: Signals, checks: TextChecks) -> JobRunner:
+    kind = ToolJobs(parts.toolset, Uploads(parts.database), parts.plans, checks)
     jobs, reports = Jobs(parts.database, replica), Reports(parts.database)
-    delivery = ReportDelivery(reports, parts.toolset, signals.changed.send, parts.plans, guards)
+    delivery = ReportDelivery(reports, parts.toolset, signals.changed.send, parts.plans, checks)
     return JobRunner(jobs, kind, delivery, parts.settings.parallel_jobs, policy.poll_interval, policy.grace_period)
 
 

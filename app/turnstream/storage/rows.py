@@ -38,15 +38,21 @@ _jobs = msgspec.json.Decoder(tuple[Job, ...])
 _preliminary = msgspec.json.Decoder(tuple[PreliminaryOutput, ...])
 
 
+# A row of `asks` that is the question of a job (`job_question_id`).
+IS_OF_JOB: Final = "asks.tool_use_id ~ '#j[0-9]+[.][0-9]+$'"
+_CALL_OF_ASK: Final = "regexp_replace(asks.tool_use_id, '#[^#]*$', '')"
+# A row of `asks`, joined with that of its turn, that is not gone with the run that asked it (`Turn.waits_for`).
+IS_ASKED: Final = f"""(asks.kind <> 'elicitation' OR CASE WHEN {IS_OF_JOB} THEN EXISTS (
+        SELECT FROM jobs WHERE jobs.turn_id = asks.turn_id AND jobs.round = asks.round
+          AND jobs.tool_use_id = {_CALL_OF_ASK} AND jobs.attempt = asks.attempt AND jobs.settled_at IS NULL
+    ) ELSE asks.attempt = turns.attempt AND turns.status = 'running' END)"""
 # A row of `asks`, joined with that of its turn, that waits for a person. A call of a client that expires waits for a
-# program. An elicitation is gone with the attempt that made it, and with its call.
+# program. An elicitation is gone with its call, too.
 WAITS = f"""answer IS NULL AND (expires_at IS NULL OR expires_at > now() AND asks.kind <> 'client')
     AND turns.status IN {OPEN_STATUSES}
-    AND NOT turns.cancel_requested AND (asks.kind <> 'elicitation' OR (
-        asks.attempt = turns.attempt AND turns.status = 'running' AND NOT EXISTS (
-            SELECT FROM blocks WHERE blocks.turn_id = asks.turn_id AND blocks.round = asks.round
-              AND blocks.type = 'tool_result' AND blocks.tool_use_id = regexp_replace(asks.tool_use_id, '#[^#]*$', '')
-        )
+    AND NOT turns.cancel_requested AND {IS_ASKED} AND (asks.kind <> 'elicitation' OR NOT EXISTS (
+        SELECT FROM blocks WHERE blocks.turn_id = asks.turn_id AND blocks.round = asks.round
+          AND blocks.type = 'tool_result' AND blocks.tool_use_id = {_CALL_OF_ASK}
     ))"""
 
 
@@ -70,6 +76,7 @@ JOBS: Final = f"""CASE WHEN turns.asked > 0 THEN (
         SELECT json_agg(json_build_object(
             'id', jobs.id, 'round', round, 'tool_use_id', tool_use_id, 'name', jobs.name, 'kind', kind,
             'progress', progress, 'settled', jobs.settled_at IS NOT NULL, 'since', jobs.created_at,
+            'attempt', jobs.attempt,
             'state', CASE WHEN jobs.replica IS NOT NULL THEN 'running'
                 WHEN handle IS NULL THEN 'due' ELSE 'detached' END,
             'child', CASE WHEN kind = 'child' AND handle->>'turn' ~ '{ID_FORM}' THEN (
@@ -213,13 +220,17 @@ def ask_from(row: Row) -> Ask:
         digest=row["digest"],
         attempt=row["attempt"],
         expires_at=row["expires_at"],
-        answer=_answer.decode(row["answer"]) if row["answer"] is not None else None,
+        answer=answer_from(row["answer"]),
         tool_digest=row["tool_digest"],
         asked_at=row["asked_at"],
         answered_at=row["answered_at"],
         question=row["question"],
         approvers=tuple(row["approvers"] or ()),
     )
+
+
+def answer_from(text: str | None) -> AskAnswer | None:
+    return None if text is None else _answer.decode(text)
 
 
 def steer_from(row: Row) -> Steer:

@@ -621,6 +621,7 @@ jobs = Table(
     Column("delivery", Text),
     Column("delivered_to", Uuid),
     Column("delivered_round", Integer),
+    Column("asked_in", Integer),  # the attempt that has detached with a question; the next runs get the answer
     _now(),
     UniqueConstraint("turn_id", "round", "tool_use_id"),
     CheckConstraint("outcome IS NULL OR settled_at IS NOT NULL", name="outcome_has_time"),

@@ -160,7 +160,10 @@ class LiveView:
         if same and (open_block is None or is_open):
             if open_block and start + len(open_block.text) > self.open_length:
                 self.append(open_block.text[self.open_length - start :])
-            self.turn = replace(self.turn, preliminary=turn.preliminary, jobs=turn.jobs)
+            elicited_before = elicited(self.turn)
+            self.turn = replace(self.turn, preliminary=turn.preliminary, jobs=turn.jobs, asks=turn.asks)
+            if elicited(self.turn) != elicited_before:  # a job that has asked has its answer, or runs again
+                self.notify_actions()
             self._notify_all(news)
             return
         before = "".join(self._pieces)[:start]

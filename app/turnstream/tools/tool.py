@@ -1,5 +1,6 @@
 """Tools, their contexts and outcomes, and the decorator that makes a tool from a typed async function."""
 
+import json
 import math
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -34,6 +35,14 @@ class PersonQuestion:
     schema: str | None = None
     url: str | None = None
 
+    @property
+    def shown(self) -> Mapping[str, Any]:
+        """The question as clients receive it."""
+        shown: dict[str, Any] = {"message": self.message}
+        if self.schema is not None:
+            shown["schema"] = json.loads(self.schema)
+        return shown if self.url is None else {**shown, "url": self.url}
+
 
 @dataclass(frozen=True, slots=True)
 class PersonAnswer:
@@ -51,12 +60,15 @@ AskPerson = Callable[[PersonQuestion], Awaitable[PersonAnswer | None]]
 class Detached:
     """Returned by a background tool whose work continues elsewhere. The job keeps `handle`, a JSON value, and no slot.
     It is run again with that handle after `after` seconds; with None only when it is woken, or at its deadline. A
-    program that has the job's `result_address` may settle it before. `message` is shown as progress.
+    program that has the job's `result_address` may settle it before. `message` is shown as progress. With
+    a `question` to the person it is run again at the answer, or when that is late; the time of the call does not run
+    meanwhile.
     """
 
     handle: Any
     after: float | None = None
     message: str | None = None
+    question: PersonQuestion | None = None
 
     def __post_init__(self) -> None:
         if self.handle is None:
@@ -103,8 +115,9 @@ class ToolContext:
     `checkpoint` a JSON value. If its process dies, `checkpointed` is the last one in the next run of the call; else it
     is None. `deadline` is when the call is stopped. Other tools keep nothing. A background tool whose work continues
     elsewhere returns `Detached`, or calls `detach`, and then returns anything. `job` is the id of its job. `handle` is
-    the handle of the run before, None in the first run. `result_address` makes a new address for the result and revokes
-    the address before.
+    the handle of the run before, None in the first run. `answer` answers the question with which that run has detached:
+    None if nobody has answered in time. For a call that reports, nobody is asked. `result_address` makes a new address
+    for the result and revokes the address before.
     """
 
     owner: str
@@ -122,6 +135,7 @@ class ToolContext:
     deadline: datetime | None = None
     job: UUID | None = None
     handle: Any = None
+    answer: PersonAnswer | None = None
     detach: Callable[[Detached], None] = _goes_on_nowhere
     result_address: Callable[[], Awaitable[ResultAddress]] = _no_address
 

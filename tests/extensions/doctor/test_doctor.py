@@ -32,7 +32,7 @@ from turnstream.storage.runs.queue import Queue
 from turnstream.telemetry import OLDEST_TRANSACTION_SECONDS
 
 SECRET = base64.b64encode(b"a key of 24 bytes or more").decode()
-NO_KEYS: dict[str, Any] = {"anthropic_api_key": None, "openai_api_key": None}
+NO_KEYS: dict[str, Any] = {"anthropic_api_key": None, "openai_api_key": None, "gemini_api_key": None}
 
 
 @pytest.fixture(autouse=True)

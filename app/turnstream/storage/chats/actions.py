@@ -13,7 +13,7 @@ from turnstream.kit.ids import new_id
 from turnstream.storage.chats.exchanges import ARRIVE, GET_KEY, KEEP_KEY, STEER, IdempotencyKey, key_refused
 from turnstream.storage.chats.turns import Turns
 from turnstream.storage.database import Database, Row, Statement, Transaction
-from turnstream.storage.rows import OPEN_STATUSES, ask_from, to_json
+from turnstream.storage.rows import IS_ASKED, OPEN_STATUSES, ask_from, to_json
 
 LOCK_TURN_OF = Statement(
     """
@@ -23,9 +23,8 @@ LOCK_TURN_OF = Statement(
     """
 )
 GET_OPEN_ASKS = Statement(
-    """
-    SELECT asks.*, expires_at <= now() AS expired, asks.kind = 'elicitation'
-        AND NOT (turns.status = 'running' AND asks.attempt = turns.attempt) AS gone,
+    f"""
+    SELECT asks.*, expires_at <= now() AS expired, NOT {IS_ASKED} AS gone,
         to_char(answered_at AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS') AS at
     FROM asks JOIN turns ON turns.id = turn_id WHERE turn_id = :turn ORDER BY round DESC
     """
@@ -174,7 +173,8 @@ class Actions:
         if message:  # in the same transaction, or the model would be called without it
             superseded = to_json(AskAnswer("superseded"))
             await connection.rows(STEER, steer=new_id(), turn=turn, blocks=to_json(message), answer=superseded)
-        await connection.row(ARRIVE, turn=turn)
+        if message or not asks or not all(ask.is_of_job for ask in asks):  # a trigger wakes a job that has its answer
+            await connection.row(ARRIVE, turn=turn)
         if key is not None:
             kept = await connection.row(KEEP_KEY, owner=owner, key=key.key, digest=key.digest, turn=turn, steer=None)
             if kept is None:  # another request has used the key at this moment

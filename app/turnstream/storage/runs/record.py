@@ -26,7 +26,7 @@ from turnstream.domain.rounds import Round
 from turnstream.domain.turns import Status, Turn
 from turnstream.storage.database import Database, Row, Statement, retry_while_unavailable
 from turnstream.storage.owners.charges import CHARGES, charging, columns_of_charges
-from turnstream.storage.rows import columns_of, columns_of_rounds, from_json, to_json
+from turnstream.storage.rows import IS_OF_JOB, columns_of, columns_of_rounds, from_json, to_json
 from turnstream.storage.runs.attempts import next_attempt
 from turnstream.storage.runs.journal import JournalEntry, OpenTexts
 from turnstream.storage.runs.session import CHANNEL, JOBS
@@ -267,19 +267,20 @@ ASK_TO_SIGN_IN = Statement(
 # be written again when its answer was lost, so it takes a turn in the statuses that it writes, too. A turn that is
 # queued by then stays queued: it may have been taken over.
 # Steers that wait to be taken in came before the asks, or they had answered them: they represent the answers too. They
-# do not stop a job: as for a tool that runs inside the turn, they are taken in after its end. A report answers nothing.
+# do not stop a job: as for a tool that runs inside the turn, they are taken in after its end. A steer may be older than
+# the question of a job, and does not answer it. A report answers nothing.
 WAIT = Statement(
     _fence(
         "attempt = :attempt AND status IN ('running', 'waiting', 'queued')",
-        columns="""
+        columns=f"""
             id, EXISTS (SELECT FROM steers WHERE turn_id = turns.id AND taken_at IS NULL AND NOT is_report)
-            AND EXISTS (SELECT FROM asks WHERE turn_id = turns.id AND answer IS NULL) AS spoken
+            AND EXISTS (SELECT FROM asks WHERE turn_id = turns.id AND answer IS NULL AND NOT {IS_OF_JOB}) AS spoken
         """,
     )
-    + """
+    + f"""
     , superseded AS (
         UPDATE asks SET answer = CAST(:superseded AS json), answered_at = now()
-        FROM fenced WHERE turn_id = fenced.id AND answer IS NULL AND spoken
+        FROM fenced WHERE turn_id = fenced.id AND answer IS NULL AND spoken AND NOT {IS_OF_JOB}
     ), paused AS (
         UPDATE turns
         SET replica = NULL, status = CASE
@@ -648,7 +649,8 @@ def _fenced_by(turn: Turn) -> dict[str, int]:
         "held_blocks": len(turn.blocks),
         "held_rounds": sum(round.sealed or round.voided for round in turn.rounds),
         "held_sealed": sum(round.sealed for round in turn.rounds),
-        "held_asks": len(turn.asks) + len(turn.jobs),
+        # Questions of jobs are not written by the run.
+        "held_asks": sum(not ask.is_of_job for ask in turn.asks) + len(turn.jobs),
     }
 
 

@@ -4,10 +4,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from turnstream.domain.errors import PermanentError
-from turnstream.domain.guards import EndTurn, Guard, Passage, Place, TakeBack, Window
+from turnstream.domain.guards import Place
 from turnstream.domain.kinds import STREAMED_MEMBERS, SUMMARY, TEXT, THINKING
 from turnstream.domain.turns import Turn
-from turnstream.engine.guards import CheckFailed, TurnBlocked, blocked, rule
+from turnstream.engine.text_checks import TurnBlocked
+from turnstream.guards.checks import CheckFailed, blocked, rule
+from turnstream.guards.guard import EndTurn, Guard, Passage, TakeBack, Window
 from turnstream.kit.text import storable
 from turnstream.llm.provider import (
     BlockClosed,

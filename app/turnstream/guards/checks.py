@@ -10,23 +10,22 @@ from time import perf_counter
 import structlog
 
 from turnstream.domain.errors import GuardFailed, MessageBlocked
-from turnstream.domain.guards import (
-    GUARDRAIL,
-    GUARDRAIL_FAILED,
+from turnstream.domain.guards import GUARDRAIL, GUARDRAIL_FAILED, Place
+from turnstream.domain.plans import Plans
+from turnstream.domain.turns import Turn, TurnError
+from turnstream.engine.text_checks import TurnBlocked
+from turnstream.guards.guard import (
     MASK,
     EndTurn,
     Guard,
     Mask,
     Pass,
     Passage,
-    Place,
     Replace,
     Ruling,
     TakeBack,
     masked,
 )
-from turnstream.domain.plans import Plans
-from turnstream.domain.turns import Turn, TurnError
 from turnstream.kit.text import storable
 from turnstream.telemetry import GUARD_CHECKS, GUARD_SECONDS
 from turnstream.tools.serialize import serialize
@@ -38,14 +37,6 @@ log = structlog.get_logger(__name__)
 _LONGEST_REASON = 1000  # characters
 _WITHHELD = "The result of this call was withheld: the guardrail {} could not check it."
 _NAMES = {Pass: "pass", Mask: "mask", Replace: "replace", TakeBack: "retract", EndTurn: "end"}
-
-
-class TurnBlocked(Exception):
-    """A guard ends the turn, with this error."""
-
-    def __init__(self, error: TurnError) -> None:
-        super().__init__(error.message)
-        self.error = error
 
 
 class CheckFailed(Exception):
@@ -124,9 +115,6 @@ class ResultGuards:
     def __init__(self, guards: Sequence[Guard], owner: str) -> None:
         self._guards = guards
         self._owner = owner
-
-    def __bool__(self) -> bool:
-        return bool(self._guards)
 
     async def check(self, outcome: Outcome, turn: Turn | None, tool: str) -> Outcome:
         """The outcome as it may be stored. Data for clients that does not pass as it is, is left out. `turn` is None
