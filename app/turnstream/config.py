@@ -245,18 +245,6 @@ class Settings(Section):
         None, description="more scopes by role, such as `staff=read chat approve admin, guest=read`"
     )
     browser_token_life: int = Field(3600, ge=1, description="longest life of a token of POST /api/tokens")
-    url_tokens: bool = Field(
-        False, description="true: streams accept such a token, if it only reads, as `?access_token=`, for EventSource"
-    )
-    token_cookie: str | None = Field(
-        None,
-        pattern=r"^[\w-]+$",
-        description="cookie in which such a token is accepted, from pages of the same origin and of those below",
-    )
-    cors_origins: str | None = Field(
-        None, description="origins whose pages may call the API, such as `https://app.example`, separated by commas"
-    )
-    cors_credentials: bool = Field(False, description="true: browsers send cookies with the calls of these pages")
     metrics_token: SecretStr | None = Field(
         None, description="token that `GET /metrics` needs in `Authorization: Bearer`; without it /metrics is open"
     )
