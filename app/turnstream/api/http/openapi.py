@@ -92,7 +92,6 @@ _TAGS = {
     "jobs": ("Jobs", "Results of calls that go on elsewhere"),
     "waiting": ("Waiting calls", "The calls of all chats that wait for the owner"),
     "approvals": ("Approvals", "Calls of other owners that wait for a decision of the caller"),
-    "usage": ("Usage", "What the calls of models have used"),
     "tokens": ("Tokens", "What a credential allows; short-lived tokens for browsers"),
     "catalog": ("Catalog", "The models and tools of this server"),
     "uploads": ("Uploads", "Files that turns refer to"),
