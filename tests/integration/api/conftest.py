@@ -4,9 +4,7 @@ from uuid import uuid4
 
 import asyncpg
 import httpx2
-import pytest
 import pytest_asyncio
-import structlog
 
 from tests.support.http_client import Client
 from tests.support.http_server import Server, serving
@@ -16,13 +14,6 @@ from tests.support.openapi_document import Document
 NewOwner = Callable[[], Awaitable[Client]]
 
 shared = pytest_asyncio.fixture(scope="session", loop_scope="session")
-
-
-@pytest.fixture(scope="session", autouse=True)
-def plain_logs() -> None:
-    """Tracebacks drawn for people take a second each."""
-    processors = structlog.processors
-    structlog.configure([processors.add_log_level, processors.format_exc_info, processors.KeyValueRenderer()])
 
 
 @shared
