@@ -678,3 +678,25 @@ async def test_a_message_pauses_where_a_tool_of_the_server_waits_for_an_approval
         assert (made.stop_reason, [block.type for block in made.content]) == ("pause_turn", ["text"])
         (waiting,) = (await api.json("GET", "/api/waiting"))["calls"]
         assert waiting["tool_use_id"] == "m1"
+
+
+async def test_a_model_for_side_tasks_leaves_no_chat(server: Server, api: Client, client: AsyncAnthropic) -> None:
+    call = tool_use("look", {"at": "sky"}, "toolu_1")
+    replies = iter([text("A title"), text("A title"), call, text("Blue."), text("Kept.")])
+    provider = ScriptedProvider(lambda _: message_of(next(replies)))
+    server.scripts.offers.append(ProviderModels(provider, [Model("side-messages", stores=False)]))
+    given: Any = {"model": "side-messages", "max_tokens": 100}
+    made = await client.messages.create(**given, messages=[user("Name it.")])
+    assert made.content[0].to_dict()["text"] == "A title"
+    async with client.messages.stream(**given, messages=[user("Name it.")]) as stream:
+        assert await stream.get_final_text() == "A title"
+    assert await chats_of(api) == []
+    asked = [user("Look.")]
+    called = await client.messages.create(**given, messages=asked, tools=[LOOK])
+    assert called.stop_reason == "tool_use"
+    assert len(await chats_of(api)) == 1, "it waits for the result"
+    asked += [assistant(called.to_dict()["content"]), user([result("toolu_1", "blue")])]
+    assert (await client.messages.create(**given, messages=asked, tools=[LOOK])).content[0].to_dict()["text"] == "Blue."
+    assert await chats_of(api) == []
+    await client.beta.messages.create(**given, messages=[user("Stay.")], extra_body={"thread": {"type": "create"}})
+    assert len(await chats_of(api)) == 1, "its client goes on with the thread"

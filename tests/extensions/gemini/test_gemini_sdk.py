@@ -162,8 +162,12 @@ async def failure(server: CannedServer, status: int, name: str, message: str, **
 
 
 async def test_errors_are_sorted_by_what_google_says(server: CannedServer) -> None:
-    wrong_key = await failure(server, 400, "INVALID_ARGUMENT", "API key not valid. Please pass a valid API key.")
-    assert isinstance(wrong_key, PermanentError)
+    invalid = await failure(server, 400, "INVALID_ARGUMENT", "Thinking level MINIMAL is not supported for this model.")
+    assert type(invalid) is PermanentError
+    reason = {"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": "API_KEY_INVALID"}
+    wrong_key = await failure(server, 400, "INVALID_ARGUMENT", "API key not valid.", details=[reason])
+    assert isinstance(wrong_key, AccountRefused)
+    assert "key" not in wrong_key.shown
     assert isinstance(await failure(server, 403, "PERMISSION_DENIED", "No."), AccountRefused)
     retry = {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "34s"}
     busy = await failure(server, 429, "RESOURCE_EXHAUSTED", "You exceeded your quota.", details=[retry])

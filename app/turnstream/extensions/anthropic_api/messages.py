@@ -11,6 +11,7 @@ from turnstream.api.http.reading import idempotency_key_of, read_body
 from turnstream.api.services import Services, identity_of, services_and_owner
 from turnstream.api.streams.turn import requested_cursor
 from turnstream.dialects.histories import HistoryPlace
+from turnstream.dialects.unstored import Forgetting
 from turnstream.domain.errors import NotFound
 from turnstream.domain.turns import Turn
 from turnstream.extensions.anthropic_api.errors import ThreadRefused, failure
@@ -44,14 +45,17 @@ async def create_message(request: Request) -> Response:
         ignored += options.ignored
         key = idempotency_key_of(request, body)
         input = await input_of(sent.messages, continues=continues)
-        turn, part = await MessagePosting(services, identity_of(request), options, input, key).respond(place)
+        posting = MessagePosting(services, identity_of(request), options, input, key, stores=_stores(services, sent))
+        turn, part = await posting.respond(place)
+    forget = None if _stores(services, sent) else Forgetting(services, owner, turn, keeps_chat=False)
     if sent.stream:
-        response: Response = event_stream(
-            services, owner, turn, part, after, is_resumed=resumed is not None or after != EventPlace()
-        )
+        is_resumed = resumed is not None or after != EventPlace()
+        response: Response = event_stream(services, owner, turn, part, after, forget, is_resumed=is_resumed)
     else:
         read = message_reader(services, owner, turn, part)
         await read.end()
+        if forget is not None:
+            await forget()
         if read.events.failure is not None:
             ended = read.events.turn
             response = failure(
@@ -64,6 +68,11 @@ async def create_message(request: Request) -> Response:
     if ignored:
         response.headers[IGNORED] = ", ".join(ignored)
     return response
+
+
+def _stores(services: Services, sent: MessagesIn) -> bool:
+    """As the operator has set for the model; a client that names a thread continues it."""
+    return sent.thread is not None or services.resolver.models.check(sent.model).stores
 
 
 async def _continued(request: Request, services: Services, sent: MessagesIn) -> HistoryPlace | None:

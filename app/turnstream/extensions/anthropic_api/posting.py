@@ -35,11 +35,14 @@ _PLACE = "messages"
 
 @dataclass(frozen=True, slots=True)
 class MessagePosting:
+    """One request for a message. Without `stores`, a chat that begins with it is deleted at its end."""
+
     services: Services
     identity: Identity
     options: AskedOptions
     input: NewMessages
     key: IdempotencyKey | None
+    stores: bool = True
 
     async def respond(self, continued: HistoryPlace | None = None) -> tuple[Turn, int]:
         """Returns the turn that answers, and the part of it that is the answer; `continued` is the answer before, if
@@ -82,9 +85,10 @@ class MessagePosting:
             check_may_record(self.identity, past)
             history = history_of(self.services, self.identity.owner, past, _PLACE, goes_on=goes_on)
         new = new_turn(self.options, [NO_MESSAGE] if goes_on else input.blocks)
-        return (
-            await post_in_seeded_chat(self.services, new, new_chat(self.identity.owner), self.key, history)
-        ).assistant_turn
+        seeded = await post_in_seeded_chat(self.services, new, new_chat(self.identity.owner), self.key, history)
+        if not self.stores:
+            await histories_of(self.services).keep_unstored(seeded.assistant_turn, self.identity.owner)
+        return seeded.assistant_turn
 
     async def _continue(self) -> Turn:
         """Continues the answer that the messages end with; in a chat of its own if no chat is known to have the
@@ -95,7 +99,9 @@ class MessagePosting:
         new = new_turn(self.options, [NO_MESSAGE])
         check_prefill(services, new, input.last_answer, _PLACE)
         history, answer = input.history, input.last_answer
-        turn = await continue_answer(services, identity, new, history, answer, self.key, _PLACE)
+        turn = None
+        if self.stores:
+            turn = await continue_answer(services, identity, new, history, answer, self.key, _PLACE)
         turn = turn or await self._post_in_new_chat()
         await histories_of(services).keep(identity.owner, await digest_of(history), turn.id)
         return turn

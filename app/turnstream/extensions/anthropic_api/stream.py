@@ -7,6 +7,7 @@ from turnstream.api.codec import to_json
 from turnstream.api.services import Services
 from turnstream.api.streams.response import FrameResponse
 from turnstream.dialects.streams import PartReader, dialect_response
+from turnstream.dialects.unstored import Forgetting, delivered
 from turnstream.domain.errors import RequestRefused
 from turnstream.domain.turns import Turn
 from turnstream.extensions.anthropic_api.errors import error_json, text_of, type_of
@@ -23,9 +24,16 @@ def message_reader(services: Services, owner: str, turn: Turn, part: int) -> Par
 
 
 def event_stream(
-    services: Services, owner: str, turn: Turn, part: int, after: EventPlace, *, is_resumed: bool
+    services: Services,
+    owner: str,
+    turn: Turn,
+    part: int,
+    after: EventPlace,
+    forget: Forgetting | None = None,
+    *,
+    is_resumed: bool,
 ) -> FrameResponse:
-    """A resumed message begins again if what was sent of it is void."""
+    """A resumed message begins again if what was sent of it is void. `forget` follows its delivery."""
     place = after
 
     def events(turn: Turn, view: Callable[[], LiveView]) -> MessageEvents:
@@ -42,7 +50,7 @@ def event_stream(
                 return
             place = EventPlace()
 
-    return dialect_response(services, frames(), _access_ended, _FIRST)
+    return dialect_response(services, delivered(frames(), forget), _access_ended, _FIRST)
 
 
 def _access_ended(refusal: RequestRefused) -> bytes:

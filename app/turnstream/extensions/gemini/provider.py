@@ -117,6 +117,8 @@ def _failure(body: bytes, response: httpx2.Response) -> Exception:
         failure = msgspec.json.decode(body)
     except ValueError:
         failure = body.decode("utf-8", "replace")
+    if b'"API_KEY_INVALID"' in body:  # Google reports a wrong key as an invalid argument
+        failure = {"status": "UNAUTHENTICATED", "message": "The API key is not valid."}
     request_id = _request_id(response.headers)
     return provider_error(failure, response.status_code, headers=response.headers, request_id=request_id)
 

@@ -12,6 +12,7 @@ from turnstream.api.http.reading import idempotency_key_of, read_body
 from turnstream.api.services import identity_of, services_and_owner
 from turnstream.dialects.projection import Begin, CallResult, Close, Closed, Projection, calls_of_client
 from turnstream.dialects.streams import PartReader
+from turnstream.dialects.unstored import Forgetting, delivered
 from turnstream.domain.blocks import Block
 from turnstream.domain.cursor import Cursor
 from turnstream.domain.events import BlockDelta, Event, Notice, RoundStop, TurnEnd
@@ -32,7 +33,7 @@ from turnstream.extensions.openai_api.objects import (
     state_of,
     usage_json,
 )
-from turnstream.extensions.openai_api.posting import Forgetting, Place, Posting, delivered, is_to_be_stored
+from turnstream.extensions.openai_api.posting import Place, Posting, is_to_be_stored
 from turnstream.extensions.openai_api.schemas import ChatIn
 from turnstream.extensions.openai_api.stream import event_stream
 

@@ -14,6 +14,7 @@ from turnstream.dialects.chats import new_chat
 from turnstream.dialects.histories import history_of
 from turnstream.dialects.past_exchanges import histories_of
 from turnstream.dialects.posting import post_in_seeded_chat
+from turnstream.dialects.unstored import Forgetting
 from turnstream.domain.errors import RequestRefused
 from turnstream.domain.fork import cut_after
 from turnstream.domain.kinds import TEXT
@@ -21,7 +22,6 @@ from turnstream.extensions.openai_api.history import PLACE, past_items
 from turnstream.extensions.openai_api.inputs import Input, items_of, new_turn, options_of, split_input
 from turnstream.extensions.openai_api.items import items_of_path
 from turnstream.extensions.openai_api.objects import Json, ResponseId, failure_of
-from turnstream.extensions.openai_api.posting import Forgetting
 from turnstream.extensions.openai_api.references import with_referenced
 from turnstream.extensions.openai_api.responses import place_of, previous_path
 from turnstream.extensions.openai_api.schemas import SUMMARY_MARK, InputItem, MessageItem, ResponseIn, is_summary

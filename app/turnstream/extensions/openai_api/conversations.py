@@ -13,6 +13,7 @@ from turnstream.api.services import Services, count_writes, identity_of, service
 from turnstream.dialects.chats import checked_turn, new_chat
 from turnstream.dialects.histories import history_of
 from turnstream.dialects.past_exchanges import histories_of
+from turnstream.dialects.unstored import delete_turn
 from turnstream.domain.chats import Chat
 from turnstream.domain.errors import NotFound, RequestRefused
 from turnstream.domain.fork import cut_after
@@ -21,7 +22,6 @@ from turnstream.extensions.openai_api.history import PLACE, past_items
 from turnstream.extensions.openai_api.inputs import items_of
 from turnstream.extensions.openai_api.items import is_placeholder, items_of_path
 from turnstream.extensions.openai_api.objects import Json, chat_of_conversation, conversation_id, turn_of_item
-from turnstream.extensions.openai_api.posting import delete_turn
 from turnstream.extensions.openai_api.responses import item_page
 from turnstream.extensions.openai_api.schemas import ConversationBody, ItemsIn
 from turnstream.storage.chats.branches import Fork

@@ -14,6 +14,7 @@ from turnstream.api.services import Services, identity_of, services_and_owner
 from turnstream.api.streams.turn import passed_on
 from turnstream.dialects.counting import count_input
 from turnstream.dialects.histories import NO_MESSAGE
+from turnstream.dialects.unstored import Forgetting, delete_turn, delivered
 from turnstream.domain.errors import NotFound, ProviderError, RequestRefused
 from turnstream.domain.turns import Turn
 from turnstream.extensions.openai_api.errors import failed_call
@@ -28,7 +29,7 @@ from turnstream.extensions.openai_api.inputs import (
 )
 from turnstream.extensions.openai_api.items import input_items_of
 from turnstream.extensions.openai_api.objects import ResponseId, chat_of_conversation, parts_of
-from turnstream.extensions.openai_api.posting import Forgetting, Place, Posting, delete_turn, delivered, is_to_be_stored
+from turnstream.extensions.openai_api.posting import Place, Posting, is_to_be_stored
 from turnstream.extensions.openai_api.references import with_referenced
 from turnstream.extensions.openai_api.schemas import Included, ResponseIn
 from turnstream.extensions.openai_api.stream import event_stream, response_now, response_reader

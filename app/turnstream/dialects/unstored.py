@@ -1,0 +1,41 @@
+"""Deletion of answers that their client, or the operator, does not want to be stored."""
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from turnstream.api.services import Services
+from turnstream.dialects.past_exchanges import histories_of
+from turnstream.domain.turns import Turn
+
+
+async def delete_turn(services: Services, owner: str, turn: Turn) -> None:
+    """Deletes the turn and all that follow it."""
+    async for _, running in services.storage.branches.delete(owner, turn.chat_id, turn.id):
+        for id in running:
+            await services.live.cancel(id)
+        services.live.notify(owner, turn.chat_id)
+
+
+class Forgetting:
+    """Deletes what was not to be stored, once it was delivered. A turn that waits for its client stays until then."""
+
+    def __init__(self, services: Services, owner: str, turn: Turn, *, keeps_chat: bool) -> None:
+        self._services, self._owner, self._turn, self._keeps_chat = services, owner, turn, keeps_chat
+
+    async def __call__(self) -> None:
+        storage, owner, chat = self._services.storage, self._owner, self._turn.chat_id
+        if not (await storage.turns.get(owner, chat, self._turn.id)).ended:
+            return
+        is_unstored = await histories_of(self._services).is_unstored(owner, chat)
+        await delete_turn(self._services, owner, self._turn)
+        if not self._keeps_chat and (is_unstored or await storage.turns.newest(owner, chat) is None):
+            await storage.chats.delete(owner, chat)
+            self._services.live.notify(owner, chat)
+
+
+async def delivered(frames: AsyncGenerator[bytes, None], forget: Forgetting | None) -> AsyncGenerator[bytes, None]:
+    async with aclosing(frames):
+        async for frame in frames:
+            yield frame
+    if forget is not None:
+        await forget()
