@@ -717,7 +717,7 @@ shares = Table(
     Index(None, "digest", unique=True),
     Index(None, "chat_id"),
     Index(None, "turn_id"),
-    info=owned("chat_id", "state", closed=True),
+    info=owned("chat_id", "state"),
 )
 
 # A request that carried an Idempotency-Key, and the exchange it made. `digest` is of the request, so that the same key

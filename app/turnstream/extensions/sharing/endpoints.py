@@ -83,7 +83,8 @@ async def get_shared(request: Request) -> Response:
 
 
 async def get_shared_file(request: Request) -> Response:
-    services, content, upload = services_of(request), await _content(request), id_of(request, "upload")
+    upload = id_of(request, "upload")
+    services, content = services_of(request), await _content(request)
     OWNER.set(content.owner)
     found = await services.storage.uploads.read(content.owner, upload) if upload in content.uploads else None
     if found is None:

@@ -1,7 +1,7 @@
 """Links to chats: their rows, and the content that they show.
 
-The role of the API does not reach the table of links. So these statements see the rows of all owners, and each one that
-a credential asks for names its owner.
+A link is found by its secret, before its owner is known. So these statements see the rows of all owners, and each one
+that a credential asks for names its owner.
 """
 
 import asyncio
