@@ -4,23 +4,19 @@ Each one checks first, then opens the transaction, writes and commits: no file i
 read while the chat is locked.
 """
 
-import asyncio
 from collections.abc import Sequence
-from contextlib import aclosing, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from uuid import UUID
 
 from turnstream.api.attachments import allowed_blocks, check_attachments, steer_blocks, user_blocks
 from turnstream.api.caller import check_turn, of_caller, with_fixed
-from turnstream.api.events import frame
 from turnstream.api.schemas.blocks import TextBlockIn
 from turnstream.api.schemas.requests import ForkIn, NewTurn, TurnOptions
 from turnstream.api.sealed_headers import has_plain_secrets, sealed
 from turnstream.api.services import Services, check_rate
 from turnstream.domain.blocks import Block
 from turnstream.domain.chats import Chat, title_from
-from turnstream.domain.cursor import START
 from turnstream.domain.errors import Conflict, RequestRefused
 from turnstream.domain.fork import cut_after
 from turnstream.domain.turns import Turn
@@ -35,10 +31,8 @@ from turnstream.storage.chats.exchanges import (
     Target,
     key_refused,
 )
-from turnstream.stream.reader import follow
 
 _TITLE_OF_FORK = 290  # characters of the original's title
-_STOP_TIMEOUT = 10.0  # seconds
 
 
 async def post_message(
@@ -151,18 +145,6 @@ async def cancel_turn(services: Services, owner: str, chat: UUID, turn: UUID) ->
         await services.live.cancel(turn)
     services.live.feed.notify(owner)
     return found
-
-
-async def wait_for_end(services: Services, owner: str, turn: Turn) -> None:
-    """Returns when the turn, which was cancelled, has ended. Raises Conflict when that takes too long."""
-    load = partial(services.storage.turns.get, owner, turn.chat_id, turn.id)
-    frames = follow(services.live.directory, services.live.directory.view(turn), load, START, frame)
-    try:
-        async with asyncio.timeout(_STOP_TIMEOUT), aclosing(frames):
-            async for _ in frames:
-                pass
-    except TimeoutError:
-        raise Conflict(f"Turn {turn.id} is being stopped and still runs; try again.") from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,21 +1,26 @@
 """Helpers of the dialects, whose clients make ids of their own and create a chat with its first message."""
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any
 from uuid import UUID, uuid5
 
 from pydantic import ValidationError
 
 from turnstream.api.caller import held_options
-from turnstream.api.exchange import cancel_turn, generate_again, post_message, wait_for_end
+from turnstream.api.events import frame
+from turnstream.api.exchange import cancel_turn, generate_again, post_message
 from turnstream.api.http.validation import invalid
-from turnstream.api.schemas.requests import ChatSettings, NewTurn, TurnOptions, UiOptions
+from turnstream.api.schemas.requests import ChatSettings, NewTurn, TurnOptions
 from turnstream.api.services import Services
 from turnstream.dialects.posting import History, post_in_seeded_chat
+from turnstream.dialects.schemas import UiOptions
 from turnstream.domain.chats import Chat, OnBusy
+from turnstream.domain.cursor import START
 from turnstream.domain.errors import Conflict, NotFound, RequestRefused
 from turnstream.domain.identity import Identity
 from turnstream.domain.turns import Turn
@@ -23,10 +28,12 @@ from turnstream.kit.clock import CLOCK
 from turnstream.kit.ids import new_id
 from turnstream.kit.text import unstorable
 from turnstream.storage.chats.exchanges import Exchange, IdempotencyKey, Target
+from turnstream.stream.reader import follow
 
 _NAMESPACE = UUID("5f3c1f6e-6f0b-5c58-9d3b-2f9c3a1f7f10")
 # An end that is longer ago is no news to a client that connects.
 _RECENTLY = timedelta(minutes=1)
+_STOP_TIMEOUT = 10.0  # seconds
 
 
 async def chat_of(services: Services, identity: Identity, id: str) -> UUID:
@@ -98,6 +105,18 @@ async def post_by_chat(
             created = new_chat(target.owner, target.chat)
             return await post_in_seeded_chat(services, new, created, key, seed())
     raise Conflict(f"Chat {target.chat} is created and deleted all the time; try again later.")
+
+
+async def wait_for_end(services: Services, owner: str, turn: Turn) -> None:
+    """Returns when the turn, which was cancelled, has ended. Raises Conflict when that takes too long."""
+    load = partial(services.storage.turns.get, owner, turn.chat_id, turn.id)
+    frames = follow(services.live.directory, services.live.directory.view(turn), load, START, frame)
+    try:
+        async with asyncio.timeout(_STOP_TIMEOUT), aclosing(frames):
+            async for _ in frames:
+                pass
+    except TimeoutError:
+        raise Conflict(f"Turn {turn.id} is being stopped and still runs; try again.") from None
 
 
 async def replace_answer(

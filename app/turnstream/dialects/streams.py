@@ -2,7 +2,9 @@
 
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
+from datetime import datetime
 from functools import partial
+from math import ceil
 from typing import Generic, Protocol, TypeVar
 
 from turnstream.api.services import Services
@@ -11,6 +13,7 @@ from turnstream.domain.cursor import START, Cursor
 from turnstream.domain.errors import RequestRefused
 from turnstream.domain.events import Event, Notice
 from turnstream.domain.turns import Turn
+from turnstream.kit.clock import CLOCK
 from turnstream.storage.database import retry_while_unavailable
 from turnstream.stream.live import LiveView
 from turnstream.stream.reader import Encode, TurnReader
@@ -107,3 +110,9 @@ def dialect_response(
     """`access_ended` encodes the last frame of a stream whose credential has ended."""
     heartbeat, streams = services.http.heartbeat, services.streams
     return FrameResponse(frames, _LIFE, heartbeat, streams, last_frame=access_ended, cuts=True, first=first)
+
+
+def wait_headers(seconds: float | None, since: datetime | None = None) -> dict[str, str]:
+    """A header with the rest of the wait that a provider asked for at `since`. Empty without a wait."""
+    left = (seconds or 0.0) - ((CLOCK.now() - since).total_seconds() if since else 0.0)
+    return {"Retry-After": str(ceil(left))} if left > 0 else {}

@@ -3,8 +3,6 @@
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from datetime import datetime
-from math import ceil
 from typing import Any
 
 import structlog
@@ -24,7 +22,6 @@ from turnstream.domain.errors import (
     Unauthorized,
 )
 from turnstream.domain.queue import Delivered
-from turnstream.kit.clock import CLOCK
 from turnstream.kit.requirements import sentence
 
 log = structlog.get_logger(__name__)
@@ -143,12 +140,6 @@ def _headers(error: RequestRefused) -> dict[str, str]:
             return {"Retry-After": str(error.retry_after)}
         case _:
             return {}
-
-
-def wait_headers(seconds: float | None, since: datetime | None = None) -> dict[str, str]:
-    """A header with the rest of the wait that a provider asked for at `since`. Empty without a wait."""
-    left = (seconds or 0.0) - ((CLOCK.now() - since).total_seconds() if since else 0.0)
-    return {"Retry-After": str(ceil(left))} if left > 0 else {}
 
 
 async def unavailable(request: Request, error: Exception) -> Response:

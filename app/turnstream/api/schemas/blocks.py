@@ -1,14 +1,11 @@
 """Request models of blocks: text, images and documents."""
 
-import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 from uuid import UUID
 
 from pydantic import Field
 
 from turnstream.api.schemas.fields import Body, Storable, Title
-
-_UPLOAD = re.compile("(?:https?://[^/?#]+)?(?:/[^?#]+)?/api/uploads/([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})")
 
 
 class TextBlockIn(Body):
@@ -52,11 +49,3 @@ class DocumentBlockIn(Body):
 
 
 BlockIn = Annotated[TextBlockIn | ImageBlockIn | DocumentBlockIn, Field(discriminator="type")]
-
-
-def source_of_url(url: str) -> dict[str, Any] | None:
-    """The source of a file whose bytes are in its URL, or that was uploaded before; None for any other URL."""
-    header, _, data = url.partition(";base64,")
-    if found := _UPLOAD.fullmatch(url):
-        return {"type": "upload", "id": UUID(found[1])}
-    return {"type": "base64", "data": data} if data and header.startswith("data:") else None

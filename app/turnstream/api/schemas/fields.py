@@ -24,10 +24,6 @@ Title = Annotated[Storable, Field(min_length=1, max_length=300)]
 TEXT_TAG, OTHER_TAG = "(text)", "(other)"
 
 
-def text_or_other(value: Any) -> str:
-    return TEXT_TAG if isinstance(value, str) else OTHER_TAG
-
-
 def storable_value(value: Any) -> Any:
     """Returns `value`. Raises ValueError if a text or a number in it cannot be stored."""
     try:
@@ -59,24 +55,6 @@ class Body(BaseModel):
     """A request body: unknown fields are refused, and so is "5" for a number."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
-
-
-class LenientBody(Body):
-    """A body in another protocol, whose clients send more than is needed here: unknown fields are ignored."""
-
-    model_config = ConfigDict(extra="ignore", strict=True)
-
-
-class OpenBody(LenientBody):
-    """The same, whose unknown fields are kept, because they are passed on."""
-
-    model_config = ConfigDict(extra="allow", strict=True)
-
-    __pydantic_extra__: dict[str, AnyJson]
-
-    def sent(self) -> dict[str, Any]:
-        """The members that were sent."""
-        return self.model_dump(exclude_unset=True)
 
 
 def without_defaults(schema: dict[str, Any]) -> None:

@@ -107,12 +107,6 @@ class TurnOptions(FixedOptions):
     ] = None
 
 
-class UiOptions(TurnOptions):
-    """Options of one turn that a client of a dialect sends along, as in turnstream's own API."""
-
-    on_busy: OnBusy = "interrupt"
-
-
 class ForkIn(Body):
     """Target and end of a copy. The copy of a user turn is answered again."""
 

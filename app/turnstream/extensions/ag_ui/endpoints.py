@@ -11,7 +11,6 @@ from turnstream.api.actions import decisions_of, store_answers
 from turnstream.api.caller import CALLER
 from turnstream.api.codec import output_text, to_json
 from turnstream.api.http.reading import idempotency_key_of, read_body
-from turnstream.api.schemas.requests import UiOptions
 from turnstream.api.schemas.tools import ActionsIn
 from turnstream.api.services import Services, count_writes, identity_of, path_for, services_and_owner
 from turnstream.api.views import json_response
@@ -40,6 +39,7 @@ from turnstream.dialects.histories import (
     seed_of,
     turn_of,
 )
+from turnstream.dialects.schemas import UiOptions
 from turnstream.domain.asks import QUESTIONS, Ask, AskAnswer
 from turnstream.domain.errors import RequestRefused
 from turnstream.domain.identity import Identity

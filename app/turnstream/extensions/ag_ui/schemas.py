@@ -4,9 +4,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 
-from turnstream.api.schemas.blocks import source_of_url
-from turnstream.api.schemas.fields import OTHER_TAG, TEXT_TAG, LenientBody, OpenBody, Storable, text_or_other
-from turnstream.api.schemas.requests import UiOptions
+from turnstream.api.schemas.fields import OTHER_TAG, TEXT_TAG, Storable
+from turnstream.dialects.schemas import LenientBody, OpenBody, UiOptions, source_of_url, text_or_other
 from turnstream.domain.errors import RequestRefused
 
 

@@ -13,7 +13,6 @@ from turnstream.api.actions import store_answers
 from turnstream.api.caller import CALLER
 from turnstream.api.codec import output_text, to_json
 from turnstream.api.http.reading import id_in_query, idempotency_key_of, read_body
-from turnstream.api.schemas.requests import UiOptions
 from turnstream.api.services import Services, count_writes, identity_of, path_for, services_and_owner
 from turnstream.api.streams.turn import passed_on
 from turnstream.api.views import json_response
@@ -44,6 +43,7 @@ from turnstream.dialects.histories import (
     spoken,
     turn_of,
 )
+from turnstream.dialects.schemas import UiOptions
 from turnstream.domain.asks import Ask, AskAnswer
 from turnstream.domain.errors import NotFound, RequestRefused
 from turnstream.domain.identity import Identity

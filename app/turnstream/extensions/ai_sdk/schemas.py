@@ -4,9 +4,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
-from turnstream.api.schemas.blocks import source_of_url
-from turnstream.api.schemas.fields import LenientBody, Storable
-from turnstream.api.schemas.requests import Prompt, UiOptions
+from turnstream.api.schemas.fields import Storable
+from turnstream.api.schemas.requests import Prompt
+from turnstream.dialects.schemas import LenientBody, UiOptions, source_of_url
 from turnstream.domain.errors import RequestRefused
 
 

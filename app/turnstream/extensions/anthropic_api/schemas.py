@@ -13,13 +13,11 @@ from turnstream.api.schemas.fields import (
     AnyJson,
     Body,
     JsonObject,
-    LenientBody,
-    OpenBody,
     Storable,
-    text_or_other,
     without_defaults,
 )
 from turnstream.api.schemas.requests import ModelName
+from turnstream.dialects.schemas import LenientBody, OpenBody, text_or_other
 
 
 class SourceIn(LenientBody):

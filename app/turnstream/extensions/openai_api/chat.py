@@ -7,11 +7,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from turnstream.api.codec import to_json
-from turnstream.api.http.errors import wait_headers
 from turnstream.api.http.reading import idempotency_key_of, read_body
 from turnstream.api.services import identity_of, services_and_owner
 from turnstream.dialects.projection import Begin, CallResult, Close, Closed, Projection, calls_of_client
-from turnstream.dialects.streams import PartReader
+from turnstream.dialects.streams import PartReader, wait_headers
 from turnstream.dialects.unstored import Forgetting, delivered
 from turnstream.domain.blocks import Block
 from turnstream.domain.cursor import Cursor

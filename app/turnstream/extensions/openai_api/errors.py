@@ -7,7 +7,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from turnstream.api.codec import to_json
-from turnstream.api.http.errors import OVERLOADED, STORAGE_AWAY, Invalid, refused, unavailable, wait_headers
+from turnstream.api.http.errors import OVERLOADED, STORAGE_AWAY, Invalid, refused, unavailable
+from turnstream.dialects.streams import wait_headers
 from turnstream.domain.errors import (
     Forbidden,
     Overloaded,

@@ -14,13 +14,11 @@ from turnstream.api.schemas.fields import (
     AnyJson,
     Body,
     JsonObject,
-    LenientBody,
-    OpenBody,
     Storable,
-    text_or_other,
     without_defaults,
 )
 from turnstream.api.schemas.requests import Labels, ModelName
+from turnstream.dialects.schemas import LenientBody, OpenBody, text_or_other
 from turnstream.extensions.openai_api.objects import flat_name
 from turnstream.llm.conversation.messages import SUMMARISED
 
