@@ -120,7 +120,6 @@ class Settings(Section):
     )
     host: str = Field("127.0.0.1", description="address to listen on")
     port: int = Field(8000, ge=0, le=65535, description="port to listen on")
-    workers: int = Field(1, ge=1, le=64, description="processes that serve the port, each a replica; serve --workers")
     root_path: str = Field(
         "",
         pattern=r"^(/[\w.~-]+)*$",

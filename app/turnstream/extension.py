@@ -18,15 +18,18 @@ from turnstream.domain.errors import ConfigError
 from turnstream.kit.extension_packages import GROUP
 
 if TYPE_CHECKING:
+    from socket import socket
+
     from turnstream.api.http.call_group import CallGroup
     from turnstream.api.identity.way import Admit, Authenticate, LoginScopes
+    from turnstream.api.neighbours import Neighbours
     from turnstream.api.reads import ReadCopy
     from turnstream.api.services import Services
     from turnstream.config import Section, Settings
-    from turnstream.domain.guards import Guard
     from turnstream.domain.plans import Plans
     from turnstream.engine.hooks import Hooks
     from turnstream.engine.side_calls import SideCalls
+    from turnstream.engine.text_checks import TextGuard
     from turnstream.engine.upkeep.sweeps import Sweep
     from turnstream.llm.models.api import ModelApi
     from turnstream.llm.models.catalog import Models
@@ -35,6 +38,7 @@ if TYPE_CHECKING:
     from turnstream.storage.database import Database
     from turnstream.storage.runs.queue import Renewals, WebhookKind
     from turnstream.tools.sources import SourceKind
+    from turnstream.tools.tool import Tool
     from turnstream.tools.toolset import Toolset
 
 _NONE = "none"
@@ -80,7 +84,7 @@ class Work:
     admit: "Admit | None" = None
     webhooks: "Collection[WebhookKind]" = ()
     serving: "Sequence[Callable[[Services], Coroutine[Any, Any, None]]]" = ()
-    guards: "Sequence[Guard]" = ()
+    guards: "Sequence[TextGuard]" = ()
 
 
 class TurnFiles(Protocol):
@@ -141,6 +145,40 @@ class DatabaseCopy(Protocol):
         ...
 
 
+class ServerProcess(Protocol):
+    """One of several processes on one port. `number` counts them from 1."""
+
+    @property
+    def number(self) -> int: ...
+
+    def neighbours(self, replica: UUID) -> "Neighbours":
+        """The others, as this one sees them. `replica` is this one."""
+        ...
+
+    def obey(self, drain: Callable[[], None], stop: Callable[[], None]) -> None:
+        """Drains the server if the supervisor is gone, and stops it if the supervisor writes to standard input. A
+        second signal has no more effect than the first: systemd, and a terminal, send theirs to this process as well.
+        """
+        ...
+
+
+class ServerProcesses(Protocol):
+    """Several processes of one `serve`, each a replica, and their supervisor. `count` is the number in the settings."""
+
+    @property
+    def count(self) -> int: ...
+
+    async def supervise(self, reserved: "socket", count: int, welcome: str) -> int:
+        """Runs until a signal, or until no process can start. Returns the exit status. `reserved` keeps the port;
+        `welcome` is printed when all processes are ready.
+        """
+        ...
+
+    def process(self, place: str) -> ServerProcess:
+        """This process, by what the supervisor gave to it."""
+        ...
+
+
 class NoFiles:
     """Nothing is recorded."""
 
@@ -168,6 +206,10 @@ def _no_providers(_: "Settings") -> "Sequence[ModelApi]":
     return ()
 
 
+def _no_tools(_: "Settings", __: "Database") -> "Sequence[Tool]":
+    return ()
+
+
 def _no_tool_sources(_: "Settings") -> "Sequence[SourceKind]":
     return ()
 
@@ -181,6 +223,10 @@ def _no_recordings(_: "Settings") -> TurnFiles | None:
 
 
 def _no_database(_: "Settings") -> OwnDatabase | None:
+    return None
+
+
+def _no_processes(_: "Settings") -> ServerProcesses | None:
     return None
 
 
@@ -209,13 +255,14 @@ def _no_cell(_: "Settings") -> None:
 class Extension:
     """`summary` is what `doctor` prints. `settings` is a section of the settings. `checks` are lines of `doctor`, by
     their names; a server starts only if none finds a fault. `way` opens a way to authenticate, if the settings ask for
-    it. `providers` are APIs of models, `tool_sources` kinds of tools from elsewhere. `interceptors` opens those of
-    model calls, the nearest to the network first. `recordings` are files of turns, if the settings ask for them.
-    `database` is a Postgres that the server runs itself, `copy` a standby for reads that may be old. `cell` is the name
-    that the settings give this server; its tokens have it in them. `search` takes the place of the core's own search.
-    `call_links` makes links to calls that wait, for webhooks. `before_erasure` ends sessions and tokens of an owner at
-    other servers, while the rows are there. `commands` are modules by the name of the command that each defines:
-    `usage`, or `owners move` in the group `owners`.
+    it. `providers` are APIs of models, `tools` its own tools, `tool_sources` kinds of tools from elsewhere.
+    `interceptors` opens those of model calls, the nearest to the network first. `recordings` are files of turns, if the
+    settings ask for them. `database` is a Postgres that the server runs itself, `copy` a standby for reads that may be
+    old. `processes` are several on one port. `cell` is the name that the settings give this server; its tokens have it
+    in them. `search` takes the place of the core's own search. `call_links` makes links to calls that wait, for
+    webhooks. `before_erasure` ends sessions and tokens of an owner at other servers, while the rows are there.
+    `commands` are modules by the name of the command that each defines: `usage`, or `owners move` in the group
+    `owners`.
     """
 
     name: str
@@ -226,11 +273,13 @@ class Extension:
     work: Callable[[Context], Work] = _no_work
     way: "Callable[[Settings, LoginScopes], AbstractAsyncContextManager[Authenticate | None]]" = _no_way
     providers: "Callable[[Settings], Sequence[ModelApi]]" = _no_providers
+    tools: "Callable[[Settings, Database], Sequence[Tool]]" = _no_tools
     tool_sources: "Callable[[Settings], Sequence[SourceKind]]" = _no_tool_sources
     interceptors: "Callable[[Settings], AbstractContextManager[Sequence[Interceptor]]]" = _no_interceptors
     recordings: "Callable[[Settings], TurnFiles | None]" = _no_recordings
     database: "Callable[[Settings], OwnDatabase | None]" = _no_database
     copy: "Callable[[Settings], DatabaseCopy | None]" = _no_copy
+    processes: "Callable[[Settings], ServerProcesses | None]" = _no_processes
     cell: "Callable[[Settings], str | None]" = _no_cell
     search: "Callable[[Database], Search] | None" = None
     call_links: "Callable[[Settings, Database], CallLinks | None]" = _no_call_links
@@ -318,6 +367,11 @@ def before_erasure(
 def copy_of(settings: "Settings", extensions: Iterable[Extension]) -> DatabaseCopy | None:
     """The copy of the first extension that has one. Raises ConfigError."""
     return next((copy for each in extensions if (copy := each.copy(settings)) is not None), None)
+
+
+def processes_of(settings: "Settings", extensions: Iterable[Extension]) -> ServerProcesses | None:
+    """The processes of the first extension that can start several."""
+    return next((found for each in extensions if (found := each.processes(settings)) is not None), None)
 
 
 def own_cell(settings: "Settings", extensions: Iterable[Extension]) -> str | None:

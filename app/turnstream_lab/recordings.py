@@ -39,7 +39,7 @@ _KEPT: Final = frozenset(
         "x-should-retry",
     }
 )
-_KEYS: Final = ("authorization", "x-api-key", "api-key")
+_KEYS: Final = ("authorization", "x-api-key", "api-key", "x-goog-api-key", "x-amz-security-token")
 _OTHERS: Final = "other"
 _STEP: Final = 100  # folders
 # Bytes that may wait for the disk, and seconds for which a server that stops waits for what is left.

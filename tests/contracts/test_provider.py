@@ -14,6 +14,7 @@ from turnstream.domain.blocks import Block
 from turnstream.domain.errors import PermanentError, ProviderError, TransientError
 from turnstream.domain.turns import ToolSpec
 from turnstream.extensions.demo.provider import DemoProvider
+from turnstream.extensions.gemini.provider import GeminiProvider
 from turnstream.extensions.openai.provider import OpenAIChatProvider, OpenAIProvider, OpenAIResponsesProvider
 from turnstream.llm.accumulator import Accumulator
 from turnstream.llm.anthropic.provider import AnthropicProvider
@@ -88,6 +89,43 @@ def openai_chat() -> AbstractAsyncContextManager[Fake]:
 
 def openai_responses() -> AbstractAsyncContextManager[Fake]:
     return openai(OpenAIResponsesProvider, responses_stream_of(*REPLY))
+
+
+@asynccontextmanager
+async def gemini() -> AsyncIterator[Fake]:
+    reply = gemini_stream_of(*REPLY)
+    async with canned_server() as server, GeminiProvider("a key", server.url) as provider:
+        server.answer = Answer(reply, sizes=[50])
+
+        def fail(error: ProviderError, late: bool) -> None:
+            said = {"error": {"type": error.type, "message": error.message}}
+            if late:
+                server.answer = Answer(reply.rpartition(b"data: ")[0] + chunk(said))
+            else:
+                status = 503 if isinstance(error, TransientError) else 401
+                server.answer = Answer(json.dumps(said).encode(), status, {"content-type": "application/json"})
+
+        yield Fake(provider, fail)
+
+
+def gemini_stream_of(*blocks: Sequence[Part], with_ids: bool = False) -> bytes:
+    body = b""
+    for opened, *parts in blocks:
+        assert isinstance(opened, BlockOpened)
+        texts = [part.text for part in parts if isinstance(part, BlockText)]
+        if opened.type == "tool_use":
+            call = {"name": opened.name, "args": json.loads("".join(texts))}
+            call |= {"id": opened.tool_use_id} if with_ids else {}
+            body += candidate({"functionCall": call, "thoughtSignature": "c2ln"})
+        else:
+            thought = {"thought": True} if opened.type == "thinking" else {}
+            body += b"".join(candidate({"text": text, **thought}) for text in texts)
+    return body + candidate({"text": ""}, finishReason="STOP")
+
+
+def candidate(part: dict[str, Any], **members: Any) -> bytes:
+    usage = {"promptTokenCount": 10, "candidatesTokenCount": 5}
+    return chunk({"candidates": [{"content": {"parts": [part]}, **members}], "usageMetadata": usage})
 
 
 @asynccontextmanager
@@ -171,6 +209,7 @@ def chunk(data: dict[str, Any]) -> bytes:
 
 FAKES = {
     "anthropic": anthropic,
+    "gemini": gemini,
     "openai-chat": openai_chat,
     "openai-responses": openai_responses,
     "scripted": scripted,
@@ -241,7 +280,7 @@ async def test_an_answer_may_be_left_in_the_middle_and_the_next_one_is_whole(fak
     assert (await accumulated(fake.provider))[0].ended
 
 
-@pytest.mark.parametrize("fake", ["anthropic", "openai-chat", "openai-responses", "scripted"], indirect=True)
+@pytest.mark.parametrize("fake", ["anthropic", "gemini", "openai-chat", "openai-responses", "scripted"], indirect=True)
 @pytest.mark.parametrize(
     "error", [TransientError("overloaded_error", "Overloaded"), PermanentError("authentication_error", "no such key")]
 )
@@ -286,6 +325,7 @@ WHOLE_CALLS = delta(
     ("make", "body"),
     [
         (AnthropicProvider, stream_of(*REPEATED)),
+        (GeminiProvider, gemini_stream_of(*REPEATED, with_ids=True)),
         (OpenAIChatProvider, chat_stream_of(*REPEATED, numbered=True)),
         (OpenAIChatProvider, WHOLE_CALLS),
         (OpenAIResponsesProvider, responses_stream_of(*REPEATED)),
@@ -293,6 +333,7 @@ WHOLE_CALLS = delta(
     ],
     ids=[
         "anthropic",
+        "gemini",
         "openai-chat",
         "openai-chat without numbers",
         "openai-responses",

@@ -14,13 +14,13 @@ import pytest
 from turnstream.domain.blocks import Block
 from turnstream.domain.jobs import JOB_TRANSITIONS, JobState
 from turnstream.domain.turns import TRANSITIONS, Status, TurnRequest
+from turnstream.extensions.admin.statement_list import statements as every_statement
 from turnstream.kit.ids import new_id
 from turnstream.storage.chats.chats import Chats
 from turnstream.storage.chats.exchanges import Exchanges, Target
 from turnstream.storage.database import Statement, connect
 from turnstream.storage.owners.charges import columns_of_charges
 from turnstream.storage.rows import columns_of, columns_of_rounds, to_json
-from turnstream.storage.statements import statements as every_statement
 
 Values = Mapping[str, Any]
 STATUSES: tuple[Status, ...] = get_args(Status)

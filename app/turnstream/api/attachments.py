@@ -9,7 +9,7 @@ from typing import assert_never
 import msgspec
 
 from turnstream.api.caller import CALLER
-from turnstream.api.documents import UNTIL_DELETED, check_path
+from turnstream.api.http.reading import check_path
 from turnstream.api.schemas.blocks import (
     Base64In,
     BlockIn,
@@ -29,6 +29,7 @@ from turnstream.domain.results import ResultPart
 from turnstream.llm.models.catalog import NEEDED_ABILITY, Model
 from turnstream.storage.owners.uploads import Upload
 
+UNTIL_DELETED = 60  # seconds until an owner may have deleted something
 _IMAGES, _DOCUMENTS = media_shown_as(IMAGE), media_shown_as(DOCUMENT)
 # Bytes of the files of one message, as much as providers take in one request.
 _MOST_FILE_BYTES = 32_000_000

@@ -32,7 +32,6 @@ from turnstream.storage.chats.chat_changes import ChatUpdates
 from turnstream.storage.chats.chats import Chats
 from turnstream.storage.chats.exchanges import Exchanges
 from turnstream.storage.chats.grants import Grants
-from turnstream.storage.chats.histories import Histories
 from turnstream.storage.chats.job_results import JobResults
 from turnstream.storage.chats.job_stops import JobStops
 from turnstream.storage.chats.queued import QueuedMessages
@@ -43,7 +42,7 @@ from turnstream.storage.chats.waiting import WaitingCalls
 from turnstream.storage.database import OWNER, Database
 from turnstream.storage.owners.accounts import Accounts, Refusal, retry_after
 from turnstream.storage.owners.charges import Charges
-from turnstream.storage.owners.documents import Documents
+from turnstream.storage.owners.documents import DocumentTexts
 from turnstream.storage.owners.owner_keys import OwnerKeys
 from turnstream.storage.owners.tokens import Tokens
 from turnstream.storage.owners.uploads import Uploads
@@ -68,14 +67,13 @@ class Storage:
     turn_counts: TurnCounts
     exchanges: Exchanges
     branches: Branches
-    histories: Histories
     queued: QueuedMessages
     actions: Actions
     grants: Grants
     waiting: WaitingCalls
     approvals: Approvals
     results: ToolResults
-    documents: Documents
+    documents: DocumentTexts
     uploads: Uploads
     tokens: Tokens
     activities: Activities
@@ -106,14 +104,13 @@ class Storage:
             turn_counts=TurnCounts(everything),
             exchanges=Exchanges(database),
             branches=Branches(database),
-            histories=Histories(database),
             queued=QueuedMessages(database, everything),
             actions=Actions(database),
             grants=Grants(database),
             waiting=WaitingCalls(database),
             approvals=Approvals(database),
             results=ToolResults(database),
-            documents=Documents(database),
+            documents=DocumentTexts(database),
             uploads=Uploads(database),
             tokens=Tokens(everything, cell),
             activities=Activities(everything, most_running),

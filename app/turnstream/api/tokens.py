@@ -7,8 +7,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from turnstream.api.caller import check_named
-from turnstream.api.documents import check_path
-from turnstream.api.http.reading import read_body
+from turnstream.api.http.reading import check_path, read_body
 from turnstream.api.schemas.requests import BrowserTokenIn, ChatSettings, FixedOptions
 from turnstream.api.schemas.responses import BrowserTokenOut, IdentityOut
 from turnstream.api.sealed_headers import new_settings

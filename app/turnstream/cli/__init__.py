@@ -16,14 +16,9 @@ from turnstream.extension import installed, read_settings
 MODULES: Mapping[str, str] = {
     "serve": "turnstream.cli.serve",
     "chat": "turnstream_terminal.command",
-    "docs": "turnstream.cli.documents",
     "tokens": "turnstream.cli.tokens",
     "owners": "turnstream.cli.owners",
-    "usage": "turnstream.cli.usage",
-    "audit": "turnstream.cli.audit",
     "migrate": "turnstream.cli.migrate",
-    "statements": "turnstream.cli.statements",
-    "doctor": "turnstream.cli.doctor",
     "conformance": "turnstream_conformance.command",
 }
 

@@ -42,17 +42,16 @@ from turnstream.domain.steps import (
 )
 from turnstream.domain.turns import DELETED, Status, Turn, TurnError, TurnRequest
 from turnstream.domain.why import Activity
-from turnstream.engine.guards import TurnBlocked
 from turnstream.engine.hooks import AfterRound, BeforeAttempt
 from turnstream.engine.metrics import count_retry, count_usage, logged_continuation
 from turnstream.engine.model_route import ModelAccess, ModelRoute
 from turnstream.engine.model_spans import model_call
 from turnstream.engine.recorder import Settlement, to_the_end
 from turnstream.engine.reply import Reply
-from turnstream.engine.reply_gate import ReplyGate
 from turnstream.engine.requests import ModelStep, Requests, TokenCounts
 from turnstream.engine.retries import StallTimeout
 from turnstream.engine.spending import BudgetSpent, most_cost, most_tokens
+from turnstream.engine.text_checks import TextGate, TurnBlocked
 from turnstream.engine.tool_gate import JobEnd, end_of
 from turnstream.engine.tool_runs import ToolRuns
 from turnstream.engine.turn_context import TurnContext
@@ -344,12 +343,9 @@ class Executor:
             log.info("conversation.compacted", through=str(step.through))
         await self._call_after_round()
 
-    def _gate(self, before: str) -> ReplyGate | None:
-        guards = [guard for guard in self._context.guards if guard.on & {"text", "thinking"}]
-        if not guards:
-            return None
-        most = self._models.policy.max_reply_chars
-        return ReplyGate(guards, self._context.owner, lambda: self.turn, most, before)
+    def _gate(self, before: str) -> TextGate | None:
+        open_gate = self._context.checks.open_gate
+        return open_gate and open_gate(lambda: self.turn, self._models.policy.max_reply_chars, before)
 
     async def _seal_reply(self, stop_reason: str) -> None:
         """Seals the round of a whole reply, together with the end of the turn or the start of calls if these follow
@@ -497,10 +493,8 @@ class Executor:
         if self._unsealed() is None:
             return
         settlement = settle(self.turn, self._recorder.view.block_being_written(), recoveries)
-        if settlement == "keep" and any(
-            "text" in guard.on and guard.window is not None and not guard.continues for guard in self._context.guards
-        ):
-            settlement = "void"  # its check has not seen the end, and could not take back what a kept round has
+        if settlement == "keep" and self._context.checks.voids_interrupted:
+            settlement = "void"
         log.info("round.interrupted", settled=settlement, error=error.type)
         match settlement:
             case "seal" | "keep":

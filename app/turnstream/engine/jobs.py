@@ -18,12 +18,12 @@ from structlog.contextvars import bound_contextvars
 
 from turnstream.domain.asks import job_question_id
 from turnstream.domain.errors import ClaimLost, StatementRefused, StorageError
-from turnstream.domain.guards import Guard
 from turnstream.domain.jobs import RESULT_PATH, digest_of_token, new_token
 from turnstream.domain.plans import Plans
 from turnstream.engine.preliminary import fitted_output
 from turnstream.engine.recorder import to_the_end
 from turnstream.engine.reports import ReportDelivery
+from turnstream.engine.text_checks import NO_CHECKS, TextChecks
 from turnstream.engine.tool_call import handle_text, measured, with_files_stored
 from turnstream.engine.tool_gate import UNKNOWN_END, JobEnd, person_answer
 from turnstream.kit.signals import Signals
@@ -148,11 +148,11 @@ class JobKind(Protocol):
 class ToolJobs:
     """The calls of background tools of this server."""
 
-    def __init__(self, toolset: Toolset, uploads: Uploads, plans: Plans, guards: Sequence[Guard] = ()) -> None:
+    def __init__(self, toolset: Toolset, uploads: Uploads, plans: Plans, checks: TextChecks = NO_CHECKS) -> None:
         self._toolset = toolset
         self._uploads = uploads
         self._plans = plans
-        self._guards = guards
+        self._checks = checks
 
     @property
     def names(self) -> Collection[str]:
@@ -167,7 +167,7 @@ class ToolJobs:
         plan = self._plans.of(job.owner, request.plan)
         running.approvers = self._toolset.policy(call.name, request.tools).approvers
         # Unchecked text is not shown. The outcome is checked when the turn takes it.
-        silent = any(guard.applies("tool_result", plan.name) for guard in self._guards)
+        silent = self._checks.of(job.owner, plan.name).check_result is not None
         context = ToolContext(
             owner=job.owner,
             chat_id=job.chat,

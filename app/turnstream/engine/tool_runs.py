@@ -22,7 +22,6 @@ from turnstream.domain.output import attempt_of
 from turnstream.domain.plans import rate_sentence
 from turnstream.domain.turns import Turn, TurnRequest
 from turnstream.domain.why import RunningCall
-from turnstream.engine.guards import ResultGuards
 from turnstream.engine.hooks import AfterTool, BeforeTool, OutputRejected
 from turnstream.engine.metrics import count_tokens
 from turnstream.engine.model_route import ModelAccess
@@ -83,7 +82,7 @@ class ToolRuns:
         self._begun: dict[CallKey, tuple[str, float]] = {}  # names of the tools, and when by perf_counter
         self._in_ledger: set[CallKey] = set()
         self._questions = 0
-        self._guards = ResultGuards([guard for guard in context.guards if "tool_result" in guard.on], context.owner)
+        self._check_result = context.checks.check_result
         self.first_started: float | None = None  # perf_counter, for the metrics of the turn
 
     @property
@@ -216,7 +215,7 @@ class ToolRuns:
                         name, id = call.name or "", call.tool_use_id or ""
                         outcome = self._toolset.fitted(name, outcome, id, self._request.tools)
                     if from_client or job is not None:
-                        outcome = await self._guards.check(outcome, gate.turn, call.name or "")
+                        outcome = await self._checked(outcome, gate.turn, call.name or "")
                     if job is not None:
                         outcome = await self._summarised(call, call.name or "", job.input_json, outcome)
                         outcome = outcome if job.approval is None else with_approval(outcome, job.approval)
@@ -380,7 +379,7 @@ class ToolRuns:
         outcome = self._toolset.fitted(call.name or "", outcome, call.tool_use_id or "", self._request.tools)
         count_policies(self._label(call), outcome.notes)
         # A guard may be newer than what is kept.
-        return await self._guards.check(outcome, self._recorder.turn, call.name or "")
+        return await self._checked(outcome, self._recorder.turn, call.name or "")
 
     async def _run(self, call: Block, input_json: str) -> Outcome:
         await self._context.call_hooks(BeforeTool(self._context.owner, self._recorder.turn, call, input_json))
@@ -404,7 +403,7 @@ class ToolRuns:
             idempotency_key=f"{turn.id}:{call.round}:{call.tool_use_id}",
             progress=partial(self._show_progress, call),
             # Unchecked text is not shown.
-            preliminary=(lambda _: None) if self._guards else outputs.show,
+            preliminary=(lambda _: None) if self._check_result else outputs.show,
             ask=partial(self._ask_person, call),
             documents=self._request.documents,
             offered=self._request.tools,
@@ -419,12 +418,16 @@ class ToolRuns:
                 await outputs.close()
             if detached and not outcome.is_error:
                 return replace(outcome, detached=detached[-1])
-            return await self._guards.check(outcome, turn, call.name)
+            return await self._checked(outcome, turn, call.name)
         draft = input_json if role == "output" else self._gate.submitted_draft(call)
         return await self._toolset.outputs.settle(role, output, draft, context)
 
+    async def _checked(self, outcome: Outcome, turn: Turn, tool: str) -> Outcome:
+        """The outcome as it may be stored. Raises TurnBlocked."""
+        return outcome if self._check_result is None else await self._check_result(outcome, turn, tool)
+
     def _show_progress(self, call: Block, message: str) -> None:
-        if not self._guards:
+        if self._check_result is None:
             shown = {"tool_use_id": call.tool_use_id, "name": call.name, "message": message[:_MAX_PROGRESS]}
             self._recorder.notify("tool_progress", **shown)
 

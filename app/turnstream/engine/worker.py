@@ -10,7 +10,6 @@ from uuid import UUID
 import structlog
 
 from turnstream.domain.errors import ClaimLost, StorageError
-from turnstream.domain.guards import Guard
 from turnstream.domain.plans import Plans
 from turnstream.domain.turns import Turn
 from turnstream.domain.why import Activity
@@ -19,6 +18,7 @@ from turnstream.engine.hooks import HookRunner, Hooks
 from turnstream.engine.model_route import ModelAccess, ModelBreakers, ModelPolicy
 from turnstream.engine.recorder import to_the_end
 from turnstream.engine.side_calls import SideCalls
+from turnstream.engine.text_checks import NO_CHECKS, TextChecks
 from turnstream.engine.turn_run import RunServices, TurnRun
 from turnstream.engine.warm_paths import WarmPaths
 from turnstream.kit.backoff import backoff
@@ -140,7 +140,7 @@ class Worker:
         clock: FrameClock,
         hooks: Sequence[Hooks] = (),
         notify_owner: Callable[[str], None] = lambda _owner: None,
-        guards: Sequence[Guard] = (),
+        checks: TextChecks = NO_CHECKS,
     ) -> None:
         self._queue = queue
         self._policy = policy
@@ -161,7 +161,7 @@ class Worker:
             notify_owner=notify_owner,
             decline=self._decline,
             warm_paths=WarmPaths(policy.warm_bytes),
-            guards=guards,
+            checks=checks,
         )
         self._runs: dict[UUID, TurnRun] = {}
         self._woken = asyncio.Event()

@@ -46,6 +46,7 @@ def _providers(settings: Settings, extensions: Sequence[Extension]) -> Sequence[
     specs = _all_providers(settings, extensions)
     for spec in specs:
         spec.api.check(spec.name)
+        spec.api.verify(spec)
     if not specs:
         raise ConfigError(
             "No provider of models has its key: set ANTHROPIC_API_KEY or TURNSTREAM_MODELS_FILE, or add the extension"

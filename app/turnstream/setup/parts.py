@@ -18,11 +18,9 @@ from turnstream.setup.policies import tool_settings
 from turnstream.setup.toolset import merged, open_toolset, source_kinds
 from turnstream.storage.chats.turns import ToolResults
 from turnstream.storage.database import Database
-from turnstream.storage.owners.documents import Documents
 from turnstream.storage.owners.tokens import Tokens
-from turnstream.tools.library.documents import document_tools
-from turnstream.tools.library.results import result_tools
 from turnstream.tools.outputs import Outputs
+from turnstream.tools.results import result_tools
 from turnstream.tools.toolset import Toolset
 
 
@@ -113,8 +111,9 @@ async def opened_toolset(
         toolset = copy(given.toolset)
         toolset.outputs = merged(toolset.outputs, given.outputs or toolset.outputs)
         return toolset
-    results = result_tools(ToolResults(database), settings.max_result_chars)
-    own, kinds = document_tools(Documents(database)) + results, source_kinds(settings, extensions)
+    own = [tool for extension in extensions for tool in extension.tools(settings, database)]
+    own += result_tools(ToolResults(database), settings.max_result_chars)
+    kinds = source_kinds(settings, extensions)
     return await stack.enter_async_context(
         open_toolset(own, tool_settings(settings), given.outputs, connect_mcp=connect, kinds=kinds)
     )

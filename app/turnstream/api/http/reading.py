@@ -21,11 +21,15 @@ from turnstream.domain.errors import NotFound, RequestRefused
 from turnstream.kit.json_values import MOST_VALUES, has_too_many_values
 from turnstream.kit.offload import offload
 from turnstream.kit.requirements import ID_EXAMPLE
+from turnstream.kit.text import unstorable
 from turnstream.storage.chats.exchanges import IdempotencyKey
 
 BodyModel = TypeVar("BodyModel", bound=Body)
 
 _NUMBER = re.compile("[0-9]{1,9}")
+_MOST_PATH = 1024  # bytes
+# Control characters, and the replacement of bytes that are not UTF-8: two such paths would look alike.
+_AMBIGUOUS = re.compile("[\x00-\x1f\x7f\ufffd]")
 
 
 def id_of(request: Request, name: str) -> UUID:
@@ -35,6 +39,17 @@ def id_of(request: Request, name: str) -> UUID:
         return UUID(text)
     except ValueError:
         raise NotFound(f"There is no {name} {text}; `{name}` is an id, such as {ID_EXAMPLE}.") from None
+
+
+def check_path(path: str, field: str = "path") -> None:
+    """Raises RequestRefused for a path of a document that could be read in two ways."""
+    ambiguous = _AMBIGUOUS.search(path) or unstorable(path) or len(path.encode()) > _MOST_PATH
+    if ambiguous or not all(part.strip(".") or len(part) > 2 for part in path.split("/")):
+        raise RequestRefused(
+            f"`{field}` must be a path such as notes/today.md: at most {_MOST_PATH} bytes, no slash at its ends or"
+            " after another, no part . or .., no control characters.",
+            field=field,
+        )
 
 
 async def read_bytes(request: Request, most: int | None = None) -> bytes:

@@ -54,8 +54,7 @@ async def passed_on(request: Request, turn: Turn) -> Response | None:
         return None
     if services.live.directory.running(turn.id) is not None:
         return None
-    neighbour = neighbours.with_replica(await services.storage.turns.replica_of(turn.id))
-    return await neighbours.pass_on(request, neighbour) if neighbour else None
+    return await neighbours.pass_on(request, await services.storage.turns.replica_of(turn.id))
 
 
 def stream_response(

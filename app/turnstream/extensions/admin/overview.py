@@ -13,6 +13,7 @@ from turnstream.api.schemas.responses import UsageFigures
 from turnstream.domain.errors import StorageError
 from turnstream.domain.turns import Status
 from turnstream.domain.why import TurnState, reasons
+from turnstream.extensions.admin.operations import Operations, ReplicaState
 from turnstream.extensions.admin.schemas import (
     FailuresOut,
     HourOut,
@@ -31,7 +32,6 @@ from turnstream.llm.models.catalog import Models
 from turnstream.storage.activities import Activities
 from turnstream.storage.chats.turn_counts import JobCounts, TurnCounts
 from turnstream.storage.database import Database
-from turnstream.storage.operations import Operations, ReplicaState
 from turnstream.storage.owners.charges import Charges, UsageGroup
 
 _LOOK = 2.0  # seconds between two looks of a watcher, and between two times that `now` is made

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, assert_never
 
 from turnstream.api.codec import parsed, to_json
-from turnstream.api.dialects.projection import Begin, CallResult, Close, Closed, Projection, ProviderResult, Retract
+from turnstream.dialects.projection import Begin, CallResult, Close, Closed, Projection, ProviderResult, Retract
 from turnstream.domain.asks import QUESTIONS
 from turnstream.domain.blocks import Block
 from turnstream.domain.cursor import Cursor

@@ -7,7 +7,7 @@ from typing import Any
 from uuid import UUID
 
 from turnstream.api.codec import block_details, output_text, parsed, to_json
-from turnstream.api.dialects.histories import (
+from turnstream.dialects.histories import (
     PastCall,
     PastItem,
     PastMessage,
@@ -16,7 +16,7 @@ from turnstream.api.dialects.histories import (
     is_recorded,
     spoken,
 )
-from turnstream.api.dialects.projection import CallResult, Close, Closed, Projection, ProviderResult
+from turnstream.dialects.projection import CallResult, Close, Closed, Projection, ProviderResult
 from turnstream.domain.asks import QUESTIONS, AskKind
 from turnstream.domain.blocks import Block
 from turnstream.domain.events import RequiredAction

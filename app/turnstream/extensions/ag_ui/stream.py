@@ -4,9 +4,9 @@ from collections.abc import AsyncGenerator, Collection, Sequence
 from functools import partial
 
 from turnstream.api.codec import to_json
-from turnstream.api.dialects.streams import DialectReader, current_view, dialect_response
 from turnstream.api.services import Services
 from turnstream.api.streams.response import FrameResponse
+from turnstream.dialects.streams import DialectReader, current_view, dialect_response
 from turnstream.domain.errors import RequestRefused
 from turnstream.domain.turns import Turn
 from turnstream.extensions.ag_ui.encoder import Run, RunEncoder

@@ -12,7 +12,12 @@ from starlette.responses import Response
 from turnstream.api.actions import store_answers
 from turnstream.api.caller import CALLER
 from turnstream.api.codec import output_text, to_json
-from turnstream.api.dialects.chats import (
+from turnstream.api.http.reading import id_in_query, idempotency_key_of, read_body
+from turnstream.api.schemas.requests import UiOptions
+from turnstream.api.services import Services, count_writes, identity_of, path_for, services_and_owner
+from turnstream.api.streams.turn import passed_on
+from turnstream.api.views import json_response
+from turnstream.dialects.chats import (
     PageOptions,
     chat_of,
     is_news,
@@ -28,7 +33,7 @@ from turnstream.api.dialects.chats import (
     storable_in_messages,
     with_page,
 )
-from turnstream.api.dialects.histories import (
+from turnstream.dialects.histories import (
     NO_MESSAGE,
     go_on_from_results,
     key_of,
@@ -39,11 +44,6 @@ from turnstream.api.dialects.histories import (
     spoken,
     turn_of,
 )
-from turnstream.api.http.reading import id_in_query, idempotency_key_of, read_body
-from turnstream.api.schemas.requests import UiOptions
-from turnstream.api.services import Services, count_writes, identity_of, path_for, services_and_owner
-from turnstream.api.streams.turn import passed_on
-from turnstream.api.views import json_response
 from turnstream.domain.asks import Ask, AskAnswer
 from turnstream.domain.errors import NotFound, RequestRefused
 from turnstream.domain.identity import Identity

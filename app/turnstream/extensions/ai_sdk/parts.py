@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from turnstream.api.codec import block_details, input_of, parsed
-from turnstream.api.dialects.projection import Runner
+from turnstream.dialects.projection import Runner
 from turnstream.domain.asks import Ask
 from turnstream.domain.blocks import Block
 from turnstream.domain.events import TurnEnd

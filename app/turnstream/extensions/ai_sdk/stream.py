@@ -3,9 +3,9 @@
 from collections.abc import AsyncGenerator, Collection
 
 from turnstream.api.codec import to_json
-from turnstream.api.dialects.streams import DialectReader, current_view, dialect_response
 from turnstream.api.services import Services
 from turnstream.api.streams.response import FrameResponse
+from turnstream.dialects.streams import DialectReader, current_view, dialect_response
 from turnstream.domain.cursor import START, Cursor
 from turnstream.domain.errors import RequestRefused
 from turnstream.domain.events import ActionRequired

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Raw
 
 from turnstream.api.codec import parsed, to_json
-from turnstream.api.dialects.projection import (
+from turnstream.dialects.projection import (
     Begin,
     CallResult,
     Close,

@@ -11,14 +11,14 @@ from pydantic import ValidationError
 
 from turnstream.api.caller import held_options
 from turnstream.api.codec import to_json
-from turnstream.api.dialects.chats import PROGRAM_EXPIRY, checked_turn
-from turnstream.api.dialects.histories import PastBlock, PastCall, PastItem, PastMessage, PastResult, PastText
 from turnstream.api.http.errors import Invalid
 from turnstream.api.http.validation import refusals
 from turnstream.api.schemas.blocks import source_of_url
 from turnstream.api.schemas.requests import NewTurn
 from turnstream.api.schemas.tools import ResultIn
 from turnstream.api.services import Services
+from turnstream.dialects.chats import PROGRAM_EXPIRY, checked_turn
+from turnstream.dialects.histories import PastBlock, PastCall, PastItem, PastMessage, PastResult, PastText
 from turnstream.domain.errors import RequestRefused
 from turnstream.domain.kinds import STREAMED_MEMBERS
 from turnstream.extensions.anthropic_api.schemas import BlockIn, CountIn, Json, MessageIn, MessagesIn, SourceIn, ToolIn

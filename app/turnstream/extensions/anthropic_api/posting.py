@@ -5,8 +5,11 @@ from dataclasses import dataclass
 
 from turnstream.api.actions import decisions_of
 from turnstream.api.caller import with_fixed
-from turnstream.api.dialects.chats import new_chat
-from turnstream.api.dialects.histories import (
+from turnstream.api.exchange import cancel_turn, post_message
+from turnstream.api.sealed_headers import sealed
+from turnstream.api.services import Services
+from turnstream.dialects.chats import new_chat
+from turnstream.dialects.histories import (
     NO_MESSAGE,
     HistoryPlace,
     PastResult,
@@ -17,10 +20,9 @@ from turnstream.api.dialects.histories import (
     find_place,
     history_of,
 )
-from turnstream.api.dialects.results import last_ask, part_behind, still_waiting, store_results, was_answered_so
-from turnstream.api.exchange import cancel_turn, post_in_new_chat, post_message
-from turnstream.api.sealed_headers import sealed
-from turnstream.api.services import Services
+from turnstream.dialects.past_exchanges import histories_of
+from turnstream.dialects.posting import post_in_seeded_chat
+from turnstream.dialects.results import last_ask, part_behind, still_waiting, store_results, was_answered_so
 from turnstream.domain.errors import RequestRefused
 from turnstream.domain.identity import Identity
 from turnstream.domain.turns import Turn, TurnRequest
@@ -59,7 +61,7 @@ class MessagePosting:
             answer = await self._post(found), 0
         if continued is None:
             digest = await digest_of(input.items)
-            await self.services.storage.histories.keep(self.identity.owner, digest, answer[0].id)
+            await histories_of(self.services).keep(self.identity.owner, digest, answer[0].id)
         return answer
 
     async def _post(self, place: HistoryPlace) -> Turn:
@@ -81,7 +83,7 @@ class MessagePosting:
             history = history_of(self.services, self.identity.owner, past, _PLACE, goes_on=goes_on)
         new = new_turn(self.options, [NO_MESSAGE] if goes_on else input.blocks)
         return (
-            await post_in_new_chat(self.services, new, new_chat(self.identity.owner), self.key, history)
+            await post_in_seeded_chat(self.services, new, new_chat(self.identity.owner), self.key, history)
         ).assistant_turn
 
     async def _continue(self) -> Turn:
@@ -95,7 +97,7 @@ class MessagePosting:
         history, answer = input.history, input.last_answer
         turn = await continue_answer(services, identity, new, history, answer, self.key, _PLACE)
         turn = turn or await self._post_in_new_chat()
-        await services.storage.histories.keep(identity.owner, await digest_of(history), turn.id)
+        await histories_of(services).keep(identity.owner, await digest_of(history), turn.id)
         return turn
 
     # --- results of calls --------------------------------------------------------------------------------------------

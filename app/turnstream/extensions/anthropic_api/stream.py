@@ -4,9 +4,9 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 
 from turnstream.api.codec import to_json
-from turnstream.api.dialects.streams import PartReader, dialect_response
 from turnstream.api.services import Services
 from turnstream.api.streams.response import FrameResponse
+from turnstream.dialects.streams import PartReader, dialect_response
 from turnstream.domain.errors import RequestRefused
 from turnstream.domain.turns import Turn
 from turnstream.extensions.anthropic_api.errors import error_json, text_of, type_of

@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from turnstream.domain.guards import Pass, Passage, Ruling
 from turnstream.domain.turns import Turn, TurnRequest
 from turnstream.engine.side_calls import SideCalls
+from turnstream.guards.guard import Pass, Passage, Ruling
 from turnstream.kit.ids import new_id
 from turnstream.llm.provider import Provider
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from string import ascii_letters, digits
 from typing import Final, Literal
 
-from turnstream.domain.guards import EndTurn, Mask, Pass, Passage, Ruling, TextSpan
+from turnstream.guards.guard import EndTurn, Mask, Pass, Passage, Ruling, TextSpan
 from turnstream.kit.offload import offload
 
 PatternKind = Literal["keys", "cards", "phones", "emails"]

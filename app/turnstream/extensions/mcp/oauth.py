@@ -32,7 +32,7 @@ from pydantic import AnyUrl
 from yarl import URL
 
 from turnstream.extensions.mcp.declared import McpServer
-from turnstream.tools.addresses import AddressRefused, Allowed, UrlRefused
+from turnstream.outgoing.addresses import AddressRefused, Allowed, UrlRefused
 
 _TIMEOUT: Final = 20.0  # seconds for an answer, to its end. The lease of a refresh is longer
 _MOST_BYTES: Final = 1_000_000  # of an answer

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from turnstream.api.codec import to_json
-from turnstream.api.dialects.projection import Begin, CallResult, Close, Closed, Projection, ProviderResult, Retract
+from turnstream.dialects.projection import Begin, CallResult, Close, Closed, Projection, ProviderResult, Retract
 from turnstream.domain.blocks import Block
 from turnstream.domain.cursor import Cursor
 from turnstream.domain.events import ActionRequired, BlockDelta, Event, Notice, RoundStop, TurnEnd

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from turnstream.api.dialects.histories import NO_MESSAGE, is_recorded
+from turnstream.dialects.histories import NO_MESSAGE, is_recorded
 from turnstream.domain.asks import Ask
 from turnstream.domain.blocks import Block
 from turnstream.domain.fork import LEFT_OUT

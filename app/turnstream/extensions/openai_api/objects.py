@@ -10,7 +10,7 @@ from uuid import UUID
 import msgspec
 
 from turnstream.api.codec import block_details, parsed
-from turnstream.api.dialects.projection import Runner
+from turnstream.dialects.projection import Runner
 from turnstream.domain.blocks import Block
 from turnstream.domain.events import TurnEnd
 from turnstream.domain.kinds import TEXT

@@ -8,12 +8,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from turnstream.api.codec import to_json
-from turnstream.api.dialects.counting import count_input
-from turnstream.api.dialects.histories import NO_MESSAGE
 from turnstream.api.exchange import cancel_turn, wait_for_end
 from turnstream.api.http.reading import idempotency_key_of, limit_of, read_body
 from turnstream.api.services import Services, identity_of, services_and_owner
 from turnstream.api.streams.turn import passed_on
+from turnstream.dialects.counting import count_input
+from turnstream.dialects.histories import NO_MESSAGE
 from turnstream.domain.errors import NotFound, ProviderError, RequestRefused
 from turnstream.domain.turns import Turn
 from turnstream.extensions.openai_api.errors import failed_call

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from turnstream.api.codec import to_json
-from turnstream.api.dialects.chats import PROGRAM_EXPIRY
 from turnstream.api.services import Services
+from turnstream.dialects.chats import PROGRAM_EXPIRY
 from turnstream.domain.errors import RequestRefused
 from turnstream.extensions.openai_api.objects import CUSTOM, SERVER, Json, flat_name
 from turnstream.extensions.openai_api.schemas import (

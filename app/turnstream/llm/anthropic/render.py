@@ -66,16 +66,22 @@ _CACHEABLE = CACHEABLE | {"search_result"}
 _CALL_RULES = CallRules(re.compile(r"[a-zA-Z0-9_-]+"), longest_name=128, unique=True)
 
 
-def render(request: ModelRequest, members: Set[str] = MEMBERS) -> bytes:
+def render(request: ModelRequest, members: Set[str] = MEMBERS, version: str | None = None) -> bytes:
     """Returns the body. Cache marks are at the end of the system prompt, of the previous request and of this one.
-    `members` are those that parameters set.
+    `members` are those that parameters set. With a `version` the body names it, and no model: a cloud has the model in
+    the path.
     """
-    return _json(_body(request, members))
+    body = _body(request, members)
+    if version is not None:
+        del body["model"]
+        body["anthropic_version"] = version
+    return _json(body)
 
 
-def render_count(request: ModelRequest, members: Set[str] = MEMBERS) -> bytes:
-    """Returns the body of a request for the token count."""
-    return _json({name: value for name, value in _body(request, members).items() if name in _COUNTED})
+def render_count(request: ModelRequest, members: Set[str] = MEMBERS, version: str | None = None) -> bytes:
+    """Returns the body of a request for the token count, which names the model in any case."""
+    body = {name: value for name, value in _body(request, members).items() if name in _COUNTED}
+    return _json(body if version is None else {**body, "anthropic_version": version})
 
 
 def betas_of(request: ModelRequest) -> Sequence[str]:
