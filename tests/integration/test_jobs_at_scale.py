@@ -1,4 +1,4 @@
-"""Many waiting turns with overdue jobs: one statement finds the jobs of each look, and no owner waits behind another."""
+"""Many waiting turns with overdue jobs: no owner waits behind the jobs of another owner."""
 
 import asyncpg
 import pytest
@@ -19,7 +19,8 @@ INSERT INTO turns (id, chat_id, parent_id, role, status, request, queue_owner, a
 """
 JOBS = f"""
 INSERT INTO jobs (id, turn_id, round, tool_use_id, name, kind, input, deadline, due_at)
-    SELECT gen_random_uuid(), id, 1, n::text, 'dig', 'tool', '{{}}', now() + interval '1 hour', now() - interval '1 hour'
+    SELECT gen_random_uuid(), id, 1, n::text, 'dig', 'tool', '{{}}',
+        now() + interval '1 hour', now() - interval '1 hour'
     FROM turns, generate_series(1, {JOBS_OF_EACH}) AS n WHERE status = 'waiting'
 """
 
@@ -49,5 +50,5 @@ async def test_an_owner_is_served_in_the_first_look_before_thousands_of_overdue_
     finally:
         await connection.close()
     claimed, _ = await Jobs(harness.database, new_id()).claim(10, ["dig"])
-    assert {job.owner for job in claimed} == {OWNER, "bob"}, "those that came an hour later are claimed beside them"
+    assert {job.owner for job in claimed} == {OWNER, "bob"}, "jobs that came an hour later are claimed beside them"
     assert len(claimed) == 5
