@@ -108,13 +108,14 @@ async def gemini() -> AsyncIterator[Fake]:
         yield Fake(provider, fail)
 
 
-def gemini_stream_of(*blocks: Sequence[Part]) -> bytes:
+def gemini_stream_of(*blocks: Sequence[Part], with_ids: bool = False) -> bytes:
     body = b""
     for opened, *parts in blocks:
         assert isinstance(opened, BlockOpened)
         texts = [part.text for part in parts if isinstance(part, BlockText)]
         if opened.type == "tool_use":
             call = {"name": opened.name, "args": json.loads("".join(texts))}
+            call |= {"id": opened.tool_use_id} if with_ids else {}
             body += candidate({"functionCall": call, "thoughtSignature": "c2ln"})
         else:
             thought = {"thought": True} if opened.type == "thinking" else {}
@@ -324,6 +325,7 @@ WHOLE_CALLS = delta(
     ("make", "body"),
     [
         (AnthropicProvider, stream_of(*REPEATED)),
+        (GeminiProvider, gemini_stream_of(*REPEATED, with_ids=True)),
         (OpenAIChatProvider, chat_stream_of(*REPEATED, numbered=True)),
         (OpenAIChatProvider, WHOLE_CALLS),
         (OpenAIResponsesProvider, responses_stream_of(*REPEATED)),
@@ -331,6 +333,7 @@ WHOLE_CALLS = delta(
     ],
     ids=[
         "anthropic",
+        "gemini",
         "openai-chat",
         "openai-chat without numbers",
         "openai-responses",

@@ -24,7 +24,7 @@ from turnstream.engine.preliminary import fitted_output
 from turnstream.engine.recorder import to_the_end
 from turnstream.engine.reports import ReportDelivery
 from turnstream.engine.text_checks import NO_CHECKS, TextChecks
-from turnstream.engine.tool_call import measured, with_files_stored
+from turnstream.engine.tool_call import handle_text, measured, with_files_stored
 from turnstream.engine.tool_gate import UNKNOWN_END, JobEnd, person_answer
 from turnstream.kit.signals import Signals
 from turnstream.kit.text import storable
@@ -44,7 +44,6 @@ log = structlog.get_logger(__name__)
 _REPORT = 1.0  # seconds between two reports about running jobs
 _MOST_PROGRESS = 1000  # characters
 _MOST_CHECKPOINT = 1_000_000  # characters of JSON
-_MOST_HANDLE = 100_000  # characters of JSON
 _LOOK_FOR_ANSWER = 5.0  # seconds between two looks, should a notification be lost
 _MOST_RUNS = 10  # of one job: it may end its process each time
 _FAILED: Final = "The server failed while it ran this call; its log says more."
@@ -75,9 +74,7 @@ class RunningJob:
 
     def detach(self, detached: Detached) -> None:
         """The run is to end without an outcome. The last call counts."""
-        handle = to_json(detached.handle)
-        if len(handle) > _MOST_HANDLE:
-            raise ValueError(f"a handle must have at most {_MOST_HANDLE:,} characters of JSON, not {len(handle):,}")
+        handle = handle_text(detached.handle)
         message = None if detached.message is None else storable(detached.message[:_MOST_PROGRESS])
         asked, after = detached.question, detached.after
         if asked is not None and self.job.job.reports:  # its turn may have ended: nobody is asked

@@ -13,9 +13,20 @@ from turnstream.domain.results import ResultPart, joined_texts, layout_of
 from turnstream.kit.clock import CLOCK
 from turnstream.storage.database import retry_while_unavailable
 from turnstream.storage.owners.uploads import Uploads
+from turnstream.storage.rows import to_json
 from turnstream.telemetry import TOOL_OUTCOMES, TOOL_SECONDS, TOOLS_RUNNING
 from turnstream.tools.tool import File, Outcome
 from turnstream.tracing import TRACING
+
+_MOST_HANDLE = 100_000  # characters of JSON
+
+
+def handle_text(handle: Any) -> str:
+    """The handle of a job as JSON text. Raises ValueError for one that is too long."""
+    text = to_json(handle)
+    if len(text) > _MOST_HANDLE:
+        raise ValueError(f"a handle must have at most {_MOST_HANDLE:,} characters of JSON, not {len(text):,}")
+    return text
 
 
 async def measured(

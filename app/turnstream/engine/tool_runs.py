@@ -29,7 +29,7 @@ from turnstream.engine.preliminary import PreliminaryOutputs
 from turnstream.engine.recorder import Settlement
 from turnstream.engine.reports import STARTED
 from turnstream.engine.side_calls import SideCalls, prompt_for
-from turnstream.engine.tool_call import measured, with_files_stored
+from turnstream.engine.tool_call import handle_text, measured, with_files_stored
 from turnstream.engine.tool_gate import (
     RunCall,
     SettleUnrun,
@@ -49,7 +49,7 @@ from turnstream.storage.tool_cache import CachedResult
 from turnstream.telemetry import WAITS
 from turnstream.tools.outputs import OUTPUT, as_call
 from turnstream.tools.policy import count_policies
-from turnstream.tools.tool import Outcome, PersonAnswer, PersonQuestion, SignIn, ToolContext
+from turnstream.tools.tool import Detached, Outcome, PersonAnswer, PersonQuestion, SignIn, ToolContext
 from turnstream.tools.toolset import Toolset
 
 log = structlog.get_logger(__name__)
@@ -186,12 +186,15 @@ class ToolRuns:
             await self._recorder.start_reports(reporting, *started)
             for each in started:
                 await self._call_after_tool(each.call, each.outcome)
+        self._report_jobs(*jobs)
+        return others
+
+    def _report_jobs(self, *jobs: NewJob) -> None:
         if jobs:
             log.info("jobs.started", jobs=[str(job.id) for job in jobs], tools=[job.call.name for job in jobs])
             for job in jobs:
                 self._context.span.event("job", turnstream__job=str(job.id), gen_ai__tool__name=job.call.name)
             self._context.notify_owner(self._context.owner)
-        return others
 
     async def _with_digest_of_plain_headers(self, ask: Ask) -> Ask:
         """A grant holds for the tool, whether its headers are encrypted in this turn or were not in an earlier one."""
@@ -271,7 +274,7 @@ class ToolRuns:
         if same is not None:
             # Shielded: the other call's own task waits for this outcome as well.
             outcome = await asyncio.shield(self._start(same))
-            if not outcome.is_error:
+            if not outcome.is_error and outcome.detached is None:
                 memo = replace(outcome, notes={"memo": same.tool_use_id})
                 count_policies(self._label(call), memo.notes)
                 await self._recorder.settle_calls(Settlement(call, memo))
@@ -280,9 +283,22 @@ class ToolRuns:
         if outcome.sign_in is not None:
             await self._ask_to_sign_in(call, outcome.sign_in)
             return
+        if outcome.detached is not None:
+            await self._continue_as_job(call, outcome.detached)
+            return
         await self._recorder.settle_calls(Settlement(call, outcome))
         if "cached" not in outcome.notes:  # else it did not run
             await self._call_after_tool(call, outcome)
+
+    async def _continue_as_job(self, call: Block, detached: Detached) -> None:
+        """Makes a job of a call that has begun, in the write that stores its handle: it is never begun again."""
+        name, run = call.name or "", self._gate.run_of(call)
+        policy = self._toolset.policy(name, self._request.tools)
+        deadline = CLOCK.now() + timedelta(seconds=replace(policy, background=True).seconds)
+        kind, handle = self._toolset.job_kind(name), handle_text(detached.handle)
+        job = NewJob(new_id(), call, kind, run.input_json, deadline, handle=handle)
+        await self._recorder.start_jobs([job])
+        self._report_jobs(job)
 
     async def _call_after_tool(self, call: Block, outcome: Outcome) -> None:
         owner, role, output = self._context.owner, self._gate.role(call), self._request.output
@@ -313,6 +329,8 @@ class ToolRuns:
         outcome = None if key is None else await self._from_cache(call, key)
         if outcome is None:
             outcome = await self._run(call, input_json)
+            if outcome.detached is not None:
+                return outcome
             result, seconds = _to_keep(outcome), self._toolset.policy(name or "", offered).cache_seconds
             if key is not None and result is not None and seconds is not None:
                 put = partial(self._context.cache.put, owner, key, name or "", result, seconds)
@@ -371,7 +389,12 @@ class ToolRuns:
         turn = self._recorder.turn
         assert call.name is not None
         assert call.tool_use_id is not None
-        outputs = PreliminaryOutputs(self._recorder, call)
+        outputs, detached = PreliminaryOutputs(self._recorder, call), list[Detached]()
+
+        def detach(given: Detached) -> None:
+            handle_text(given.handle)
+            detached.append(given)
+
         context = ToolContext(
             owner=self._context.owner,
             chat_id=turn.chat_id,
@@ -385,12 +408,16 @@ class ToolRuns:
             documents=self._request.documents,
             offered=self._request.tools,
         )
+        if self._toolset.detaches(call.name):
+            context = replace(context, detach=detach)
         role, output = self._gate.role(call), self._request.output
         if role is None or output is None:
             try:
                 outcome = await self._toolset.run(call.name, input_json, context, offered=self._request.tools)
             finally:
                 await outputs.close()
+            if detached and not outcome.is_error:
+                return replace(outcome, detached=detached[-1])
             return await self._checked(outcome, turn, call.name)
         draft = input_json if role == "output" else self._gate.submitted_draft(call)
         return await self._toolset.outputs.settle(role, output, draft, context)

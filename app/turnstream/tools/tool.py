@@ -139,6 +139,11 @@ class ToolContext:
     detach: Callable[[Detached], None] = _goes_on_nowhere
     result_address: Callable[[], Awaitable[ResultAddress]] = _no_address
 
+    @property
+    def may_detach(self) -> bool:
+        """Whether the call may continue elsewhere, as that of a background tool, and of a tool that `detaches`."""
+        return self.detach is not _goes_on_nowhere
+
 
 @dataclass(frozen=True, slots=True)
 class File:
@@ -192,7 +197,7 @@ class Outcome:
     instead: the places of the files in `text`, which then holds all texts (turnstream.domain.results). `whole` is the
     full text if the model receives only a part. `notes` name the policies that were needed, for readers of the block.
     `data` is JSON (or what can be serialized as JSON) for clients alone: no model receives it. With `sign_in` the call
-    was not made, and is made when the person has signed in.
+    was not made, and is made when the person has signed in. A call inside its turn that is `detached` becomes a job.
     """
 
     text: str
@@ -204,6 +209,7 @@ class Outcome:
     layout: str | None = None
     data: Any = None
     sign_in: SignIn | None = None
+    detached: Detached | None = None
 
     def __post_init__(self) -> None:
         # Either of `is_error` and `kind` may be given alone.

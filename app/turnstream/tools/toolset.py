@@ -144,6 +144,10 @@ class Toolset:
         """The kind of job that runs the calls of a background tool, in a word for people."""
         return getattr(self._find(name, None), "job_kind", "tool")
 
+    def detaches(self, name: str) -> bool:
+        """Whether a call that was begun inside its turn may become a job."""
+        return getattr(self._find(name, None), "detaches", False)
+
     def needs_approval(self, name: str, input_json: str, offered: Sequence[ToolSpec] | None = None) -> bool:
         """Whether a person must allow this call. When the policy cannot decide, a person must."""
         approval = self.policy(name, offered).approval

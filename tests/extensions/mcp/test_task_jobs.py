@@ -26,9 +26,9 @@ ADA = {"action": "accept", "content": {"name": "Ada"}}
 
 
 @asynccontextmanager
-async def background(folder: Path) -> AsyncIterator[Tasking]:
+async def background(folder: Path, *, policy: bool = True) -> AsyncIterator[Tasking]:
     port = free_port()
-    declared = McpServer("tasks", url=f"http://127.0.0.1:{port}/mcp", policy=Policy(background=True))
+    declared = McpServer("tasks", url=f"http://127.0.0.1:{port}/mcp", policy=Policy(background=policy))
     async with listening(MODULE, folder, port), McpServers([declared], TIMING) as servers:
         yield Tasking(servers, folder)
 
@@ -57,14 +57,37 @@ async def begun(harness: Harness, replica: Replica, tasks: Tasking) -> Asked:
     return asked
 
 
-async def test_a_job_polls_a_task_and_keeps_its_id(harness: Harness, tmp_path: Path) -> None:
-    async with background(tmp_path) as tasks:
+@pytest.mark.parametrize("policy", [True, False], ids=["a job from the begin", "a task becomes a job"])
+async def test_a_job_polls_a_task_and_keeps_its_id(harness: Harness, policy: bool, tmp_path: Path) -> None:
+    async with background(tmp_path, policy=policy) as tasks:
         toolset = Toolset([], sources=[tasks.servers])
         async with harness.replica(provider("work"), toolset=toolset, listens=True) as replica:
             asked = await begun(harness, replica, tasks)
             turn = await harness.finish(replica, asked)
     assert results_of(turn)["a"].text == "work done"
+    assert [(job.kind, job.attempt > 1) for job in turn.jobs] in ([], [("mcp_task", True)])
     assert len(tasks.effects()) == 1
+
+
+async def test_a_call_without_a_task_is_no_job(harness: Harness, tmp_path: Path) -> None:
+    async with background(tmp_path, policy=False) as tasks:
+        toolset = Toolset([], sources=[tasks.servers])
+        async with harness.replica(provider("plain"), toolset=toolset, listens=True) as replica:
+            turn = await harness.finish(replica, await begun(harness, replica, tasks))
+    assert (results_of(turn)["a"].text, turn.attempt) == ("plain done", 1)
+
+
+async def test_calls_of_a_round_are_jobs_and_others_and_each_has_its_result(harness: Harness, tmp_path: Path) -> None:
+    names = ("plain", "work", "quick", "fail")
+    calls = message_of(*(tool_use(f"tasks__{tool}", {}, tool) for tool in names))
+    async with background(tmp_path, policy=False) as tasks:
+        toolset = Toolset([], sources=[tasks.servers])
+        async with harness.replica(ScriptedProvider([calls, answer()]), toolset=toolset, listens=True) as replica:
+            turn = await harness.finish(replica, await begun(harness, replica, tasks))
+    texts = {id: block.text for id, block in results_of(turn).items()}
+    failed = "The MCP server tasks failed to do the task: Tool execution failed. API rate limit exceeded"
+    assert texts == {"plain": "plain done", "work": "work done", "quick": "quick done", "fail": failed}
+    assert len(tasks.effects("tools/call")) == 3
 
 
 @pytest.mark.parametrize(
@@ -178,6 +201,7 @@ async def test_what_a_task_requires_is_a_question_of_the_turn(
     [
         ("slow_call", "call", OUTCOME_UNKNOWN),
         ("wait", "handle", "wait done"),
+        ("wait", "handle of a call that was begun in its turn", "wait done"),
         ("slow_poll", "poll", "slow_poll done"),
         ("ask", "input required", f"ask done {json.dumps({'question 1': ADA})}"),
         ("ask", "answered", f"ask done {json.dumps({'question 1': ADA})}"),
@@ -190,7 +214,8 @@ async def test_a_killed_server_takes_its_tasks_up_again(
 ) -> None:
     port = free_port()
     file = tmp_path / "tools.toml"
-    file.write_text(f'[mcp.tasks]\nurl = "http://127.0.0.1:{port}/mcp"\nbackground = true\n')
+    is_job = "false" if place.endswith("in its turn") else "true"
+    file.write_text(f'[mcp.tasks]\nurl = "http://127.0.0.1:{port}/mcp"\nbackground = {is_job}\n')
     server = Server(database_url, tmp_path, {"TURNSTREAM_TOOLS_FILE": str(file)})
     release = tmp_path / "release"
     async with listening(MODULE, tmp_path, port), Client(server.url, document) as client:

@@ -121,11 +121,13 @@ class McpTask:
     def detach(self, context: ToolContext, created: CreatedTask) -> Outcome:
         """The job keeps the id of the task, before the first poll."""
         pause = TaskPause(self._interval(created.poll_interval_ms), created.status_message)
-        return self._detach(context, pause, set())
+        return self._detach(context, pause, set(), is_new=context.job is None)
 
     async def resume(self, context: ToolContext) -> types.CallToolResult | Outcome:
         """Polls the task of a job once. A question of the server is one of the job, which holds no slot meanwhile."""
         handle = context.handle
+        if handle.get("new"):  # it was made inside the turn, and its job is due at once
+            return self._detach(context, TaskPause(handle["pause"]), set())
         answered, given = set(handle["answered"]), dict(handle.get("given", {}))
         if handle.get("asked") is not None:
             given[handle["asked"]] = _response(_result(context.answer))
@@ -156,10 +158,12 @@ class McpTask:
         given: Mapping[str, Any] | None = None,
         asked: str | None = None,
         question: PersonQuestion | None = None,
+        *,
+        is_new: bool = False,
     ) -> Outcome:
         """`given` are answers that the server does not have yet; `asked` is what `question` asks for."""
         handle = {"task": self.id, "answered": sorted(answered), "pause": pause.seconds}
-        handle |= {"given": dict(given or {}), "asked": asked}
+        handle |= {"given": dict(given or {}), "asked": asked, "new": is_new}
         after = pause.seconds if question is None else None
         context.detach(Detached(handle, after, pause.message, question))
         return Outcome(GOES_ON)

@@ -48,6 +48,7 @@ class McpTool:
     call: McpCall
     output: InputSchema | None = None
     task: Callable[[str, str], McpTask] | None = None
+    detaches: bool = False  # a call that the server makes a task becomes a job
 
     async def __call__(self, context: ToolContext, input_json: str) -> Outcome:
         async def show(progress: float, total: float | None, message: str | None) -> None:
@@ -62,7 +63,7 @@ class McpTool:
                 result = await self.call(self, from_json(input_json), show, context)
             except TaskCreated as created:
                 task = self._task(created.task.task_id, context)
-                if context.job is not None:
+                if context.may_detach:
                     return task.detach(context, created.task)
                 result = await task.follow(context, created.task)
         return result if isinstance(result, Outcome) else self.outcome(result)
@@ -108,7 +109,9 @@ def tool_of(
         read_only=tool.name in server.read_only or bool(hints and hints.read_only_hint),
         retry_safe=bool(hints and hints.idempotent_hint),
     )
-    return McpTool(spec, server.policy_of(tool.name), tool.name, call, _output_schema(tool.output_schema, room), task)
+    output = _output_schema(tool.output_schema, room)
+    # A job cannot wait for a sign-in.
+    return McpTool(spec, server.policy_of(tool.name), tool.name, call, output, task, detaches=not server.oauth)
 
 
 def _output_schema(schema: dict[str, Any] | None, room: SchemaRoom) -> InputSchema | None:

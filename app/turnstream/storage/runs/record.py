@@ -192,13 +192,14 @@ VOID_ROUND = Statement(
 # jobs, are as if they had declined the turn.
 _START_JOBS = """
     jobs_started AS (
-        INSERT INTO jobs (id, turn_id, round, tool_use_id, name, kind, input, deadline, attempt, reports)
-        SELECT j.id, fenced.id, j.round, j.tool_use_id, j.name, j.kind, j.input, j.deadline, :job_runs, j.reports
+        INSERT INTO jobs (id, turn_id, round, tool_use_id, name, kind, input, deadline, attempt, reports, handle)
+        SELECT j.id, fenced.id, j.round, j.tool_use_id, j.name, j.kind, j.input, j.deadline,
+            CASE WHEN j.handle IS NULL THEN :job_runs ELSE 1 END, j.reports, j.handle
         FROM fenced, unnest(
             CAST(:job_ids AS uuid[]), CAST(:job_rounds AS int[]), CAST(:job_calls AS text[]),
             CAST(:job_names AS text[]), CAST(:job_kinds AS text[]), CAST(:job_inputs AS text[]),
-            CAST(:deadlines AS timestamptz[]), CAST(:job_reports AS bool[])
-        ) AS j (id, round, tool_use_id, name, kind, input, deadline, reports)
+            CAST(:deadlines AS timestamptz[]), CAST(:job_reports AS bool[]), CAST(:job_handles AS json[])
+        ) AS j (id, round, tool_use_id, name, kind, input, deadline, reports, handle)
         ON CONFLICT DO NOTHING
     )
 """
@@ -433,7 +434,7 @@ class SettledCall:
 @dataclass(frozen=True, slots=True)
 class NewJob:
     """The job of `call`, which is stopped at the `deadline`. `input` is JSON text. The turn does not wait for one that
-    `reports`.
+    `reports`. One with a `handle`, as JSON text, was begun inside its turn.
     """
 
     id: UUID
@@ -442,6 +443,7 @@ class NewJob:
     input: str
     deadline: datetime
     reports: bool = False
+    handle: str | None = None
 
 
 class Records:
@@ -681,6 +683,7 @@ def _columns_of_jobs(jobs: Sequence[NewJob], runs: int = 0) -> dict[str, object]
         "job_inputs": [job.input for job in jobs],
         "deadlines": [job.deadline for job in jobs],
         "job_reports": [job.reports for job in jobs],
+        "job_handles": [job.handle for job in jobs],
         "job_runs": runs,
     }
 
