@@ -37,7 +37,7 @@ LOGS = "tests/acceptance/test_embedding.py::test_its_lines_go_through_the_loggin
 TOKEN = "tests/acceptance/test_pages.py::test_a_token_opens_the_stream_as_the_pages_say"
 RUNBOOKS = "tests/acceptance/test_runbooks.py::test_the_commands_of_the_runbooks_work_as_written"
 BACKUP = "tests/acceptance/test_pages.py::test_the_embedded_database_is_dumped_and_restored_as_the_page_says"
-USAGE = "tests/integration/api/test_usage.py::test_operators_see_the_usage_of_all_owners"
+USAGE = "tests/extensions/usage/test_usage.py::test_operators_see_the_usage_of_all_owners"
 OPERATORS = "tests/extensions/admin/test_admin.py::test_the_commands_list_replicas_and_drain_one"
 DOCUMENTS = "tests/acceptance/test_pages.py::test_documents_are_imported_and_put_as_the_page_says"
 AGENTS = "tests/extensions/agents/test_agents.py::test_the_agents_of_the_page_can_be_read"
@@ -242,7 +242,10 @@ CHECKED = {
         "tests/extensions/anthropic_clouds/test_clouds.py::test_the_provider_of_the_page_can_be_read"
     ),
     ("docs/providers.md", "Gemini", "toml"): (
-        "tests/extensions/gemini/test_gemini_sdk.py::test_the_provider_of_the_page_calls_vertex"
+        "tests/extensions/gemini/test_gemini_sdk.py::test_the_provider_of_the_page_calls_vertex_with_tokens_that_are_refreshed"
+    ),
+    ("docs/providers.md", "Behind a gateway", "toml"): (
+        "tests/extensions/gemini/test_gemini_sdk.py::test_the_providers_behind_a_gateway_can_be_read"
     ),
     ("docs/providers.md", "Parameters that the operator allows", "sh"): (
         f"{HERE}test_the_allowed_parameters_of_the_page_are_known"

@@ -24,7 +24,7 @@ async def server(postgres_server: str, template_database: str) -> AsyncIterator[
     try:
         await connection.execute(f"CREATE DATABASE {name} TEMPLATE {template_database}")
         url = urlsplit(postgres_server)._replace(path=f"/{name}").geturl()
-        async with serving(url, self_service=True, archive_downloads=True) as server:
+        async with serving(url, self_service=True, archive_downloads=True, sharing=True) as server:
             await server.token("first")
             yield server
         await connection.execute(f"DROP DATABASE {name} WITH (FORCE)")

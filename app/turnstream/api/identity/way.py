@@ -2,13 +2,16 @@
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from starlette.requests import Request
 
 from turnstream.domain.errors import Unauthorized
 from turnstream.domain.identity import Identity, Scope, owner_name
 
+# The parameter for a token in an address (RFC 6750, 2.3). Such a token is cut out of the query, and kept in the state
+# of the request under this name.
+URL_PARAMETER: Final = "access_token"
 # Seconds for which a checked token, or the absence of tokens, is trusted without a query.
 BELIEVED = 5.0
 
