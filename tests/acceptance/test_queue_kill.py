@@ -25,7 +25,13 @@ def words_of(turn: Json) -> str:
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("change", ["edit", "move", "withdraw", "queued to steer", "steer to queued"])
+@pytest.mark.parametrize(
+    "change",
+    [
+        *(pytest.param(each, marks=pytest.mark.full) for each in ("edit", "move", "steer to queued")),
+        *("withdraw", "queued to steer"),
+    ],
+)
 async def test_after_a_kill_in_the_middle_of_a_change_the_queue_is_as_it_was_and_is_delivered_so(
     server: StartServer, database_url: str, change: str
 ) -> None:

@@ -1,7 +1,7 @@
 """A server is killed at every place where a crash could matter, one after the other; the next process continues.
 
 rows.py has the checks of each trial. The victim and its successor are real servers at one address, on one database.
-Every seventeenth place is tried; with FULL_TESTS=1 every one.
+Every forty-first place is tried; with FULL_TESTS=1 every one.
 """
 
 import asyncio
@@ -155,7 +155,7 @@ _OF_JOBS = re.compile(
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("kind", ["attached", "detached"])
+@pytest.mark.parametrize("kind", [pytest.param("attached", marks=pytest.mark.full), "detached"])
 async def test_after_a_kill_at_any_point_of_a_job_nothing_is_run_twice_and_the_turn_ends(
     stage: Stage, kind: str, record_property: Callable[[str, object], None]
 ) -> None:
@@ -314,7 +314,7 @@ async def problems_of_reports(stage: Stage, turn: Turn) -> AsyncIterator[str]:
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("first", ["after append_tick 6", "end of note 1"])
-@pytest.mark.parametrize("policy", ["retry", "continue"])
+@pytest.mark.parametrize("policy", [pytest.param("retry", marks=pytest.mark.full), "continue"])
 async def test_a_successor_that_dies_while_it_takes_over_has_a_successor_too(
     stage: Stage, policy: RecoveryPolicy, first: str, record_property: Callable[[str, object], None]
 ) -> None:

@@ -27,6 +27,7 @@ def held(call: Call) -> Iterable[Step]:
     return ("first ", Gate("held"), "last.")
 
 
+@pytest.mark.full
 async def test_a_second_server_with_the_host_name_and_port_of_a_living_one_takes_no_turn(
     database_url: str, tmp_path: Path
 ) -> None:
@@ -171,6 +172,7 @@ async def test_a_process_that_is_frozen_is_replaced_and_its_turns_end_whole(data
         assert await server.terminate() == 0
 
 
+@pytest.mark.full
 async def test_a_process_that_is_frozen_while_all_are_stopped_does_not_keep_the_server(
     database_url: str, tmp_path: Path
 ) -> None:
@@ -185,6 +187,7 @@ async def test_a_process_that_is_frozen_while_all_are_stopped_does_not_keep_the_
         await server.close()
 
 
+@pytest.mark.full
 async def test_processes_that_stood_still_together_with_the_one_that_watches_are_kept(
     database_url: str, tmp_path: Path
 ) -> None:
@@ -209,6 +212,7 @@ async def test_processes_that_stood_still_together_with_the_one_that_watches_are
         await server.close()
 
 
+@pytest.mark.full
 async def test_a_process_that_is_busy_is_kept(database_url: str, tmp_path: Path) -> None:
     (tmp_path / "busy.py").write_text(BUSY, encoding="utf-8")
     async with model_api(asks_to_compute) as model:
@@ -230,7 +234,7 @@ async def test_a_process_that_is_busy_is_kept(database_url: str, tmp_path: Path)
             await server.close()
 
 
-@pytest.mark.parametrize("kind", [Server, TwoProcesses])
+@pytest.mark.parametrize("kind", [Server, pytest.param(TwoProcesses, marks=pytest.mark.full)])
 async def test_systemd_gets_signs_of_life_for_as_long_as_a_process_is_not_frozen(
     kind: type[Server], database_url: str, tmp_path: Path
 ) -> None:

@@ -285,7 +285,7 @@ async def test_any_json_in_any_place_has_a_defined_answer(server: Server, call: 
         rows = await rows_of(connection, owner)
         for number, path in enumerate(paths_in(body)):
             for kind, value in enumerate(KINDS):
-                if not FULL and (number + kind) % 3:
+                if not FULL and (number + kind) % 5:
                     continue
                 try:
                     response = await answer(changed(body, path, value))
