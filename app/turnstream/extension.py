@@ -193,6 +193,11 @@ async def _no_way(_: "Settings", __: "LoginScopes") -> "AsyncIterator[Authentica
     yield None
 
 
+@asynccontextmanager
+async def _no_stored_way(_: "Settings", __: "LoginScopes", ___: "Database") -> "AsyncIterator[Authenticate | None]":
+    yield None
+
+
 def _no_call_links(_: "Settings", __: "Database") -> CallLinks | None:
     return None
 
@@ -209,13 +214,13 @@ def _no_cell(_: "Settings") -> None:
 class Extension:
     """`summary` is what `doctor` prints. `settings` is a section of the settings. `checks` are lines of `doctor`, by
     their names; a server starts only if none finds a fault. `way` opens a way to authenticate, if the settings ask for
-    it. `providers` are APIs of models, `tool_sources` kinds of tools from elsewhere. `interceptors` opens those of
-    model calls, the nearest to the network first. `recordings` are files of turns, if the settings ask for them.
-    `database` is a Postgres that the server runs itself, `copy` one for reads that may be old. `cell` is the name that
-    the settings give this server; its tokens have it in them. `search` takes the place of the core's own search.
-    `call_links` makes links to calls that wait, for webhooks. `before_erasure` ends what an owner has elsewhere, while
-    the rows are there. `commands` are modules by the name of the command that
-    each defines: `usage`, or `owners move` for one of the group `owners`.
+    it, and `stored_way` another one, for credentials in rows. `providers` are APIs of models, `tool_sources` kinds of
+    tools from elsewhere. `interceptors` opens those of model calls, the nearest to the network first. `recordings` are
+    files of turns, if the settings ask for them. `database` is a Postgres that the server runs itself, `copy` one for
+    reads that may be old. `cell` is the name that the settings give this server; its tokens have it in them. `search`
+    takes the place of the core's own search. `call_links` makes links to calls that wait, for webhooks.
+    `before_erasure` ends what an owner has elsewhere, while the rows are there. `commands` are modules by the name of
+    the command that each defines: `usage`, or `owners move` for one of the group `owners`.
     """
 
     name: str
@@ -225,6 +230,9 @@ class Extension:
     calls: "Callable[[], Sequence[CallGroup]]" = _no_calls
     work: Callable[[Context], Work] = _no_work
     way: "Callable[[Settings, LoginScopes], AbstractAsyncContextManager[Authenticate | None]]" = _no_way
+    stored_way: "Callable[[Settings, LoginScopes, Database], AbstractAsyncContextManager[Authenticate | None]]" = (
+        _no_stored_way
+    )
     providers: "Callable[[Settings], Sequence[ModelApi]]" = _no_providers
     tool_sources: "Callable[[Settings], Sequence[SourceKind]]" = _no_tool_sources
     interceptors: "Callable[[Settings], AbstractContextManager[Sequence[Interceptor]]]" = _no_interceptors

@@ -12,6 +12,7 @@ from turnstream.config import Settings, unguessable
 from turnstream.domain.errors import ConfigError
 from turnstream.domain.identity import Scope, checked_scopes
 from turnstream.extension import Extension
+from turnstream.storage.database import Database
 from turnstream.storage.owners.tokens import Tokens
 
 _ORIGIN = re.compile(r"https?://([a-z0-9.-]+|\[[0-9a-f:]+\])(:[0-9]{1,5})?")
@@ -20,23 +21,29 @@ _ORIGIN = re.compile(r"https?://([a-z0-9.-]+|\[[0-9a-f:]+\])(:[0-9]{1,5})?")
 @asynccontextmanager
 async def open_ways(
     settings: Settings,
+    database: Database,
     tokens: Tokens,
     stored: StoredTokens,
     authenticate: Authenticate | None,
     extensions: Sequence[Extension] = (),
 ) -> AsyncIterator[Sequence[Authenticate]]:
     """Raises ConfigError for settings that are wrong, and where others can reach a server that nobody may use."""
-    scopes = _login_scopes(settings)
+    scopes = login_scopes(settings)
     ways = [authenticate] if authenticate is not None else []
     async with AsyncExitStack() as stack:
         for extension in extensions:
             way = await stack.enter_async_context(extension.way(settings, scopes))
             ways += [way] if way is not None else []
-        only_tokens = not ways
+        stored_ways = []
+        for extension in extensions:
+            way = await stack.enter_async_context(extension.stored_way(settings, scopes, database))
+            stored_ways += [way] if way is not None else []
+        only_tokens = not ways and not stored_ways
         ways.append(stored.identity_of)
         if settings.url_tokens or settings.token_cookie:
             origins = allowed_origins(settings)
             ways.append(TokensInBrowsers(stored, settings.url_tokens, settings.token_cookie, origins).identity_of)
+        ways += stored_ways  # after tokens: a cookie comes with each request of a browser, whatever else it sends
         if only_tokens and settings.on_loopback:
             ways.append(LocalMachine(tokens).identity_of)
         elif only_tokens and not await tokens.exist():
@@ -65,7 +72,7 @@ def metrics_token(settings: Settings) -> str | None:
     return None if settings.metrics_token is None else unguessable("TURNSTREAM_METRICS_TOKEN", settings.metrics_token)
 
 
-def _login_scopes(settings: Settings) -> LoginScopes:
+def login_scopes(settings: Settings) -> LoginScopes:
     """Raises ConfigError."""
     base = _scopes("TURNSTREAM_LOGIN_SCOPES", "" if settings.login_scopes == "none" else settings.login_scopes)
     by_role = {}

@@ -47,13 +47,7 @@ class TokensInBrowsers:
         return identity
 
     async def _in_cookie(self, request: Request, token: str) -> Identity:
-        origin = request.headers.get("origin")
-        own = request.headers.get("sec-fetch-site") == "same-origin"
-        if not own and origin not in self.origins and (origin is not None or request.method not in {"GET", "HEAD"}):
-            raise Unauthorized(
-                f"The cookie `{self.cookie}` counts for pages of this server's own origin, and of those in"
-                " TURNSTREAM_CORS_ORIGINS."
-            )
+        check_origin_of_cookie(request, str(self.cookie), self.origins)
         return await self._short_lived(token)
 
     async def _short_lived(self, token: str) -> Identity:
@@ -61,6 +55,17 @@ class TokensInBrowsers:
         if not (identity.credential or "").startswith(BROWSER_TOKEN):
             raise Unauthorized("Only a short-lived token of POST /api/tokens is accepted in an address or a cookie.")
         return identity
+
+
+def check_origin_of_cookie(request: Request, cookie: str, origins: Collection[str]) -> None:
+    """Raises Unauthorized for a request that a page of another origin may have made the browser send."""
+    origin = request.headers.get("origin")
+    own = request.headers.get("sec-fetch-site") == "same-origin"
+    if not own and origin not in origins and (origin is not None or request.method not in {"GET", "HEAD"}):
+        raise Unauthorized(
+            f"The cookie `{cookie}` counts for pages of this server's own origin, and of those in"
+            " TURNSTREAM_CORS_ORIGINS."
+        )
 
 
 def _taken_from_url(request: Request) -> str | None:
