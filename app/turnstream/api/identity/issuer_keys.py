@@ -165,12 +165,12 @@ def texts_of(claim: object) -> tuple[str, ...]:
     return tuple(each for each in claim if isinstance(each, str)) if isinstance(claim, list) else ()
 
 
-def check_owner_claim(setting: str, claim: str, is_fixed: bool) -> None:
+def check_owner_claim(setting: str, claim: str, is_fixed: bool, remedy: str | None = None) -> None:
     """Raises ConfigError for a claim that users can change, unless the operator has declared it fixed."""
     if claim.rpartition(".")[2] in _MUTABLE and not is_fixed:
         raise ConfigError(
             f"{setting} is {claim}, which users can change at many issuers, and then are another owner here: use `sub`,"
-            f" or set {setting}_IS_FIXED=true if this issuer never gives one value to two users."
+            f" or set {remedy or f'{setting}_IS_FIXED=true'} if this issuer never gives one value to two users."
         )
 
 

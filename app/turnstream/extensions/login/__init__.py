@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -67,8 +66,6 @@ async def _stored_way(
 
 
 def _calls() -> "Sequence[CallGroup]":
-    if find_spec("authlib") is None:  # the extra is not installed: no issuer can be set
-        return ()
     from turnstream.extensions.login.calls import GROUP
 
     return [GROUP]

@@ -17,10 +17,18 @@ from turnstream.api.http.call_group import CallGroup
 from turnstream.api.http.endpoint import Endpoint
 from turnstream.api.services import identity_of, path_for, services_of
 from turnstream.api.views import json_response
-from turnstream.domain.errors import NotFound, RequestRefused, Unauthorized
+from turnstream.domain.errors import Unauthorized
 from turnstream.domain.identity import SCOPES, Identity, checked_scopes
-from turnstream.extensions.login.flow import PENDING_LIFE, WAY_BACK, Opened, PendingLogin, SignIn, key_of
-from turnstream.extensions.login.provider import SignInFailed, logout_address
+from turnstream.extensions.login.flow import (
+    PENDING_LIFE,
+    WAY_BACK,
+    Opened,
+    PendingLogin,
+    SignIn,
+    key_of,
+    logout_address,
+)
+from turnstream.extensions.login.issuers import SignInFailed
 from turnstream.extensions.login.sessions import cookie_of, digest_of
 from turnstream.kit.text import unstorable
 from turnstream.storage.database import Statement
@@ -72,7 +80,7 @@ class LoginOut(BaseModel):
 
 
 class SessionEnded(BaseModel):
-    ended: UUID
+    ended: Annotated[UUID | None, Field(description="null: the request came with a token, which has no session")]
     logout_url: Annotated[
         str | None, Field(description="where the issuer ends its own session; null: it has no such address")
     ]
@@ -90,7 +98,8 @@ class _PageRefused(Exception):
 
 
 async def get_session(request: Request) -> Response:
-    sign_in = _sign_in(request)
+    if (sign_in := _sign_in(request)) is None:
+        return json_response(LoginOut(issuers=[], session=None))
     issuers = [
         LoginIssuerOut(name=name, title=issuer.title, url=f"{sign_in.logins.base}/login?issuer={quote(name)}")
         for name, issuer in sign_in.logins.issuers.items()
@@ -115,8 +124,8 @@ async def _session_of(request: Request, identity: Identity) -> SessionOut | None
 
 async def end_session(request: Request) -> Response:
     sign_in, identity = _sign_in(request), identity_of(request)
-    if (id := _session_id(identity)) is None:
-        raise RequestRefused("The request must come with the cookie of a session: a token has no session to end.")
+    if sign_in is None or (id := _session_id(identity)) is None:
+        return json_response(SessionEnded(ended=None, logout_url=None))
     name, url = await sign_in.end(identity, id), None
     if name is not None:
         provider, hint = sign_in.providers[name], request.cookies.get(_hint(sign_in))
@@ -135,12 +144,10 @@ def _session_id(identity: Identity) -> UUID | None:
     return UUID(id) if kind + mark == LOGIN_SESSION else None
 
 
-def _sign_in(request: Request) -> SignIn:
-    """Raises NotFound on a server without an issuer."""
+def _sign_in(request: Request) -> SignIn | None:
+    """None on a server without an issuer."""
     sign_in = services_of(request).states.get("login")
-    if not isinstance(sign_in, SignIn):
-        raise NotFound("This server has no login on the page; its operator adds one with TURNSTREAM_LOGIN_ISSUER.")
-    return sign_in
+    return sign_in if isinstance(sign_in, SignIn) else None
 
 
 # --- the way of a browser --------------------------------------------------------------------------------------------
@@ -148,10 +155,11 @@ def _sign_in(request: Request) -> SignIn:
 
 def _page_of(handler: Callable[[Request, SignIn], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
     async def page(request: Request) -> Response:
+        if (sign_in := _sign_in(request)) is None:
+            words = "This server has no login on the page; its operator adds one with TURNSTREAM_LOGIN_ISSUER."
+            return _page("Nobody can sign in here", f"<p>{words}</p>", 404)
         try:
-            return await handler(request, _sign_in(request))
-        except NotFound as error:
-            return _page("Nobody can sign in here", f"<p>{escape(error.detail)}</p>", 404)
+            return await handler(request, sign_in)
         except _PageRefused as refused:
             return _refusal(request, refused.status, str(refused))
 
@@ -313,7 +321,6 @@ GROUP = CallGroup(
             get_session,
             "Where a browser signs in, and who has signed in in it",
             gives=LoginOut,
-            problems=(404,),
             open=True,
         ),
         Endpoint(
@@ -321,7 +328,6 @@ GROUP = CallGroup(
             end_session,
             "End the session of this browser; the answer names where the issuer ends its own",
             gives=SessionEnded,
-            problems=(404, 422),
             scopes=SCOPES,
             limits=(),
         ),

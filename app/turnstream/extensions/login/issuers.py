@@ -22,6 +22,10 @@ _TAKEN: Final = frozenset({MAIN, "jwt", "proxy", "person", "role", "owner", "loc
 _LOCAL: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
+class SignInFailed(Exception):
+    """A login cannot be begun or completed. The text is a sentence for the person."""
+
+
 class IssuerTable(BaseModel):
     """A table `[issuer.NAME]` of the file of issuers. `client_secret_env` names a variable of the environment."""
 
@@ -139,7 +143,9 @@ def _issuer(where: str, name: str, table: object) -> LoginIssuer:
     secret = None
     if read.client_secret_env is not None and not (secret := read_environment().get(read.client_secret_env)):
         raise ConfigError(f"{where}: `client_secret_env` names {read.client_secret_env}, which is not set.")
-    check_owner_claim(f"{where}: owner_claim", read.owner_claim, read.owner_claim_is_fixed)
+    check_owner_claim(
+        f"{where}: owner_claim", read.owner_claim, read.owner_claim_is_fixed, "owner_claim_is_fixed = true"
+    )
     return LoginIssuer(
         name,
         _address(f"{where}: `issuer`", read.issuer),

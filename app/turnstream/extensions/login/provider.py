@@ -6,7 +6,6 @@ No redirect is followed, and answers have a bound in size and time.
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, Final, cast
-from urllib.parse import urlencode, urlsplit
 
 import httpx2
 import msgspec
@@ -19,7 +18,7 @@ from joserfc.jwk import JWKRegistry, RSAKey
 
 from turnstream.api.http.errors import Unavailable
 from turnstream.api.identity.issuer_keys import IssuerKeys, check_key_url, claim_of
-from turnstream.extensions.login.issuers import LoginIssuer
+from turnstream.extensions.login.issuers import LoginIssuer, SignInFailed
 from turnstream.kit.clock import CLOCK
 
 # Signatures with a public key: whoever checks a shared one could make it.
@@ -34,10 +33,6 @@ _LOGOUT_EVENT: Final = "http://schemas.openid.net/event/backchannel-logout"
 _OLDEST_LOGOUT: Final = 300  # seconds
 
 Claims = Mapping[str, Any]
-
-
-class SignInFailed(Exception):
-    """A login cannot be begun or completed. The text is a sentence for the person."""
 
 
 class Provider:
@@ -216,17 +211,6 @@ def check_configuration(about: Claims) -> None:
         if not isinstance(about.get(name), str):
             raise ValueError(f"its configuration has no `{name}`")
         check_key_url(about[name])
-
-
-def logout_address(about: Claims, issuer: LoginIssuer, back: str, id_token: str | None) -> str | None:
-    """The address at which the issuer ends its own session (RP-Initiated Logout 1.0), if it has one."""
-    endpoint = about.get("end_session_endpoint")
-    if not isinstance(endpoint, str) or urlsplit(endpoint).scheme not in {"http", "https"}:
-        return None
-    query = {"client_id": issuer.client_id, "post_logout_redirect_uri": back}
-    if id_token:
-        query["id_token_hint"] = id_token
-    return f"{endpoint}{'&' if urlsplit(endpoint).query else '?'}{urlencode(query)}"
 
 
 class _Bounded(httpx2.AsyncByteStream):
